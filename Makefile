@@ -5,21 +5,23 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-UNIT := not slow and not java and not spark and not go and not rust and not node
+UNIT := not slow and not java and not spark and not go and not rust and not node and not browser
 GO := $(firstword $(shell command -v go) $(wildcard /usr/local/go/bin/go))
 RUST := $(shell command -v cc >/dev/null && cargo --version 2>/dev/null | \
   awk '{split($$2, version, "."); if (version[1] > 1 || version[2] >= 85) print "rust"}')
 NODE := $(shell command -v npm >/dev/null && node --version 2>/dev/null | \
   awk -F '[v.]' '$$2 >= 18 {print "node"}')
+BROWSER := $(shell command -v chromium >/dev/null && command -v chromedriver >/dev/null && \
+  command -v npm >/dev/null && echo browser)
 # Kept, or what tests assert, and every broker that they start, would be compiled anew each time.
 unexport PYTHONDONTWRITEBYTECODE
 # A worker that dies (the official client is C++) fails its test; one that takes its place may wait
 # for work for ever: https://github.com/pytest-dev/pytest-xdist/issues/784
 BY_FILE := --dist loadfile --max-worker-restart 0
-LEFT_OUT := $(UNIT)$(if $(GO),, or go)$(if $(RUST),, or rust)$(if $(NODE),, or node)
+LEFT_OUT := $(UNIT)$(if $(GO),, or go)$(if $(RUST),, or rust)$(if $(NODE),, or node)$(if $(BROWSER),, or browser)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench simulate kill-rounds spark-kills spark-backlog extremes mutate proto clients clean
+.PHONY: help demo test check bench simulate kill-rounds spark-kills spark-backlog extremes mutate proto clients docs release screenshots clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,6 +33,7 @@ test: check  ## everything: static checks, all tests, real Spark, Java and other
 	@$(if $(GO),,echo "Go is not installed (https://go.dev/dl): tests of the Go client are left out")
 	@$(if $(RUST),,echo "Rust 1.85 with a C compiler is not installed (https://rustup.rs): tests of the Rust crate are left out")
 	@$(if $(NODE),,echo "Node.js 18 with npm is not installed (https://nodejs.org): tests of the JavaScript client are left out")
+	@$(if $(BROWSER),,echo "Chromium with its driver, or npm, is not installed (Debian: chromium chromium-driver npm): tests of the console in a browser are left out")
 	$(PY) tests/compat/fetch.py java $(if $(GO),go) $(RUST) $(NODE)
 	$(PY) -m pytest -v -ra --durations=15 -m "not ($(LEFT_OUT))" --numprocesses 2 $(BY_FILE) $(ARGS)
 
@@ -67,8 +70,26 @@ proto: $(VENV)/test  ## write pybroker/wire/pulsar_api_pb2.py again from PulsarA
 clients: $(VENV)/test  ## write docs/clients.md from what the compatibility tests say of themselves
 	$(PY) tests/tidy/generate_clients_document.py
 
+screenshots: $(VENV)/test  ## write docs/images from the console, in Chromium
+	PYTHONPATH=tests/support $(PY) tests/console/screenshots.py
+
+docs: $(VENV)/docs  ## build the documentation site to build/docs
+	$(PY) -m sphinx --fail-on-warning --nitpicky --keep-going --quiet --builder html docs build/docs
+
+# The wheel's bytes depend on the sources alone: times are those of the last commit.
+release: $(VENV)/release  ## build wheel and sdist to dist, and the SBOM of a broker to dist/sbom.json
+	rm -rf dist build/lib build/bdist.* build/sbom
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(PY) -m build --outdir dist .
+	$(PYTHON) -m venv build/sbom
+	build/sbom/bin/python -m pip install --quiet --progress-bar off "$$(ls dist/*.whl)[compression,encryption,security]"
+	$(VENV)/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+	  --output-file dist/sbom.json build/sbom/bin/python
+
+metrics: $(VENV)/test  ## write the table of docs/metrics.md
+	$(PY) tests/tidy/generate_metrics_document.py
+
 clean:  ## remove what make made
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -83,4 +104,12 @@ $(VENV)/demo: $(VENV)/made pyproject.toml
 
 $(VENV)/test: $(VENV)/made pyproject.toml
 	$(PY) -m pip install --progress-bar off --editable '.[test,spark]'
+	@touch $@
+
+$(VENV)/docs: $(VENV)/made pyproject.toml
+	$(PY) -m pip install --progress-bar off --editable '.[docs,security,spark]'
+	@touch $@
+
+$(VENV)/release: $(VENV)/made pyproject.toml
+	$(PY) -m pip install --progress-bar off '.[release]'
 	@touch $@

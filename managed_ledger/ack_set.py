@@ -1,8 +1,8 @@
 """Which entries of a ledger are acknowledged: a bitmap in chunks of 512, each a Python int.
 
-Membership, the first hole behind a position and the acknowledged ranges within a window are bit
-arithmetic on a chunk or two, however many holes there are; a full chunk is one shared int. Ranges
-appear only where somebody asks for them.
+Membership, the first hole after a position and the acknowledged ranges within a window are bit
+arithmetic on one or two chunks, however many holes there are; all full chunks share one int. Ranges
+are computed only on request.
 """
 
 from collections.abc import Iterator
@@ -120,7 +120,7 @@ class AckSet:
         return count
 
     def encode(self) -> bytes:
-        """Keys by distance, a bit that says "full", and the bitmap where it is not."""
+        """Delta-encoded keys, a flag for full chunks, and the bitmap of the others."""
         out = Writer()
         out.number(len(self._chunks))
         previous = 0
@@ -134,7 +134,7 @@ class AckSet:
 
     @property
     def encoded_size(self) -> int:
-        """Of what `encode` makes; nearly, if its keys lie far from one another."""
+        """The size of `encode`'s result; approximate if the keys are far apart."""
         chunks = self._chunks.values()
         sizes = (1 + (chunk.bit_length() + 7) // 8 for chunk in chunks if chunk != FULL)
         return 1 + len(self._chunks) + sum(sizes)
@@ -158,7 +158,7 @@ class AckSet:
 
 
 def window(key: int, first: int, last: int) -> int:
-    """The bits of chunk `key` that stand for entries `first` to `last`."""
+    """The bits of chunk `key` for entries `first` to `last`."""
     base = key << SHIFT
     low = max(0, first - base)
     high = min(CHUNK, last + 1 - base)

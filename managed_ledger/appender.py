@@ -1,7 +1,7 @@
-"""The way of appends into the current ledger, in order, also across a rollover and a failure.
+"""Appends into the current ledger, in order, also across a rollover and a failure.
 
-Backends call back in the order of the appends, so one bound method and a deque tell which append a
-callback is for. While a new ledger is being made appends are held; they go on in their order.
+Backends call back in the order of the appends, so one bound method and a deque identify the append
+of a callback. Appends are held while a new ledger is being created, and continue in order.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ Appended = Callable[[Position | None, Exception | None], None]
 Held = tuple[Sequence[bytes], Sequence[int], Appended, bytes]
 NOBODY: Final[deque[Any]] = deque(
     maxlen=0
-)  # an idle ledger shares it: an empty one takes 600 bytes
+)  # shared by idle ledgers: an empty deque takes 600 bytes
 
 
 class Appender:
@@ -64,13 +64,15 @@ class Appender:
         self._abandoned = 0  # callbacks still to come for appends already reported as failed
         self._drained: asyncio.Event | None = None
         self._refusal: LedgerClosed | None = None
-        self.queued_entries = 0  # of the current ledger, durable or on their way
+        self.queued_entries = 0  # of the current ledger, durable or queued
         self._queued_bytes = 0
 
     def append(
         self, entries: Sequence[bytes], message_counts: Sequence[int], done: Appended, tag: bytes
     ) -> bool:
-        """True as `LogStorage.append` says it; what is held stands in no order with others."""
+        """Returns True like `LogStorage.append`; held appends have no order relative to other
+        ledgers.
+        """
         if self._refusal is not None:
             refusal = LedgerClosed(*self._refusal.args)
             asyncio.get_running_loop().call_soon(done, None, refusal)
@@ -84,19 +86,19 @@ class Appender:
 
     @property
     def is_holding(self) -> bool:
-        """What is appended now goes to the storage later."""
+        """Whether appends are currently held."""
         return self._holding
 
     def hold(self) -> None:
         self._holding = True
 
     def call_ahead_of_held(self, work: Callable[[], None]) -> None:
-        """Once, just before what is held from now on goes on; never if nothing can be."""
+        """Calls it once, just before held appends continue; never if they fail."""
         if self._holding:
             self._ahead_of_held += (work,)
 
     def release(self) -> None:
-        """Let what was held go on into the index's current ledger."""
+        """Continue held appends into the index's current ledger."""
         self._holding = False
         self._count_anew()
         ahead, self._ahead_of_held = self._ahead_of_held, ()
@@ -108,8 +110,8 @@ class Appender:
             self._held = NOBODY
 
     def refuse(self, error: LedgerClosed) -> None:
-        """Fail what is held, and everything from now on, each with an error of its own: where it is
-        raised stays with it.
+        """Fail what is held, and everything from now on, each with its own error instance, because
+        a traceback stays attached to the instance that is raised.
         """
         self._refusal = error
         held, self._held = self._held, NOBODY
@@ -118,7 +120,7 @@ class Appender:
             call_safely(done, None, LedgerClosed(*error.args))
 
     async def drained(self) -> None:
-        """Return once every append that went to the storage has come back."""
+        """Return once every append passed to the storage has completed."""
         while self._pending:
             if self._drained is None:
                 self._drained = asyncio.Event()
@@ -165,8 +167,8 @@ class Appender:
             self._drained = None
 
     def _fail_pending(self, error: Exception) -> None:
-        """What was numbered behind a failed append cannot stand; the next takes its number. Nor may
-        what is held get ahead of it: its caller will come again with both, in their order.
+        """Appends numbered after a failed one cannot stand; the next append reuses its number. Held
+        appends must not overtake them either: their caller will submit both again, in order.
         """
         failed = [done for _, _, done in self._pending] + [done for _, _, done, _ in self._held]
         self._abandoned = len(self._pending) - 1

@@ -1,5 +1,7 @@
 """Compact binary values: varints (7 bits a byte, least first), and bytes and text by length."""
 
+from collections.abc import Iterable
+
 from managed_ledger.errors import CorruptStorage
 
 
@@ -11,11 +13,19 @@ class Writer:
         return bytes(self._out)
 
     def number(self, value: int) -> None:
-        assert value >= 0
-        while value > 0x7F:
-            self._out.append(value & 0x7F | 0x80)
-            value >>= 7
-        self._out.append(value)
+        if 0 <= value <= 0x7F:  # as nearly all are
+            self._out.append(value)
+        else:
+            self.numbers((value,))
+
+    def numbers(self, values: Iterable[int]) -> None:
+        append = self._out.append
+        for value in values:
+            assert value >= 0
+            while value > 0x7F:
+                append(value & 0x7F | 0x80)
+                value >>= 7
+            append(value)
 
     def blob(self, value: bytes) -> None:
         self.number(len(value))
@@ -29,7 +39,7 @@ class Writer:
 
 
 class Reader:
-    """Raises CorruptStorage where the value ends too early; `what` names it in the message."""
+    """Raises CorruptStorage if the value ends too early; `what` names it in the message."""
 
     def __init__(self, data: bytes, what: str) -> None:
         self._data = data
@@ -41,7 +51,7 @@ class Reader:
         return self._at == len(self._data)
 
     def number(self) -> int:
-        # In one piece: starts read millions of them.
+        # Inlined: a start reads millions of them.
         data, at = self._data, self._at
         value = shift = 0
         while at < len(data):
@@ -53,6 +63,26 @@ class Reader:
                 return value
             shift += 7
         raise self._too_short()
+
+    def numbers(self, count: int) -> list[int]:
+        """The next so many. In one piece, too; never more than there are bytes."""
+        data, at = self._data, self._at
+        values = []
+        try:
+            for _ in range(count):
+                byte = data[at]
+                at += 1
+                value, shift = byte & 0x7F, 7
+                while byte > 0x7F:
+                    byte = data[at]
+                    at += 1
+                    value |= (byte & 0x7F) << shift
+                    shift += 7
+                values.append(value)
+        except IndexError:
+            raise self._too_short() from None
+        self._at = at
+        return values
 
     def blob(self) -> bytes:
         return self.raw(self.number())
@@ -75,7 +105,7 @@ class Reader:
         )
 
     def version(self, known: int) -> None:
-        """The first byte of a value says in which format the rest is."""
+        """The first byte of a value is its format."""
         found = self.raw(1)[0]
         if found != known:
             raise CorruptStorage(

@@ -1,11 +1,11 @@
-"""Limits of a managed ledger, and what time it is."""
+"""Limits of a managed ledger, and its clock."""
 
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from managed_ledger.trim import Retention
 
-# What an entry may carry; bitsets of its messages are bounded by it.
+# The maximum for an entry; it also limits the bitsets of batch indexes.
 MAX_MESSAGES_PER_ENTRY: Final = 1_000_000
 ANY_BATCH: Final = (1 << MAX_MESSAGES_PER_ENTRY) - 1  # as bits
 
@@ -22,11 +22,11 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerConfig:
-    """A ledger is closed when it has either limit and the minimum age, or the maximum age."""
+    """A ledger is closed at either limit and the minimum age, or at the maximum age."""
 
     max_entries_per_ledger: int = 50_000
     max_size_per_ledger_bytes: int = 2 * 1024**3
     min_rollover_time_ms: int = 10 * 60_000
     max_rollover_time_ms: int = 4 * 3_600_000
-    cursor_flush_interval_ms: int = 1000  # from the first acknowledgement to its writing
+    cursor_flush_interval_ms: int = 1000  # from the first acknowledgement to the write
     retention: Retention = field(default_factory=Retention)

@@ -1,10 +1,10 @@
 """A cursor: what one subscription has acknowledged.
 
-Everything up to the mark-delete position is acknowledged; behind it there are individually
-acknowledged entries (an AckSet per ledger; never the entry right behind) and partly acknowledged
-batches (a bitset of the indexes still unacknowledged, per entry). Acknowledgements take effect at
-once and make the cursor dirty; dirty cursors are written once a second and at close, so a crash may
-deliver again, and never loses.
+Everything up to the mark-delete position is acknowledged; after it there are individually
+acknowledged entries (an AckSet per ledger; never the entry right after it) and partly acknowledged
+batches (a bitset of the unacknowledged indexes, per entry). Acknowledgements take effect at once
+and make the cursor dirty; dirty cursors are written once a second and at close, so a crash may
+cause redelivery but never loss.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ OnDirty = Callable[["ManagedCursor"], object]
 
 
 class ManagedCursor:
-    """Made by ManagedLedger. `durable` cursors hold back trimming and outlive a restart."""
+    """Created by ManagedLedger. `durable` cursors hold back trimming and outlive a restart."""
 
     __slots__ = (
         "_acked",
@@ -55,7 +55,7 @@ class ManagedCursor:
         store: Store | None = None,
         on_dirty: OnDirty | None = None,
     ) -> None:
-        """Without `store` the cursor is not durable; `on_dirty` hears when there is something
+        """Without `store` the cursor is not durable; `on_dirty` is called when there is something
         to write.
         """
         self.name = name
@@ -68,18 +68,18 @@ class ManagedCursor:
         self._on_dirty = on_dirty
         self._dirty = False
         self._last_write: asyncio.Future[int] | None = None
-        self._acked: dict[int, AckSet] = {}  # may still hold some that the mark has passed
+        self._acked: dict[int, AckSet] = {}  # may still contain entries that the mark has passed
         self._forgotten_up_to = -1
         self._batches: dict[tuple[int, int], int] = {}
-        # The mark-delete position, if it is where it is because what was before it has gone; and
-        # where it would be otherwise.
+        # The mark-delete position, if it was moved because earlier ledgers were deleted; and where
+        # it would be otherwise.
         self._removed: tuple[Position, Position] | None = None
 
     # what is acknowledged
 
     @property
     def reached(self) -> Position:
-        """The mark-delete position, also where that is before all that is left."""
+        """The mark-delete position, even if it is before everything that is left."""
         removed, mark = self._removed, self.mark_delete_position
         return removed[1] if removed is not None and removed[0] == mark else mark
 
@@ -88,7 +88,7 @@ class ManagedCursor:
 
     @property
     def last_acknowledged(self) -> Position:
-        """The last entry that is acknowledged, or was before it went."""
+        """The last acknowledged entry, even if it has been deleted since."""
         behind = (Position(ledger, acks.last) for ledger, acks in self._acked.items() if acks)
         return max(self.mark_delete_position, max(behind, default=EARLIEST))
 
@@ -109,11 +109,11 @@ class ManagedCursor:
 
     @property
     def partial_batches(self) -> Mapping[tuple[int, int], int]:
-        """The bits of every entry of which some batch index was acknowledged."""
+        """The bits of every entry with an acknowledged batch index."""
         return self._batches
 
     def backlog(self, up_to: Position) -> int:
-        """How many entries behind the mark-delete position, up to `up_to`, are unacknowledged."""
+        """How many entries after the mark-delete position, up to `up_to`, are unacknowledged."""
         self._forget_acks()
         acked = 0
         for ledger_id, acks in self._acked.items():
@@ -125,19 +125,19 @@ class ManagedCursor:
 
     @property
     def unacked_ranges_count(self) -> int:
-        """How many separate acknowledged ranges lie behind the mark-delete position."""
+        """How many separate acknowledged ranges lie after the mark-delete position."""
         self._forget_acks()
         return sum(acks.range_count() for acks in self._acked.values())
 
     @property
     def unacked_ranges_size(self) -> int:
-        """How many bytes those ranges take where they are written down."""
+        """The encoded size of those ranges in bytes."""
         return sum(acks.encoded_size for acks in self._acked.values())
 
     # acknowledging
 
     def delete(self, ledger_id: int, entry_id: int) -> bool:
-        """Acknowledge one entry; False if it already was, or is not there."""
+        """Acknowledge one entry; False if it already was, or does not exist."""
         position = (ledger_id, entry_id)
         mark = self.mark_delete_position
         if position <= mark or position not in self._index:
@@ -149,7 +149,7 @@ class ManagedCursor:
             return False
         if self._batches:
             self._batches.pop(position, None)
-        if entry_id == 0:  # it may be the first behind a mark at the end of the ledger before
+        if entry_id == 0:  # it may be the first after a mark at the end of the previous ledger
             self._move_mark(mark)
         self._touch()
         return True
@@ -169,7 +169,7 @@ class ManagedCursor:
     ) -> bool:
         """Acknowledge the batch indexes that are not set in `still_unacked`.
 
-        True if that was the last of the entry, and it is deleted now.
+        True if these were the entry's last ones and it is now deleted.
         """
         if position not in self._index or self.is_deleted(position):
             return False
@@ -187,7 +187,7 @@ class ManagedCursor:
     ) -> bool:
         """Acknowledge everything up to `position`; False if nothing changed.
 
-        With `still_unacked` the entry itself is acknowledged in part, and all before it wholly.
+        With `still_unacked` the entry itself is only partly acknowledged.
         """
         whole = position.before if still_unacked else position
         position = self._index.previous_position(position.after)
@@ -210,9 +210,9 @@ class ManagedCursor:
         batch_size: int = 0,
         after: Position = EARLIEST,
     ) -> None:
-        """As `mark_delete`, but what is `spared` stays as it is: of these entries the indexes that
-        are set in the first number, of a batch as large as the second; all of the entry where that
-        number is -1. Everything up to `after` is left alone, too.
+        """As `mark_delete`, but `spared` entries stay unchanged: the batch indexes set in the first
+        number, of a batch as large as the second; the whole entry if that first number is -1.
+        Everything up to `after` is left alone, too.
         """
         left = {at: each for at, each in spared.items() if after < at <= position}
         if still_unacked and after < position:
@@ -221,7 +221,7 @@ class ManagedCursor:
         for at in sorted(left):
             self._delete_between(after, at.before)
             bits, size = left[at]
-            if bits >= 0:  # else all of it, whatever its size
+            if bits >= 0:  # otherwise the whole entry
                 self.delete_batch_indexes(at, bits, size)
             after = at
         self._delete_between(after, position)
@@ -233,7 +233,7 @@ class ManagedCursor:
             after = Position(span[0], span[2])
 
     def _reach(self, position: Position) -> bool:
-        """Everything up to there is acknowledged, of which nothing may be there any more."""
+        """Everything up to there is acknowledged; those entries may no longer exist."""
         if not self.reached < position or position >= self.mark_delete_position:
             return False
         self.begin_behind(position)
@@ -241,15 +241,15 @@ class ManagedCursor:
         return True
 
     def begin_behind(self, position: Position) -> None:
-        """It was asked to stand there, whether or not that is still there."""
+        """The requested position, whether or not it still exists."""
         mark = self.mark_delete_position
         asked = max(EARLIEST, Position(position.ledger_id, _in_bounds(position.entry_id)))
         self._removed = (mark, asked) if asked < mark else None
 
     def reset(self, position: Position, still_unacked: int = 0, batch_size: int = 0) -> None:
-        """Seek: the next entry to read is the first at or behind `position`.
+        """Seek: the next entry to read is the first at or after `position`.
 
-        With `still_unacked` the batch at `position` is acknowledged but for these indexes.
+        With `still_unacked` the batch at `position` is acknowledged except for these indexes.
         """
         limit = min(position, self._index.last_confirmed.after)
         self.mark_delete_position = self._index.previous_position(limit)
@@ -262,9 +262,9 @@ class ManagedCursor:
         self._touch()
 
     def skip_removed(self) -> None:
-        """Ledgers went: a mark-delete position before the first that is left moves up to it.
+        """Ledgers were deleted: a mark-delete position before the first remaining one moves to it.
 
-        That is nothing to write down: what is written is where it would be otherwise.
+        This needs no write: the record contains the position without this adjustment.
         """
         border = self._index.first_position.before
         if self.mark_delete_position < border:
@@ -272,10 +272,10 @@ class ManagedCursor:
             self._pass(self._over_acked(border))
             self.begin_behind(reached)
 
-    # writing it down
+    # writing
 
     def write(self) -> "asyncio.Future[int] | None":
-        """Queue the write of what is dirty; the newest write, which may be an earlier one."""
+        """Queue a write if dirty; returns the newest write, which may be an earlier one."""
         if self._dirty and self._store is not None and not self.retired:
             self._dirty = False
             self._last_write = self._store(self.name, self._record().encode())
@@ -283,7 +283,7 @@ class ManagedCursor:
         return self._last_write
 
     def _written(self, write: "asyncio.Future[int]") -> None:
-        """Also when nobody waits for it any more."""
+        """Runs even if no caller is waiting any more."""
         if self._last_write is write:
             self._last_write = None
         if write.cancelled() or isinstance(write.exception(), ManagedLedgerError):
@@ -305,16 +305,16 @@ class ManagedCursor:
         await self.flush()
 
     def retire(self) -> None:
-        """For good: its managed ledger is closed or deleted. Nothing more is written or told."""
+        """The managed ledger is closed or deleted: write nothing more, call back no more."""
         self.retired = True
         self._store = self._on_dirty = None
 
     def mark_new(self) -> None:
-        """It has never been written: the first flush does, acknowledgements or not."""
+        """The cursor has never been written: the first flush writes it in any case."""
         self._dirty = True
 
     def restore(self, record: CursorRecord) -> None:
-        """Take up what was written down."""
+        """Restore what was written."""
         self._acked = {ledger: AckSet.decode(value) for ledger, value in record.acked.items()}
         self._batches = {
             position: indexes
@@ -331,8 +331,8 @@ class ManagedCursor:
         return CursorRecord(self.reached, self.properties, acked, self._batches)
 
     def _acked_behind_removed(self) -> dict[int, bytes]:
-        """What the mark passed when it left what has gone: whoever reads the record begins before
-        it, and has to pass it again.
+        """The ranges that the mark passed when deleted ledgers moved it: a restart begins from the
+        recorded mark before them and must pass them again.
         """
         passed: dict[int, AckSet] = {}
         position, mark = self._index.first_position, self.mark_delete_position
@@ -350,7 +350,7 @@ class ManagedCursor:
             if self._on_dirty is not None:
                 self._on_dirty(self)
 
-    # keeping it together
+    # internals
 
     def _acks(self, ledger_id: int) -> AckSet:
         acks = self._acked.get(ledger_id)
@@ -359,8 +359,8 @@ class ManagedCursor:
         return acks
 
     def _move_mark(self, position: Position) -> None:
-        """Everything up to `position` is acknowledged: the mark-delete position goes there, and on
-        over the acknowledged entries right behind.
+        """Everything up to `position` is acknowledged: move the mark-delete position there, and on
+        over acknowledged entries right after it.
         """
         self._pass(self._over_acked(position) if self._acked else position)
         self._touch()
@@ -391,7 +391,7 @@ class ManagedCursor:
             self._forget_batches(before, position)
 
     def _forget_acks(self) -> None:
-        """Drop what the mark-delete position has passed; not worth doing for every step."""
+        """Drop what the mark-delete position has passed; too costly to do on every step."""
         mark = self.mark_delete_position
         self._forgotten_up_to = mark.entry_id
         for ledger_id in [known for known in self._acked if known < mark.ledger_id]:
@@ -402,7 +402,7 @@ class ManagedCursor:
                 del self._acked[mark.ledger_id]
 
     def _forget_batches(self, after: Position, up_to: Position) -> None:
-        """Walks the entries or the bitsets, whichever are fewer."""
+        """Iterates over the entries or the bitsets, whichever are fewer."""
         within = up_to.entry_id - after.entry_id
         if after.ledger_id == up_to.ledger_id and within < len(self._batches):
             for entry_id in range(after.entry_id + 1, up_to.entry_id + 1):
@@ -413,5 +413,5 @@ class ManagedCursor:
 
 
 def _in_bounds(entry_id: int) -> int:
-    """What a record can hold."""
+    """The position as far as a record can express it."""
     return min(max(entry_id, -1), LATEST.entry_id)

@@ -1,4 +1,4 @@
-"""The cursors of one managed ledger: found again at open, made, written when dirty, deleted."""
+"""The cursors of one managed ledger: restored at open, created, written when dirty, deleted."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from managed_ledger.storage.backend import MetadataStore
 
 
 def nobody_cares(*news: object) -> None:
-    """Stands where a callback was, when nobody is to be told any more."""
+    """Replaces a callback after close."""
 
 
 class Cursors:
@@ -39,7 +39,7 @@ class Cursors:
         return MappingProxyType(self._by_name)
 
     def tell_again(self) -> None:
-        """What is to be written may be due sooner."""
+        """A write may be due sooner now."""
         if self._dirty:
             self.on_dirty()
 
@@ -56,7 +56,7 @@ class Cursors:
     async def open(
         self, name: str, start: Position | None, properties: Mapping[str, str]
     ) -> ManagedCursor:
-        """The cursor is there at once, so that it holds back trimming; durable at the return."""
+        """The cursor exists at once, so that it holds back trimming; durable when this returns."""
         cursor = self._by_name.get(name)
         if cursor is None:
             cursor = self._durable(name, self._starting_position(start), properties)
@@ -73,7 +73,7 @@ class Cursors:
         return cursor
 
     def _is_stored(self, name: str) -> bool:
-        """Then it is not forgotten: who made it anew would begin elsewhere."""
+        """On failure the cursor is kept: a recreated one would begin elsewhere."""
         return self._metadata.get(cursor_key(self._ledger_name, name)) is not None
 
     def new_non_durable(self, name: str, start: Position | None) -> ManagedCursor:
@@ -97,7 +97,7 @@ class Cursors:
         except ManagedLedgerError:
             cursor.retired = False
             self._by_name[name] = cursor
-            self._became_dirty(cursor)  # perhaps it is, from before or since
+            self._became_dirty(cursor)  # it may be dirty, from before or since
             raise
 
     def slowest_durable(self) -> Position | None:
@@ -115,7 +115,7 @@ class Cursors:
             await asyncio.gather(*[cursor.flush() for cursor in dirty])
 
     def retire(self) -> None:
-        """Nothing more is written, and nothing refers back to this."""
+        """Write nothing more, and drop all references back to this object."""
         for cursor in self._by_name.values():
             cursor.retire()
         self._dirty.clear()

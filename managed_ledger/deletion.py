@@ -1,8 +1,8 @@
-"""Deleting managed ledgers so that a crash anywhere leaves them there whole, or a rest that goes.
+"""Deletes managed ledgers so that a crash leaves them either whole or finally deleted.
 
-The list of a managed ledger becomes a tombstone first: that write is the decision. Then go the
-data, the cursors and, last, the list. `sweep` finishes at start what a crash cut short, and deletes
-the ledgers that no list counts: let go of just before a crash.
+The list of a managed ledger becomes a tombstone first: that write is the decision. Then the data,
+the cursors and, last, the list are deleted. At start `sweep` finishes what a crash interrupted, and
+deletes ledgers that no list counts: those released just before a crash.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 
 async def delete_managed_ledger(name: str, backend: Backend, record: ListRecord) -> None:
-    """Nobody writes to it any more. Raises ManagedLedgerError; then repeat it."""
+    """Call when there is no writer any more. Raises ManagedLedgerError; then repeat it."""
     found = record.queued
     ids = (*found.deleting, *(info.ledger_id for info in found.ledgers))
     tombstone = LedgerList(deleting=ids, deleted=True)
-    # Not kept by name, see `all_done`.
+    # Not bound to a name, see `all_done`.
     await all_done(
         [
             *(() if found.deleted else (record.write(tombstone),)),
@@ -38,8 +38,9 @@ async def delete_managed_ledger(name: str, backend: Backend, record: ListRecord)
 
 
 async def sweep(backend: Backend) -> None:
-    """Before any managed ledger is opened. Every ledger belongs to the list that counts it; a list
-    that does not decode stops this, for nobody knows what it counts. Raises ManagedLedgerError.
+    """Runs before any managed ledger is opened. Every ledger belongs to the list that counts it; a
+    list that cannot be decoded stops this, since what it counts is unknown. Raises
+    ManagedLedgerError.
     """
     lists = {
         key: ListRecord(backend.metadata, key) for key in backend.metadata.keys(LEDGERS_PREFIX)
@@ -52,7 +53,7 @@ async def sweep(backend: Backend) -> None:
                 log.error("%s lacks entries %d to %d of ledger %d", name, *span, info.ledger_id)
     orphans = [ledger_id for ledger_id in backend.ledger_ids() if ledger_id not in counted]
     if orphans:
-        log.info("%d ledgers that belong to nothing are deleted", len(orphans))
+        log.info("deleting %d ledgers that no managed ledger lists", len(orphans))
     await all_done(map(backend.delete_ledger, orphans))
     for key, record in lists.items():
         if record.queued.deleted:
@@ -60,10 +61,10 @@ async def sweep(backend: Backend) -> None:
 
 
 async def all_done(work: Iterable[Awaitable[object]]) -> None:
-    """Return when all of it has ended; raise the first failure.
+    """Return when all have ended; raise the first failure.
 
-    The failure's traceback keeps this frame and its callers'. None of them may keep the failure, or
-    the future that failed with it: only the garbage collector frees such a circle.
+    The failure's traceback refers to this frame and its callers'. None of them may refer to the
+    failure or to its future: only the garbage collector could free such a cycle.
     """
     outcomes = await asyncio.gather(*work, return_exceptions=True)
     failed = next((each for each in outcomes if isinstance(each, BaseException)), None)

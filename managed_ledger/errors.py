@@ -1,4 +1,4 @@
-"""What can go wrong with durable logs; each message names the thing and the way out."""
+"""Errors of durable logs; each message names the object and says what to do."""
 
 
 class ManagedLedgerError(Exception):
@@ -6,7 +6,7 @@ class ManagedLedgerError(Exception):
 
 
 class CorruptStorage(ManagedLedgerError):
-    """Bytes that were once durable do not read back; nothing was changed on disk."""
+    """Bytes that were once durable cannot be read back; nothing was changed on disk."""
 
 
 class NewerFormat(ManagedLedgerError):
@@ -14,7 +14,7 @@ class NewerFormat(ManagedLedgerError):
 
 
 class DamagedEntries(CorruptStorage):
-    """Entries of a ledger's file do not read back: `first` up to `last`, both of them included."""
+    """Entries `first` to `last`, inclusive, of a ledger's file cannot be read back."""
 
     def __init__(self, ledger_id: int, first: int, last: int, why: str) -> None:
         self.ledger_id, self.first, self.last = ledger_id, first, last
@@ -27,11 +27,11 @@ class DamagedEntries(CorruptStorage):
 
 
 class DirectoryInUse(ManagedLedgerError):
-    """Another process holds the data directory."""
+    """Another process uses the data directory."""
 
 
 class BadVersion(ManagedLedgerError):
-    """A compare-and-set met another version than it expected: somebody else wrote first."""
+    """A compare-and-set found an unexpected version: another writer was first."""
 
 
 class LedgerNotFound(ManagedLedgerError):
@@ -47,8 +47,8 @@ class StorageFull(ManagedLedgerError):
 
 
 class NoDescriptors(StorageFull):
-    """A file could not be opened, for the process or the system has too many open."""
+    """A file could not be opened, because the process or the system has too many open."""
 
 
 class StorageFailed(ManagedLedgerError):
-    """The disk failed a write or a sync; what it holds is known again only after a restart."""
+    """The disk failed a write or a sync; its contents are known only after a restart."""

@@ -1,9 +1,9 @@
-"""Where managed ledgers are opened, and what is kept in order by time for all of them.
+"""Opens managed ledgers, and does the periodic work for all of them.
 
-A second after the first cursor became dirty, or what its ledger's configuration says, dirty ones
-are written, many in one commit. A ledger in which something happened is visited a while later,
-rolled over when it is old and trimmed; an idle one costs nothing. Whoever made the backend opens it
-before and closes it after the factory.
+Dirty cursors are written a second after the first one became dirty, or after the interval in the
+ledger's configuration, many in one commit. A ledger with activity is visited a while later, rolled
+over if it is old and trimmed; an idle one costs nothing. The creator of the backend opens it before
+the factory and closes it afterwards.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ from managed_ledger.recovery import recover_list
 from managed_ledger.shared_task import shared_task
 from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage.backend import Backend
+from managed_ledger.storage.commit_stats import CommitStats
 from managed_ledger.storage.fullness import Fullness
 
 log = logging.getLogger(__name__)
@@ -53,14 +54,14 @@ class ManagedLedgerFactory:
         self._ledgers: dict[str, ManagedLedger] = {}
         self._opening: dict[str, asyncio.Task[ManagedLedger]] = {}
         self._deleting: dict[str, asyncio.Task[None]] = {}
-        # Those with cursors to write, by how long that may take.
+        # Ledgers with cursors to write, by flush interval.
         self._dirty: dict[int, dict[ManagedLedger, None]] = {}
         self._work: dict[asyncio.Task[None], None] = {}  # of visits
         self._closed = False
         self.housekeeper = Housekeeper()
 
     async def open(self, name: str, config: ManagedLedgerConfig | None = None) -> ManagedLedger:
-        """The managed ledger of that name, made if there is none; open ones are shared."""
+        """The managed ledger of that name, created if there is none; open ones are shared."""
         if (ledger := self.opened(name)) is not None:
             return ledger
         if self._closed:
@@ -74,9 +75,23 @@ class ManagedLedgerFactory:
     def fullness(self) -> Fullness:
         return self._backend.fullness
 
+    @property
+    def commit_stats(self) -> CommitStats:
+        return self._backend.commit_stats
+
+    @property
+    def cached_bytes(self) -> int | None:
+        """The cache of blocks read back from disk; None if there is none."""
+        return self._backend.cached_bytes
+
     def refusal(self) -> str | None:
-        """Why a message would be refused now; None if it would be taken, as far as is known."""
+        """Why a message would be refused now; None if it would be accepted, as far as is known."""
         return self._backend.refusal()
+
+    @property
+    def open_count(self) -> int:
+        """How many are open; some may just have been closed."""
+        return len(self._ledgers)
 
     def opened(self, name: str) -> ManagedLedger | None:
         """If it is open now."""
@@ -88,30 +103,30 @@ class ManagedLedgerFactory:
         return stored is not None and not LedgerList.decode(stored.value, name).deleted
 
     def names(self, prefix: str = "", suffix: str = "") -> list[str]:
-        """The managed ledgers whose names start and end so, sorted."""
+        """The managed ledgers with this prefix and suffix, sorted."""
         keys = self._backend.metadata.keys(LEDGERS_PREFIX + prefix)
         names = [key.removeprefix(LEDGERS_PREFIX) for key in keys if key.endswith(suffix)]
         return [name for name in names if self.exists(name)]
 
     def properties(self, name: str) -> Mapping[str, str]:
-        """The durable ones; nothing need be open."""
+        """The names of durable cursors; the ledger need not be open."""
         stored = self._backend.metadata.get(ledgers_key(name))
         return {} if stored is None else LedgerList.decode(stored.value, name).properties
 
     def ledger_ids(self, name: str) -> list[int]:
-        """Of what the managed ledger consists, oldest first; it need not be open."""
+        """The managed ledger's ledger ids, oldest first; it need not be open."""
         stored = self._backend.metadata.get(ledgers_key(name))
         found = LedgerList() if stored is None else LedgerList.decode(stored.value, name)
         return [info.ledger_id for info in found.ledgers]
 
     def has_cursor(self, name: str, cursor: str) -> bool:
-        """Whether there is a durable cursor of that name; nothing need be open."""
+        """Whether there is a durable cursor of that name; the ledger need not be open."""
         return self._backend.metadata.get(cursor_key(name, cursor)) is not None
 
     async def delete(self, name: str) -> None:
-        """Delete the managed ledger with all it holds, open or not. Idempotent.
+        """Delete the managed ledger with all its contents, open or not. Idempotent.
 
-        Raises ManagedLedgerError; it is closed then all the same.
+        Raises ManagedLedgerError; it is closed even then.
         """
         while name in self._opening:
             await asyncio.wait([self._opening[name]])
@@ -122,7 +137,7 @@ class ManagedLedgerFactory:
         await asyncio.shield(self._deleting[name])
 
     async def delete_all(self, prefix: str) -> None:
-        """Every managed ledger whose name starts so, and the rests of those half deleted."""
+        """Delete every managed ledger with this prefix, including partly deleted ones."""
         keys = self._backend.metadata.keys(LEDGERS_PREFIX + prefix)
         names = dict.fromkeys(key.removeprefix(LEDGERS_PREFIX) for key in keys)
         names.update(dict.fromkeys(name for name in self._opening if name.startswith(prefix)))
@@ -135,7 +150,7 @@ class ManagedLedgerFactory:
         await self._backend.metadata.delete(cursor_key(name, cursor))
 
     async def sweep(self) -> None:
-        """At start, before anything is opened: see managed_ledger.deletion."""
+        """Call at start, before anything is opened: see managed_ledger.deletion."""
         await sweep(self._backend)
 
     async def close(self) -> None:
@@ -176,14 +191,14 @@ class ManagedLedgerFactory:
             await delete_managed_ledger(name, self._backend, record)
 
     async def _end_earlier(self, name: str) -> None:
-        """An earlier life of this name has to end before the next one begins."""
+        """Closing or deleting a ledger of this name must end before it is opened again."""
         if name in self._deleting:
             await asyncio.wait([self._deleting[name]])
         earlier = self._ledgers.pop(name, None)
         if earlier is not None:
             await earlier.close()
 
-    # -- by time
+    # -- periodic work
 
     def became_dirty(self, ledger: ManagedLedger) -> None:
         interval_ms = ledger.config.cursor_flush_interval_ms
@@ -194,12 +209,12 @@ class ManagedLedgerFactory:
         dirty[ledger] = None
 
     def was_closed(self, ledger: ManagedLedger) -> None:
-        """Its entries are on the disk: nothing of it need stay in memory."""
+        """Its entries are on disk: nothing of it needs to stay in memory."""
         if self._ledgers.get(ledger.name) is ledger:
             del self._ledgers[ledger.name]
 
     def _write_cursors(self, interval_ms: int) -> None:
-        """Some; the others in the next turn."""
+        """Write some; the others follow in the next turn."""
         dirty = self._dirty[interval_ms]
         written = list(islice(dirty, _WRITTEN_AT_ONCE))
         for ledger in written:
@@ -214,7 +229,7 @@ class ManagedLedgerFactory:
         writes = [ledger.flush_cursors() for ledger in ledgers]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
         for ledger in ledgers:
-            if ledger.has_old_ledgers:  # all that is acknowledged by now may free them
+            if ledger.has_old_ledgers:  # recent acknowledgements may free them
                 ledger.touch()
         if errors := [outcome for outcome in outcomes if outcome is not None]:
             log.error("cursors of %d logs could not be written: %s", len(errors), errors[0])
@@ -242,13 +257,13 @@ class ManagedLedgerFactory:
     async def _trim(self, ledger: ManagedLedger) -> None:
         try:
             await ledger.trim()
-        except Exception:  # one failure is no reason to leave it alone the next time
+        except Exception:  # a failure must not prevent the next visit
             log.exception("%s could not be trimmed", ledger.name)
             ledger.touch()
         self._visit_again(ledger)
 
     def _visit_again(self, ledger: ManagedLedger) -> None:
-        """If there will be something to do, though nothing happens."""
+        """Schedule a visit only if timed work is pending."""
         later_s = ledger.next_visit_s()
         if ledger.visit is None and later_s is not None and not ledger.closed:
             self._visit_in(ledger, max(later_s, self._trim_interval_s))
@@ -260,6 +275,6 @@ class ManagedLedgerFactory:
 
 
 def own(tasks: "dict[str, asyncio.Task[T]]", name: str, work: Coroutine[Any, Any, T]) -> None:
-    """Run `work` as the task of that name until it ends; who waits for it shields it."""
+    """Run `work` as the task of that name until it ends; waiters must shield it."""
     task = tasks[name] = shared_task(work)
     task.add_done_callback(lambda _: tasks.pop(name, None))

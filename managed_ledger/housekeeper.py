@@ -1,8 +1,8 @@
-"""What happens by time, for however many: one timer, and a heap of visits by due time.
+"""Timed work for many objects: one timer, and a heap of visits by due time.
 
-Who has something to do later asks for a visit; who has not costs nothing. Visits come from the
-loop, a few in a turn, so that thousands that are due together hold nobody up. A visit that has work
-to wait for starts a task of its owner's.
+An object that has work later schedules a visit; others cost nothing. Visits run on the loop, a few
+per turn, so that thousands due together delay nothing else. A visit that must wait starts a task of
+its owner.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Visit:
 class Housekeeper:
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Visit]] = []
-        self._number = 0  # of the next visit: those due at once come in the order they were asked
+        self._number = 0  # of the next visit: simultaneous ones run in the order of scheduling
         self._cancelled = 0
         self._timer: asyncio.Handle | None = None
         self._timer_s = 0.0
@@ -44,25 +44,25 @@ class Housekeeper:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __len__(self) -> int:
-        """How many visits are to come."""
+        """How many visits are pending."""
         return len(self._due) - self._cancelled
 
     def start(self) -> None:
-        """On the loop that visits will come from. Idempotent."""
+        """Call on the loop that will run the visits. Idempotent."""
         self._loop = asyncio.get_running_loop()
 
     def visit_in(self, delay_s: float, work: Callable[[], object]) -> Visit:
         """After `close` it is never called."""
         visit = Visit(self, work)
         if not self._closed:
-            assert self._loop is not None, "it has not been started"
+            assert self._loop is not None, "the housekeeper has not been started"
             heappush(self._due, (self._loop.time() + delay_s, self._number, visit))
             self._number += 1
             self._set_timer(self._loop)
         return visit
 
     def forget_cancelled(self) -> None:
-        """Not worth looking for each one."""
+        """Cancelled visits stay in the heap: searching for each would cost too much."""
         self._cancelled += 1
         if self._cancelled > _FEW and self._cancelled * 2 > len(self._due):
             self._due = [due for due in self._due if due[2].work is not None]
@@ -82,13 +82,13 @@ class Housekeeper:
             if self._timer_s <= due_s:
                 return
             self._timer.cancel()
-        # In a context of its own: what happens by time is not done for whoever set the timer.
+        # In its own context: timed work is not done on behalf of the task that set the timer.
         self._timer, self._timer_s = loop.call_at(due_s, self._turn, context=Context()), due_s
 
     def _turn(self) -> None:
         self._timer, loop = None, self._loop
         assert loop is not None
-        now_s = max(loop.time(), self._timer_s)  # the timer may come a clock's tick early
+        now_s = max(loop.time(), self._timer_s)  # the timer may fire a clock tick early
         for _ in range(VISITS_A_TURN):
             if not self._due or self._due[0][0] > now_s:
                 break
@@ -106,5 +106,5 @@ class Housekeeper:
             return
         try:
             work()
-        except Exception:  # the others are visited all the same
-            log.exception("a visit of the housekeeper failed")
+        except Exception:  # the other visits still run
+            log.exception("a housekeeping run failed")

@@ -1,4 +1,4 @@
-"""What may look at entries on their way into a managed ledger."""
+"""A hook for entries that are appended to a managed ledger."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -8,9 +8,9 @@ class Interceptor(Protocol):
     """Sees what is appended before it is stored."""
 
     def stamped(self, entries: Sequence[bytes], message_counts: Sequence[int]) -> Sequence[bytes]:
-        """What is stored instead."""
+        """Returns what is stored instead."""
         ...
 
     def properties(self) -> Mapping[str, str]:
-        """To be noted when entries go, in the same write."""
+        """Properties to record in the write that removes entries."""
         ...

@@ -1,8 +1,8 @@
 """A managed ledger: an endless log with cursors, made of a list of ledgers; the last one is open.
 
-The list record is the truth about which ledgers there are: it is written with compare-and-set (that
-keeps a second writer out) before a new ledger is used and before the data of a dropped one is
-deleted. How the next ledger is made is in `rollover.py`, which ones may go in `trim.py`.
+The list record is the truth about which ledgers exist: it is written with compare-and-set (which
+keeps out a second writer) before a new ledger is used and before the data of a dropped one is
+deleted. `rollover.py` creates the next ledger, `trim.py` decides which ones may be deleted.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Keeper(Protocol):
-    """Who looks after managed ledgers; the factory does."""
+    """Maintains managed ledgers; implemented by the factory."""
 
     housekeeper: Housekeeper
 
@@ -49,7 +49,7 @@ class Keeper(Protocol):
 
 
 class ManagedLedger:
-    """Made by `ManagedLedgerFactory.open`."""
+    """Created by `ManagedLedgerFactory.open`."""
 
     def __init__(
         self,
@@ -64,12 +64,14 @@ class ManagedLedger:
     ) -> None:
         self.name = name
         self.config = config
-        self._trimming = asyncio.Lock()
-        # To be called, added to by who wants to be; nearly always there is nobody.
-        self.on_trimmed: tuple[Callable[[int], None], ...] = ()  # with each ledger id that went
-        self.kept_from: tuple[Callable[[], Position], ...] = ()  # to say where trimming must stop
-        self.on_visit: tuple[Callable[[], None], ...] = ()  # some time after something happened
+        self._trimming: asyncio.Lock | None = None  # from the first trimming on
+        # Callbacks; nearly always empty.
+        # Called with each deleted ledger id.
+        self.on_trimmed: tuple[Callable[[int], None], ...] = ()
+        self.kept_from: tuple[Callable[[], Position], ...] = ()  # return where trimming must stop
+        self.on_visit: tuple[Callable[[], None], ...] = ()  # called some time after activity
         self.interceptor: Interceptor | None = None
+        self.read_entries = self.missed_entries = 0  # all reads; those from disk
         self._keeper = keeper
         self.visit: Visit | None = None  # the housekeeper's next one
         self._active = False
@@ -95,7 +97,7 @@ class ManagedLedger:
         """Closed, deleted, or fenced by another writer."""
         return self._closed is not None
 
-    # what there is
+    # contents
 
     @property
     def cursors(self) -> Mapping[str, ManagedCursor]:
@@ -108,7 +110,7 @@ class ManagedLedger:
 
     @property
     def first_position(self) -> Position:
-        """Entry 0 of the oldest ledger, whether or not it is there yet."""
+        """Entry 0 of the oldest ledger, whether or not it exists yet."""
         return self._index.first_position
 
     @property
@@ -117,21 +119,21 @@ class ManagedLedger:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The durable ones."""
+        """The durable cursors."""
         return self._record.durable.properties
 
     @property
     def properties_to_come(self) -> Mapping[str, str]:
-        """When all changes so far that have not failed are durable."""
+        """The state once all changes that have not failed so far are durable."""
         return self._record.queued.properties
 
     @property
     def created_at_ms(self) -> int:
-        """0 for those that were made before this was written down."""
+        """0 for ledgers created before this was recorded."""
         return int(self.properties.get(CREATED_AT_MS, "0"))
 
     def damaged(self, ledger_id: int) -> tuple[Span, ...]:
-        """Which entries are known not to be readable."""
+        """The entries known to be unreadable."""
         return self._backend.damaged(ledger_id)
 
     def ledgers(self) -> list[LedgerInfo]:
@@ -142,11 +144,11 @@ class ManagedLedger:
         return self._index.next_position(position)
 
     def previous_position(self, position: Position) -> Position:
-        """The last entry before `position`; where there is none, -1 of the first ledger."""
+        """The last entry before `position`; if there is none, entry -1 of the first ledger."""
         return self._index.previous_position(position)
 
     def count_between(self, after: Position, up_to: Position) -> int:
-        """How many entries exist behind `after`, up to and with `up_to`."""
+        """How many entries exist after `after`, up to and including `up_to`."""
         return self._index.count_between(after, up_to)
 
     # appending
@@ -158,13 +160,13 @@ class ManagedLedger:
         done: Appended,
         tag: bytes = b"",
     ) -> bool:
-        """Append consecutive entries to one ledger; returns at once. `tag` is kept with them all.
+        """Append consecutive entries to one ledger; returns at once. All of them carry `tag`.
 
-        `done(first_position, None)` comes when they are durable, in the order of the appends, with
-        `last_confirmed` already moved; `done(None, error)` when they are not. `entries` must not
+        `done(first_position, None)` is called when they are durable, in the order of the appends,
+        with `last_confirmed` already moved; `done(None, error)` if they are not. `entries` must not
         change afterwards.
 
-        True: what is appended after this, to any managed ledger that does not hold its appends, is
+        True: anything appended after this, to any managed ledger that does not hold its appends, is
         durable only if this is; see `LogStorage.append`.
         """
         if self.interceptor is not None:
@@ -176,7 +178,7 @@ class ManagedLedger:
 
     @property
     def holds_appends(self) -> bool:
-        """What is appended now waits for the next ledger before it goes to the storage."""
+        """Whether appends currently wait for the next ledger."""
         return self._appender.is_holding
 
     async def append_one(self, entry: bytes, message_count: int = 1, tag: bytes = b"") -> Position:
@@ -197,44 +199,52 @@ class ManagedLedger:
     # reading
 
     def has_entries(self, position: Position, up_to: Position) -> bool:
-        """Is there an entry at or behind `position`, up to and with `up_to`?"""
+        """Is there an entry at or after `position`, up to and including `up_to`?"""
         first = self._index.resolve(position)
         return first is not None and first <= up_to
 
     def read_cached(
         self, position: Position, up_to: Position, max_entries: int, max_bytes: int
     ) -> EntryRun | None:
-        """Entries of one ledger from the first at or behind `position`, up to `up_to`, at once.
+        """Entries of one ledger from the first at or after `position`, up to `up_to`, at once.
 
-        None: not in memory, or nothing to read. At least one entry comes however large it is.
+        None: not in memory, or nothing to read. Returns at least one entry however large it is.
         """
         span = self._index.span(position, up_to)
-        return None if span is None else self._backend.read_cached(*span, max_entries, max_bytes)
+        if span is None:
+            return None
+        run = self._backend.read_cached(*span, max_entries, max_bytes)
+        if run is not None:
+            self.read_entries += len(run.entries)
+        return run
 
     async def read(
         self, position: Position, up_to: Position, max_entries: int, max_bytes: int
     ) -> EntryRun | None:
-        """As `read_cached`, from the disk if need be. None: there is nothing to read."""
+        """As `read_cached`, from disk if necessary. None: there is nothing to read."""
         while (span := self._index.span(position, up_to)) is not None:
             self._check_open()
             try:
-                return await self._backend.read(*span, max_entries, max_bytes)
+                run = await self._backend.read(*span, max_entries, max_bytes)
+                self.read_entries += len(run.entries)
+                self.missed_entries += len(run.entries)
+                return run
             except LedgerNotFound:
-                self._check_open()  # it may have been deleted as a whole
+                self._check_open()  # the whole managed ledger may have been deleted
                 if self._index.span(position, up_to) == span:
                     raise
-                # it was trimmed meanwhile: go on behind it
+                # it was trimmed meanwhile: continue after it
         return None
 
     async def read_whole(
         self, position: Position, up_to: Position, max_entries: int, max_bytes: int
     ) -> EntryRun | None:
-        """As `read`; what is damaged is left out, and said. For who has to know what there is."""
+        """As `read`, but skips damaged entries and logs them. For recovery of what is there."""
         while True:
             try:
                 return await self.read(position, up_to, max_entries, max_bytes)
             except DamagedEntries as damaged:
-                log.error("%s is opened without what is damaged: %s", self.name, damaged)
+                log.error("%s is opened without its damaged entries: %s", self.name, damaged)
                 position = Position(damaged.ledger_id, damaged.last + 1)
 
     def has_entry(self, position: Position) -> bool:
@@ -254,7 +264,7 @@ class ManagedLedger:
     async def open_cursor(
         self, name: str, start: Position | None = None, properties: Mapping[str, str] | None = None
     ) -> ManagedCursor:
-        """The durable cursor of that name, made if there is none.
+        """The durable cursor of that name, created if there is none.
 
         A new one starts with `start` as its mark-delete position, None being `last_confirmed`.
         """
@@ -262,7 +272,7 @@ class ManagedLedger:
         return await self._cursors.open(name, start, properties or {})
 
     def new_non_durable_cursor(self, name: str, start: Position | None = None) -> ManagedCursor:
-        """It holds back no trimming and is gone after a restart; the name must be free."""
+        """It does not hold back trimming and disappears at a restart; the name must be free."""
         self._check_open()
         return self._cursors.new_non_durable(name, start)
 
@@ -276,18 +286,18 @@ class ManagedLedger:
         await self._cursors.flush_dirty()
 
     def write_cursors_within(self, interval_ms: int) -> None:
-        """From now on, and what waits already."""
+        """Applies from now on, also to pending writes."""
         self.config = replace(self.config, cursor_flush_interval_ms=interval_ms)
         self._cursors.tell_again()
 
     # properties
 
     def set_property(self, key: str, value: str) -> asyncio.Future[None]:
-        """Queued at the call, so ahead of every later append; durable when awaited."""
+        """Queued by the call, so before every later append; durable when awaited."""
         return self.update_properties({key: value})
 
     def update_properties(self, changes: Mapping[str, str | None]) -> asyncio.Future[None]:
-        """None removes a property. Queued at the call."""
+        """None removes a property. Queued by the call."""
         self._check_open()
         properties = dict(self._record.queued.properties)
         for key, value in changes.items():
@@ -300,7 +310,7 @@ class ManagedLedger:
     # rolling over and trimming
 
     async def roll_over(self) -> None:
-        """Close the current ledger and go on in a new one; nothing if it is empty."""
+        """Close the current ledger and continue in a new one; does nothing if it is empty."""
         self._check_open()
         await self._rollover.now()
 
@@ -309,11 +319,13 @@ class ManagedLedger:
         self._rollover.when_old()
 
     async def trim(self, retention: Retention | None = None) -> None:
-        """Delete the ledgers that every durable cursor has consumed and retention (the configured
-        one, if no other is given) releases: from the index first, so that nothing comes to depend
-        on them, then the list, then the disk, with those that an earlier trim could not delete.
+        """Delete the ledgers that every durable cursor has consumed and that retention (the
+        configured one, unless another is given) releases: first from the index, so that nothing
+        comes to depend on them, then from the list, then from disk, together with those that an
+        earlier trim could not delete.
         """
-        async with self._trimming:  # one that is refused has taken back what it let go, by then
+        self._trimming = self._trimming or asyncio.Lock()
+        async with self._trimming:  # by then a refused one has been rolled back
             self._check_open()
             if released := self._releasable(retention or self.config.retention):
                 await self._let_go(released)
@@ -334,7 +346,7 @@ class ManagedLedger:
             for trimmed in self.on_trimmed:
                 trimmed(ledger_id)
 
-    # being kept in order
+    # housekeeping
 
     @property
     def housekeeper(self) -> Housekeeper:
@@ -345,25 +357,25 @@ class ManagedLedger:
 
     @property
     def has_old_ledgers(self) -> bool:
-        """Beside the one that is being written: closed, or let go and not deleted yet."""
+        """Besides the current one: closed ledgers, or released ones not yet deleted."""
         return self._index.has_closed or bool(self._record.queued.deleting)
 
     def touch(self) -> None:
-        """Something happened, after which it may have to be rolled over or trimmed."""
+        """There was activity after which a rollover or trim may be due."""
         if not self._active and self._closed is None:
             self._active = True
             self._keeper.became_active(self)
 
     def settle_down(self) -> None:
-        """It is being looked after; what happens from now on counts anew."""
+        """A visit begins; later activity schedules the next one."""
         self._active = False
         self._looked_after_ms = self._time.now_ms()
         for visited in self.on_visit:
             visited()
 
     def next_visit_s(self) -> float | None:
-        """When it has to be rolled over or trimmed though nothing happens; None: never. What was
-        due when the last visit began has been seen to; what became due since then has not.
+        """When a rollover or trim is due without any activity; None: never. What was due when the
+        last visit began has been done; what became due since then has not.
         """
         due_ms = []
         if (rollover_ms := self._rollover.due_ms) is not None:
@@ -377,14 +389,14 @@ class ManagedLedger:
     # ending
 
     async def close(self) -> None:
-        """Let what was appended become durable and write the cursors. Idempotent.
+        """Wait until appends are durable and write the cursors. Idempotent.
 
-        Raises what keeps the cursors from being written; it is closed then all the same.
+        Raises if the cursors cannot be written; the ledger is closed even then.
         """
         if self._closing is None:
             self._closing = shared_task(self._close(f"{self.name} is closed; open it again"))
         elif self._closing.done():
-            return  # an earlier caller was told how it went
+            return  # an earlier caller got the outcome
         await asyncio.shield(self._closing)
 
     async def delete(self) -> None:
@@ -395,7 +407,8 @@ class ManagedLedger:
 
     def _check_open(self) -> None:
         if self._closed is not None:
-            raise LedgerClosed(*self._closed.args)  # another: where it is raised stays with it
+            # A new instance: the traceback stays attached to it.
+            raise LedgerClosed(*self._closed.args)
 
     async def _close(self, reason: str) -> None:
         try:
@@ -407,15 +420,15 @@ class ManagedLedger:
             self._keeper.was_closed(self)
 
     def _break_cycles(self) -> None:
-        """It goes with the last one that refers to it: no garbage collection has to find it."""
+        """Breaks reference cycles, so that this is freed without a garbage collection."""
         self._cursors.retire()
         self._appender.on_full = nobody_cares
         self._rollover.on_ended = nobody_cares
         self.on_trimmed, self.kept_from, self.on_visit = (), (), ()
 
     async def _stop(self, closed: LedgerClosed) -> None:
-        """Take no more appends and see the last ones through, and the last changes of the list:
-        who opens it next begins with what is durable.
+        """Accept no more appends, and complete the last ones and the last changes of the list: the
+        next to open it begins with what is durable.
         """
         await self._rollover.settled()
         self._closed = closed
@@ -426,7 +439,7 @@ class ManagedLedger:
         await self._record.settled()
 
     def _fence(self, error: Exception) -> None:
-        """The list is no longer ours to write: stop before anything is acknowledged wrongly."""
+        """Another writer owns the list: stop before anything is acknowledged wrongly."""
         log.error("%s stops: %s", self.name, error)
         self._closed = LedgerClosed(f"{self.name} was fenced ({error}); open it again")
         self._rollover.stop()

@@ -1,8 +1,8 @@
 """The ledgers of one managed ledger in order, and the arithmetic of positions across them.
 
-Counts are of confirmed entries. Positions may name ledgers that have gone (trimmed, or dropped
-because they were empty) and entries that are not there: order still holds, and every question is
-answered in terms of the entries that exist.
+Counts are of confirmed entries. Positions may refer to deleted ledgers (trimmed, or dropped because
+they were empty) and to missing entries: their order still holds, and every question is answered in
+terms of existing entries.
 """
 
 from bisect import bisect_left, bisect_right
@@ -56,10 +56,12 @@ class LedgerIndex:
     def total_size_bytes(self) -> int:
         return self.current_size_bytes + sum(info.size_bytes for info in self._infos.values())
 
-    # what happens to the ledgers
+    # changes
 
     def grow(self, entries: int, size_bytes: int) -> Position:
-        """More entries of the current ledger are durable: the position of the first of them."""
+        """More entries of the current ledger are durable: returns the position of the first of
+        them.
+        """
         first_entry_id = self._entries[self.current_id]
         self._entries[self.current_id] = first_entry_id + entries
         self.current_size_bytes += size_bytes
@@ -77,7 +79,7 @@ class LedgerIndex:
         self.current_size_bytes = 0
 
     def remove(self, ledger_ids: Iterable[int]) -> None:
-        """Closed ledgers go; the current one never does."""
+        """Remove closed ledgers; never the current one."""
         for ledger_id in ledger_ids:
             del self._infos[ledger_id]
             del self._entries[ledger_id]
@@ -95,7 +97,7 @@ class LedgerIndex:
     # positions
 
     def resolve(self, position: Position) -> Position | None:
-        """The first entry at or behind `position`; None if there is none yet."""
+        """The first entry at or after `position`; None if there is none yet."""
         entry_id = max(0, position.entry_id)
         if entry_id < self._entries.get(position.ledger_id, 0):
             return Position(position.ledger_id, entry_id)
@@ -120,7 +122,7 @@ class LedgerIndex:
         return found or Position(self.current_id, self._entries[self.current_id])
 
     def previous_position(self, position: Position) -> Position:
-        """The last entry before `position`; where there is none, -1 of the first ledger."""
+        """The last entry before `position`; if there is none, entry -1 of the first ledger."""
         count = self._entries.get(position.ledger_id, 0)
         if count and position.entry_id > 0:
             return Position(position.ledger_id, min(position.entry_id, count) - 1)
@@ -130,7 +132,7 @@ class LedgerIndex:
         return self.first_position.before
 
     def count_between(self, after: Position, up_to: Position) -> int:
-        """How many entries exist behind `after`, up to and with `up_to`."""
+        """How many entries exist after `after`, up to and including `up_to`."""
         low = bisect_left(self._ids, after.ledger_id)
         high = bisect_right(self._ids, up_to.ledger_id)
         total = 0

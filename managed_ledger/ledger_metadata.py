@@ -1,7 +1,7 @@
-"""What the metadata store holds of a managed ledger: its list of ledgers, and each cursor.
+"""A managed ledger in the metadata store: its list of ledgers, and each cursor.
 
 Keys: `managed-ledgers/<name>` and `cursors/<quoted name>/<quoted cursor>`. Both values are written
-whole, and open with a byte that says the format.
+as a whole and begin with a format byte.
 """
 
 from collections.abc import Mapping
@@ -13,12 +13,13 @@ from managed_ledger.codec import Reader, Writer
 from managed_ledger.position import Position
 
 LEDGERS_PREFIX: Final = "managed-ledgers/"
+CURSORS_PREFIX: Final = "cursors/"
 FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerInfo:
-    """`closed_at_ms` is None for the ledger that is being written, which lists do not count."""
+    """`closed_at_ms` is None for the current ledger, which lists do not contain."""
 
     ledger_id: int
     entries: int = 0
@@ -28,10 +29,10 @@ class LedgerInfo:
 
 @dataclass(frozen=True, slots=True)
 class LedgerList:
-    """The ledgers of a managed ledger, oldest first; the last one is being written.
+    """The ledgers of a managed ledger, oldest first; the last one is the current one.
 
-    `deleting` are ledgers that no longer count, whose data may still be there. A list that is
-    `deleted` is a managed ledger whose deletion has begun: the next to open it finishes that.
+    `deleting` are ledgers that no longer count but whose data may still exist. A `deleted` list
+    means that deletion has begun: the next to open the managed ledger finishes it.
     """
 
     ledgers: tuple[LedgerInfo, ...] = ()
@@ -67,7 +68,7 @@ class LedgerList:
 
 @dataclass(frozen=True, slots=True)
 class CursorRecord:
-    """`acked` is an encoded AckSet per ledger; `batches` the indexes of an entry still unacked."""
+    """`acked` is an encoded AckSet per ledger; `batches` an entry's unacknowledged indexes."""
 
     mark_delete_position: Position
     properties: Mapping[str, str]
@@ -107,7 +108,7 @@ def ledgers_key(name: str) -> str:
 
 
 def cursors_prefix(name: str) -> str:
-    return f"cursors/{quote(name, safe='')}/"
+    return f"{CURSORS_PREFIX}{quote(name, safe='')}/"
 
 
 def cursor_key(name: str, cursor: str) -> str:

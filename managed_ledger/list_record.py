@@ -1,9 +1,9 @@
-"""The durable ledger list of one managed ledger, and the changes to it that are on their way.
+"""The durable ledger list of one managed ledger, and the changes to it in flight.
 
-Changes are queued at once, each on top of the one before, so several may be under way. When one
-fails, those behind it fail too, and the next is made on top of those before it. That is so from the
-moment of the failure on, not from when somebody hears of it: who makes a change in between would
-make it on top of what was refused.
+Changes are queued at once, each based on the previous one, so several may be in flight. When one
+fails, those after it fail too, and the next is based on those before it. That holds from the moment
+of the failure, not from when a caller learns of it: otherwise a change made in between would be
+based on a refused one.
 """
 
 import asyncio
@@ -57,13 +57,13 @@ class ListRecord:
 
     @property
     def queued(self) -> LedgerList:
-        """The list as it will be when all writes so far succeed that have not failed."""
+        """The list as it will be if all pending writes succeed."""
         self._forget_failed()
         return self._queued
 
     def write(self, value: LedgerList, new_ledger_id: int | None = None) -> asyncio.Future[None]:
-        """Fails with BadVersion when somebody else has written the list. A new ledger is made with
-        its list, or not at all, so there is none that no list has.
+        """Fails with BadVersion if another writer has written the list. A new ledger is created in
+        the same write as its list, so no ledger is missing from every list.
         """
         self._forget_failed()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -84,12 +84,12 @@ class ListRecord:
 
     @property
     def deletable(self) -> tuple[int, ...]:
-        """Ledgers whose data may go: they count no more, whatever becomes of what is under way."""
+        """Ledgers whose data may be deleted, whatever the outcome of pending writes."""
         durable = self.durable.deleting
         return tuple(each for each in self.queued.deleting if each in durable)
 
     def forget_deleted(self, ids: Collection[int]) -> None:
-        """Their data is gone. The next write says so: it is not worth one of its own."""
+        """Their data is deleted. The next write records it; that needs no write of its own."""
         left = tuple(each for each in self.queued.deleting if each not in ids)
         self._queued = replace(self._queued, deleting=left)
 

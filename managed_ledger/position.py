@@ -1,4 +1,4 @@
-"""Where an entry stands in a managed ledger: (ledger id, entry id).
+"""The position of an entry in a managed ledger: (ledger id, entry id).
 
 Positions are plain tuples, so comparing them costs what comparing tuples costs. Entry id -1 means
 "before the first entry of this ledger"; it is a legal mark-delete position and never an entry.
@@ -23,7 +23,7 @@ class Position(NamedTuple):
 
     @property
     def after(self) -> "Position":
-        """The position just after this one in the same ledger; an entry need not be there."""
+        """The position just after this one in the same ledger; the entry need not exist."""
         return Position(self.ledger_id, self.entry_id + 1)
 
 

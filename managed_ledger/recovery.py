@@ -1,7 +1,7 @@
-"""Opening a managed ledger: settle what the last writer left, and keep it from writing more.
+"""Opens a managed ledger: settles what the last writer left, and fences that writer.
 
 Recover the last ledger (which fences its writer) -> drop empty ledgers -> compare-and-set the list,
-which makes a new one -> recover the cursors. Nothing is acknowledged before the compare-and-set.
+which creates a new one -> recover the cursors. Nothing is acknowledged before the compare-and-set.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ async def recover_list(
     settled = [await settle(info, name, backend, time) for info in found.ledgers]
     kept = tuple(info for info in settled if info.entries)
     dropped = tuple(info.ledger_id for info in settled if not info.entries)
-    # Those of the last opening first: the list would grow with each that finds nothing to keep.
+    # First the ones left by the last opening: otherwise each opening would grow the list.
     await asyncio.gather(*map(backend.delete_ledger, found.deleting))
     current_id = backend.new_ledger_id()
-    if not found.ledgers:  # it is made now
+    if not found.ledgers:  # it is new
         properties = {**found.properties, CREATED_AT_MS: str(time.now_ms())}
         found = replace(found, properties=properties)
     listed = replace(found, ledgers=(*kept, LedgerInfo(current_id)), deleting=dropped)
@@ -46,13 +46,15 @@ async def recover_list(
 
 
 async def settle(info: LedgerInfo, name: str, backend: Backend, time: SteadyTime) -> LedgerInfo:
-    """The ledger that was being written gets its final counts; the others have them."""
+    """Sets the final counts of the ledger that was current; the others have them."""
     if info.closed_at_ms is not None:
         return replace(info, closed_at_ms=min(info.closed_at_ms, time.now_ms()))
     try:
         summary = await backend.recover_ledger(info.ledger_id)
     except LedgerNotFound:
-        log.error("%s lists ledger %d, which is not there: it is dropped", name, info.ledger_id)
+        log.error(
+            "%s lists ledger %d, which does not exist; the ledger is dropped", name, info.ledger_id
+        )
         return info
     entries = summary.last_entry_id + 1
     return LedgerInfo(info.ledger_id, entries, summary.size_bytes, time.now_ms())

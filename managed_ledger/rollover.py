@@ -1,8 +1,8 @@
-"""Rolling over: the ledger that is written is closed when it is full or old, and a new one made.
+"""Rollover: the current ledger is closed when it is full or old, and a new one created.
 
-Appends are held while the old ledger drains and the list that names the new one becomes durable. On
-a full disk the log goes on in its full ledger and tries again later; after any other failure the
-list is somebody else's.
+Appends are held until the old ledger has drained and the list with the new one is durable. On a
+full disk the log continues in its full ledger and retries later; any other failure means that
+another writer owns the list.
 """
 
 import asyncio
@@ -52,16 +52,16 @@ class Rollover:
         appender: Appender,
         on_ended: Callable[[ManagedLedgerError | None], None],
     ) -> None:
-        """`on_ended` hears of each new ledger, and of the error that no later try will mend."""
+        """`on_ended` is called with each new ledger, and with a permanent error."""
         self._name = name
         self._backend = backend
         self._time = time
-        self._config = config  # only its limits of time, which stay as they are
+        self._config = config  # only its time limits, which do not change
         self._index = index
         self._record = record
         self._appender = appender
         self.on_ended = on_ended
-        self._closed_at_ms: dict[int, int] = {}  # in steady time, of those closed since
+        self._closed_at_ms: dict[int, int] = {}  # in steady time, of ledgers closed since then
         self._current_since_ms = time.now_ms()
         self._not_before_ms = self._current_since_ms + config.min_rollover_time_ms
         self._task: asyncio.Task[ManagedLedgerError | None] | None = None
@@ -69,7 +69,7 @@ class Rollover:
 
     @property
     def due_ms(self) -> int | None:
-        """When the current ledger will have the maximum age; None: it is empty, and may stay."""
+        """When the current ledger will have the maximum age; None: it is empty and stays."""
         if not self._appender.queued_entries:
             return None
         return self._current_since_ms + self._config.max_rollover_time_ms
@@ -82,21 +82,21 @@ class Rollover:
             self._start_from(due_ms)
 
     async def now(self) -> None:
-        """Nothing if the current ledger is empty. Raises what kept it from rolling over."""
+        """Does nothing if the current ledger is empty. Raises the reason for a failure."""
         if error := await asyncio.shield(self._task or self._start()):
             raise error
 
     async def settled(self) -> None:
-        """Returns when none is under way."""
+        """Returns when no rollover is in progress."""
         while self._task is not None:
             await asyncio.shield(self._task)
 
     def stop(self) -> None:
-        """None begins from now on."""
+        """Begin no more rollovers."""
         self._stopped = True
 
     def aged(self) -> list[LedgerInfo]:
-        """The ledgers, with the times of their closing as the steady clock tells them."""
+        """The ledgers, with their closing times in steady time."""
         closed = self._closed_at_ms
         return [
             replace(info, closed_at_ms=closed[info.ledger_id]) if info.ledger_id in closed else info
@@ -120,7 +120,7 @@ class Rollover:
                 self.on_ended(None)
             return None
         except StorageFull as error:
-            log.warning("%s goes on in its full ledger: %s", self._name, error)
+            log.warning("%s keeps writing to its full ledger: %s", self._name, error)
             self._not_before_ms = self._time.now_ms() + ROLLOVER_RETRY_MS
             return error
         except ManagedLedgerError as error:

@@ -1,4 +1,4 @@
-"""Work that several wait for, each behind a shield: who gives up stops it for nobody else."""
+"""Work with several waiters, each behind a shield: cancelling one does not stop the others."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def shared_task(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """Its failure is news for who waits, and for nobody once all of them have given up."""
+    """Its failure goes to the waiters, and is dropped if all of them were cancelled."""
     task = asyncio.get_running_loop().create_task(work)
     task.add_done_callback(_heard)
     return task

@@ -1,12 +1,12 @@
-"""Time for ages: the clock on the wall as it was at the beginning, and since then what has passed.
+"""Time for ages: the wall clock at the start, plus the elapsed monotonic time.
 
-The rule of rollover and retention is that no setting of the clock counts while this runs.
-Durations within one run are what the monotonic clock says. Across a restart only the wall clock
-tells how old a ledger is: it is written down when the ledger is closed (the later of wall and
-steady time, so that a clock that was put back does not make it older), and one from the future
-counts as closed at the opening, which begins this time. So a jump keeps nothing for longer than
-one retention time more, and deletes nothing early but for a clock that is wrong at the very start,
-which nobody can know.
+For rollover and retention, changes of the wall clock do not count while the broker runs. Durations
+within one run come from the monotonic clock. Across a restart only the wall clock tells how old a
+ledger is: its value is recorded when the ledger is closed (the later of wall and steady time, so
+that setting the clock back does not make the ledger older), and a closing time in the future counts
+as the time of opening, where steady time begins. So a jump of the clock keeps nothing for longer
+than one extra retention time, and deletes nothing early, unless the clock is wrong at the very
+start, which cannot be detected.
 """
 
 from managed_ledger.config import Clock
@@ -22,5 +22,5 @@ class SteadyTime:
         return self._began_ms + int((self._clock.monotonic_s() - self._began_s) * 1000)
 
     def written_ms(self) -> int:
-        """What is written down as now, to be read after a restart."""
+        """The current time to record for use after a restart."""
         return max(self.now_ms(), self._clock.now_ms())

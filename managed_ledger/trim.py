@@ -9,7 +9,7 @@ from managed_ledger.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long consumed entries stay: 0 = not at all, -1 = for ever."""
+    """How long consumed entries stay: 0 = not at all, -1 = forever."""
 
     time_ms: int = 0
     size_bytes: int = 0
@@ -24,8 +24,8 @@ def releasable(
     """The ledgers that may go, oldest first.
 
     `slowest` is the lowest mark-delete position of the durable cursors, None if there is none.
-    A ledger goes when every cursor is through with it and it is either older than the retention
-    time or above the retention size; the first that stays keeps all behind it.
+    A ledger may go when every cursor has passed it and it is either older than the retention time
+    or above the retention size; the first that stays keeps all after it.
     """
     released: list[LedgerInfo] = []
     remaining_bytes = sum(info.size_bytes for info in ledgers)

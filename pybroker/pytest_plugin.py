@@ -19,12 +19,12 @@ MARKER: Final = "pulsar_broker"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    what = "settings of the fixtures' brokers: key=value lines under broker.conf's names"
+    what = "settings for the fixtures' brokers: key=value lines with broker.conf's keys"
     parser.addini(SETTINGS, what, type="linelist", default=[])
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    line = f"{MARKER}(**settings): settings of this test's broker, under broker.conf's names"
+    line = f"{MARKER}(**settings): settings for this test's broker, with broker.conf's keys"
     config.addinivalue_line("markers", line)
 
 

@@ -1,7 +1,7 @@
-"""The only seam between managed ledgers and where bytes live: ledgers by number, keys by version.
+"""The seam between managed ledgers and storage: ledgers by number, keys by version.
 
 The embedded engine (journal.py), the memory backend (memory.py) and, later, BookKeeper with
-ZooKeeper implement `Backend`. Everything above works through these Protocols alone.
+ZooKeeper implement `Backend`. Everything above uses only these Protocols.
 """
 
 import asyncio
@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from managed_ledger.storage.commit_stats import CommitStats
 from managed_ledger.storage.fullness import Fullness
 from managed_ledger.storage.tag_runs import TagRun
 
-# Called exactly once, on the event loop: None after the entries are durable, else the reason why
-# they are not. Calls come in the order of the appends.
+# Called exactly once, on the event loop: with None after the entries are durable, else with the
+# reason why they are not. Calls come in the order of the appends.
 Appended = Callable[[Exception | None], None]
 Span = tuple[int, int]  # the first and the last of some entries
 
@@ -23,7 +24,7 @@ class EntryRun:
     """Consecutive entries of one ledger, by column: entry i is `first_entry_id + i`.
 
     `message_counts[i]` is how many messages the entry carries (a batch is one entry; a
-    transaction marker carries 0). `tags` says which of them were appended with a tag.
+    transaction marker carries 0). `tags` lists the tagged ones.
     """
 
     ledger_id: int
@@ -56,7 +57,7 @@ class MetadataStore(Protocol):
     """
 
     def get(self, key: str) -> Versioned | None:
-        """The durable value; mutations still queued do not show."""
+        """The durable value, without queued mutations."""
         ...
 
     def put(
@@ -67,10 +68,10 @@ class MetadataStore(Protocol):
         makes_room: bool = False,
         new_ledger_id: int | None = None,
     ) -> asyncio.Future[int]:
-        """Write; the result is the new version. `expected_version` -1 means "must not exist",
-        None means "whatever is there"; it is compared with what the queued mutations before this
-        one will leave. Fails with BadVersion. `makes_room`: it is written on a full disk, too.
-        `new_ledger_id`: there is an empty ledger of that number if this is written, else none.
+        """Write; the result is the new version. `expected_version` -1 means "must not exist", None
+        means "any"; it is compared with the state after all mutations queued before this one. Fails
+        with BadVersion. `makes_room`: it is written even on a full disk. `new_ledger_id`: an empty
+        ledger of that number is created if and only if this is written.
         """
         ...
 
@@ -91,8 +92,8 @@ class LogStorage(Protocol):
     """Append-only ledgers by number; one writer each, which numbers the entries from 0."""
 
     def new_ledger_id(self) -> int:
-        """A number for `MetadataStore.put`: never used before, and once there is a ledger of that
-        number, never again after its deletion or a restart.
+        """A number for `MetadataStore.put`: never used before, and once a ledger has it, never
+        reused after the ledger's deletion or a restart.
         """
         ...
 
@@ -108,16 +109,16 @@ class LogStorage(Protocol):
         """Queue consecutive entries for the next group commit; returns at once.
 
         The caller must not change `entries` afterwards. `appended` is called once, in order.
-        `tag`, of at most 65,535 bytes, is kept with all of these entries and read with them.
+        `tag`, of at most 65,535 bytes, is stored with all of these entries and read with them.
 
-        True: it stands in one order with whatever is appended from now on until `appended` is
-        called, to any ledger. That is durable only if this is, and if this fails, so does that,
-        and hears of it later. False: nothing of the kind is promised.
+        True: the append is ordered with everything appended to any ledger from now on until
+        `appended` is called. Those appends are durable only if this one is; if this one fails, they
+        fail too and are told later. False: there is no such guarantee.
         """
         ...
 
     async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
-        """Fence an old writer, settle the last entry, say what is there. Raises LedgerNotFound."""
+        """Fence the old writer, settle the last entry, return a summary. Raises LedgerNotFound."""
         ...
 
     def read_cached(
@@ -143,25 +144,25 @@ class LogStorage(Protocol):
         max_entries: int,
         max_bytes: int,
     ) -> EntryRun:
-        """Entries from `first_entry_id` up to `last_entry_id` (inclusive) as far as the limits go:
-        at least the first one, if it is there, and not always all that the limits allow.
+        """Entries from `first_entry_id` to `last_entry_id` (inclusive) within the limits: at least
+        the first one, if it exists, and not always as many as the limits allow.
 
         Raises LedgerNotFound, CorruptStorage.
         """
         ...
 
     def delete_ledger(self, ledger_id: int) -> asyncio.Future[None]:
-        """Queued by the call; durable when awaited. Idempotent. Space is given back at once, in the
+        """Queued by the call; durable when awaited. Idempotent. Space is released at once, in the
         background.
         """
         ...
 
     def damaged(self, ledger_id: int) -> tuple[Span, ...]:
-        """Which entries are known not to be readable."""
+        """The entries known to be unreadable."""
         ...
 
     def ledger_ids(self) -> list[int]:
-        """Of all ledgers that are there, durably."""
+        """The ids of all durable ledgers."""
         ...
 
 
@@ -171,22 +172,32 @@ class Backend(LogStorage, Protocol):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes queued by `append` that are not durable yet: what back-pressure looks at."""
+        """Bytes queued by `append` that are not durable yet, for back-pressure."""
         ...
 
     @property
     def fullness(self) -> Fullness:
-        """Whether messages are refused for want of room."""
+        """Whether messages are refused for lack of space."""
+        ...
+
+    @property
+    def commit_stats(self) -> CommitStats:
+        """Statistics of commits so far."""
+        ...
+
+    @property
+    def cached_bytes(self) -> int | None:
+        """The cache of blocks read back from disk; None if there is none."""
         ...
 
     def refusal(self) -> str | None:
-        """Why a message would be refused now; None if it would be taken, as far as is known."""
+        """Why a message would be refused now; None if it would be accepted, as far as is known."""
         ...
 
     async def open(self) -> None:
-        """Recover. Raises CorruptStorage or DirectoryInUse with nothing touched."""
+        """Recover. Raises CorruptStorage or DirectoryInUse without changing anything."""
         ...
 
     async def close(self) -> None:
-        """Make everything queued durable, then let go. Idempotent."""
+        """Make everything queued durable, then release the storage. Idempotent."""
         ...

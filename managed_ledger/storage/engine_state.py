@@ -1,4 +1,4 @@
-"""What the embedded engine has in memory, all of it durable: ledgers with their tails, and keys."""
+"""The embedded engine's in-memory state, all durable: ledgers with their tails, and keys."""
 
 from managed_ledger.storage.backend import LedgerSummary, Span
 from managed_ledger.storage.embedded.ledger_files import (
@@ -24,7 +24,7 @@ MAX_ENTRIES_PER_FLUSH = 65_536
 
 
 class LedgerState:
-    """A ledger: what is in its file, and behind (and somewhat before) that its tail in memory."""
+    """A ledger: the part in its file, and its tail in memory, which may overlap that."""
 
     __slots__ = (
         "_evictable_entries",
@@ -42,11 +42,11 @@ class LedgerState:
         self.ledger_id = ledger_id
         self.flushed = flushed or NOTHING_FLUSHED
         self.tail = EntryColumns(self.flushed.entries)
-        self.queued_entries = self.flushed.entries  # durable or on their way
+        self.queued_entries = self.flushed.entries  # durable or queued
         self.index = None if self.flushed.entries else NO_BLOCKS  # None: not loaded yet
         self.fenced = False
         self.deleted = False
-        self.damaged: tuple[Span, ...] = ()  # known not to be readable, in their order
+        self.damaged: tuple[Span, ...] = ()  # known to be unreadable, in order
         self._evictable_entries = 0
 
     @property
@@ -59,7 +59,7 @@ class LedgerState:
         return sum(map(len, self.tail.entries[start:]))
 
     def note_damage(self, first: int, last: int) -> None:
-        """Stretches that overlap or touch become one: what is read again is known already."""
+        """Merges spans that overlap or touch: a repeated read may report a known span."""
         apart = [span for span in self.damaged if span[1] < first - 1 or span[0] > last + 1]
         for known in set(self.damaged).difference(apart):
             first, last = min(first, known[0]), max(last, known[1])
@@ -87,7 +87,7 @@ class LedgerState:
         if self.index is NO_BLOCKS:
             self.index = BlockIndex()
         if self.index is not None and self.index.damage is not None:
-            self.index = None  # what the file lacks may be fenced off now
+            self.index = None  # missing parts of the file may be fenced off now
         if self.index is not None:
             for first_entry_id, offset in result.blocks:
                 self.index.add(first_entry_id, offset)
@@ -99,7 +99,7 @@ class LedgerState:
 
 
 class EngineState:
-    """`apply` is what a durable operation does."""
+    """`apply` performs a durable operation."""
 
     def __init__(self, table: MetadataTable) -> None:
         self.table = table
@@ -110,7 +110,7 @@ class EngineState:
     def apply(self, operation: Operation) -> None:
         if isinstance(operation, Append):
             state = self.ledgers.get(operation.ledger_id)
-            if state is not None:  # else it was deleted while this was on its way
+            if state is not None:  # otherwise it was deleted while this was queued
                 state.tail.extend(operation.entries, operation.message_counts, operation.tag)
         elif isinstance(operation, Put):
             if (ledger_id := operation.new_ledger_id) is not None:
@@ -122,7 +122,7 @@ class EngineState:
             self._delete(operation.ledger_id)
 
     def withdraw(self, operation: Operation) -> None:
-        """It failed: what was queued on top of it has failed too."""
+        """The operation failed, and so did everything queued after it."""
         if isinstance(operation, Append):
             state = self.ledgers.get(operation.ledger_id)
             if state is not None:

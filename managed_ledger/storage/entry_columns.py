@@ -53,7 +53,7 @@ class EntryColumns:
         self.message_counts.extend(message_counts)
 
     def leading_from(self, start: int, max_entries: int, max_bytes: int) -> list[bytes]:
-        """`leading` of the entries from index `start` on, without a look at all of them."""
+        """`leading` for the entries from index `start` on, without visiting all of them."""
         found: list[bytes] = []
         stop = min(len(self.entries), start + max_entries)
         while start < stop and max_bytes > 0:
@@ -80,7 +80,7 @@ class EntryColumns:
         max_entries: int,
         max_bytes: int,
     ) -> EntryRun | None:
-        """None if the first entry is not here."""
+        """None if the first entry is not in memory."""
         start = first_entry_id - self.first_entry_id
         if start < 0 or last_entry_id < first_entry_id:
             return None

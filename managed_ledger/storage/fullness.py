@@ -1,8 +1,8 @@
-"""Whether messages are refused for want of room: said once, and once when it is over.
+"""Whether messages are refused for lack of space: logged once, and once when it is over.
 
-Whether the next message would be refused depends on its size and on what was deleted meanwhile, and
-where a quota counts only a write can tell. So what is known is when the last one was refused: a
-while after that the next one is let through, and tried.
+Whether the next message would be refused depends on its size and on what was deleted in the
+meantime, and with a quota only a write can tell. So this records when the last write was refused: a
+while after that, the next message is tried.
 """
 
 import logging
@@ -12,13 +12,13 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 TRY_AGAIN_S: Final = 2.0
-OVER_AFTER_S: Final = 10.0  # without a refusal; before that it may begin again at any moment
+OVER_AFTER_S: Final = 10.0  # without a refusal; before that refusals may resume
 
 
 class Fullness:
     def __init__(self) -> None:
-        self.refused = 0  # writes, since the start
-        self.free_bytes: int | None = None  # as far as it is known, when it was last looked at
+        self.refused = 0  # writes refused since the start
+        self.free_bytes: int | None = None  # at the last check, if known
         self._why = ""
         self._since_s: float | None = None
         self._last_s = -math.inf
@@ -31,27 +31,27 @@ class Fullness:
 
     @property
     def reason(self) -> str | None:
-        """Of the last refusal, as long as `is_full`."""
+        """The reason of the last refusal, while `is_full`."""
         return self._why if self.is_full else None
 
     def why(self, now_s: float) -> str | None:
-        """Why a message was refused just now, as the next one would be; else None."""
+        """Why a message was just refused, as the next one would be; else None."""
         return self._why if now_s < self._last_s + TRY_AGAIN_S else None
 
     def refuse(self, why: str, now_s: float) -> None:
-        """Counts a write that was refused for want of room."""
+        """Counts a write that was refused for lack of space."""
         self.refused += 1
         self._why, self._last_s = why, now_s
         if self._since_s is None:
             self._since_s, self._refused_before = now_s, self.refused - 1
-            free = "" if self.free_bytes is None else f" ({self.free_bytes:,} bytes are free)"
+            free = "" if self.free_bytes is None else f" ({self.free_bytes:,} bytes free)"
             log.error("messages are refused: %s%s", why, free)
 
     def has_room(self, now_s: float) -> None:
-        """The disk says so. It is believed when nothing has been refused for a while."""
+        """The disk reports room. This counts only if nothing has been refused for a while."""
         if self._since_s is not None and now_s - self._last_s >= OVER_AFTER_S:
             log.warning(
-                "there is room again: messages are taken; %d writes were refused within %.0f s",
+                "there is room again: messages are accepted; %d writes were refused within %.0f s",
                 self.refused - self._refused_before,
                 self._last_s - self._since_s,
             )

@@ -1,9 +1,9 @@
-"""Group commit: what is asked for in one tick, or during the last write, is one write.
+"""Group commit: operations submitted in one tick, or during the previous write, are one write.
 
 Operations wait in groups; one group is written at a time. When it is durable its operations take
-effect and tell their callers, in the order in which they were submitted. When a write fails, its
-operations and all that were queued behind it fail, for they were numbered on top of it; and unless
-the disk was merely full, nothing is written any more.
+effect and call back, in the order of submission. When a write fails, its operations and all queued
+after it fail, because they were numbered after it; and unless the disk was merely full, nothing is
+written any more.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from managed_ledger.errors import StorageFull
+from managed_ledger.storage.commit_stats import CommitStats
 from managed_ledger.storage.operations import Append, Operation, Put, call_safely
 
 MAX_GROUP_BYTES: Final = 16 * 1024 * 1024
@@ -39,7 +40,7 @@ class GroupCommit:
         room_is_low: Callable[[], bool] = lambda: False,
         must_wait: Callable[[Operation], bool] = lambda operation: False,
     ) -> None:
-        """When room is low, what must wait for more of it fails before it is written."""
+        """When space is low, operations that must wait for more fail before they are written."""
         self._write = write
         self._room_is_low = room_is_low
         self._must_wait = must_wait
@@ -47,6 +48,8 @@ class GroupCommit:
         self._withdraw = withdraw
         self._queue: deque[Group] = deque()
         self._writing: Group | None = None
+        self._began_s = 0.0
+        self.stats = CommitStats()
         self._scheduled = False
         self._refusal: Exception | None = None
         self._idle: asyncio.Event | None = None
@@ -79,11 +82,11 @@ class GroupCommit:
             await self._idle.wait()
 
     def stop_taking(self, error: Exception) -> None:
-        """Fail everything from now on; what was submitted runs its course."""
+        """Fail everything from now on; submitted operations still complete."""
         self._refusal = error
 
     def refuse(self, error: Exception) -> None:
-        """Fail what waits, too."""
+        """Also fail what is waiting."""
         self._refusal = error
         self._fail_queued(error)
 
@@ -97,6 +100,7 @@ class GroupCommit:
     def _write_next(self) -> None:
         if self._writing is None and self._queue:
             self._writing = self._queue.popleft()
+            self._began_s = asyncio.get_running_loop().time()
             self._write(self._writing).add_done_callback(self._written)
 
     def _written(self, outcome: asyncio.Future[None]) -> None:
@@ -104,17 +108,20 @@ class GroupCommit:
         assert group is not None
         self.pending_bytes -= group.size_bytes
         error = outcome.exception()
+        if error is None:
+            took_s = asyncio.get_running_loop().time() - self._began_s
+            self.stats.written(took_s, len(group.operations), group.size_bytes)
         if error is None and self._queue and self._room_is_low():
             self._succeed(group.operations)
             self._fail_what_must_wait()
             self._write_next()
         elif error is None:
-            self._write_next()  # before the callbacks: the disk need not wait for them
+            self._write_next()  # before the callbacks, which the disk need not wait for
             self._succeed(group.operations)
         else:
             assert isinstance(error, Exception)
             if not isinstance(error, StorageFull):
-                self._refusal = error  # nobody knows what the disk holds
+                self._refusal = error  # the disk's contents are unknown
             self._fail_queued(error, group.operations)
         self._say_if_idle()
 
@@ -124,11 +131,11 @@ class GroupCommit:
             self._idle = None
 
     def _fail_what_must_wait(self) -> None:
-        """All of it at once: the later was numbered on top of the earlier. So was what is put where
-        something refused would have been: it was made from that.
+        """All of it at once: later entries were numbered after earlier ones, and a write to a key
+        whose earlier write is refused was based on that.
         """
         waiting, refused = [op for group in self._queue for op in group.operations], []
-        keys: set[str] = set()  # of what is refused
+        keys: set[str] = set()  # of refused operations
         self.pending_bytes -= sum(group.size_bytes for group in self._queue)
         self._queue.clear()
         for operation in waiting:
@@ -150,7 +157,7 @@ class GroupCommit:
             call_safely(operation.complete, None)
 
     def _fail_queued(self, error: Exception, written: Iterable[Operation] = ()) -> None:
-        """Withdraw everything first: a caller that hears of it may submit anew at once."""
+        """Withdraw everything first: a caller that is told may submit again at once."""
         groups, self._queue = self._queue, deque()
         self.pending_bytes -= sum(group.size_bytes for group in groups)
         failed = [*written, *(operation for group in groups for operation in group.operations)]
@@ -161,7 +168,7 @@ class GroupCommit:
 
 
 def cost_of(operation: Operation) -> int:
-    """Roughly what it takes in memory and on the disk."""
+    """Its approximate size in memory and on disk."""
     size_bytes = OPERATION_OVERHEAD_BYTES
     if isinstance(operation, Append):
         size_bytes += operation.size_bytes + ENTRY_OVERHEAD_BYTES * len(operation.entries)
@@ -172,6 +179,7 @@ def cost_of(operation: Operation) -> int:
 
 def no_room() -> StorageFull:
     return StorageFull(
-        "the disk is nearly full: no messages are taken until there is room again; delete topics, "
-        "or consume what retention then releases, or free some of the disk. Nothing was lost"
+        "the disk is nearly full: no messages are accepted until there is room again; delete "
+        "topics, consume messages that retention can then release, or free disk space. Nothing was "
+        "lost"
     )

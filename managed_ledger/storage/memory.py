@@ -1,7 +1,7 @@
 """A backend that keeps everything in this process: for tests and throwaway brokers.
 
-It queues and completes exactly as the embedded engine does, so what works over it does not come to
-depend on immediate effects. Closing it keeps the contents: opening it again is a restart.
+It queues and completes exactly like the embedded engine, so code on top of it cannot come to depend
+on immediate effects. Closing it keeps the contents: opening it again is a restart.
 """
 
 import asyncio

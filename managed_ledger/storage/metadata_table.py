@@ -1,8 +1,8 @@
 """Keys with versions in memory; the backend makes each mutation durable before it shows.
 
-Two views: `_durable` is what `get` sees; `_queued` are the mutations of a key that are still on
-their way, for compare-and-set must look at what will be there when its own turn comes. The last of
-them may fail alone.
+Two views: `_durable` is what `get` sees; `_queued` are the pending mutations of a key, because
+compare-and-set must consider the state when its own turn comes. Only the last of them may fail
+alone.
 """
 
 import asyncio
@@ -95,13 +95,13 @@ class MetadataTable:
 
 
 def behind(prefix: str) -> str | None:
-    """The least text behind all that starts so; None: there is none."""
+    """The smallest string after all strings with this prefix; None if there is none."""
     rest = prefix.rstrip(LAST)
     return rest[:-1] + chr(ord(rest[-1]) + 1) if rest else None
 
 
 def bad_version(key: str, version: int, expected: int) -> BadVersion:
     return BadVersion(
-        f"{key!r} is at version {version}, not {expected}: somebody else wrote it first; read it "
-        "again and decide anew"
+        f"{key!r} is at version {version}, not {expected}: it was changed in the meantime; read "
+        "it again and retry"
     )

@@ -1,8 +1,8 @@
-"""One thread that blocks instead of the event loop, one job after the other.
+"""One thread for blocking jobs, one after the other.
 
-Every commit goes through it, and the hand-overs of a pool of threads cost more than all else that a
-small commit does: futures of two kinds, locks around each. Here a job waits in a queue, and its
-outcome goes straight to a future of the loop that asked.
+Every commit goes through it, and a thread pool's hand-over would cost more than the rest of a small
+commit: two kinds of futures with locks around each. Here a job waits in a queue, and its outcome
+goes straight to a future of the calling loop.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _Queue = SimpleQueue[_Job | None]
 
 
 class OneThread(Executor):
-    """For `loop.run_in_executor`, which passes on a future of its own kind as it is."""
+    """For `loop.run_in_executor`, which passes on an asyncio future unchanged."""
 
     _max_workers = 1
 
@@ -32,10 +32,10 @@ class OneThread(Executor):
         self._ended = weakref.finalize(self, self._jobs.put, None)
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
-        """To be called on the loop; `named` is not for this executor."""
+        """Call it on the loop; this executor does not support `named`."""
         assert not named
         if not self._ended.alive:
-            raise RuntimeError(f"{self._name} takes no work after its shutdown")
+            raise RuntimeError(f"{self._name} accepts no work after shutdown")
         if not self._started:
             self._started = True
             threading.Thread(
@@ -47,7 +47,7 @@ class OneThread(Executor):
         return done
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """What was submitted is still done; nobody waits for it here."""
+        """Submitted jobs are still done; this does not wait for them."""
         assert not wait and not cancel_futures
         self._ended()
 
@@ -69,5 +69,5 @@ def _work(
         result = work(*args)
     except Exception as raised:
         error = raised
-    with suppress(RuntimeError):  # the loop is closed: nobody waits for it any more
+    with suppress(RuntimeError):  # the loop is closed: there is no waiter
         loop.call_soon_threadsafe(settle, done, result, error)

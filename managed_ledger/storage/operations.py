@@ -1,6 +1,6 @@
-"""What a backend is asked to make durable, as values that wait in one queue.
+"""Operations that a backend makes durable, as values in one queue.
 
-Each operation carries the means to tell its caller the outcome, exactly once.
+Each operation carries the means to report its outcome to its caller, exactly once.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ class Put:
     key: str
     stored: Versioned
     done: asyncio.Future[int]
-    makes_room: bool = False  # what it leads to gives space back: written on a full disk, too
-    new_ledger_id: int | None = None  # a ledger that there is from then on
+    makes_room: bool = False  # it leads to space being released: written even on a full disk
+    new_ledger_id: int | None = None  # a ledger that exists from then on
 
     def complete(self, error: Exception | None) -> None:
         settle(self.done, self.stored.version, error)
@@ -59,7 +59,7 @@ class DeleteLedger:
 
 @dataclass(slots=True, eq=False)
 class Sync:
-    """Writes nothing; everything before it is on the platter when it is done."""
+    """Writes nothing; everything before it is on disk when it is done."""
 
     done: asyncio.Future[None]
 
@@ -72,7 +72,7 @@ Operation = Append | Put | Remove | DeleteLedger | Sync
 
 
 def settle(future: asyncio.Future[T], result: T, error: Exception | None) -> None:
-    """Give a future its outcome, unless whoever waited has gone."""
+    """Give a future its outcome, unless it was cancelled."""
     if future.done():
         return
     if error is None:
@@ -82,7 +82,7 @@ def settle(future: asyncio.Future[T], result: T, error: Exception | None) -> Non
 
 
 def call_safely(work: Callable[..., object], *args: object) -> None:
-    """One caller's mistake must not keep the others from hearing, nor stop what tells them."""
+    """A failing callback must neither block the other callbacks nor stop the caller."""
     try:
         work(*args)
     except Exception as mistake:

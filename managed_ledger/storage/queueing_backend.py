@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from managed_ledger.errors import LedgerClosed, LedgerNotFound
 from managed_ledger.storage.backend import Appended, LedgerSummary, MetadataStore, Span
+from managed_ledger.storage.commit_stats import CommitStats
 from managed_ledger.storage.engine_state import EngineState, LedgerState
 from managed_ledger.storage.fullness import Fullness
 from managed_ledger.storage.group_commit import Group, GroupCommit
@@ -21,7 +22,7 @@ from managed_ledger.storage.operations import (
 
 
 class QueueingBackend(ABC):
-    """A subclass says how a group becomes durable, and adds reading."""
+    """A subclass makes groups durable and adds reading."""
 
     def __init__(self) -> None:
         self.fullness = Fullness()
@@ -42,8 +43,16 @@ class QueueingBackend(ABC):
     def pending_bytes(self) -> int:
         return self._commits.pending_bytes
 
+    @property
+    def commit_stats(self) -> CommitStats:
+        return self._commits.stats
+
+    @property
+    def cached_bytes(self) -> int | None:
+        return None
+
     def refusal(self) -> str | None:
-        """Why a message would be refused now; None if it would be taken, as far as is known."""
+        """Why a message would be refused now; None if it would be accepted, as far as is known."""
         return None
 
     def new_ledger_id(self) -> int:
@@ -82,7 +91,7 @@ class QueueingBackend(ABC):
         self._commits.submit(
             append_operation(ledger_id, first_entry_id, entries, message_counts, appended, tag)
         )
-        return True  # one queue, written in its order; `GroupCommit` fails what is behind a failure
+        return True  # one queue, written in order; `GroupCommit` fails what follows a failure
 
     async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
         state = self._ledger(ledger_id)
@@ -93,13 +102,13 @@ class QueueingBackend(ABC):
 
     @abstractmethod
     def _write(self, group: Group) -> asyncio.Future[None]:
-        """Make it durable, or fail."""
+        """Make the group durable, or fail."""
 
     def _room_is_low(self) -> bool:
         return False
 
     def _must_wait(self, operation: Operation) -> bool:
-        """Of what there is no room for."""
+        """The operations for which there is no room."""
         return False
 
     def _submit_mutation(self, operation: Put | Remove) -> None:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 
 class TagRun(NamedTuple):
-    """Entries `first_entry_id` up to and with `last_entry_id` carry `tag`."""
+    """Entries `first_entry_id` to `last_entry_id`, inclusive, carry `tag`."""
 
     first_entry_id: int
     last_entry_id: int
@@ -35,7 +35,7 @@ class TagRuns:
         return map(TagRun, self.firsts, self.lasts, self.tags)
 
     def add(self, first: int, last: int, tag: bytes) -> None:
-        """Behind all that is there. A run that goes on with the same tag is one run."""
+        """Appends a run; merges it with the last one if the tag is the same."""
         if self.tags and self.tags[-1] == tag and self.lasts[-1] == first - 1:
             self.lasts[-1] = last
         else:
@@ -50,7 +50,7 @@ class TagRuns:
             self.firsts[0] = max(self.firsts[0], entry_id)
 
     def within(self, first: int, last: int) -> "TagRuns":
-        """Those of entries `first` up to and with `last`."""
+        """The runs of entries `first` to `last`, inclusive."""
         span = slice(bisect_left(self.lasts, first), bisect_right(self.firsts, last))
         found = TagRuns()
         found.firsts, found.lasts, found.tags = self.firsts[span], self.lasts[span], self.tags[span]
@@ -60,4 +60,4 @@ class TagRuns:
         return found
 
 
-NO_TAGS: Final = TagRuns()  # of entries without any, shared by all of them: nothing is put into it
+NO_TAGS: Final = TagRuns()  # shared by all entries without tags; never modified

@@ -1,6 +1,7 @@
 """The admin API as one ASGI application; errors become answers here and nowhere else."""
 
 import logging
+from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -10,7 +11,7 @@ from starlette.types import ASGIApp
 
 from managed_ledger.errors import CorruptStorage, ManagedLedgerError
 from pybroker.admin.http.audited import Audited
-from pybroker.admin.http.authenticated import Authenticated
+from pybroker.admin.http.authenticated import Authenticated, Known
 from pybroker.admin.http.guard import Guard
 from pybroker.admin.http.permitted import permitted
 from pybroker.admin.http.unsaid_bodies import UnsaidBodies
@@ -22,6 +23,8 @@ from pybroker.admin.routes.cluster import ClusterRoutes
 from pybroker.admin.routes.compaction import CompactionRoutes
 from pybroker.admin.routes.description import DescriptionRoutes
 from pybroker.admin.routes.group import GroupRoutes
+from pybroker.admin.routes.inspection import InspectionRoutes
+from pybroker.admin.routes.live_transaction import LiveTransactionRoutes
 from pybroker.admin.routes.lookup import LookupRoutes
 from pybroker.admin.routes.message import MessageRoutes
 from pybroker.admin.routes.metrics import MetricsRoutes
@@ -46,7 +49,12 @@ from pybroker.base.errors import PulsarError
 
 log = logging.getLogger(__name__)
 
+# An application in front of the API. It is given the whole API, its routes for requests that are
+# already authenticated, and the services.
+Front = Callable[[ASGIApp, ASGIApp, AdminServices], ASGIApp]
+
 AREAS = (
+    InspectionRoutes,  # before routes with a variable in that place
     BrokerRoutes,
     BrokerStatsRoutes,
     ClusterRoutes,
@@ -67,6 +75,7 @@ AREAS = (
     MessageRoutes,
     ProduceRoutes,
     BlockingRoutes,
+    LiveTransactionRoutes,
     TransactionRoutes,
     TransactionalIdRoutes,
     MetricsRoutes,
@@ -76,8 +85,8 @@ AREAS = (
 )
 
 
-def create_app(services: AdminServices) -> ASGIApp:
-    """Reachable by any Host name unless the broker listens on this machine only."""
+def create_app(services: AdminServices, front: Front | None = None) -> ASGIApp:
+    """Served under any Host name unless the broker listens only on this machine."""
     routes = [
         permitted(route, services.authorizer) for area in AREAS for route in area(services).routes()
     ]
@@ -94,7 +103,15 @@ def create_app(services: AdminServices) -> ASGIApp:
     guarded: ASGIApp = app
     if services.authentication is not None:
         guarded = Authenticated(app, services.authentication, services.config)
-    return Audited(UnsaidBodies(Guard(guarded, _host_names(services))))
+    whole = Audited(UnsaidBodies(Guard(guarded, _host_names(services))))
+    if front is None:
+        return whole
+    return front(whole, Audited(Known(app)), services)
+
+
+def behind_guard(app: ASGIApp, services: AdminServices) -> ASGIApp:
+    """For what is not part of the API but needs the same limits."""
+    return UnsaidBodies(Guard(app, _host_names(services)))
 
 
 def _host_names(services: AdminServices) -> list[str] | None:
@@ -110,7 +127,7 @@ async def _pulsar_error(_: Request, error: Exception) -> Response:
 
 
 async def _storage_error(_: Request, error: Exception) -> Response:
-    """Raised on purpose, with what to do. What is damaged stays so; all else may be over soon."""
+    """These errors contain advice. Damage is permanent; everything else may be temporary."""
     log.warning("a request failed: %s", error)
     return JSONResponse({"reason": str(error)}, 500 if isinstance(error, CorruptStorage) else 503)
 
@@ -121,7 +138,7 @@ async def _http_error(_: Request, error: Exception) -> Response:
 
 
 async def _nobody_to_answer(_: Request, error: Exception) -> Response:
-    """What is sent goes nowhere."""
+    """The client has hung up, so the answer goes nowhere."""
     return Response(status_code=500)
 
 

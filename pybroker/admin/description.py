@@ -1,6 +1,6 @@
-"""The API's description, as OpenAPI 3.1, from the routes that are served and nothing else.
+"""The API's description, as OpenAPI 3.1, generated from the served routes.
 
-It is made when it is first asked for, a few routes in a turn, and kept as bytes.
+It is generated at the first request, a few routes in a turn, and kept as bytes.
 """
 
 import json
@@ -37,13 +37,13 @@ async def described(routes: Iterable[DescribedRoute]) -> bytes:
 class Description:
     def __init__(self) -> None:
         self._paths: dict[str, Schema] = {}
-        self._templates: dict[str, str] = {}  # a path without the names of its parts, and with
+        self._templates: dict[str, str] = {}  # a path without and with the names of its variables
         self._schemas: dict[str, Schema] = {}
         self._refusals: set[int] = set()
 
     def add(self, route: DescribedRoute) -> None:
         path = plain_path(route.path)
-        # Paths that differ in their parts' names alone are one in OpenAPI.
+        # OpenAPI treats paths that differ only in the names of their variables as one.
         first = self._templates.setdefault(_PART.sub("{}", path), path)
         names = dict(zip(_PART.findall(path), _PART.findall(first), strict=True))
         self._paths.setdefault(first, {})[route.method.lower()] = self._operation(route, names)
@@ -88,7 +88,7 @@ class Description:
         return found
 
     def _shared(self, schema: Any) -> Any:
-        """What has a title stands among the components, once."""
+        """A schema with a title is listed once, among the components."""
         if isinstance(schema, list):
             return [self._shared(each) for each in schema]
         if not isinstance(schema, dict):
@@ -97,7 +97,7 @@ class Description:
         if not isinstance(title, str):
             return {name: self._shared(part) for name, part in schema.items()}
         if title not in self._schemas:
-            self._schemas[title] = {}  # its place, before what it holds
+            self._schemas[title] = {}  # reserves its place before what it contains
             whole = {name: self._shared(part) for name, part in schema.items()}
             self._schemas[title] = whole
         return {"$ref": f"#/components/schemas/{title}"}
@@ -154,7 +154,7 @@ def _id_of(route: DescribedRoute) -> str:
 
 
 def _tag_of(path: str) -> str:
-    """The first word that is no version: namespaces, brokers …; topics have their domain there."""
+    """The first word that is not a version: namespaces, brokers …; for topics it is the domain."""
     words = [part for part in path.split("/") if part and part not in ("admin", "v2", "v3")]
     return "topics" if words[0].startswith("{") else words[0]
 

@@ -1,4 +1,4 @@
-"""The topics that a route is about."""
+"""Finds the topics that a route refers to."""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -16,12 +16,12 @@ _PARTS_A_TURN: Final = 100
 
 
 async def existing(topics: Topics, name: TopicName, hint: str = "") -> Topic:
-    """Loaded if need be. Raises TopicNotFound; NotAllowed for one that is not persistent."""
+    """Loads it if necessary. Raises TopicNotFound; NotAllowed for a non-persistent topic."""
     return persistent(await served(topics, name, hint))
 
 
 async def served(topics: Topics, name: TopicName, hint: str = "") -> ServedTopic:
-    """As `existing`, be it persistent or not."""
+    """As `existing`, for persistent and non-persistent topics."""
     topic = await topics.served(name)
     if topic is None:
         raise TopicNotFound(f"{name} does not exist{hint}")
@@ -29,14 +29,14 @@ async def served(topics: Topics, name: TopicName, hint: str = "") -> ServedTopic
 
 
 async def single(topics: Topics, name: TopicName, what: str) -> Topic:
-    """A topic that has no partitions. Raises NotAllowed where it has."""
+    """A topic without partitions. Raises NotAllowed if it has some."""
     if topics.tenants.partitions(name):
         raise NotAllowed(f"{name} is partitioned: {what} one of its partitions")
     return await existing(topics, name)
 
 
 def partitioned(topics: Topics, name: TopicName) -> int:
-    """How many partitions it has. Raises TopicNotFound if it is none with partitions."""
+    """The number of partitions. Raises TopicNotFound if it is not a partitioned topic."""
     if not (count := topics.tenants.partitions(name)):
         raise TopicNotFound(f"{name} is not a partitioned topic")
     return count
@@ -51,23 +51,23 @@ def names_of_parts(topics: Topics, name: TopicName) -> list[TopicName]:
 
 
 async def each_part(topics: Topics, name: TopicName) -> AsyncIterator[Topic]:
-    """The same, loaded one after the other. Raises NotAllowed for what is not persistent."""
+    """The same, loaded one after the other. Raises NotAllowed for non-persistent topics."""
     async for topic in each_served(topics, name):
         yield persistent(topic)
 
 
 async def each_served(topics: Topics, name: TopicName) -> AsyncIterator[ServedTopic]:
-    """As `each_part`, be they persistent or not."""
+    """As `each_part`, for persistent and non-persistent topics."""
     count = topics.tenants.partitions(name)
     pace = Pace(_PARTS_A_TURN)
     for part in [name.partition_at(index) for index in range(count)] or [name]:
         yield await served(topics, part)
-        await pace.step()  # those that are loaded are there without waiting
+        await pace.step()  # loaded ones are returned without waiting
 
 
 async def delete_namespace(topics: Topics, namespace: str, force: bool = True) -> None:
-    """With all its topics, whoever uses them. Raises NotFound, NotAllowed; Conflict if it has
-    topics, and not forced.
+    """With all its topics, even if in use. Raises NotFound, NotAllowed; Conflict if it has topics
+    and `force` is not set.
     """
     topics.tenants.check_deletable(namespace)
     with topics.tenants.going(namespace):
@@ -75,7 +75,7 @@ async def delete_namespace(topics: Topics, namespace: str, force: bool = True) -
         if not force:
             await check_empty(topics, namespace)
         for partitioned_topic in topics.tenants.partitioned_topics(namespace):
-            with suppress(TopicNotFound):  # it has gone by itself
+            with suppress(TopicNotFound):  # it was deleted meanwhile
                 await topics.delete_partitioned(partitioned_topic, force=True)
         for name in list((await topics.lists.get(namespace)).names):
             with suppress(TopicNotFound):

@@ -1,7 +1,7 @@
 """What a route takes and what it answers, declared beside it as data.
 
-A declaration checks the bodies that come (`routing.py`) and describes the route to others
-(`description.py`). A query parameter or a body that is not declared cannot be read.
+A declaration checks request bodies (`routing.py`) and describes the route (`description.py`). A
+query parameter or a body that is not declared cannot be read.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,17 +23,17 @@ MUCH_BYTES: Final = 512 * 1024  # properties, schemas, long lists
 _OPERATION: Final = "pybroker.operation"  # in the scope of a request
 ASKED: Final = "pybroker.asked"
 
-# Anybody may be told these: of the request (headers, query, too large), of who asks, of a disk that
-# fails, of a broker that begins or ends.
+# Possible for every route: errors of the request (headers, query, size), of authentication, of the
+# disk, and of a broker that is starting or stopping.
 _ALWAYS: Final = frozenset((400, 401, 403, 413, 431, 500, 503))
 _OF_BODIES: Final = frozenset((408,))  # too slow
 _OF_PARTS: Final = frozenset((404,))
-_OF_NAMES: Final = frozenset((412,))  # that nothing may have
-_OF_TOPICS: Final = frozenset((405,))  # that are not persistent, or have partitions
+_OF_NAMES: Final = frozenset((412,))  # names that are not allowed
+_OF_TOPICS: Final = frozenset((405,))  # that are non-persistent, or partitioned
 
 
 class PartConvertor(Convertor[T]):
-    """Of a part of the path; `schema` says which there may be."""
+    """For a variable in a path; `schema` describes its values."""
 
     schema: ClassVar[Schema]
 
@@ -48,14 +48,14 @@ class Answer:
 
 
 NOTHING: Final = Answer(status=204)
-DONE: Final = Answer()  # where Apache Pulsar says 200 and nothing else
+DONE: Final = Answer()  # if Apache Pulsar answers just 200
 WORDS: Final = Answer(TEXT, media="text/plain")
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """`misfit` is the status of the refusal; None: whoever reads it looks at it. `at_once` is what
-    is looked at before that, where a body has so many parts that they are read a few in a turn.
+    """`misfit` is the status for a body that does not fit; None: the handler checks it. `at_once`
+    is checked before that, for bodies with so many parts that they are read a few in a turn.
     """
 
     schema: Schema
@@ -67,7 +67,7 @@ class Body:
 
 
 def flags(*names: str) -> dict[str, Schema]:
-    """Query parameters that are true or false; anything but true is false, as everywhere."""
+    """Boolean query parameters; anything but true means false, as everywhere."""
     return dict.fromkeys(names, TRUTH)
 
 
@@ -82,7 +82,7 @@ class Operation:
     body: Body | None
     refuses: frozenset[int]
     summary: str
-    changes: bool  # something, as far as it is not refused: then it is audited
+    changes: bool  # True: changes something, unless refused, and is audited
 
     @classmethod
     def declared(
@@ -111,7 +111,7 @@ class Operation:
             asked.operation = self
 
     def refusals(self, parts: Iterable[str]) -> list[int]:
-        """All statuses that are refusals, of a route with these parts in its path."""
+        """All statuses of refusals, for a route with these variables in its path."""
         parts = set(parts)
         return sorted(
             _ALWAYS
@@ -124,7 +124,7 @@ class Operation:
 
 
 class Asked:
-    """In the scope of a request, for whoever looks at it from outside: what it turned out to be."""
+    """In the scope of a request, for outer layers: the operation that was found."""
 
     def __init__(self) -> None:
         self.operation: Operation | None = None  # None: no route, or refused before its handler

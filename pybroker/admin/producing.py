@@ -1,8 +1,8 @@
-"""What a request to publish says, as messages: by which schema, and for which partition.
+"""Turns a publish request into messages: their schema, and their partitions.
 
-Text becomes bytes in a thread, for an Avro value may be much work; it lets go of the interpreter
-now and then, or the loop would wait for it 5 ms at every turn. `produce.py` among the routes
-imports this when it is first asked for something.
+Text is encoded in a thread, because an Avro value may be much work. The thread yields the
+interpreter now and then; otherwise the loop would wait for it 5 ms at every turn. `produce.py`
+among the routes imports this at the first request.
 """
 
 import base64
@@ -43,10 +43,10 @@ _MESSAGES_A_BREATH: Final = 50
 
 
 def declared_schema(key_schema: str | None, value_schema: str | None) -> StoredSchema:
-    """As the body declares it. Without one for the values they are text, as in Apache Pulsar."""
+    """As declared in the body. Values without a schema are text, as in Apache Pulsar."""
     schema = _declared(key_schema, _schema_of(value_schema) if value_schema else _STRING)
-    if schema.size_bytes > MAX_SCHEMA_BYTES:  # more than a command takes, perhaps
-        raise HTTPException(400, f"A schema has up to {MAX_SCHEMA_BYTES} bytes")
+    if schema.size_bytes > MAX_SCHEMA_BYTES:  # perhaps more than a command accepts
+        raise HTTPException(400, f"A schema may have at most {MAX_SCHEMA_BYTES} bytes")
     return schema
 
 
@@ -63,25 +63,25 @@ def _declared(key_schema: str | None, value: StoredSchema) -> StoredSchema:
 
 
 def _schema_of(text: str) -> StoredSchema:
-    """Apache Pulsar's SchemaInfo, as JSON in a text: its definition is Base64."""
+    """Apache Pulsar's SchemaInfo as a JSON text; its definition is Base64."""
     try:
         info = json_of(text)
         kind, definition = info["type"], info.get("schema") or ""
         properties = info.get("properties") or {}
         if not all(isinstance(each, str) for each in (*properties, *properties.values())):
-            raise TypeError("properties are texts")
+            raise TypeError("properties must be strings")
         data = base64.b64decode(definition, validate=True)
         return StoredSchema(str(info.get("name") or kind), _NUMBERS[kind], data, properties)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, binascii.Error):
         raise HTTPException(
             400,
-            'A schema is a text with JSON in it, {"type": …, "schema": …, "properties": …}; its '
-            "type is one of Apache Pulsar's, and its definition is in Base64",
+            'A schema is a JSON string, {"type": …, "schema": …, "properties": …}; its type is one '
+            "of Apache Pulsar's, and its definition is Base64",
         ) from None
 
 
 class _Encoder:
-    """Of the keys and values of a topic's messages. Raises NotEncodable."""
+    """For the keys and values of a topic's messages. Raises NotEncodable."""
 
     def __init__(self, schema: StoredSchema) -> None:
         self._key: TextEncoder | None = None
@@ -103,7 +103,7 @@ class _Encoder:
         if self._key is None:
             return {"payload": value, "key": key}
         if key is None:
-            raise NotEncodable("A message of a key-value schema needs a key")
+            raise NotEncodable("A message with a key-value schema needs a key")
         data = self._key.encode(key)
         if not self._separated:
             return {"payload": join_key_value(data, value)}
@@ -116,7 +116,7 @@ class _Encoder:
 def made_messages(
     messages: Sequence[Any], schema: StoredSchema, now_ms: int
 ) -> list[LocalMessage | str]:
-    """Each as it goes out, or why it cannot. Raises NotEncodable where no message ever can."""
+    """Each message to publish, or why it cannot be. Raises NotEncodable if no message can be."""
     encoder, made = _Encoder(schema), []
     for number, message in enumerate(messages, 1):
         made.append(_made(message, encoder, now_ms))
@@ -143,17 +143,17 @@ def _made(message: Any, encoder: _Encoder, now_ms: int) -> LocalMessage | str:
 
 
 def _event_time(said: int | str | None) -> int:
-    """Apache Pulsar's is a text of milliseconds."""
+    """Apache Pulsar uses a text with milliseconds."""
     if isinstance(said, str) and said:
         if not (said.isascii() and said.isdecimal() and len(said) <= _MAX_DIGITS):
-            raise NotEncodable("eventTime is in milliseconds")
+            raise NotEncodable("eventTime must be a number of milliseconds")
         said = int(said)
     return min(int(said or 0), LONG)
 
 
 def _deliver_at(message: dict[str, Any], now_ms: int) -> int | None:
-    """Differs: Apache Pulsar counts deliverAfterMs from the event time, and without one from 1970;
-    and it ignores deliverAt without one.
+    """Differs: Apache Pulsar adds deliverAfterMs to the event time, or to 1970 if there is none;
+    and it ignores deliverAt without an event time.
     """
     if message.get("deliverAt"):
         return int(message["deliverAt"])

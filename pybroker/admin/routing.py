@@ -16,9 +16,10 @@ from urllib.parse import quote, unquote
 from starlette.convertors import register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from managed_ledger.position import Position
+from pybroker.admin.long_json import json_of_answer
 from pybroker.admin.operation import (
     JSON,
     NOTHING,
@@ -54,15 +55,15 @@ class SegmentConvertor(PartConvertor[str]):
         try:
             return unquote(value, errors="strict")
         except UnicodeDecodeError:
-            raise HTTPException(412, f"{value[:200]} does not stand for UTF-8") from None
+            raise HTTPException(412, f"{value[:200]} is not percent-encoded UTF-8") from None
 
     def to_string(self, value: str) -> str:
         return quote(value, safe="")
 
 
 class FormConvertor(SegmentConvertor):
-    """Of topics and subscriptions: Apache Pulsar's clients encode them as forms do, with a plus for
-    a space.
+    """For topics and subscriptions: Apache Pulsar's clients encode them as forms do, with a plus
+    for a space.
     """
 
     def convert(self, value: str) -> str:
@@ -93,7 +94,7 @@ class DomainConvertor(PartConvertor[str]):
 
 register_url_convertor("segment", SegmentConvertor())
 register_url_convertor("form", FormConvertor())
-register_url_convertor("int", NumberConvertor())  # instead of one for any number of digits
+register_url_convertor("int", NumberConvertor())  # replaces the one for any number of digits
 register_url_convertor("domain", DomainConvertor())
 
 
@@ -110,8 +111,9 @@ def route(
 ) -> DescribedRoute:
     """Answers what `handler` returns: a Response as it is, None as 204, anything else as JSON.
 
-    `answers` may be the schema of what is returned; `refuses` are the statuses of its own.
-    Unless `changes` says otherwise, all methods but GET change something, and are audited.
+    `answers` may be the schema of the returned value; `refuses` are the route's own refusal
+    statuses. Unless `changes` says otherwise, all methods except GET change something, and are
+    audited.
     """
     changes = method != "GET" if changes is None else changes
     operation = Operation.declared(answers, query, body, refuses, handler, changes)
@@ -123,17 +125,17 @@ def route(
         answer = await handler(request)
         if answer is None:
             return Response(status_code=204)
-        return answer if isinstance(answer, Response) else _as_json(answer)
+        return answer if isinstance(answer, Response) else await _as_json(answer)
 
     return DescribedRoute(path, endpoint, method, operation)
 
 
-def _as_json(answer: Any) -> Response:
+async def _as_json(answer: Any) -> Response:
     try:
-        return JSONResponse(answer)
-    except ValueError:  # what was stored when more was taken for JSON, and cannot be said as such
+        return Response(await json_of_answer(answer), 200, media_type=JSON)
+    except ValueError:  # stored when limits were higher, and not representable as JSON
         text = json.dumps(answer)
-        log.warning("an answer holds what is not JSON: %s", text[:1000])
+        log.warning("a response contains values that are not JSON: %s", text[:1000])
         kept = json.loads(text, parse_constant=lambda name: None)
         return Response(
             json.dumps(kept, ensure_ascii=False).encode(errors="replace"), 200, media_type=JSON
@@ -149,7 +151,7 @@ def _check(value: Any, body: Body) -> None:
 
 
 async def read_body(request: Request) -> bytes:
-    """Once all of it is there, as far as the route takes so much."""
+    """When it is complete, up to the size that the route accepts."""
     if _BODY not in request.scope:
         request.scope[_BODY] = await _received_body(request)
     body: bytes = request.scope[_BODY]
@@ -169,20 +171,22 @@ async def _received_body(request: Request) -> bytes:
                 if size > body.most_bytes:
                     break
         except ClientDisconnect:
-            raise HTTPException(400, "The body ended before its end") from None
+            raise HTTPException(
+                400, "The client disconnected before the body was complete"
+            ) from None
     if size > body.most_bytes:
         raise HTTPException(413, f"The body is larger than {body.most_bytes} bytes")
     return b"".join(pieces)
 
 
 def forget_body(request: Request) -> None:
-    """What was read of it is not needed any more, and may be large."""
+    """Frees what was read of it, which may be large."""
     for kept in (_BODY, _PARSED):
         request.scope.pop(kept, None)
 
 
 async def read_json(request: Request, default: Any = None) -> Any:
-    """The body, which is parsed once; `default` if there is none, or null."""
+    """The body, parsed once; `default` if there is none, or null."""
     if _PARSED not in request.scope:
         request.scope[_PARSED] = await _parsed_body(request)
     value = request.scope[_PARSED]
@@ -203,14 +207,14 @@ async def _parsed_body(request: Request) -> Any:
 
 
 async def read_text(request: Request) -> str | None:
-    """The body, a text: as it is, as Apache Pulsar's clients send it, or as JSON."""
+    """The body as text: raw, as Apache Pulsar's clients send it, or as JSON."""
     body = (await read_body(request)).strip()
     if not body:
         return None
     try:
         text = json_of(body) if body.startswith(b'"') else body.decode()
     except (ValueError, RecursionError) as error:
-        raise HTTPException(400, f"The body is no text: {error}") from None
+        raise HTTPException(400, f"The body is not text: {error}") from None
     return text if isinstance(text, str) else None
 
 
@@ -229,7 +233,7 @@ def texts(value: Any) -> dict[str, str]:
         raise HTTPException(400, "properties must be an object whose values are strings")
     if sum(map(len, value)) + sum(map(len, value.values())) > MAX_PROPERTIES_CHARS:
         raise HTTPException(
-            412, f"Properties take up to {MAX_PROPERTIES_CHARS} characters together"
+            412, f"Properties may take at most {MAX_PROPERTIES_CHARS} characters in total"
         )
     return value
 
@@ -239,7 +243,7 @@ def message_id(body: Any) -> Position:
     ids = (body.get("ledgerId"), body.get("entryId")) if isinstance(body, dict) else (None, None)
     ledger_id, entry_id = ids
     if type(ledger_id) is not int or type(entry_id) is not int:
-        raise HTTPException(400, 'A message id is {"ledgerId": …, "entryId": …}')
+        raise HTTPException(400, 'A message id must be {"ledgerId": …, "entryId": …}')
     return Position(ledger_id, entry_id)
 
 
@@ -250,7 +254,7 @@ def partitioned_metadata(partitions: int, properties: dict[str, str]) -> dict[st
 
 
 def asked(request: Request, name: str) -> str | None:
-    """A query parameter, as it was said."""
+    """A query parameter, as sent."""
     assert name in operation_of(request).query, f"the route declares no {name}"
     said: str | None = request.query_params.get(name)
     return said
@@ -292,5 +296,5 @@ def topic_of(request: Request) -> TopicName:
 def _parsed(domain: str, tenant: str, namespace: str, local: str) -> TopicName:
     name = TopicName.parse(f"{domain}://{tenant}/{namespace}/{local}")
     if name != (domain, tenant, namespace, local):
-        raise InvalidTopicName("A tenant or namespace must not hold a slash")
+        raise InvalidTopicName("A tenant or namespace must not contain a slash")
     return name

@@ -1,6 +1,6 @@
 """What the admin routes work with; the composition root fills it in."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -9,6 +9,7 @@ from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.config import BrokerConfig
 from pybroker.base.listeners import Listeners
 from pybroker.base.runtime import Clock
+from pybroker.base.server_counts import ServerCounts
 from pybroker.broker.clusters import Clusters
 from pybroker.broker.dynamic_configuration import DynamicConfiguration
 from pybroker.broker.health import Health
@@ -23,14 +24,27 @@ from pybroker.security.authorization import Authorizer
 from pybroker.security.identity import Identity
 from pybroker.transaction.coordinator.coordinators import Coordinators
 
-# Publishes as any connection's producers do; each batch has its outcomes when it returns.
+# Publishes like a connection's producers; each batch has its outcomes when it returns.
 Publish = Callable[
     [Identity | None, LocalSender, Sequence[LocalBatch], StoredSchema | None], Awaitable[None]
 ]
 
 
 async def _at_once() -> None:
-    """Nobody has to be looked at."""
+    """There is nobody to notify."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A client's connection to a binary port."""
+
+    number: int  # counted since the start
+    address: str  # host:port
+    role: str | None  # None: no authentication
+    client_version: str
+    protocol_version: int
+    producers: int
+    consumers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +53,7 @@ class AdminServices:
     permissions: Permissions
     coordinators: Coordinators
     clock: Clock
-    config: BrokerConfig  # as it was given at the start
+    config: BrokerConfig  # as given at the start
     dynamic: DynamicConfiguration
     metadata: MetadataStore
     ledgers: ManagedLedgerFactory
@@ -49,17 +63,22 @@ class AdminServices:
     connections: Callable[[], int]  # how many clients are connected
     publish: Publish
     health: Health
+    connected: Callable[[], Iterable[Connected]] = tuple  # the connected clients, oldest first
     listeners: Listeners = field(default_factory=Listeners)
     service_url_tls: str = ""  # pulsar+ssl://host:port, if there is one
     admin_url_tls: str = ""  # https://host:port
-    # The longest that the event loop was held up, in seconds, since this was last asked.
+    counts: ServerCounts = field(default_factory=ServerCounts)  # of the binary protocol
+    throttled_connections: Callable[[], int] = lambda: 0
+    undelivered_bytes: Callable[[], int] = lambda: 0  # not yet taken by connections
+    # The longest block of the event loop, in seconds, since the last call.
     loop_lag_s: Callable[[], float] = lambda: 0.0
-    authentication: Authentication | None = None  # None: nobody is asked who it is
-    authorizer: Authorizer | None = None  # None: everybody may do everything
+    live_loop_lag_s: Callable[[], float] = lambda: 0.0  # the same, for frequent readers
+    authentication: Authentication | None = None  # None: no authentication
+    authorizer: Authorizer | None = None  # None: everything is permitted
     permissions_applied: Callable[[], Awaitable[None]] = _at_once
-    # Ends the broker's process in order; None where it runs within somebody else's.
+    # Stops the broker's process in order; None if it runs within another program.
     shut_down: Callable[[], None] | None = None
-    logs: LogControl | None = None  # None: somebody else's process logs as it likes
+    logs: LogControl | None = None  # None: the embedding program controls logging
 
     @property
     def resource_groups(self) -> Records:
@@ -67,5 +86,5 @@ class AdminServices:
 
     @property
     def broker_id(self) -> str:
-        """host:port of this broker's admin API, which is what Apache Pulsar calls a broker by."""
+        """host:port of this broker's admin API, which Apache Pulsar uses as a broker's name."""
         return urlsplit(self.admin_url or self.admin_url_tls).netloc

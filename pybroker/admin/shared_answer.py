@@ -1,8 +1,9 @@
-"""One rendering for everybody who asks for the same thing at about the same time.
+"""One rendering for all clients that request the same thing at about the same time.
 
-A rendering that nobody waits for any more is given up. Where many hang up at once, the next one
-begins no earlier than if the last had been finished. At most `MOST_TAKEN` renderings are in memory:
-a client that has taken longer than `TAKE_S` over an older one is hung up on when another is due.
+A rendering that nobody waits for any more is cancelled. If many clients hang up at once, the next
+one begins no earlier than if the last had been completed. At most `MOST_TAKEN` renderings are in
+memory: when another is due, clients that have been taking an older one for longer than `TAKE_S` are
+disconnected.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ Pieces = Sequence[bytes]
 
 
 class Rendering:
-    """An answer's body, and how to hang up on those who are taking it."""
+    """An answer's body, and how to disconnect the clients that are taking it."""
 
     def __init__(self, pieces: Pieces, ready_s: float) -> None:
         self.pieces = pieces
@@ -51,7 +52,7 @@ class Rendering:
 
 
 class Renderings:
-    """Of one thing, which `render` makes; each is served for `kept_s` after it was made."""
+    """Renderings by `render`; each is served for `kept_s` after it was made."""
 
     def __init__(self, render: Callable[[], Awaitable[Pieces]], kept_s: float) -> None:
         self._render = render
@@ -63,7 +64,9 @@ class Renderings:
         self._all: list[ref[Rendering]] = []
 
     async def newest(self) -> Rendering:
-        """At most `kept_s` old; older, up to `TAKE_S`, while others take too many to make more."""
+        """At most `kept_s` old; older, up to `TAKE_S`, while too many are being taken to
+        make more.
+        """
         if self._newest is not None:
             return self._newest
         if (stale := self._last_of_too_many()) is not None:
@@ -115,7 +118,7 @@ class Renderings:
 
 
 class SharedAnswer(Response):
-    """The newest rendering, which is looked for when the answer is sent."""
+    """The newest rendering, determined when the answer is sent."""
 
     def __init__(self, renderings: Renderings, media_type: str) -> None:
         super().__init__(media_type=media_type)

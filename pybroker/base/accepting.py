@@ -1,7 +1,7 @@
-"""Listening so that connections which come all at once do not keep everybody waiting.
+"""Accepts connections so that many at once do not delay everything else.
 
-asyncio accepts in one turn of the loop as many connections as may wait for it. Here many may wait,
-and a few are accepted in a turn, so what they and others say is heard between them.
+asyncio accepts as many connections per loop turn as may wait. Here many may wait, but only a few
+are accepted per turn, so other connections are served in between.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 ACCEPTED_A_TURN: Final = 16
-_BACKLOG: Final = 1024  # that the system keeps until they are accepted
+_BACKLOG: Final = 1024  # connections that the system queues until they are accepted
 
 
 async def listen(
@@ -24,5 +24,5 @@ async def listen(
 
 
 def let_many_wait(listener: socket.socket) -> None:
-    """To a socket that listens already: asyncio has told the system the number of one turn."""
+    """Sets the backlog again: asyncio has set it to the number accepted per turn."""
     listener.listen(_BACKLOG)

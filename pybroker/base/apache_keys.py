@@ -1,8 +1,8 @@
-"""Every key that broker.conf and standalone.conf of Apache Pulsar 4 may have, BookKeeper's too, and
-those of earlier versions that files in use still have.
+"""All keys that broker.conf and standalone.conf of Apache Pulsar 4 may have, including BookKeeper's
+and older ones that are still in use.
 
-Those that BrokerConfig has a field for take effect; a file may set the others, and is told that
-they have none here. What is neither is a mistake.
+Keys with a field in BrokerConfig take effect; the others are accepted and reported as having no
+effect. Any other key is an error.
 """
 
 from typing import Final
@@ -267,13 +267,13 @@ webSocketServiceEnabled webSocketSessionIdleTimeoutMillis zooKeeperAllowReadOnly
 zooKeeperCacheExpirySeconds zooKeeperOperationTimeoutSeconds zookeeperServers
 zookeeperSessionExpiredPolicy zooKeeperSessionTimeoutMillis
 """
-# Until Apache Pulsar 2 or 3.
+# Keys of Apache Pulsar 2 or 3.
 _FORMER_NAMES: Final = """
 bookkeeperClientMinAvailableBookiesInIsolationGroups clientLibraryVersionCheckAllowUnversioned
 enableProxyProtocol loadBalancerNamespaceBundleSplitIntervalMinutes managedLedgerNumWorkerThreads
 maxPendingPublishdRequestsPerConnection messagePublishBufferCheckIntervalInMillis
 preciseTopicPublishRateLimiterEnable saslJaasBrokerSectionName streamingDispatch
 """
-# What begins so is handed to BookKeeper's client as it is.
+# Keys with this prefix are passed unchanged to BookKeeper's client.
 PREFIXES: Final = ("bookkeeper_",)
 APACHE_KEYS: Final = frozenset(_NAMES.split() + _FORMER_NAMES.split())

@@ -14,11 +14,12 @@ class BrokerConfig:
     broker_service_port_tls: int | None = None
     web_service_port: int | None = 8080
     web_service_port_tls: int | None = None
-    advertised_address: str = ""  # empty: where clients reach it; localhost on 127.0.0.1
-    advertised_listeners: str = ""  # name:pulsar://host:port, by commas; empty: none by name
+    advertised_address: str = ""  # empty: the address clients connected to; localhost for 127.0.0.1
+    # Name:pulsar://host:port, comma-separated; empty: no named listeners.
+    advertised_listeners: str = ""
     internal_listener_name: str = ""  # empty: the first of them
     journal_sync_data: bool = True  # False: receipts do not wait for the disk
-    log_level: str = "info"  # of everything, and of areas: warning,storage=debug,access=info
+    log_level: str = "info"  # for everything or per area: warning,storage=debug,access=info
     log_format: str = "text"  # or json
     # limits
     max_message_size: int = 5 * 1024 * 1024  # bytes
@@ -26,12 +27,12 @@ class BrokerConfig:
     broker_max_connections: int = 5000
     broker_max_connections_per_ip: int = 1000
     # over all connections, in bytes:
-    max_pending_publish_bytes: int = 64 * 1024 * 1024  # received and not durable
-    max_pending_frame_bytes: int = 64 * 1024 * 1024  # large frames, half received
-    max_pending_delivery_bytes: int = 64 * 1024 * 1024  # written and not taken by the peer
+    max_pending_publish_bytes: int = 64 * 1024 * 1024  # received, not yet durable
+    max_pending_frame_bytes: int = 64 * 1024 * 1024  # large frames, partly received
+    max_pending_delivery_bytes: int = 64 * 1024 * 1024  # written, not yet read by the peer
     handshake_timeout_ms: int = 10_000
     keep_alive_interval_seconds: int = 30
-    metrics_cache_ms: int = 1000  # how long /metrics answers the same; 0: each scrape anew
+    metrics_cache_ms: int = 1000  # how long /metrics is cached; 0: not at all
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
     # 0: no limit
@@ -40,7 +41,7 @@ class BrokerConfig:
     max_consumers_per_subscription: int = 0
     max_subscriptions_per_topic: int = 0
     max_topics_per_namespace: int = 0
-    # rates, of which 0 or less is no limit
+    # rates; 0 or less: no limit
     max_publish_rate_per_topic_in_messages: int = 0
     max_publish_rate_per_topic_in_bytes: int = 0
     dispatch_throttling_rate_per_topic_in_msg: int = 0
@@ -55,7 +56,7 @@ class BrokerConfig:
     # backlogs
     backlog_quota_check_interval_in_seconds: int = 60
     backlog_quota_default_limit_bytes: int = -1
-    backlog_quota_default_limit_gb: float = -1.0  # the older key; it counts if it is set
+    backlog_quota_default_limit_gb: float = -1.0  # the older key; overrides if set
     backlog_quota_default_limit_second: int = -1
     backlog_quota_default_retention_policy: str = "producer_request_hold"
     ttl_duration_default_in_seconds: int = 0
@@ -70,7 +71,7 @@ class BrokerConfig:
     broker_delete_inactive_topics_enabled: bool = True
     broker_delete_inactive_topics_mode: str = "delete_when_no_subscriptions"
     broker_delete_inactive_topics_frequency_seconds: int = 60
-    broker_delete_inactive_topics_max_inactive_duration_seconds: int = 0  # 0: as the frequency
+    broker_delete_inactive_topics_max_inactive_duration_seconds: int = 0  # 0: same as the frequency
     broker_delete_inactive_partitioned_topic_metadata_enabled: bool = False
     enable_broker_side_subscription_pattern_evaluation: bool = True
     subscription_pattern_max_length: int = 50  # characters
@@ -83,7 +84,7 @@ class BrokerConfig:
     encryption_require_on_producer: bool = False
     broker_entry_metadata_interceptors: tuple[str, ...] = ()  # classes, as Apache names them
     exposing_broker_entry_metadata_to_client_enabled: bool = False
-    broker_service_compaction_threshold_in_bytes: int = 0  # 0: when an administrator asks for it
+    broker_service_compaction_threshold_in_bytes: int = 0  # 0: only on request
     broker_service_compaction_monitor_interval_in_seconds: int = 60
     topic_compaction_retain_null_key: bool = False
     # schemas
@@ -97,7 +98,7 @@ class BrokerConfig:
     broker_deduplication_entries_interval: int = 1000
     broker_deduplication_snapshot_interval_seconds: int = 120
     delayed_delivery_enabled: bool = True
-    delayed_delivery_tick_time_millis: int = 1000  # a message is late by up to a twentieth of it
+    delayed_delivery_tick_time_millis: int = 1000  # messages are late by up to a twentieth of it
     is_delayed_delivery_deliver_at_time_strict: bool = False  # not late either
     delayed_delivery_max_delay_in_millis: int = 0  # 0: no limit
     # managed ledgers
@@ -116,11 +117,11 @@ class BrokerConfig:
     transaction_coordinators: int = 16
     max_active_transactions_per_coordinator: int = 100_000
     # 0: no limit; superusers have none
-    max_active_transactions_per_principal: int = 10_000  # on all coordinators together
+    max_active_transactions_per_principal: int = 10_000  # across all coordinators
     max_active_transactions_per_connection: int = 5_000
-    max_active_transactions_per_namespace: int = 0  # that take part there
-    max_transaction_timeout_ms_per_namespace: int = 0  # of these
-    # what open transactions hold, in messages and in bytes; 0: no limit
+    max_active_transactions_per_namespace: int = 0  # transactions taking part there
+    max_transaction_timeout_ms_per_namespace: int = 0  # for these transactions
+    # contents of open transactions, in messages and bytes; 0: no limit
     max_open_transaction_messages_per_topic: int = 0
     max_open_transaction_bytes_per_topic: int = 0
     max_open_transaction_messages_per_namespace: int = 0
@@ -128,8 +129,8 @@ class BrokerConfig:
     max_open_transaction_messages_per_principal: int = 0
     max_open_transaction_bytes_per_principal: int = 0
     max_transaction_timeout_ms: int = 86_400_000
-    transaction_abort_on_disconnect: bool = False  # of all whose connection closes
-    transaction_buffer: str = "logOrder"  # of topics whose policies do not say
+    transaction_abort_on_disconnect: bool = False  # abort transactions whose connection closes
+    transaction_buffer: str = "logOrder"  # for topics without such a policy
     transaction_outcome_retention_ms: int = 3_600_000
     transactional_id_expiration_ms: int = 604_800_000  # since the last use
     max_transactional_ids_per_principal: int = 10_000  # 0: no limit
@@ -140,19 +141,19 @@ class BrokerConfig:
     # TLS: paths of PEM files
     tls_certificate_file_path: str = ""
     tls_key_file_path: str = ""
-    tls_trust_certs_file_path: str = ""  # of clients' certificates; empty: none are asked for
+    tls_trust_certs_file_path: str = ""  # for client certificates; empty: do not request any
     tls_require_trusted_client_cert_on_connect: bool = False
     tls_protocols: tuple[str, ...] = ()
     tls_ciphers: tuple[str, ...] = ()
     web_service_tls_protocols: tuple[str, ...] = ()
     web_service_tls_ciphers: tuple[str, ...] = ()
     tls_cert_refresh_check_duration_sec: int = 300
-    # who is there (pybroker/security)
+    # authentication (pybroker/security)
     authentication_enabled: bool = False
     authentication_providers: tuple[str, ...] = ()  # token, basic, tls, or Apache's class names
     authentication_refresh_check_seconds: int = 60
     strict_auth_method: bool = False  # HTTP requests must name their method
-    anonymous_user_role: str = ""  # of who names no method that is known; empty: nobody's
+    anonymous_user_role: str = ""  # the role of clients without a known method; empty: reject them
     authenticate_metrics_endpoint: bool = False
     proxy_roles: tuple[str, ...] = ()
     authenticate_original_auth_data: bool = False
@@ -174,7 +175,7 @@ class BrokerConfig:
         return self.bind_address in ("localhost", "::1") or self.bind_address.startswith("127.")
 
     def advertised(self, host: str) -> str:
-        """The host under which clients are told to find a broker that they reached at `host`.
+        """The host name returned to clients that connected to the broker at `host`.
 
         On the loopback address that is `localhost`, as with Apache Pulsar's standalone: clients
         keep connections by name, and would open a second one under another.

@@ -1,9 +1,9 @@
 """Reads a broker.conf: `camelCaseKey=value` lines, `#` comments, into a `BrokerConfig`.
 
 Keys are compared without case and underscores, so `defaultRetentionSizeInMB` finds
-`default_retention_size_in_mb`. Keys of Apache Pulsar that mean nothing here are named in one line,
-so that any file of its starts this broker; an empty value is the default. Anything else that is not
-understood stops the start: a limit that was misspelt and silently ignored is found out too late.
+`default_retention_size_in_mb`. Apache Pulsar's keys without an effect here are logged in one line,
+so that any of its files starts this broker; an empty value means the default. Anything else that is
+not understood stops the start, because a misspelt limit that is silently ignored is found too late.
 """
 
 import difflib
@@ -23,7 +23,7 @@ log = logging.getLogger("pybroker")
 
 
 class LeftOut:
-    """As if it were not there."""
+    """As if the key were absent."""
 
 
 LEFT_OUT: Final = LeftOut()
@@ -63,12 +63,12 @@ _CHOICES: Final = {
         "consumer_backlog_eviction",
     ),
 }
-_NAMES: Final = {  # of which several may stand there
+_NAMES: Final = {  # keys that accept several
     "subscription_types_enabled": ("Exclusive", "Shared", "Failover", "Key_Shared"),
 }
 _MAY_BE_EMPTY: Final = {"broker_delete_inactive_topics_max_inactive_duration_seconds": 0}
 _MINIMUM: Final = {  # of every other number: 0
-    "default_retention_time_in_minutes": -1,  # -1: for ever
+    "default_retention_time_in_minutes": -1,  # -1: forever
     "default_retention_size_in_mb": -1,
     "backlog_quota_default_limit_bytes": -1,
     "backlog_quota_default_limit_gb": -1,
@@ -97,10 +97,10 @@ _PORTS: Final = (
     "web_service_port_tls",
 )
 _MAXIMUM: Final = dict.fromkeys(_PORTS, 65_535) | {
-    "max_message_size": 2**31 - 1,  # clients are told it in 32 bits
+    "max_message_size": 2**31 - 1,  # sent to clients as 32 bits
 }
 
-# Of these, 0 is Apache Pulsar's "no limit": the most that this broker allows by itself.
+# For these, Apache Pulsar's 0 ("no limit") becomes this broker's own maximum.
 _NO_LIMIT_AT_0: Final = (
     "max_active_transactions_per_coordinator",
     "max_num_partitions_per_partitioned_topic",
@@ -112,40 +112,69 @@ _ODDLY_SPELT: Final = {
 
 
 class ConfigError(ValueError):
-    """The message names file, line, key and the way out."""
+    """The message names the file, line and key, and says what to do."""
 
 
-def load_config(path: Path, base: BrokerConfig | None = None) -> BrokerConfig:
-    """`base` with what the file says on top. Raises ConfigError."""
+def load_config(
+    path: Path, base: BrokerConfig | None = None, origins: dict[str, str] | None = None
+) -> BrokerConfig:
+    """`base` overridden by the file; TOML if its name ends in .toml. Raises ConfigError.
+
+    `origins` takes the line of each field that the file sets.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config file {path} cannot be read: {error}") from error
-    return parse_config(text, str(path), base)
+    if path.suffix == ".toml":
+        return _parse_toml(text, str(path), base, origins)
+    return parse_config(text, str(path), base, origins)
 
 
-def parse_config(text: str, source: str, base: BrokerConfig | None = None) -> BrokerConfig:
+def _parse_toml(
+    text: str, source: str, base: BrokerConfig | None, origins: dict[str, str] | None
+) -> BrokerConfig:
+    from pybroker.base.toml_config import toml_settings  # seldom used, and takes a while
+
+    try:
+        settings = list(toml_settings(text, source))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return _applied(settings, source, base, origins)
+
+
+def parse_config(
+    text: str,
+    source: str,
+    base: BrokerConfig | None = None,
+    origins: dict[str, str] | None = None,
+) -> BrokerConfig:
     """`source` is what error messages call the file. Raises ConfigError."""
     settings = ((f"{source}, line {number}", line) for number, line in _settings(text))
-    return _applied(settings, source, base)
+    return _applied(settings, source, base, origins)
 
 
 def environment_config(
-    environment: Mapping[str, str], base: BrokerConfig | None = None
+    environment: Mapping[str, str],
+    base: BrokerConfig | None = None,
+    origins: dict[str, str] | None = None,
 ) -> BrokerConfig:
-    """`base` with what variables of the name PULSAR_PREFIX_key say on top. Raises ConfigError."""
+    """`base` overridden by PULSAR_PREFIX_key variables. Raises ConfigError."""
     settings = (
         (f"environment variable {name}", f"{name.removeprefix(PREFIX)}={value}")
         for name, value in sorted(environment.items())
         if name.startswith(PREFIX)
     )
-    return _applied(settings, f"environment variables {PREFIX}…", base)
+    return _applied(settings, f"environment variables {PREFIX}…", base, origins)
 
 
 def _applied(
-    settings: Iterable[tuple[str, str]], source: str, base: BrokerConfig | None
+    settings: Iterable[tuple[str, str]],
+    source: str,
+    base: BrokerConfig | None,
+    origins: dict[str, str] | None,
 ) -> BrokerConfig:
-    """Of settings with where they stand. What has no effect is said in one line."""
+    """Applies settings with their origins. Keys without an effect are logged in one line."""
     values: dict[str, Value] = {}
     unused: dict[str, None] = {}
     for where, line in settings:
@@ -157,10 +186,12 @@ def _applied(
             if values.get(name, value) != value:
                 raise ConfigError(f"{where}: {camel_case(name)} is set twice")
             values[name] = value
+            if origins is not None and value is not LEFT_OUT:
+                origins[name] = where
         else:
             unused[name] = None
     if unused:
-        log.warning("%s: these keys have no effect here: %s", source, ", ".join(unused))
+        log.warning("%s: these keys have no effect in pybroker: %s", source, ", ".join(unused))
     given = {name: value for name, value in values.items() if value is not LEFT_OUT}
     return replace(base or BrokerConfig(), **given)  # type: ignore[arg-type]  # typed by _convert
 
@@ -180,11 +211,11 @@ def _settings(text: str) -> Iterator[tuple[int, str]]:
 
 
 def parse_setting(line: str) -> tuple[str, Value]:
-    """The field and its value; or a key that means nothing here. Raises ValueError."""
+    """The field and its value; or a known key without an effect. Raises ValueError."""
     key, equals, text = (part.strip() for part in line.partition("="))
     if not equals:
-        # It is not repeated: a value without its key may be a secret.
-        raise ValueError("the line is not of the form key=value")
+        # Do not repeat the line: a value without its key may be a secret.
+        raise ValueError("the line is not key=value")
     field = _FIELDS.get(key.replace("_", "").lower())
     if field is not None:
         return field.name, _convert(field.name, type(field.default), text, key)
@@ -194,10 +225,10 @@ def parse_setting(line: str) -> tuple[str, Value]:
 
 
 def _unknown(key: str) -> str:
-    """A long one that resembles no key is not repeated: a secret in base64 ends with `=`."""
+    """Does not repeat a long unknown key: it may be a base64 secret, which ends with `=`."""
     closest = _closest(key)
     if closest == _NOTHING_CLOSE and len(key) > _SHORT_KEY_CHARS:
-        return "unknown key, which is not shown, for it may be a secret; remove the line"
+        return "unknown key (not shown, it may be a secret); remove the line"
     return f"unknown key {key[:80]!r}{closest}"
 
 
@@ -233,7 +264,7 @@ def _chosen(name: str, text: str, key: str) -> str:
     if choices and text not in choices:
         raise ValueError(f"{key}={text[:80]} must be one of: {', '.join(choices)}")
     if names and not {item.strip() for item in text.split(",")}.issubset((*names, "")):
-        raise ValueError(f"{key}={text[:80]} must be of: {', '.join(names)}; by commas")
+        raise ValueError(f"{key}={text[:80]} must be a comma-separated list of: {', '.join(names)}")
     if name == "log_level":
         try:
             Levels.parse(text)

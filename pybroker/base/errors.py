@@ -1,9 +1,9 @@
 """One exception class per error code of the wire protocol, each with its HTTP status.
 
 Raise them anywhere; they become ERROR commands or HTTP answers only at the edge (server/, admin/).
-The message is for the user: it names the thing, the state it is in, and what to do. Where Apache
-Pulsar has a sentence for a refusal, clients compare it: that is the message then, and what to do
-stands beside it.
+The message is for the user: it names the object and its state, and says what to do. Clients compare
+Apache Pulsar's own sentences for refusals: where there is one, it is the message, and the advice is
+kept separately.
 """
 
 from typing import ClassVar
@@ -16,7 +16,7 @@ class PulsarError(Exception):
     http_status: ClassVar[int] = 500
 
     def __init__(self, sentence: str = "", advice: str = "") -> None:
-        """`advice` is what `sentence`, where that is Apache Pulsar's, does not say."""
+        """`advice` says what to do, if `sentence` is Apache Pulsar's."""
         super().__init__(f"{sentence}: {advice}" if advice else sentence)
         self.sentence = str(sentence)
         self.advice = advice
@@ -41,7 +41,7 @@ class AuthenticationError(PulsarError):
 
 
 class AuthorizationError(PulsarError):
-    """On the wire it is Apache Pulsar's sentence alone; the audit log has the whole."""
+    """The wire carries only Apache Pulsar's sentence; the audit log has the advice too."""
 
     code = 4
     http_status = 403
@@ -52,8 +52,8 @@ class AuthorizationError(PulsarError):
 
 
 class Unauthorized(AuthorizationError):
-    """By the admin API, with the status that Apache Pulsar has for an operation on a topic, and
-    for what is a superuser's. Of namespaces and policies it says 403.
+    """In the admin API, with Apache Pulsar's status for operations on topics and for superuser
+    operations. For namespaces and policies it uses 403.
     """
 
     http_status = 401
@@ -65,21 +65,21 @@ class ConsumerBusy(PulsarError):
 
 
 class ServiceNotReady(PulsarError):
-    """The client closes its connection, or retries, depending on the text."""
+    """Clients close the connection or retry, depending on the text."""
 
     code = 6
     http_status = 503
 
 
 class QuotaExceededError(PulsarError):
-    """Clients wait, and come again."""
+    """Clients wait and retry."""
 
     code = 7
     http_status = 412
 
 
 class QuotaExceededException(PulsarError):
-    """Clients tell whoever publishes."""
+    """Clients report it to the publishing application."""
 
     code = 8
     http_status = 412
@@ -126,7 +126,7 @@ class ProducerBusy(PulsarError):
 
 
 class NamingError(PulsarError):
-    """A name that nothing may have; the code, meant for names in use, is Apache Pulsar's choice."""
+    """An invalid name; the code, meant for names in use, is Apache Pulsar's choice."""
 
     code = 16
     http_status = 412
@@ -167,8 +167,8 @@ class TooManyTopics(NotAllowed):
 
 
 class NoSuchPartition(NotAllowed):
-    """A topic with a partition's name, which only a partitioned topic makes. Consumers that were
-    at work go on trying, where they would give up a topic that is not found.
+    """A topic named like a partition, which only a partitioned topic creates. Existing consumers
+    keep retrying, whereas they would give up on a topic that is not found.
     """
 
     http_status = 404

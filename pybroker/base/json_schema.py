@@ -1,7 +1,7 @@
-"""JSON Schemas as plain data, and whether a value fits one.
+"""JSON Schemas as plain data, and a check whether a value fits one.
 
-The same declaration says what a body is and refuses what is not. `misfit` reads what is written
-here of draft 2020-12, no more. What a schema takes is bounded: `most` of a list and of an object.
+The same declaration documents a body and validates it. `misfit` supports only the part of draft
+2020-12 that is used here. Lists and objects have a maximum size.
 """
 
 import re
@@ -41,13 +41,13 @@ def list_of(item: Schema, most: int | None = _MOST_ITEMS) -> Schema:
 
 
 def map_of(value: Schema, most: int | None = _MOST_ITEMS) -> Schema:
-    """By names of any kind."""
+    """An object with arbitrary keys."""
     bound = {} if most is None else {"maxProperties": most}
     return {"type": "object", "additionalProperties": value, **bound}
 
 
 def record(title: str, fields: Mapping[str, Schema], optional: Iterable[str] = ()) -> Schema:
-    """All of these fields but the optional ones, and no others."""
+    """An object with these fields, of which some are optional, and no others."""
     return {
         "type": "object",
         **({"title": title} if title else {}),
@@ -58,7 +58,7 @@ def record(title: str, fields: Mapping[str, Schema], optional: Iterable[str] = (
 
 
 def taken(fields: Mapping[str, Schema], required: Iterable[str] = (), title: str = "") -> Schema:
-    """Of what a client sends: others are ignored, and each may be null unless it is required."""
+    """An object from a client: unknown fields are ignored, and optional ones may be null."""
     required = list(required)
     return {
         "type": "object",
@@ -69,7 +69,7 @@ def taken(fields: Mapping[str, Schema], required: Iterable[str] = (), title: str
 
 
 def fields(schema: Schema, names: str) -> dict[str, Schema]:
-    """Several of one kind."""
+    """A list of one type."""
     return dict.fromkeys(names.split(), schema)
 
 
@@ -89,12 +89,12 @@ def is_nullable(schema: Schema) -> bool:
     return misfit(None, schema) is None
 
 
-# -- what was sent as text
+# -- values sent as text
 
 
 def without_text(value: Any, schema: Schema) -> Any:
-    """The value with numbers and truths for text that stands for them where the schema takes no
-    text: clients send them so, and Apache Pulsar's broker (Jackson) takes both.
+    """Converts strings to numbers and booleans where the schema does not accept a string: some
+    clients send them so, and Apache Pulsar's broker (Jackson) accepts both.
     """
     if "anyOf" in schema:
         return _without_text_of_any(value, schema["anyOf"])
@@ -113,12 +113,12 @@ def without_text(value: Any, schema: Schema) -> Any:
 
 
 def _is_more_than_text(schema: Schema | bool | None) -> TypeGuard[Schema]:
-    """There may be many of what it describes, to be walked over for nothing."""
+    """Whether converting could change anything; avoids walking over large values for nothing."""
     return isinstance(schema, dict) and bool(schema) and schema.get("type") != "string"
 
 
 def _without_text_of_any(value: Any, schemas: list[Schema]) -> Any:
-    """As the first one takes it; as it is for one that takes it so."""
+    """Converted for the first alternative that accepts it; unchanged if one accepts that."""
     if any(misfit(value, schema) is None for schema in schemas):
         return value
     found = ((without_text(value, schema), schema) for schema in schemas)
@@ -142,7 +142,7 @@ def _number_or_truth(text: str, wanted: str | list[str] | None) -> Any:
 
 
 def misfit(value: Any, schema: Schema, what: str = "The body") -> str | None:
-    """Why it does not, as a sentence; None if it does."""
+    """Why the value does not fit, as a sentence; None if it does."""
     if "anyOf" in schema:
         return _misfit_of_all(value, schema["anyOf"], what)
     if "enum" in schema and not any(_same(value, choice) for choice in schema["enum"]):
@@ -184,12 +184,12 @@ def _misfit_list(value: list[Any], schema: Schema, what: str) -> str | None:
 
 def _misfit_object(value: dict[str, Any], schema: Schema, what: str) -> str | None:
     if len(value) > schema.get("maxProperties", len(value)):
-        return f"{what} must have at most {schema['maxProperties']} parts"
+        return f"{what} must have at most {schema['maxProperties']} properties"
     missing = [name for name in schema.get("required", ()) if name not in value]
     if missing:
         return f"{what} must have {', '.join(missing)}"
     known, others = schema.get("properties", {}), schema.get("additionalProperties", ANYTHING)
-    # What others there are is of no interest where they may be anything, and they may be many.
+    # Skip the other keys if they may be anything: there may be many.
     for name in value if others != ANYTHING else [name for name in known if name in value]:
         inner = known.get(name, others)
         if inner is False:

@@ -1,7 +1,7 @@
-"""JSON as others send it: only what all take for JSON, and no more than is parsed in no time.
+"""Parses JSON from outside: only standard JSON, and no more than can be parsed quickly.
 
-`json.loads` is one call that nobody interrupts, in a thread neither: it keeps the interpreter. What
-costs are parts, not bytes, so their number is bounded: 1 MiB of 30,000 parts takes some 15 ms.
+`json.loads` is one call that cannot be interrupted, not even in a thread: it keeps the interpreter.
+The cost is per value, not per byte, so their number is limited: 1 MiB with 30,000 takes some 15 ms.
 """
 
 import json
@@ -10,26 +10,26 @@ import re
 from typing import Any, Final
 
 MOST_PARTS: Final = 30_000  # commas, objects and lists
-MOST_LEVELS: Final = 200  # of objects and lists in one another
+MOST_LEVELS: Final = 200  # of nested objects and lists
 _MOST_DIGITS: Final = 40
 _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def json_of(text: str | bytes) -> Any:
-    """Raises ValueError, RecursionError; also for what Python takes for JSON and nobody else does:
-    halves of surrogate pairs, which no encoding has, and numbers that are none or too large.
+    """Raises ValueError, RecursionError; also for what only Python accepts as JSON: unpaired
+    surrogates, which cannot be encoded, and numbers that are NaN, infinite or too large.
 
-    What is kept is read again where less of the stack may be left, so its depth is bounded.
+    Stored values are read again with less stack left, so their depth is limited.
     """
     data = text.encode() if isinstance(text, str) else text
     if _marks(data) > MOST_PARTS and _parts(data) > MOST_PARTS:
-        raise ValueError(f"it has more than {MOST_PARTS} parts")
+        raise ValueError(f"it has more than {MOST_PARTS} values")
     text = data.decode("utf-8-sig")
     value = _DECODER.decode(text)
-    if _HALF.search(text):  # perhaps: of a surrogate pair
+    if _HALF.search(text):  # possibly an unpaired surrogate
         json.dumps(value, ensure_ascii=False).encode()
     if data.count(b"[") + data.count(b"{") > MOST_LEVELS and _depth(value) > MOST_LEVELS:
-        raise ValueError(f"it is nested more than {MOST_LEVELS} deep")
+        raise ValueError(f"it is nested more than {MOST_LEVELS} levels deep")
     return value
 
 
@@ -38,7 +38,7 @@ def _marks(data: bytes) -> int:
 
 
 def _parts(data: bytes) -> int:
-    """The marks outside of its texts; too many, where that is too much work."""
+    """Counts separators outside strings; returns too many if counting is too much work."""
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     if plain.count(b'"') > 4 * MOST_PARTS:
         return MOST_PARTS + 1
@@ -46,7 +46,7 @@ def _parts(data: bytes) -> int:
 
 
 def _depth(value: Any) -> int:
-    """How many objects and lists are in one another; no more than one too many are counted."""
+    """The nesting depth of objects and lists; stops counting at one too many."""
     level, depth = [value] if type(value) in (dict, list) else [], 0
     while level and depth <= MOST_LEVELS:
         inside = (each.values() if type(each) is dict else each for each in level)
@@ -56,7 +56,7 @@ def _depth(value: Any) -> int:
 
 
 def _refused_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _whole(digits: str) -> int:
@@ -68,7 +68,7 @@ def _whole(digits: str) -> int:
 def _finite(digits: str) -> float:
     value = float(digits)
     if math.isinf(value):
-        raise ValueError(f"{digits[:_MOST_DIGITS]} is too large a number")
+        raise ValueError(f"{digits[:_MOST_DIGITS]} is too large")
     return value
 
 

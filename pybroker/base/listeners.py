@@ -1,9 +1,8 @@
 """Addresses under which clients of different networks reach the broker, by the listener's name.
 
 `advertisedListeners=internal:pulsar://broker:6650,external:pulsar://example.org:16650`: a client
-that asks for a listener by its name is told that one's addresses. A client that does not is told
-the internal one's; for a protocol that this one does not have, those of the first listener that has
-it. Source: PIP-61.
+that asks for a listener by name gets that listener's addresses. Other clients get the internal
+listener's; for a protocol that it lacks, those of the first listener that has it. Source: PIP-61.
 """
 
 from collections.abc import Mapping
@@ -22,18 +21,18 @@ _FIELDS: Final = {
 
 
 class BadListeners(ValueError):
-    """The message names the key and the way out."""
+    """The message names the key and says what to do."""
 
 
 class UnknownListener(ServiceNotReady):
-    """Clients know the sentence, and keep their connection; asked by HTTP, it is a bad request."""
+    """Clients know this sentence and keep their connection; over HTTP it is a bad request."""
 
     http_status = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """URLs; empty for what it has none of."""
+    """URLs; empty for missing ones."""
 
     broker_url: str = ""
     broker_url_tls: str = ""
@@ -41,14 +40,14 @@ class Listener:
     http_url_tls: str = ""
 
     def or_else(self, other: "Listener") -> "Listener":
-        """What this one has none of is the other's."""
+        """Fills missing URLs from the other."""
         mine, others = astuple(self), astuple(other)
         return Listener(*(url or instead for url, instead in zip(mine, others, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """`internal` is empty where none are configured: clients then stay where they are."""
+    """`internal` is empty if none are configured: clients then keep their address."""
 
     by_name: Mapping[str, Listener] = field(default_factory=dict)
     internal: Listener = Listener()
@@ -56,8 +55,8 @@ class Listeners:
     def told(self, name: str, own: Listener) -> Listener:
         """What a client is told that asks for the listener `name`, or (empty) for none.
 
-        `own`: the broker's URLs as configured and as the client reached it. They stand in where no
-        listener has the protocol; for a named one only those of HTTP. Raises UnknownListener.
+        `own`: the broker's URLs as configured and as the client connected. They are used if no
+        listener has the protocol; for a named listener only the HTTP ones. Raises UnknownListener.
         """
         if not name:
             return self.internal.or_else(own)
@@ -68,7 +67,7 @@ class Listeners:
 
 
 def parse_listeners(text: str, internal_name: str = "") -> Listeners:
-    """From advertisedListeners and internalListenerName, as broker.conf has them.
+    """Parses advertisedListeners and internalListenerName from broker.conf.
 
     Raises BadListeners.
     """
@@ -78,12 +77,12 @@ def parse_listeners(text: str, internal_name: str = "") -> Listeners:
         name, kind = name.strip(), _FIELDS.get(urlsplit(url).scheme)
         if not colon or not name or kind is None or not _has_address(url):
             raise BadListeners(
-                f"advertisedListeners: {part[:200]!r} is not of the form name:pulsar://host:port"
+                f"advertisedListeners: {part[:200]!r} is not name:pulsar://host:port"
             )
         listener = found.get(name, Listener())
         if getattr(listener, kind):
             raise BadListeners(
-                f"advertisedListeners: {name[:200]} has two addresses of one kind; keep one"
+                f"advertisedListeners: {name[:200]} has two addresses of the same kind; keep one"
             )
         found[name] = replace(listener, **{kind: url})
     if internal_name and internal_name not in found:

@@ -1,56 +1,70 @@
-"""Prometheus' text format. Values are read when somebody scrapes: counting costs the broker nothing
-but the plain integers that it keeps anyway.
+"""Prometheus' text format. Values are read at each scrape: counting costs the broker nothing beyond
+the plain integers that it keeps anyway.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-Kind = Literal["gauge", "counter"]
+Kind = Literal["gauge", "counter", "summary", "histogram"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 SAMPLES_A_PIECE: Final = 500
-_APART: Final = 37  # samples: families that grow together do not become pieces in one moment
+_APART: Final = 37  # samples: so that families growing together are not joined at the same moment
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`labels` are in addition to the common ones; `source` is for the documentation."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+    source: str
 
 
 @dataclass(slots=True)
 class _Family:
-    """The samples of one name, as text. No list of many thousand things: the garbage collector
-    looks at each of them while the list is young, and they would be let go of all in one moment.
+    """The samples of one metric, as text. Avoids lists of many thousand objects: the garbage
+    collector visits each of them while the list is young, and freeing them takes long.
     """
 
-    kind: Kind
+    metric: Metric
     room: int  # until the next piece
-    pieces: list[str] = field(default_factory=list)  # of SAMPLES_A_PIECE each, or fewer
-    samples: list[str] = field(default_factory=list)  # that are in no piece yet
+    pieces: list[str] = field(default_factory=list)  # at most SAMPLES_A_PIECE samples each
+    samples: list[str] = field(default_factory=list)  # not yet in a piece
 
 
 class Exposition:
-    """One scrape's samples; those of one name stand together, in the order of first use.
+    """One scrape's samples; those of one metric are grouped, in the order of first use.
 
-    `common` labels are put on every sample.
+    `common` labels are added to every sample. Only metrics in `table` can be added.
     """
 
-    def __init__(self, common: Mapping[str, str]) -> None:
+    def __init__(self, common: Mapping[str, str], table: Mapping[str, Metric]) -> None:
         self._common = dict(common)
         self._none = self.labels()
+        self._table = table
         self._families: dict[str, _Family] = {}
 
     def labels(self, **labels: str) -> str:
-        """For `add`: made once for all samples that have them."""
+        """Labels for `add`, built once for all samples that have them."""
         pairs = (
             f'{name}="{value.translate(_ESCAPES)}"'
             for name, value in (self._common | labels).items()
         )
         return "{" + ",".join(pairs) + "}"
 
-    def add(self, name: str, kind: Kind, value: float, labels: str | None = None) -> None:
+    def add(self, name: str, value: float, labels: str | None = None, suffix: str = "") -> None:
+        """`suffix` follows the name in samples of summaries and histograms."""
         family = self._families.get(name)
         if family is None:
             ahead = len(self._families) * _APART % SAMPLES_A_PIECE
-            family = self._families[name] = _Family(kind, SAMPLES_A_PIECE - ahead)
-        sample = f"{name}{self._none if labels is None else labels} {value!r}\n"
+            family = self._families[name] = _Family(self._table[name], SAMPLES_A_PIECE - ahead)
+        shown = repr(value) if value == value else "NaN"
+        sample = f"{name}{suffix}{self._none if labels is None else labels} {shown}\n"
         family.samples.append(sample)
         family.room -= 1
         if not family.room:
@@ -59,9 +73,10 @@ class Exposition:
             family.room = SAMPLES_A_PIECE
 
     def pieces(self) -> Iterator[str]:
-        """The text, some samples at a time, once: it lets go of what it has given away."""
+        """Yields the text once, some samples at a time, freeing what was yielded."""
         for name, family in self._families.items():
-            yield f"# TYPE {name} {family.kind}\n"
+            metric = family.metric
+            yield f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n"
             family.pieces.reverse()
             while family.pieces:
                 yield family.pieces.pop()

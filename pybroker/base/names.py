@@ -1,6 +1,7 @@
 """Names that users type: topics, namespaces, transaction ids; parsed once, at the edge."""
 
 import re
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -13,10 +14,10 @@ _PROPERTY: Final = re.compile(r"[-=:.\w]{1,255}", re.ASCII)
 _LOCAL: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,5})\Z", re.DOTALL)
 _DOMAINS: Final = ("persistent", "non-persistent")
-MAX_PROPERTIES_CHARS: Final = 64 * 1024  # of a producer, a consumer or a subscription, together
-MAX_NAME_CHARS: Final = 1024  # of a topic's local name, and of a subscription's
+MAX_PROPERTIES_CHARS: Final = 64 * 1024  # per producer, consumer or subscription, in total
+MAX_NAME_CHARS: Final = 1024  # for a topic's local name and a subscription's name
 
-# Local names that no topic may have: they are, or once were, those of transactions' own logs.
+# Local names forbidden for topics: transaction logs have, or once had, such names.
 TRANSACTION_LOG_PREFIX: Final = "__transaction_log_"
 PENDING_ACK_SUFFIX: Final = "__transaction_pending_ack"
 PENDING_ACK_LOGS: Final = "pending-acks/"
@@ -52,12 +53,23 @@ class TopicName(NamedTuple):
 
     @classmethod
     def of_ledger(cls, name: str) -> "TopicName":
-        """The topic whose `ledger_name` it is."""
+        """The topic with this `ledger_name`."""
         tenant, namespace, domain, local = name.split("/", 3)
         return cls(domain, tenant, namespace, local)
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}"
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """What `parse` takes for this topic; the whole name first."""
+        whole = str(self)
+        if not self.persistent or "://" in self.local:
+            return (whole,)
+        short = f"{self.namespace_name}/{self.local}"
+        if self.namespace_name == "public/default" and "/" not in self.local:
+            return whole, short, self.local
+        return whole, short
 
     @property
     def namespace_name(self) -> str:
@@ -69,7 +81,7 @@ class TopicName(NamedTuple):
 
     @property
     def internal(self) -> bool:
-        """Reserved for a log of transactions: no topic."""
+        """Whether the name is reserved for transaction logs."""
         return self.local.startswith(TRANSACTION_LOG_PREFIX) or self.local.endswith(
             PENDING_ACK_SUFFIX
         )
@@ -95,7 +107,7 @@ class TopicName(NamedTuple):
         return f"{self.tenant}/{self.namespace}/{self.domain}/{self.local}"
 
 
-@lru_cache(maxsize=1000)  # the same few come again and again, with every transaction
+@lru_cache(maxsize=1000)  # the same few recur with every transaction
 def _parsed(text: str) -> TopicName:
     domain, separator, rest = text.partition("://")
     if not separator:
@@ -107,69 +119,70 @@ def _parsed(text: str) -> TopicName:
         raise InvalidTopicName(
             f"Topic {text[:200]!r}: the domain must be persistent or non-persistent"
         )
-    # Of the local part alone: a short form must not become too long by being written out.
+    # Checks the local part only: a short form must not become too long when expanded.
     if len(parts) != 3 or len(parts[2]) > MAX_NAME_CHARS:
         raise InvalidTopicName(
             f"Topic {text[:200]!r} is not of the form persistent://tenant/namespace/topic "
-            f"with at most {MAX_NAME_CHARS} characters behind the namespace"
+            f"with at most {MAX_NAME_CHARS} characters after the namespace"
         )
     tenant, namespace, local = parts
     for part in (tenant, namespace):
         if not _PROPERTY.fullmatch(part) or part in (".", ".."):
             raise InvalidTopicName(
-                f"Topic {text[:200]!r}: tenant and namespace may hold letters, digits and -=:._"
+                f"Topic {text[:200]!r}: tenant and namespace may contain letters, digits and -=:._"
             )
     if not _LOCAL.fullmatch(local) or local in (".", ".."):
         raise InvalidTopicName(
-            f"Topic {text[:200]!r}: the topic part is empty or holds control characters"
+            f"Topic {text[:200]!r}: the topic part is empty or contains control characters"
         )
-    return TopicName(domain, tenant, namespace, local)
+    return TopicName(domain, sys.intern(tenant), sys.intern(namespace), local)
 
 
 def check_subscription_name(name: str) -> None:
     """Raises NotAllowed."""
     if not 0 < len(name) <= MAX_NAME_CHARS:
         raise NotAllowed(
-            f"Subscription {name[:200]!r}: the name of one has 1 to {MAX_NAME_CHARS} characters"
+            f"Subscription {name[:200]!r}: a name must have 1 to {MAX_NAME_CHARS} characters"
         )
 
 
 def check_client(kind: str, name: str, properties: Mapping[str, str]) -> None:
-    """What a producer or consumer calls itself, and says of itself, is kept as long as it is here.
+    """Limits a producer's or consumer's name and properties, which are kept while it is connected.
 
+    Raises NotAllowed.
     Raises NotAllowed.
     """
     if len(name) > MAX_NAME_CHARS:
         raise NotAllowed(
-            f"{kind} {name[:200]!r}: the name of one has up to {MAX_NAME_CHARS} characters"
+            f"{kind} {name[:200]!r}: a name may have at most {MAX_NAME_CHARS} characters"
         )
     size = sum(map(len, properties)) + sum(map(len, properties.values()))
     if size > MAX_PROPERTIES_CHARS:
         raise NotAllowed(
-            f"{kind} {name[:200]!r}: its properties have {size} characters; up to "
-            f"{MAX_PROPERTIES_CHARS} are kept"
+            f"{kind} {name[:200]!r}: its properties have {size} characters; at most "
+            f"{MAX_PROPERTIES_CHARS} are allowed"
         )
 
 
 def pending_ack_log(topic: TopicName, subscription: str) -> str:
-    """The managed ledger of its acknowledgements in transactions. Three parts, where a topic's name
-    has at least four, and quoted ones: no two subscriptions mean the same.
+    """The managed ledger of its transactional acknowledgements. It has three parts, whereas a
+    topic's name has at least four, and they are quoted: so names never collide.
     """
     return pending_ack_logs(topic) + quote(subscription, safe="")
 
 
 def pending_ack_logs(topic: TopicName) -> str:
-    """What the names of a topic's pending-ack logs begin with, and no others."""
+    """The prefix of exactly the names of a topic's pending-ack logs."""
     return f"{PENDING_ACK_LOGS}{quote(topic.ledger_name, safe='')}/"
 
 
 def compacted_log(topic: TopicName, generation: int) -> str:
-    """The managed ledger of what its compaction kept, the first, the second or the one after."""
+    """The managed ledger of a topic's compacted log, by generation."""
     return f"{compacted_logs(topic)}{generation}"
 
 
 def compacted_logs(topic: TopicName) -> str:
-    """What the names of a topic's compacted logs begin with, and no others."""
+    """The prefix of exactly the names of a topic's compacted logs."""
     return f"{COMPACTED_LOGS}{quote(topic.ledger_name, safe='')}/"
 
 
@@ -184,14 +197,14 @@ def topic_of_side_log(name: str) -> str:
 
 
 def belongs_to_a_topic(ledger_name: str) -> bool:
-    """Whether it is a log of these: a topic may have a tenant of their beginning, and anybody may
-    give a subscription the ending that they once had.
+    """Whether it is such a log: a tenant's name may begin like theirs, and a subscription's name
+    may end like their former names.
     """
     return ledger_name.count("/") == 2
 
 
 def topic_of_compacted_log(name: str) -> tuple[str, int]:
-    """The topic's ledger name, and the generation."""
+    """The topic's ledger name and the generation."""
     topic, generation = name.removeprefix(COMPACTED_LOGS).split("/")
     return unquote(topic), int(generation)
 
@@ -203,7 +216,7 @@ def subscription_of_log(name: str) -> tuple[str, str]:
 
 
 SYSTEM_NAMESPACE: Final = "pulsar/system"
-HEALTH_LOG: Final = "__health"  # a managed ledger, of no topic
+HEALTH_LOG: Final = "__health"  # a managed ledger without a topic
 COORDINATOR_ASSIGN: Final = TopicName(
     "persistent", "pulsar", "system", "transaction_coordinator_assign"
 )

@@ -1,7 +1,7 @@
-"""What the broker borrows from its surroundings: time, and tasks that somebody owns.
+"""What the broker gets from its environment: time, and tasks with an owner.
 
 The event loop is the seam for waiting and for the network: `asyncio.sleep`, `loop.call_later` and
-transports run on virtual time in a simulated loop. `Clock` is the seam for what time it is.
+transports run on virtual time in a simulated loop. `Clock` is the seam for the current time.
 """
 
 import asyncio
@@ -41,12 +41,12 @@ class SystemClock:
 
 
 def iso_time(at_ms: int) -> str:
-    """Of `now_ms`, as Apache Pulsar shows times."""
+    """Formats `now_ms` like Apache Pulsar."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 class _Turns:
-    """The long works of one event loop: in each of the loop's turns one of them goes on."""
+    """The long-running work of one event loop: one piece continues per loop turn."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -63,19 +63,19 @@ class _Turns:
     def _hand_out(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._waiting:
             first = self._waiting.popleft()
-            if not first.done():  # else it was cancelled meanwhile
+            if not first.done():  # otherwise it was cancelled meanwhile
                 first.set_result(None)
                 loop.call_soon(self._hand_out, loop)
                 return
         self._handing_out = False
 
 
-# The values must not refer to the loop, which else would never be forgotten.
+# The values must not refer to the loop, or it would never be freed.
 _turns_of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns]] = WeakKeyDictionary()
 
 
 async def own_turn() -> None:
-    """Returns in a turn of the loop that no other caller of this gets."""
+    """Returns in a loop turn of its own, shared with no other caller."""
     loop = asyncio.get_running_loop()
     turns = _turns_of.get(loop)
     if turns is None:
@@ -84,9 +84,9 @@ async def own_turn() -> None:
 
 
 class Pace:
-    """For long work: `step` after each piece of it, and others have the loop now and then.
+    """For long work: call `step` after each piece, so that other tasks get the loop regularly.
 
-    However many long works there are, only one of them runs in a turn of the loop.
+    However many of these there are, only one continues in each loop turn.
     """
 
     def __init__(self, steps_a_turn: int) -> None:
@@ -99,13 +99,13 @@ class Pace:
             await self.turn()
 
     async def turn(self) -> None:
-        """Waits for a turn now, whatever is left of this one."""
+        """Waits for a new turn now, even if this one is not used up."""
         self._left = self._steps_a_turn
         await own_turn()
 
 
 class Seldom:
-    """Says the same thing at most once in a while, and how often it went unsaid."""
+    """Logs a repeated message only once in a while, with the number suppressed."""
 
     def __init__(self, logger: logging.Logger, text: str, *args: object) -> None:
         self._logger = logger
@@ -114,18 +114,18 @@ class Seldom:
         self._unsaid = 0
 
     def say(self, of: str = "") -> None:
-        """`of` is added: an example of what it is said of."""
+        """`of` is appended as an example of the subject."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._next_s:
             self._unsaid += 1
             return
-        more = f" ({self._unsaid} times more since the last line)" if self._unsaid else ""
+        more = f" ({self._unsaid} more since the last line)" if self._unsaid else ""
         self._logger.warning("%s%s%s", self._message, f": {of}" if of else "", more)
         self._next_s, self._unsaid = now_s + _SAY_AGAIN_S, 0
 
 
 def is_a_sentence(error: BaseException) -> bool:
-    """It was raised on purpose, and says what to do; of others it matters where they come from."""
+    """Whether it was raised on purpose and says what to do; others need a traceback."""
     return isinstance(error, ManagedLedgerError | PulsarError)
 
 
@@ -134,8 +134,8 @@ def nobody_cares(*news: object) -> None:
 
 
 def break_cycles_of(transport: object) -> None:
-    """For a protocol that has lost its connection: asyncio's transports hold bound methods of
-    themselves, and would wait for a garbage collection.
+    """For a protocol that has lost its connection: asyncio's transports refer to their own bound
+    methods, and would wait for a garbage collection.
     """
     attributes = getattr(transport, "__dict__", {})
     for name, value in list(attributes.items()):
@@ -149,9 +149,9 @@ class Tasks:
     __slots__ = ("_owner", "_tasks")
 
     def __init__(self, owner: object) -> None:
-        """`owner` is named, as `str` gives it, when something failed."""
+        """`str(owner)` appears in the log when a task fails."""
         self._owner = owner
-        # In the order they were started; none of its own while there are none.
+        # In order of starting; an empty shared one while there are none.
         self._tasks: dict[asyncio.Task[Any], None] | None = None
 
     def __len__(self) -> int:
@@ -177,7 +177,7 @@ class Tasks:
             log.error("%s: %s failed", self._owner, task.get_name(), exc_info=error)
 
     async def ended(self) -> None:
-        """Returns when nothing runs any more."""
+        """Returns when no task is running."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -187,4 +187,4 @@ class Tasks:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        self._owner = str(self._owner)  # which would otherwise go with a garbage collection only
+        self._owner = str(self._owner)  # breaks a cycle that only a garbage collection would free

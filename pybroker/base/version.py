@@ -1,4 +1,4 @@
-"""Which pybroker this is."""
+"""The version of pybroker."""
 
 
 def version() -> str:

@@ -7,9 +7,9 @@
     of a whole           (a partitioned topic, or one that is no partition) the schemas; the
                          policies; the number of its partitions; of either, what was granted on it
 
-Whatever comes to be stored beside these is to be removed here. Each removal may be repeated, and
-may find any part gone already. The snapshots go behind the ledger: when that is gone, the last one
-that was on its way to the disk has arrived.
+Anything newly stored beside these must be removed here. Each removal may be repeated, and parts may
+already be gone. The snapshots are deleted after the ledger: by then the last snapshot write in
+flight has arrived.
 """
 
 from collections.abc import Iterable
@@ -61,7 +61,7 @@ class Belongings:
         await self._remove_snapshots(topic.ledger_name)
 
     async def remove_shared(self, topic: TopicName) -> None:
-        """What a topic has only one of, whether or not it has partitions."""
+        """What exists once per topic, with or without partitions."""
         await self._permissions.forget_topic(topic)
         if topic.partition < 0:
             await self._remove_keys(known_versions.schema_keys(self._metadata, topic))
@@ -70,9 +70,9 @@ class Belongings:
             await self._remove_keys([tenants.partitions_key(topic)])
 
     async def remove_strays(self) -> None:
-        """Snapshots of topics and pending-ack logs of subscriptions that are not there: of readers,
-        or left by earlier versions' deletions. Before anything is opened: they come into being
-        after what they belong to.
+        """Removes snapshots of topics and pending-ack logs of subscriptions that no longer exist:
+        of readers, or left by deletions of earlier versions. Runs before anything is opened,
+        because these are created after what they belong to.
         """
         for log in filter(belongs_to_a_topic, self._factory.names(COMPACTED_LOGS)):
             ledger_name, generation = topic_of_compacted_log(log)

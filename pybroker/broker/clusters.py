@@ -1,7 +1,7 @@
-"""Clusters by name: this one, which is always there, and what operators write down of others.
+"""Clusters by name: this one, which always exists, and the operators' records of others.
 
-There is one broker, so nothing follows from failure domains and isolation policies; they are kept
-for the tools that manage them. Messages are not replicated.
+There is one broker, so failure domains and isolation policies have no effect; they are kept for the
+tools that manage them. Messages are not replicated.
 """
 
 from collections.abc import Callable, Mapping
@@ -73,7 +73,7 @@ class Clusters:
     async def put_belonging(
         self, name: str, kind: str, key: str, made: Callable[[dict[str, Any]], Mapping[str, Any]]
     ) -> None:
-        """`made` is given the others of that kind, and makes what agrees with them."""
+        """`made` receives the others of that kind and builds one that agrees with them."""
         check_name(key, f"member of {kind}")
 
         def change(record: dict[str, Any]) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""A consumer as the broker sees it: its permits, what it holds unacknowledged, where to write.
+"""A consumer in the broker: its permits, its unacknowledged messages, its connection.
 
 The session that owns the connection implements `ConsumerSink`; dispatchers decide what a consumer
 gets and call `deliver`.
@@ -46,7 +46,7 @@ class KeySharedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """What a client asked for when it subscribed, and who it is."""
+    """A client's SUBSCRIBE request, and its identity."""
 
     consumer_id: int  # the client's, of its connection
     name: str
@@ -58,7 +58,7 @@ class SubscribeRequest:
     address: str = ""  # host:port
     client_version: str = ""
     app_id: str | None = None  # the client's role; None without authentication
-    takes_any_schema: bool = False  # that the topic has or will have
+    takes_any_schema: bool = False  # whatever schema the topic has or gets
     connected_since_ms: int = 0
 
 
@@ -83,20 +83,20 @@ class ConsumerSink(Protocol):
         ...
 
     def active_consumer_changed(self, consumer: "Consumer", is_active: bool) -> None:
-        """Tell the client, if its protocol version knows of it."""
+        """Tell the client, if its protocol version supports that."""
         ...
 
     def reached_end_of_topic(self, consumer: "Consumer") -> None:
-        """Tell the client, if it knows what that is."""
+        """Tell the client, if it supports that."""
         ...
 
     def close_consumer(self, consumer: "Consumer", reason: str) -> None:
-        """The broker has let go of the consumer; the client may subscribe again."""
+        """The broker has closed the consumer; the client may subscribe again."""
         ...
 
 
 class UnackedEntries:
-    """What a consumer was given and has not acknowledged: messages by ledger and entry."""
+    """A consumer's unacknowledged messages, by ledger and entry."""
 
     __slots__ = ("_ledgers", "messages")
 
@@ -105,7 +105,7 @@ class UnackedEntries:
         self.messages = 0
 
     def add(self, delivery: Delivery, messages: int) -> None:
-        """The caller has made sure that none of the entries is here already."""
+        """None of the entries may be here already."""
         entries = self._ledgers.setdefault(delivery.ledger_id, {})
         entries.update(zip(delivery.entry_ids, delivery.message_counts, strict=True))
         self.messages += messages
@@ -198,7 +198,7 @@ class Consumer:
     def __init__(self, request: SubscribeRequest, sink: ConsumerSink) -> None:
         self.request = request
         self.sink = sink
-        # Dispatch asks for these: here they are one look-up nearer.
+        # Copied here for dispatch, to save a lookup.
         self.consumer_id = request.consumer_id
         self.name = request.name
         self.priority_level = request.priority_level
@@ -207,13 +207,13 @@ class Consumer:
         self.unacked = UnackedEntries()
         self.left_out = LeftOut()
         self.given_earlier = EARLIEST  # on Failover: see GivenSoFar
-        self.closed_by_client = False  # it comes back as another one, if it does
-        self.at_end = False  # of its topic, and told so
+        self.closed_by_client = False  # if it comes back, it is a new consumer
+        self.at_end = False  # it was told of the topic's end
         self.blocked = False  # too many unacknowledged messages
         self.times = LastTimes()
         self.entries_out = 0
-        self.entries_acknowledged = 0  # not those of which a part is left
-        self.slots_drained = 0  # of Key_Shared, that had another owner by then
+        self.entries_acknowledged = 0  # without partly acknowledged ones
+        self.slots_drained = 0  # Key_Shared: hash slots drained after moving to another owner
         self.messages_out = 0
         self.bytes_out = 0
         self.messages_redelivered = 0
@@ -223,8 +223,8 @@ class Consumer:
 
     @property
     def rank(self) -> tuple[str, int, int]:
-        """By name; namesakes, and those without a name, by age. A client subscribes to partitions
-        and topics one after the other over its connections, so all of them see the same order.
+        """By name; equal or missing names by age. A client subscribes to partitions and topics in
+        sequence over its connections, so the order is the same on all of them.
         """
         return self.name, self.request.connection, self.consumer_id
 
@@ -232,7 +232,7 @@ class Consumer:
         self.permits = min(self.permits + permits, MAX_PERMITS)
 
     def deliver(self, delivery: Delivery, redelivery_counts: Sequence[int] | None = None) -> int:
-        """Write the entries and pay for them; returns their bytes."""
+        """Write the entries and use up permits; returns their bytes."""
         messages = sum(delivery.message_counts)
         size = sum(map(len, delivery.entries))
         self.permits -= messages

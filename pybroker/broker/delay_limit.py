@@ -1,4 +1,4 @@
-"""How far ahead a message may be delayed: looked at as it comes, only where there is a limit."""
+"""The maximum delay of a message, checked on arrival, only if there is a limit."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -24,7 +24,7 @@ def refusal(max_delay_ms: int) -> NotAllowed:
 
 
 def _delay_ms(entry: bytes) -> int:
-    """Behind its publish time, which is its producer's; 0 if it is not delayed."""
+    """Relative to its publish time, which the producer sets; 0 if it is not delayed."""
     try:
         metadata = parse_metadata(entry)
     except BadEntry:

@@ -1,12 +1,12 @@
 """Deleting topics, partitioned topics and subscriptions: decided by one record, then carried out.
 
     tombstone      one metadata write, durable: this is the decision
-    vacate         whoever uses it is disconnected, what memory holds of it is let go
+    vacate         disconnect users, release what is in memory
     removal        everything that belongs to it, see Belongings
-    tombstone      goes last
+    tombstone      is removed last
 
-A crash on the way leaves the tombstone, and `finish_all` goes on from there before anybody is
-served. While there is a tombstone its name can be neither opened nor created.
+A crash in between leaves the tombstone, and `finish_all` continues from there before clients are
+served. While there is a tombstone, its name can be neither opened nor created.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -49,7 +50,7 @@ class Doomed:
         return tombstone_key(self.topic) + part
 
     def topics(self) -> list[TopicName]:
-        """Those that hold messages."""
+        """The topics that contain messages."""
         return [self.topic.partition_at(i) for i in range(self.partitions)] or [self.topic]
 
     def encode(self) -> bytes:
@@ -84,13 +85,13 @@ class Deletions:
         await self._belongings.remove_strays()
         for key in self._metadata.keys(_PREFIX):
             doomed = self._stored(key)
-            log.warning("the deletion of %s was interrupted; it goes on", doomed)
+            log.warning("the deletion of %s was interrupted; resuming it", doomed)
             await self._remove(doomed)
 
     async def delete(self, doomed: Doomed, vacate: Callable[[], Awaitable[None]]) -> None:
-        """Gone for good when it returns; who asks for the same at once shares the outcome.
+        """Deleted when it returns; concurrent callers for the same share the outcome.
 
-        Raises ManagedLedgerError if it could not be decided: then nothing has changed.
+        Raises ManagedLedgerError if the tombstone could not be written: then nothing has changed.
         """
         if doomed.key not in self._running:
             self._start(doomed, self._decide_and_remove(doomed, vacate))
@@ -98,26 +99,27 @@ class Deletions:
 
     def concerns(self, topic: TopicName) -> bool:
         """Is this topic, or the partitioned one that it belongs to, being deleted?"""
-        return any(
-            key in self._running or self._metadata.get(key) is not None for key in _keys_of(topic)
-        )
+        for key in _keys_of(topic):  # kept fast: every command of a transaction asks
+            if key in self._running or self._metadata.get(key) is not None:
+                return True
+        return False
 
     async def settled(self, topic: TopicName) -> None:
         """Return when `concerns` may have become false. Raises ServiceNotReady."""
         await self._finish(_keys_of(topic))
 
     async def subscriptions_settled(self, topic: TopicName) -> None:
-        """Return when no subscription of this topic is half deleted. Raises ServiceNotReady."""
+        """Return when no subscription of this topic is being deleted. Raises ServiceNotReady."""
         prefix = tombstone_key(topic) + "/"
         running = [key for key in self._running if key.startswith(prefix)]
         await self._finish([*running, *self._metadata.keys(prefix)])
 
     async def subscription_settled(self, topic: TopicName, name: str) -> None:
-        """Return when this one of its subscriptions is not half deleted. Raises ServiceNotReady."""
+        """Return when this subscription is not being deleted. Raises ServiceNotReady."""
         await self._finish([Doomed(topic, subscription=name).key])
 
     async def close(self) -> None:
-        """Stop where it is: the next start goes on."""
+        """Stop here: the next start continues."""
         await self._tasks.close()
 
     async def _finish(self, keys: Iterable[str]) -> None:
@@ -129,12 +131,12 @@ class Deletions:
                 await self._waited_for(self._running[key])
 
     async def _waited_for(self, running: "asyncio.Task[None]") -> None:
-        await asyncio.wait([running])  # lets the loop go on also when it is over, and still listed
+        await asyncio.wait([running])  # yields to the loop even if it is done and still listed
         try:
             running.result()
         except ManagedLedgerError as error:
             raise ServiceNotReady(
-                f"The topic is being deleted, which cannot be finished now; try again: {error}"
+                f"The topic is being deleted, and the deletion cannot finish; try again: {error}"
             ) from error
 
     def _start(self, doomed: Doomed, work: Coroutine[Any, Any, None]) -> None:
@@ -149,16 +151,16 @@ class Deletions:
         try:
             await vacate()
         except ManagedLedgerError as error:
-            log.warning("%s was not closed well; it goes all the same: %s", doomed, error)
+            log.warning("%s did not close cleanly; deleting it anyway: %s", doomed, error)
         await self._remove_until_done(doomed)
 
     async def _remove_until_done(self, doomed: Doomed) -> None:
-        """A full disk passes; the deletion is decided, and nobody can undo it."""
+        """Retries on a full disk: the deletion is decided and cannot be undone."""
         while True:
             try:
                 await self._remove(doomed)
             except StorageFull as error:
-                log.warning("the deletion of %s waits for room: %s", doomed, error)
+                log.warning("the deletion of %s waits for disk space: %s", doomed, error)
                 await asyncio.sleep(_RETRY_S)
             else:
                 return
@@ -180,8 +182,8 @@ class Deletions:
         return Doomed.decode(stored.value)
 
 
-def _keys_of(topic: TopicName) -> list[str]:
-    keys = [tombstone_key(topic)]
-    if topic.partition >= 0:
-        keys.append(tombstone_key(topic.partitioned_name))
-    return keys
+@lru_cache(maxsize=1000)
+def _keys_of(topic: TopicName) -> tuple[str, ...]:
+    if topic.partition < 0:
+        return (tombstone_key(topic),)
+    return tombstone_key(topic), tombstone_key(topic.partitioned_name)

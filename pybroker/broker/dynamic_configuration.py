@@ -1,8 +1,8 @@
-"""Keys of broker.conf that are changed while the broker runs: stored, and in force at once.
+"""Keys of broker.conf that can be changed while the broker runs: stored, and effective at once.
 
-What is stored counts more than the file and the environment, also after a restart, until it is
-deleted. The keys that say what holds where no policy is set are dynamic: topics hear of a change as
-they hear of a policy's. The others are read once, at the start.
+A stored value overrides the file and the environment, also after a restart, until it is deleted.
+The keys with the defaults of policies are dynamic: topics are notified of a change as of a
+policy's. Other keys are read once, at the start.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ DYNAMIC: Final = (
     "max_unacked_messages_per_consumer",
     "max_unacked_messages_per_subscription",
     "max_topics_per_namespace",
-    # what comes by itself, and goes by itself
+    # automatic creation and deletion
     "allow_auto_topic_creation",
     "allow_auto_topic_creation_type",
     "default_num_partitions",
@@ -73,7 +73,7 @@ DYNAMIC: Final = (
     "broker_delete_inactive_topics_mode",
     "broker_delete_inactive_topics_max_inactive_duration_seconds",
     "subscription_expiration_time_minutes",
-    # who may, and schemas
+    # permissions and schemas
     "subscription_types_enabled",
     "encryption_require_on_producer",
     "schema_compatibility_strategy",
@@ -87,7 +87,7 @@ class NotDynamic(PulsarError):
 
 
 class DynamicConfiguration:
-    """`config` is what holds now."""
+    """`config` is the effective configuration."""
 
     fields: ClassVar = DYNAMIC
 
@@ -97,7 +97,7 @@ class DynamicConfiguration:
         config: BrokerConfig,
         changed: Callable[[BrokerConfig], None],
     ) -> None:
-        """`config` as it was given at the start; `changed` hears of what holds from now on."""
+        """`config` is the one at the start; `changed` is called with each new configuration."""
         self._metadata = metadata
         self._given = config
         self._changed = changed
@@ -115,31 +115,31 @@ class DynamicConfiguration:
         return {} if stored is None else dict(json.loads(stored.value))
 
     def load(self) -> None:
-        """What was stored is in force, as far as this version understands it."""
+        """Applies what was stored, as far as this version understands it."""
         settings: dict[str, Any] = {}
         for name, text in self.values().items():
             try:
                 settings |= _parsed(name, text)
             except NotDynamic as error:
-                log.warning("the dynamic configuration is ignored in part: %s", error)
+                log.warning("part of the dynamic configuration is ignored: %s", error)
         config = replace(self._given, **settings)
         if config != self.config:
             self.config = config
             self._changed(config)
 
     def configure(self, given: BrokerConfig) -> None:
-        """The file and the environment were read again: of them, what is dynamic holds at once."""
+        """The file and the environment were reloaded: applies their dynamic keys."""
         again = {field: getattr(given, field) for field in DYNAMIC}
         self._given = replace(self._given, **again)
         self.load()
 
     async def set(self, name: str, text: str) -> None:
-        """Durable and in force when it returns. Raises NotDynamic, also for what is no value."""
+        """Durable and effective when it returns. Raises NotDynamic, also for invalid values."""
         _parsed(name, text)
         await self._store(lambda values: {**values, name: text})
 
     async def delete(self, name: str) -> None:
-        """What the file says holds again. Raises NotDynamic."""
+        """Returns to the file's value. Raises NotDynamic."""
         _field(name)
         await self._store(lambda values: {key: values[key] for key in values if key != name})
 
@@ -152,7 +152,7 @@ class DynamicConfiguration:
 @cache
 def _by_name() -> Mapping[str, str]:
     """The fields by broker.conf's spelling."""
-    from pybroker.base.config_file import camel_case  # takes a while: who starts waits
+    from pybroker.base.config_file import camel_case  # slow to import
 
     return {camel_case(field): field for field in DYNAMIC}
 
@@ -161,7 +161,7 @@ def _field(name: str) -> str:
     if name not in _by_name():
         raise NotDynamic(
             f"{name[:200]} cannot be changed while the broker runs: set it in the configuration "
-            "file and start again (GET /admin/v2/brokers/configuration lists what can be changed)"
+            "file and restart (GET /admin/v2/brokers/configuration lists the dynamic keys)"
         )
     return _by_name()[name]
 
@@ -175,5 +175,5 @@ def _parsed(name: str, text: str) -> dict[str, Any]:
     except ValueError as error:
         raise NotDynamic(str(error)) from None
     if value is LEFT_OUT:
-        raise NotDynamic(f"{name} needs a value; DELETE takes back what was set")
+        raise NotDynamic(f"{name} needs a value; use DELETE to remove what was set")
     return {field: value}

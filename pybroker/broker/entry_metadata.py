@@ -1,10 +1,10 @@
-"""Broker entry metadata: when the broker took an entry, and the number of its last message.
+"""Broker entry metadata: when the broker received an entry, and the index of its last message.
 
-An entry is stored behind `[0x0e02 u16][size u32][BrokerEntryMetadata]`, and delivered so to clients
-that know of it where they may see it; to others without. A topic that has once stored such entries
-says so in its ledger's properties. Numbers (`index`) count messages and never come again: the last
-entry has the last one, and when entries go it is noted beside the list of ledgers, in the same
-write. What failed to be written leaves a gap.
+An entry is stored after `[0x0e02 u16][size u32][BrokerEntryMetadata]`, and delivered like that to
+clients that support it and may see it; to others without. A topic that has ever stored such entries
+records that in its ledger's properties. Indexes count messages and are never reused: the last entry
+has the last one, and when entries are deleted it is recorded with the list of ledgers, in the same
+write. A failed write leaves a gap.
 Source: PIP-70; AppendIndexMetadataInterceptor, AppendBrokerTimestampMetadataInterceptor.
 """
 
@@ -35,7 +35,7 @@ _FAR: Final = 1 << 32  # further than a topic gets from what was noted
 
 
 class BadInterceptors(ValueError):
-    """The message names the key and the way out."""
+    """The message names the key and says what to do."""
 
 
 def check_interceptors(config: BrokerConfig) -> None:
@@ -43,7 +43,7 @@ def check_interceptors(config: BrokerConfig) -> None:
     for name in config.broker_entry_metadata_interceptors:
         if name not in (TIMESTAMP, INDEX):
             raise BadInterceptors(
-                f"brokerEntryMetadataInterceptors: {name[:200]} is not known here; choose from "
+                f"brokerEntryMetadataInterceptors: {name[:200]} is not supported; choose from "
                 f"{TIMESTAMP} and {INDEX}"
             )
 
@@ -52,7 +52,7 @@ class EntryStamps:
     """Implements managed_ledger.interceptor.Interceptor."""
 
     def __init__(self, clock: Clock | None, index: int | None) -> None:
-        """Without a clock no timestamps; without the last `index` none of these."""
+        """No timestamps without a clock; no indexes without the last `index`."""
         self._clock = clock
         self._index = index
 
@@ -72,7 +72,7 @@ class EntryStamps:
 
 
 async def stamping(ledger: ManagedLedger, config: BrokerConfig, clock: Clock) -> None:
-    """The ledger stamps what is appended from here on, if that is configured."""
+    """From now on the ledger stamps appended entries, if configured."""
     wanted = config.broker_entry_metadata_interceptors
     if wanted:
         if not is_stamped(ledger):
@@ -87,15 +87,15 @@ def is_stamped(ledger: ManagedLedger) -> bool:
 
 
 async def entry_with_index(ledger: ManagedLedger, index: int) -> Position | None:
-    """The first entry whose last message has this number or a later one; None: it is to come.
+    """The first entry whose last message has this index or a later one; None: there is none yet.
 
-    Numbers grow from entry to entry. Whether there are any differs by ledger alone: each start of
-    the broker, and so each configuration, begins one.
+    Indexes grow from entry to entry. Whether there are any differs only by ledger: each start of
+    the broker, and so each configuration, begins a new one.
     """
     pace = Pace(_READS_A_TURN)
     infos = []
     for info in ledger.ledgers():
-        await pace.step()  # what is in memory comes at once
+        await pace.step()  # reads from memory do not yield
         if info.entries and await _index_at(ledger, Position(info.ledger_id, 0)) is not None:
             infos.append(info)
     stops = list(accumulate(info.entries for info in infos))
@@ -137,5 +137,5 @@ async def _index_at(ledger: ManagedLedger, position: Position) -> int | None:
 
 
 def plain(entries: Sequence[bytes]) -> list[bytes]:
-    """As clients get them that do not know of it."""
+    """Without the metadata, for clients that do not support it."""
     return [without_broker_metadata(entry) for entry in entries]

@@ -1,7 +1,7 @@
-"""Whether this broker does its work: a message is written, durably, and read back.
+"""Checks whether this broker works: a message is written durably and read back.
 
-Who asks while a check is going on shares it, and for a second after that its outcome, so asking
-often costs one small write a second. A full disk and one that does not answer are told as such.
+Concurrent requests share a check, and its outcome is reused for a second, so frequent checks cost
+one small write a second. A full disk and one that does not respond are reported as such.
 """
 
 import asyncio
@@ -32,6 +32,14 @@ class Health:
         if (why := await asyncio.shield(self._outcome())) is not None:
             raise ServiceNotReady(why)
 
+    @property
+    def last_ok(self) -> bool | None:
+        """How the last check went; None while there has been none."""
+        checking = self._checking
+        if checking is None or not checking.done() or checking.cancelled():
+            return None
+        return checking.exception() is None and checking.result() is None
+
     async def close(self) -> None:
         if self._checking is not None:
             self._checking.cancel()
@@ -50,9 +58,7 @@ class Health:
             async with asyncio.timeout(TIMEOUT_S):
                 return await self._write_and_read()
         except TimeoutError:
-            return (
-                f"a message could not be stored and read within {TIMEOUT_S:g} s: is the disk slow?"
-            )
+            return f"a message could not be stored and read within {TIMEOUT_S:g} s; check the disk"
         except ManagedLedgerError as error:
             return str(error)
         finally:
@@ -60,11 +66,11 @@ class Health:
 
     async def _write_and_read(self) -> str | None:
         if (why := self._ledgers.fullness.reason) is not None:
-            return why  # what others send may be too large where this would fit
+            return why  # clients' messages may be too large although this one fits
         ledger = await self._ledgers.open(HEALTH_LOG, _FEW)
         written = secrets.token_bytes(16)
         position = await ledger.append_one(written)
         found = await ledger.read(position, position, 1, len(written))
         if found is None or found.entries != [written]:
-            return "a message that was just stored does not read back: check the disk"
+            return "a message that was just stored cannot be read back: check the disk"
         return None

@@ -1,13 +1,13 @@
-"""Topics that nobody uses are deleted, as Apache Pulsar does by default.
+"""Deletes inactive topics, as Apache Pulsar does by default.
 
 A topic is active while it has producers or subscriptions (or, in the mode
-`delete_when_subscriptions_caught_up`, producers, consumers or a backlog). One that has not been
-active for the maximum inactive duration of its policy, and for the retention time, goes. Only
-loaded topics are looked at; each is visited when it may have become inactive, and not before it may
-go. Those that are due within a second are one visit of the housekeeper's, which takes them a few in
-a turn.
+`delete_when_subscriptions_caught_up`, producers, consumers or a backlog). A topic that has been
+inactive for the maximum inactive duration of its policy, and for the retention time, is deleted.
+Only loaded topics are checked; each is visited when it may have become inactive, and not before it
+may be deleted. Those due within a second share one visit of the housekeeper, which handles a few
+per turn.
 
-Differs: what an open transaction wrote keeps a topic.
+Differs: messages of an open transaction keep a topic.
 Source: Apache Pulsar, PersistentTopic.checkGC.
 """
 
@@ -40,15 +40,15 @@ class InactiveTopics:
         self._frequency_s = config.broker_delete_inactive_topics_frequency_seconds
         self._housekeeper = housekeeper
         self._delete = delete
-        self._watched: dict[ServedTopic, int] = {}  # in which second its turn comes
-        # By the second in which they are visited. Not of plain dicts: the first item of one costs a
-        # walk over all that were taken before it.
+        self._watched: dict[ServedTopic, int] = {}  # the second in which it is visited
+        # By the second of the visit. Not plain dicts: getting the first item of one walks over all
+        # items removed before it.
         self._turns: dict[int, OrderedDict[ServedTopic, None]] = {}
         self._on_deserted = self._watch  # one for all of them
         self._tasks = Tasks("deletion of inactive topics")
 
     def follow(self, topic: ServedTopic) -> None:
-        """From its loading on it is watched; another policy may let it go sooner."""
+        """Watches a topic from its loading on; a changed policy may delete it sooner."""
         if topic.name.namespace_name == SYSTEM_NAMESPACE:
             return
         if topic.on_deserted is not self._on_deserted:
@@ -56,11 +56,11 @@ class InactiveTopics:
             topic.on_deserted = self._on_deserted
             topic.deserted()
         else:
-            self.forget(topic)  # the turn that it was to have is another policy's
+            self.forget(topic)  # the scheduled visit follows the old policy
             self._watch(topic)
 
     def forget(self, topic: ServedTopic) -> None:
-        """It has ended, or its turn comes at another time."""
+        """The topic has ended, or its visit moves."""
         if (second := self._watched.pop(topic, None)) is not None:
             self._turns[second].pop(topic, None)
 
@@ -119,13 +119,13 @@ class InactiveTopics:
             self._tasks.start(self._delete_still_inactive(topic), f"deletion of {topic.name}")
 
     async def _delete_still_inactive(self, topic: ServedTopic) -> None:
-        """In the turn between its policies may have changed, too."""
+        """Checks again, because its policies may have changed in between."""
         if topic.closed or topic.busy or self._is_kept(topic) or topic.retention_ms < 0:
             return
         idle_s = asyncio.get_running_loop().time() - topic.deserted_at_s
         goes = topic.policies[INACTIVE_TOPICS]["deleteWhileInactive"]
         if goes and idle_s >= self._needed_s(topic):
-            why = f"nobody used it for {idle_s:.0f} s"
+            why = f"it was unused for {idle_s:.0f} s"
             with audit.acting_as(audit.Actor(audit.BROKER.who, why=why)):
                 await self._delete(topic)
 

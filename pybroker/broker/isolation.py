@@ -1,8 +1,8 @@
-"""What a subscription reads of transactions that are open: nothing, or what they have written.
+"""What a subscription reads of open transactions: nothing, or their messages.
 
-It is chosen when the subscription is made, by a property that any official client can send: of the
-subscription, or of the consumer that makes it. From then on it is the subscription's. So nobody
-can turn what others read by joining them, or by changing properties.
+This is chosen when the subscription is created, by a property that any official client can send:
+the subscription's, or that of the consumer creating it. From then on it is fixed. So no client can
+change what others read by joining them, or by changing properties.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,14 @@ class Isolation(Enum):
 
 
 def asked_for(*properties: Mapping[str, str]) -> Isolation | None:
-    """What they say, of a subscription or of a consumer; None if nothing. Raises NotAllowed."""
+    """The level in the properties of a subscription or consumer; None if unset. Raises
+    NotAllowed.
+    """
     levels = {_parsed(each[PROPERTY]) for each in properties if PROPERTY in each}
     if len(levels) > 1:
         raise NotAllowed(
-            f"The subscription's properties and the consumer's name another {PROPERTY} each: say "
-            "it once, or the same"
+            f"The subscription's and the consumer's properties disagree on {PROPERTY}: "
+            "set it once, or to the same value"
         )
     return next(iter(levels), None)
 
@@ -35,12 +37,12 @@ def _parsed(text: str) -> Isolation:
         return Isolation(text)
     except ValueError:
         raise NotAllowed(
-            f"{PROPERTY} is {text[:80]!r}: it is read_committed (the default) or read_uncommitted"
+            f"{PROPERTY} is {text[:80]!r}: must be read_committed (the default) or read_uncommitted"
         ) from None
 
 
 def kept_in(properties: Mapping[str, str]) -> Isolation:
-    """Of a subscription that there is. What cannot be one was set by a version that had none."""
+    """The level of an existing subscription. Invalid values come from versions without levels."""
     reads_all = properties.get(PROPERTY) == Isolation.READ_UNCOMMITTED.value
     return Isolation.READ_UNCOMMITTED if reads_all else Isolation.READ_COMMITTED
 
@@ -49,6 +51,6 @@ def check_stays(kept: Isolation, asked: Isolation | None, subscription: object) 
     """Raises NotAllowed."""
     if asked not in (None, kept):
         raise NotAllowed(
-            f"{subscription} is {kept.value}, which was fixed when it was made: use it without "
-            f"{PROPERTY}, or make another subscription"
+            f"{subscription} is {kept.value}, which was fixed when it was created: use it without "
+            f"{PROPERTY}, or create another subscription"
         )

@@ -1,4 +1,4 @@
-"""Who may join the consumers of a subscription, and who may end it for all of them."""
+"""Checks whether a consumer may join a subscription, and whether it may end it for all."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -22,8 +22,8 @@ def check_joinable(subscription: Joined, kind: SubscriptionType) -> None:
         return
     if kind is not subscription.kind:
         raise ConsumerBusy(
-            f"{subscription} has consumers of another type, not {kind.name}: use theirs, or close "
-            "them"
+            f"{subscription} has consumers of a type other than {kind.name}: use their type, or "
+            "close them"
         )
     if kind is SubscriptionType.EXCLUSIVE:
         raise ConsumerBusy(

@@ -1,5 +1,5 @@
-"""When a consumer, or any consumer of a subscription, last did what: for its stats, and for who
-looks whether it is used.
+"""Times of last activity of a consumer or a subscription's consumers, for stats and for checks
+whether it is in use.
 """
 
 
@@ -23,7 +23,7 @@ class LastTimes:
         self.first_sent_ms = self.sent_ms = 0
         self.acknowledged_ms = self.mark_delete_moved_ms = 0
         self.expired = self.expired_ms = 0  # how many entries, and when
-        # Since when (by the loop's time) nobody does anything, and what had been done by then.
+        # Since when (in loop time) there is no activity, and the activity counted by then.
         self._idle: tuple[float, int, int] | None = None
 
     def flow(self, now_ms: int) -> None:
@@ -42,7 +42,7 @@ class LastTimes:
         self._idle = None
 
     def idle_since(self, now_s: float) -> float:
-        """When it was first seen that nobody did anything; each look is told of the time."""
+        """When inactivity was first observed; each check passes the time."""
         done = self.flow_ms, self.acknowledged_ms
         if self._idle is None or self._idle[1:] != done:
             self._idle = now_s, *done

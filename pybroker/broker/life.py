@@ -1,4 +1,4 @@
-"""A topic's life, be it kept or not: from its loading until it is retired, closed or deleted."""
+"""The life cycle of a topic, persistent or not: from loading until retired, closed or deleted."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator
@@ -46,7 +46,7 @@ class Life(Generic[S]):
         return self._closed is not None
 
     def each_subscription(self) -> Iterator[S]:
-        """One after the other, however long that takes: what goes meanwhile is left out."""
+        """Iterates over subscriptions across awaits, skipping those removed meanwhile."""
         for name, subscription in list(self.subscriptions.items()):
             if self.subscriptions.get(name) is subscription:
                 yield subscription
@@ -57,12 +57,12 @@ class Life(Generic[S]):
 
     @property
     def nobody_knows_its_schema(self) -> bool:
-        """There are no producers, and no consumers but those that take any schema."""
+        """There are no producers, and only consumers that accept any schema."""
         consumers = (c for s in self.subscriptions.values() for c in s.consumers)
         return not len(self.producers) and all(c.request.takes_any_schema for c in consumers)
 
     def check_open(self) -> None:
-        """Raises ServiceNotReady once it is on its way out."""
+        """Raises ServiceNotReady once it is closing."""
         if self._closed is not None:
             raise self._unloading()
 
@@ -70,7 +70,7 @@ class Life(Generic[S]):
         return ServiceNotReady(f"{self.name} is being unloaded: {self._closed}")
 
     def deserted(self) -> None:
-        """Its last producer, or a subscription, has gone: perhaps nobody uses it any more."""
+        """Its last producer or a subscription has left: it may be unused now."""
         self.deserted_at_s = asyncio.get_running_loop().time()
         if self._closed is None:
             self.on_deserted(self)
@@ -81,14 +81,12 @@ class Life(Generic[S]):
         self.deserted()
 
     def break_cycles(self) -> None:
-        """It has ended, and goes with the last one that refers to it: no garbage collection has to
-        find it.
-        """
+        """Breaks reference cycles, so that this is freed without a garbage collection."""
         self.on_deserted = nobody_cares
         self.producers.topic_ended()
         self.subscriptions.clear()
 
     def retire(self, reason: str) -> None:
-        """Nobody uses it, and from now on nobody can: who comes is told to try again."""
+        """It is unused, and from now on cannot be used: clients are told to retry."""
         self._closed = reason
         self.producers.disconnect_all(self._unloading())

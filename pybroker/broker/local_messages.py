@@ -28,10 +28,10 @@ class LocalMessage:
 
 @dataclass(slots=True)
 class LocalBatch:
-    """The messages for one topic, and what became of each: where it is, or why it is nowhere."""
+    """The messages for one topic, and the outcome of each: its position or an error."""
 
     topic: TopicName
     messages: list[LocalMessage] = field(default_factory=list)
     outcomes: list[Position | PulsarError] = field(default_factory=list)
-    refusal: PulsarError | None = None  # of its producer: nothing of it was sent
+    refusal: PulsarError | None = None  # the producer was refused: nothing was sent
     schema_version: bytes = b""

@@ -1,6 +1,6 @@
 """What was granted to whom: a record for each namespace, under Apache Pulsar's names.
 
-A change is durable, and holds for whoever asks next, when it returns.
+A change is durable and effective when it returns.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Permissions:
         self._known_admins: dict[str, tuple[Versioned, frozenset[str]]] = {}
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """`changed` is called whenever somebody may have lost, or got, a permission."""
+        """`changed` is called whenever a permission may have been granted or revoked."""
         for prefix in (PERMISSIONS, _NAMESPACES, _TENANTS):
             self._metadata.watch(prefix, lambda _: changed())
 
@@ -59,7 +59,7 @@ class Permissions:
     def tenant_admins(self, tenant: str) -> Collection[str]:
         stored = self._metadata.get(_TENANTS + tenant)
         if stored is None:
-            return ()  # of names that clients make up nothing is kept
+            return ()  # do not cache names that clients make up
         known = self._known_admins.get(tenant)
         if known is None or known[0] != stored:
             if len(self._known_admins) >= _KNOWN:
@@ -104,13 +104,13 @@ class Permissions:
             await self._change(namespace, partial(_set_on_topics, wanted=its))
 
     async def forget_topic(self, topic: TopicName) -> None:
-        """Also what was granted on its partitions alone."""
+        """Also removes grants on single partitions."""
         granted, whole = self.grants(topic.namespace_name).topics, str(topic)
-        # There may be many, and each topic that goes asks: few are worth parsing.
+        # Runs for each deleted topic: avoid parsing records that do not mention it.
         for name in map(TopicName.parse, [name for name in granted if name.startswith(whole)]):
             if topic in (name, name.partitioned_name):
                 key = _TOPICS, str(name)
-                with suppress(NotFound, Conflict):  # the namespace goes, with all that it has
+                with suppress(NotFound, Conflict):  # the namespace is being deleted with its grants
                     await self._change(topic.namespace_name, partial(_set, path=key, value=None))
 
     async def set_subscription_roles(
@@ -141,16 +141,17 @@ class Permissions:
             try:
                 await self._metadata.put(PERMISSIONS + namespace, value, version)
             except BadVersion as error:
-                raise Conflict(f"{namespace} was deleted meanwhile: {error}") from error
+                raise Conflict(f"{namespace} was deleted in the meantime: {error}") from error
             if not self._tenants.has_namespace(namespace):
-                await self._metadata.delete(PERMISSIONS + namespace)  # nobody is to inherit it
+                # A later namespace must not inherit it.
+                await self._metadata.delete(PERMISSIONS + namespace)
                 self._tenants.check_namespace(namespace)
 
 
 def check_role(role: str) -> str:
     """Raises NamingError."""
     if not role.strip() or len(role) > MAX_ROLE_CHARS:
-        raise NamingError(f"A role has a name of at most {MAX_ROLE_CHARS} characters")
+        raise NamingError(f"A role's name may have at most {MAX_ROLE_CHARS} characters")
     return role
 
 
@@ -180,7 +181,7 @@ def _check_size(namespace: str, value: bytes, most: int) -> None:
     if len(value) > most:
         raise Conflict(
             f"The permissions of {namespace} would take {len(value)} bytes; at most {MAX_BYTES} "
-            "are kept: revoke some, or grant them on the namespace"
+            "are allowed: revoke some, or grant them on the namespace"
         )
 
 
@@ -200,7 +201,7 @@ def _set_on_topics(record: dict[str, Any], wanted: Iterable[OnTopic]) -> None:
 
 
 def _set(record: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """None removes; what is left empty by that goes too."""
+    """None removes; emptied containers are removed too."""
     first, *rest = path
     if rest:
         inner = record.get(first, {})

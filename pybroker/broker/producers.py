@@ -1,8 +1,8 @@
-"""The producers of one topic: who may write, under which access mode, and who waits.
+"""The producers of one topic: connected and waiting ones, and their access modes.
 
 Access modes: any number of Shared producers, or one exclusive one. A producer that asked for
-WaitForExclusive queues; one with ExclusiveWithFencing drives all others out. The topic epoch counts
-exclusive owners; a producer that comes back with an older epoch was fenced.
+WaitForExclusive queues; one with ExclusiveWithFencing fences all others. The topic epoch counts
+exclusive owners; a producer that reconnects with an older epoch was fenced.
 """
 
 import logging
@@ -31,7 +31,7 @@ class AccessMode(IntEnum):
 
 
 class ProducerState(Enum):
-    """In the order in which a producer goes through them; the values complete a sentence."""
+    """In the order of a producer's life; the values complete a sentence."""
 
     WAITING = "waits for exclusive access"
     WRITING = "may write"
@@ -42,11 +42,11 @@ class ProducerOwner(Protocol):
     """The connection a producer lives on."""
 
     def close_producer(self, producer: "Producer", reason: str) -> None:
-        """The broker has let go of it; the client may come again."""
+        """The broker has closed it; the client may reconnect."""
         ...
 
 
-# What a waiting producer is told in the end, once: None when it may write, else why it never will.
+# Called once for a waiting producer: None when it may write, else why it never will.
 Granted = Callable[[PulsarError | None], None]
 
 
@@ -63,7 +63,7 @@ class Producer:
     session_epoch: int = 0  # of its transactional id; 0: it has none
     address: str = ""
     client_version: str = ""
-    supports_partial: bool = False  # its client knows of producers for some partitions
+    supports_partial: bool = False  # its client supports producers for some partitions only
     properties: Mapping[str, str] = field(default_factory=dict)
     connected_since_ms: int = 0
     state: ProducerState = ProducerState.WAITING
@@ -78,11 +78,11 @@ class Producer:
 
 
 async def _too_late(epoch: int) -> None:
-    raise ServiceNotReady("The topic is not there any more: look it up again")
+    raise ServiceNotReady("The topic is no longer loaded: look it up again")
 
 
 class Producers:
-    """`store_epoch` makes a new topic epoch durable before its owner hears of it."""
+    """`store_epoch` makes a new topic epoch durable before its owner is told."""
 
     __slots__ = (
         "_closed",
@@ -127,7 +127,7 @@ class Producers:
             return True
         self._refuse_older_epoch(producer)
         if producer.access_mode is AccessMode.EXCLUSIVE_WITH_FENCING:
-            self._fence_all("a newer exclusive producer took the topic over")
+            self._fence_all("a newer exclusive producer took over the topic")
         elif self._connected:
             if producer.access_mode is AccessMode.EXCLUSIVE:
                 raise ProducerFenced(f"{self._topic} already has a producer")
@@ -137,7 +137,7 @@ class Producers:
         try:
             owns = await self._own(producer)
         except Exception:
-            await self.let_next_in()  # who came meanwhile has waited for this one
+            await self.let_next_in()  # producers that arrived meanwhile have waited for this one
             raise
         if not owns:
             self._check_open()
@@ -150,38 +150,39 @@ class Producers:
         await self.let_next_in()
 
     async def let_next_in(self) -> None:
-        """If nobody is there: the first of those who wait that can get in. The others are told."""
+        """If there is no producer, admits the first waiting one that can be; refuses the others."""
         while self._waiting and not self._connected:
             successor = self._waiting.pop(0)
             try:
                 if await self._own(successor):
                     self._tell(successor, None)
             except Exception as error:
-                log.warning("%s: %s does not get in: %s", self._topic, successor.name, error)
+                log.warning("%s: producer %s rejected: %s", self._topic, successor.name, error)
 
     def disconnect_all(self, reason: PulsarError) -> None:
-        """Nobody comes in any more: who tries hears the reason."""
+        """Admit no producer any more: refuse them with the reason."""
         self._closed = reason
         self.let_go(reason)
 
     def let_go(self, reason: PulsarError) -> None:
-        """Those who wait hear the reason as the answer to their question."""
+        """Waiting producers get the reason as the answer to their request."""
         for producer in self.everybody():
             self._forget(producer)
             if not self._tell(producer, reason):
                 producer.owner.close_producer(producer, str(reason))
 
     def topic_ended(self) -> None:
-        """For good: nothing here refers back to it."""
+        """Final: drops all references back to the topic."""
         self.on_deserted = nobody_cares
         self._store_epoch = _too_late
 
     def _check_open(self) -> None:
         if self._closed is not None:
-            raise type(self._closed)(*self._closed.args)  # where it is raised stays with it
+            # A new instance: the traceback stays attached to it.
+            raise type(self._closed)(*self._closed.args)
 
     def everybody(self) -> list[Producer]:
-        """Also those who wait."""
+        """Including waiting ones."""
         return [*self._connected.values(), *self._waiting]
 
     def _forget(self, producer: Producer) -> None:
@@ -201,7 +202,7 @@ class Producers:
         self._connected[producer.name] = producer
 
     async def _own(self, producer: Producer) -> bool:
-        """False if it was driven out, or left, before its epoch was durable."""
+        """False if it was fenced, or left, before its epoch was durable."""
         self._connected[producer.name] = producer
         self.epoch = 0 if self.epoch is None else self.epoch + 1
         producer.topic_epoch = self.epoch
@@ -216,7 +217,7 @@ class Producers:
         return True
 
     def _replace_older(self, producer: Producer) -> None:
-        """A client that reconnects may be faster than the news that its old connection is dead."""
+        """A client may reconnect before the broker notices that its old connection is dead."""
         older = self._named(producer.name)
         if older is None:
             return
@@ -246,7 +247,7 @@ class Producers:
         self._drop(producer, ProducerFenced(f"{self._topic}: {reason}"))
 
     def send_away(self, producer: Producer, reason: PulsarError) -> None:
-        """It may not stay."""
+        """Removes a producer that may not stay."""
         self._drop(producer, reason)
 
     def _drop(self, producer: Producer, error: PulsarError) -> None:
@@ -256,7 +257,9 @@ class Producers:
             producer.owner.close_producer(producer, str(error))
 
     def _tell(self, producer: Producer, error: PulsarError | None) -> bool:
-        """Whether it waited. To its client it was a question so far, and no producer to close."""
+        """Whether it was waiting. For its client it is a pending request, not a producer to
+        close.
+        """
         granted, producer.granted = producer.granted, None
         if granted is not None:
             granted(error)

@@ -1,7 +1,9 @@
-"""Where to read from to get every message published at or after a time: binary search by entry.
+"""Finds where to read from to get every message published at or after a time: binary search.
 
-Publish times are the producers' and need not grow from entry to entry; like every search by time,
-this one is only as exact as they are. Damaged entries tell nothing, as markers do.
+Publish times are set by producers and need not grow from entry to entry; like every search by time,
+this one is only as exact as they are. But the maximum age of messages that a commit in commit order
+put after younger ones is known, so none of these is skipped. Damaged entries, like markers, have no
+time.
 """
 
 import asyncio
@@ -15,15 +17,17 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.base.runtime import Pace
+from pybroker.transaction.buffer.commit_order.lag import lag_ms
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 _READS_A_TURN: Final = 200
 _READ_ENTRIES: Final = 250  # parsed in one go: two milliseconds
 _READ_BYTES: Final = 1024 * 1024
+_LOOKED_THROUGH: Final = 20_000  # entries: beyond that a seek returns older ones instead of waiting
 
 
 def _told(run: EntryRun) -> int | None:
-    """None where nobody knows: a marker has the broker's time, which tells nothing of messages."""
+    """None if unknown: a marker has the broker's time, which is not that of messages."""
     return published_at(run.entries[0]) if run.message_counts[0] else None
 
 
@@ -33,8 +37,8 @@ async def first_published_at(
     after: Position = EARLIEST,
     told: Callable[[EntryRun], int | None] = _told,
 ) -> Position:
-    """The first entry behind `after` that was published at `timestamp_ms` or later; if there is
-    none, the next one. `told`: what the first entry of a run tells of its time.
+    """The first entry after `after` that was published at `timestamp_ms` or later; if there is
+    none, the next one. `told` returns the time of a run's first entry.
     """
     infos, last = ledger.ledgers(), ledger.last_confirmed
     stops = list(accumulate(info.entries for info in infos))
@@ -49,7 +53,7 @@ async def first_published_at(
         """Whether the first entry from `index` on that tells was published before; where it is."""
         at = index
         while at < high:
-            await pace.step()  # what is in memory comes at once
+            await pace.step()  # reads from memory do not yield
             position = position_of(at)
             try:
                 run = await ledger.read(position, position, 1, 1)
@@ -69,16 +73,33 @@ async def first_published_at(
             low = at + 1
         else:
             high = middle
-    # What has come meanwhile was not looked at, and is not passed over.
+    # Entries that arrived meanwhile were not checked, and must not be skipped.
     return ledger.next_position(last) if low == stops[-1] else position_of(low)
 
 
+async def first_to_read(ledger: ManagedLedger, timestamp_ms: int) -> Position:
+    """As `first_published_at`, where old entries may follow young ones, too: searches for a time
+    certainly before all young ones, then reads on from there.
+    """
+    lag = lag_ms(ledger)
+    found = await first_published_at(ledger, timestamp_ms - lag)
+    if not lag:
+        return found
+    end = ledger.last_confirmed
+    before = await last_published_before(ledger, timestamp_ms, found.before, end, _LOOKED_THROUGH)
+    return max(found, ledger.next_position(before))
+
+
 async def last_published_before(
-    ledger: ManagedLedger, timestamp_ms: int, after: Position, up_to: Position
+    ledger: ManagedLedger,
+    timestamp_ms: int,
+    after: Position,
+    up_to: Position,
+    most: int = 1 << 62,
 ) -> Position:
     """The last entry up to there before the first one behind `after` that was published at
-    `timestamp_ms` or later. It reads all of them: for logs in which old ones come behind young
-    ones, as with transactions in commit order.
+    `timestamp_ms` or later. It reads all of them, or about `most`: for logs in which old ones come
+    behind young ones, as with transactions in commit order.
     """
     position = after.after
     while run := await ledger.read_whole(position, up_to, _READ_ENTRIES, _READ_BYTES):
@@ -87,12 +108,15 @@ async def last_published_before(
             if count and (published_at(entry) or 0) >= timestamp_ms:
                 return ledger.previous_position(position)
             position = position.after
+        most -= len(run.entries)
+        if most <= 0:
+            return position.before
         await asyncio.sleep(0)
     return up_to
 
 
 def published_at(entry: bytes) -> int | None:
-    """None where the entry does not tell."""
+    """None if the entry has no time."""
     try:
         return parse_metadata(entry).publish_time
     except BadEntry:

@@ -1,4 +1,4 @@
-"""What a topic takes from its producers, and what of it is still on its way to the disk."""
+"""Messages from producers, and those not yet durable."""
 
 import asyncio
 from collections.abc import Callable
@@ -41,8 +41,8 @@ class OnTheWay:
             self._all_there = None
 
     async def settled(self) -> bool:
-        """Whether nothing is on its way any more: nobody may be held up for ever by what the
-        storage does not answer.
+        """Whether nothing is in flight any more; waits only for a limited time, in case the storage
+        never answers.
         """
         if self.count and self._all_there is None:
             self._all_there = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Small JSON records by name in the metadata store: what an operator sets and nobody else writes.
+"""Small JSON records by name in the metadata store, written only by operators.
 
 A record holds all that goes with its name, so that no key is joined from two names.
 """
@@ -17,7 +17,7 @@ _NAME: Final = re.compile(r"[-=:.\w]{1,255}", re.ASCII)  # what Apache Pulsar al
 
 
 class Records:
-    """Those below one prefix; `what` is what errors call one."""
+    """The records below one prefix; `what` is their name in errors."""
 
     def __init__(self, metadata: MetadataStore, prefix: str, what: str) -> None:
         self._metadata = metadata
@@ -45,7 +45,7 @@ class Records:
     async def change(
         self, name: str, change: Callable[[dict[str, Any] | None], Mapping[str, Any]]
     ) -> None:
-        """From what there is, if anything, to what will be; each on top of the one before."""
+        """Replaces the record by a function of the current one, in sequence."""
         async with self._changing:
             await self.put(name, change(self.find(name)))
 
@@ -60,5 +60,5 @@ def check_name(name: str, what: str) -> None:
     """Raises InvalidTopicName."""
     if not _NAME.fullmatch(name):
         raise InvalidTopicName(
-            f"{name[:200]!r} is no name for a {what.lower()}: letters, digits and -=:._ only"
+            f"{name[:200]!r} is not a valid {what.lower()} name: use only letters, digits and -=:._"
         )

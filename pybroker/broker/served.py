@@ -1,4 +1,4 @@
-"""What clients produce to and consume from, be it kept or not."""
+"""Topics that clients use, persistent or not."""
 
 from pybroker.base.errors import NotAllowed
 from pybroker.broker.entry_metadata import is_stamped
@@ -17,7 +17,9 @@ def may_be_stamped(topic: ServedTopic) -> bool:
 
 
 def persistent(topic: ServedTopic) -> Topic:
-    """For what only a topic with a log can do. Raises NotAllowed for another."""
+    """For operations that need a log. Raises NotAllowed for a non-persistent topic."""
     if isinstance(topic, NonPersistentTopic):
-        raise NotAllowed(f"{topic.name} is not persistent: it keeps nothing to do this with")
+        raise NotAllowed(
+            f"{topic.name} is not persistent and stores no messages: this operation does not apply"
+        )
     return topic

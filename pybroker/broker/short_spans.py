@@ -1,10 +1,10 @@
-"""What ASK_TOPICS hands over: all between two places of a topic, where that is little.
+"""Short spans for ASK_TOPICS: everything between two positions of a topic, if it is small.
 
-Differs: official clients need a consumer for this. Who reads a little of each of thousands of
-topics spends most of its time on letting consumers in and out. What is handed over is exactly what
-a reader would be sent: decided messages, without markers, aborted ones and broker entry metadata.
-Where anything is unusual (an entry does not read back, the end is no message any more, dispatch has
-a rate, there is much), nothing is handed over, and a reader finds out.
+Differs: official clients need a consumer for this. Reading a little from each of thousands of
+topics would spend most time on opening and closing consumers. The result is exactly what a reader
+would get: decided messages, without markers, aborted ones and broker entry metadata. If anything is
+unusual (a damaged entry, an end that is no longer a message, a dispatch rate, too much data),
+nothing is returned, and a reader must be used.
 """
 
 from dataclasses import dataclass, field
@@ -20,20 +20,20 @@ from pybroker.broker.policies.table import SUBSCRIPTION_DISPATCH_RATE
 from pybroker.broker.served import may_be_stamped
 from pybroker.broker.topic import Topic
 
-MOST_ENTRIES: Final = 256  # of one topic, hidden ones included
-MOST_BYTES: Final = 1024 * 1024  # of one command
+MOST_ENTRIES: Final = 256  # per topic, including hidden ones
+MOST_BYTES: Final = 1024 * 1024  # per command
 
 
 @dataclass(slots=True)
 class HandedOver:
-    """`is_whole`: None: it did not fit into what the topics before had left."""
+    """`is_whole` None: it did not fit into the room left by earlier topics."""
 
     is_whole: bool | None
     entries: list[tuple[Position, bytes]] = field(default_factory=list)
 
 
 class Allowance:
-    """The bytes that one command may hand over."""
+    """The bytes that one command may return."""
 
     def __init__(self, size_bytes: int = 0) -> None:
         self.left = min(size_bytes, MOST_BYTES)
@@ -44,8 +44,8 @@ class Allowance:
         self._is_untouched = False
 
     def too_little(self) -> HandedOver:
-        """For the next topic. If some came before it, it may come first the next time: so none of
-        those behind it comes before it."""
+        """Room for the next topic. If others preceded it, it may come first the next time, so none
+        of the later ones may come before it."""
         if self._is_untouched:
             return HandedOver(False)
         self.left = 0
@@ -55,9 +55,9 @@ class Allowance:
 async def hand_over(
     topic: Topic, after: Position, to: Position, allowance: Allowance
 ) -> HandedOver:
-    """What a reader that begins behind `after` is sent up to the message at `to`.
+    """What a reader beginning after `after` would get up to the message at `to`.
 
-    Raises NotAllowed where nobody may read the topic by a reader.
+    Raises NotAllowed if readers are not allowed on the topic.
     """
     check_type(topic, SubscriptionType.EXCLUSIVE)
     if allowance.left <= 0:
@@ -75,7 +75,7 @@ async def hand_over(
         try:
             run = await _next_run(topic, reached.after, to, allowance.left - size_bytes)
         except DamagedEntries:
-            return HandedOver(False)  # its reader is told, with the place
+            return HandedOver(False)  # a reader will report it, with the position
         if run is None:
             return HandedOver(False)
         reached = Position(run.ledger_id, run.first_entry_id + len(run.entries) - 1)

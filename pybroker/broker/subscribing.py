@@ -1,7 +1,6 @@
-"""How the subscriptions of one topic come and go: one at a time, whoever asks for it.
+"""Creating and deleting the subscriptions of one topic: one at a time.
 
-Two that subscribe at once get the same subscription; who subscribes while it is being deleted gets
-a new one.
+Concurrent subscribe requests get the same subscription; a request during a deletion gets a new one.
 """
 
 import asyncio
@@ -34,17 +33,17 @@ class OpenTopic(SubscribedTopic, Limited, Protocol):
 
 
 class Subscribing:
-    """It knows no topic, or they would refer to each other: each call says which one it is."""
+    """Holds no reference to its topic, to avoid a cycle: each call passes the topic."""
 
     __slots__ = ("_turn", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting = 0  # for their turn, or having it
-        self._turn: asyncio.Lock | None = None  # none while nobody is there
+        self._waiting = 0  # callers waiting for the lock or holding it
+        self._turn: asyncio.Lock | None = None  # None while unused
 
     @property
     def busy(self) -> bool:
-        """Somebody is at it."""
+        """Whether a call is in progress."""
         return self._waiting > 0
 
     @asynccontextmanager
@@ -78,12 +77,12 @@ class Subscribing:
             check_subscription_name(name)
             if not create:
                 raise SubscriptionNotFound(
-                    f"Subscription {name} of {topic.name} does not exist and may not be created"
+                    f"Subscription {name} of {topic.name} does not exist and auto-creation is off"
                 )
             check_subscriptions(topic)
             await _free(topic, name)
             cursor = await topic.ledger.open_cursor(name, start, properties)
-            topic.check_open()  # it may have been closed meanwhile
+            topic.check_open()  # it may have been closed in the meantime
             audit.done(audit.CREATE_SUBSCRIPTION, f"subscription {name} of {topic.name}")
             return await _opened(topic, cursor)
 
@@ -126,13 +125,13 @@ def _existing(topic: OpenTopic, name: str, durable: bool) -> Subscription | None
     existing = topic.subscriptions.get(name)
     if existing is not None and existing.durable is not durable:
         kind = "a durable subscription" if existing.durable else "a reader"
-        raise NotAllowed(f"{name} of {topic.name} is {kind} already; choose another name")
+        raise NotAllowed(f"{name} of {topic.name} is already {kind}; choose another name")
     return existing
 
 
 async def _free(topic: OpenTopic, name: str) -> None:
-    """The last subscription of that name is gone, and what is left of it goes first: a deletion
-    that is not finished would take the next one along, and a reader's cursor is about to go.
+    """Removes what is left of the previous subscription of that name: an unfinished deletion would
+    take the new one along, and a reader's cursor may be about to go.
     """
     await topic.deletions.subscription_settled(topic.name, name)
     ledger = topic.ledger

@@ -1,10 +1,11 @@
-"""A subscription: a cursor, its consumers, and the dispatcher that its type asks for.
+"""A subscription: a cursor, its consumers, and the dispatcher of its type.
 
     readable: notify → dispatcher → consumers, as far as permits and sockets allow
-    acknowledged: cursor, then the dispatcher's account of who holds what
-The dispatcher lives as long as there are consumers; the next one starts behind the mark-delete
-position. `notify` is called for whatever may let dispatch go on; one dispatch a tick follows.
-Pending acknowledgements (of open transactions) are replayed before the first consumer is served.
+    acknowledged: cursor, then the dispatcher's account of unacknowledged messages
+The dispatcher lives as long as there are consumers; the next one starts after the mark-delete
+position. `notify` is called whenever dispatch may be able to continue; one dispatch per tick
+follows. Pending acknowledgements (of open transactions) are replayed before the first consumer is
+served.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ from pybroker.transaction.pending_acks.pending_ack import PendingAck, PendingAck
 from pybroker.transaction.pending_acks.store import Held
 from pybroker.transaction.txn_status import TxnAction
 
-READER_RETURN_S: Final = 60.0  # for a reader to come again after its seek
+READER_RETURN_S: Final = 60.0  # for a reader to reconnect after its seek
 
 
 class Subscription:
@@ -69,18 +70,18 @@ class Subscription:
         self.consumers: list[Consumer] = []
         self._topic = topic
         self.isolation = kept_in(cursor.properties)
-        means = (topic, cursor, self.notify, self._found_damage)
+        means = (topic, cursor, notify := self.notify, self._found_damage)
         reader = self.reader = reader_of(self.isolation, *means, self._settled)
         self._dispatcher: Dispatcher | None = None
         self._redelivery_counts = NO_REDELIVERIES
-        self._transactional = TransactionalAcks(topic, cursor, reader, self._restore, self.notify)
+        self._transactional = TransactionalAcks(topic, cursor, reader, self._restore, notify)
         self._notified = False
         self._last_message_is_there = topic.ended
         self.times = LastTimes()
         self.pace: DispatchPace | None = None
         self._closed: str | None = None
-        self._damage: DamagedEntries | None = None  # what its consumers could not get past
-        self._return: asyncio.TimerHandle | None = None  # until when a reader has to come again
+        self._damage: DamagedEntries | None = None  # damage that its consumers could not get past
+        self._return: asyncio.TimerHandle | None = None  # the deadline for a reader to reconnect
 
     @classmethod
     async def open(cls, topic: SubscribedTopic, cursor: ManagedCursor) -> "Subscription":
@@ -108,8 +109,8 @@ class Subscription:
         self.notify()
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Idempotent. What it has not acknowledged goes to the others; a reader's subscription
-        goes with its last consumer, and with the only one that was not let in.
+        """Idempotent. Its unacknowledged messages go to the others; a reader's subscription goes
+        away with its last consumer, and with an only one that was not admitted.
         """
         if consumer in self.consumers:
             self._remove(consumer)
@@ -118,7 +119,7 @@ class Subscription:
     def _end_deserted_reader(self) -> None:
         if self.durable or self.consumers or self._closed is not None:
             return
-        self._closed = "its last consumer has gone"
+        self._closed = "its last consumer has left"
         self._topic.forget_subscription(self.name)
         self._topic.tasks.start(self.delete(), f"end of reader {self.name}")
 
@@ -143,7 +144,7 @@ class Subscription:
         check_consumers(self._topic, self)
 
     def _found_damage(self, damage: DamagedEntries) -> None:
-        """Nobody gets further than this before the subscription is moved."""
+        """The position that consumers cannot get past until the subscription is moved."""
         self._damage = damage
         self.disconnect_consumers(str(damage))
 
@@ -153,7 +154,7 @@ class Subscription:
             counts = NO_REDELIVERIES
         elif counts is NO_REDELIVERIES:
             counts = RedeliveryCounts(self.cursor.is_deleted)
-        if not kind.single_active:  # nobody acknowledges cumulatively
+        if not kind.single_active:  # there are no cumulative acknowledgements
             self.reader.passed_over = None
         self._redelivery_counts, limits = counts, topic.policies.made(unacked_limits)
         means = (self.reader, counts, limits, topic.delays, self.notify)
@@ -168,7 +169,7 @@ class Subscription:
             consumer.sink.close_consumer(consumer, reason)
 
     def follow_policies(self) -> None:
-        """They have changed."""
+        """The consumers have changed."""
         if isinstance(self._dispatcher, SharedDispatcher):
             self._dispatcher.set_limits(self._topic.policies.made(unacked_limits))
         self.pace = pace_of(self.pace, self._topic, self)
@@ -177,12 +178,12 @@ class Subscription:
     # -- dispatch
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """More messages may be sent to the consumer; 0 changes nothing."""
+        """Adds permits to the consumer; 0 changes nothing."""
         consumer.add_permits(permits)
         self.notify()
 
     def notify(self) -> None:
-        """Something may be readable, or somebody able to take it: dispatch in this tick."""
+        """Something may be readable or a consumer ready: dispatch in this tick."""
         if not self._notified and self.consumers:
             self._notified = True
             asyncio.get_running_loop().call_soon(self._dispatch)
@@ -195,7 +196,7 @@ class Subscription:
             self._tell_of_the_end()
 
     def topic_ended(self) -> None:
-        """It takes no more messages: consumers hear of that when everything is acknowledged."""
+        """The topic was terminated: consumers are told once everything is acknowledged."""
         self._last_message_is_there = True
         self.notify()
 
@@ -216,14 +217,14 @@ class Subscription:
 
     @property
     def redelivers_by_id(self) -> bool:
-        """Not on Exclusive and Failover: there everything goes out again, whatever was named."""
+        """Not for Exclusive and Failover, which redeliver everything whatever was named."""
         return self.kind is not None and not self.kind.single_active
 
     # -- acknowledgements
 
     def acknowledge(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
-        """Whole entries, each by itself; what an open transaction acknowledged is left alone, and
-        what was left out because of one that was open when they were delivered.
+        """Acknowledges whole entries individually; skips what an open transaction acknowledged, and
+        what was withheld because of a transaction open at delivery.
         """
         if consumer.left_out:
             positions, parts = consumer.left_out.divide(positions)
@@ -243,9 +244,9 @@ class Subscription:
     def acknowledge_indexes(
         self, consumer: Consumer, position: Position, still_unacked: int, batch_size: int
     ) -> None:
-        """A part of a batch: the indexes that are not set in `still_unacked`.
+        """Acknowledges a part of a batch: the indexes not set in `still_unacked`.
 
-        `batch_size` is what the entry holds, whatever a client says of it.
+        `batch_size` is the entry's actual size, whatever the client says.
         """
         still_unacked |= consumer.left_out.of(position)
         unacked = self._transactional.still_unacked(position, still_unacked)
@@ -259,7 +260,7 @@ class Subscription:
             self.notify()
 
     def _recount(self, consumer: Consumer, position: Position, batch_size: int) -> None:
-        """What is still unacknowledged of this batch."""
+        """The unacknowledged part of this batch."""
         if (dispatcher := self._dispatcher) is not None:
             reader = self.reader
             bits = reader.unacked_bits(position, batch_size) if reader.wants(position) else 0
@@ -274,7 +275,7 @@ class Subscription:
     ) -> None:
         """Everything up to `position`. Raises NotAllowed on Shared and Key_Shared."""
         self._check_cumulative()
-        if position > (limit := self.reader.limit):  # nobody was given what is there
+        if position > (limit := self.reader.limit):  # messages there were not delivered
             position, still_unacked = limit, None
         given = self._given(consumer, None if still_unacked else position)
         self._transactional.acknowledge_up_to(position, still_unacked, batch_size, given)
@@ -310,11 +311,11 @@ class Subscription:
     def _check_transactional(self, acks: Sequence[PendingAck], cumulative: bool) -> None:
         self.check_open()
         if not self.durable:
-            raise NotAllowed(f"{self} is a reader's: it takes no acknowledgement in a transaction")
+            raise NotAllowed(f"{self} is a reader's: it accepts no transactional acknowledgement")
         if cumulative:
             self._check_cumulative()
             if len(acks) != 1:
-                raise NotAllowed("A cumulative acknowledgement in a transaction takes one message")
+                raise NotAllowed("A transactional cumulative acknowledgement must name one message")
 
     async def _open_and_acknowledge(
         self, consumer: Consumer, txn_id: TxnId, acks: Sequence[PendingAck], cumulative: bool
@@ -339,7 +340,7 @@ class Subscription:
         return pending.acknowledge(txn_id, acks, partial(self._withhold, consumer, acks))
 
     def _withhold(self, consumer: Consumer, acks: Sequence[PendingAck]) -> None:
-        """The consumer no longer owes these acknowledgements."""
+        """Removes them from the consumer's unacknowledged messages."""
         consumer.left_out.taken(acks)
         if self._dispatcher is not None:
             self._dispatcher.release(consumer, [a.position for a in acks if not a.still_unacked])
@@ -353,7 +354,7 @@ class Subscription:
         return self._transactional.end(txn_id, action, not_later)
 
     def _settled(self, positions: Sequence[tuple[int, int]]) -> None:
-        """These were delivered, and the transaction that wrote them has aborted since."""
+        """These were delivered before the transaction that wrote them was aborted."""
         if self._dispatcher is not None:
             self._dispatcher.release(self.consumers[0], positions)
         self._redelivery_counts.forget(positions)
@@ -361,7 +362,7 @@ class Subscription:
             self.notify()
 
     def _restore(self, restored: Mapping[Position, Held]) -> None:
-        """Of an aborted transaction. What it held cumulatively comes when a client asks for it."""
+        """Redelivers after an abort; what was held cumulatively only when a client asks for it."""
         if self.kind is None or self.kind.single_active:
             self._transactional.restored(restored)
         if self._dispatcher is not None:
@@ -382,7 +383,7 @@ class Subscription:
         is set in `still_unacked`. Consumers have to come again: they are disconnected first, as
         they expect, so that nothing sent before is taken for a later one. Raises ServiceNotReady.
         """
-        pending = await self.replayed()
+        pending = await self._transactional.settled()
         self.check_open()  # the place to go to may have been looked for while it was closed
         self._damage = None
         self.disconnect_consumers("the subscription was moved by a seek")
@@ -423,12 +424,12 @@ class Subscription:
     # -- life
 
     async def close(self, reason: str = "the topic is unloaded") -> None:
-        """Disconnect everybody and make acknowledgements durable."""
+        """Disconnect all consumers and make acknowledgements durable."""
         await self.discard(reason)
         await self.cursor.flush()
 
     async def discard(self, reason: str = "the subscription was deleted") -> None:
-        """Disconnect everybody, and break all cycles: see Life.break_cycles."""
+        """Disconnect all consumers and break all cycles: see Life.break_cycles."""
         self._closed = reason
         self.disconnect_consumers(reason)
         await self._transactional.close()
@@ -438,20 +439,20 @@ class Subscription:
             self._return.cancel()
 
     async def delete(self) -> None:
-        """A reader's, with its cursor."""
+        """Deletes a reader's subscription with its cursor."""
         await self.discard()
         await self._transactional.delete()
-        if self._topic.ledger.cursors.get(self.name) is self.cursor:  # not a later one's
+        if self._topic.ledger.cursors.get(self.name) is self.cursor:  # not a newer one's
             await self._topic.ledger.delete_cursor(self.name)
 
-    # -- what the admin API tells
+    # -- for the admin API
 
     def __str__(self) -> str:
         return f"Subscription {self.name} of {self._topic.name}"
 
     @property
     def active_consumer(self) -> Consumer | None:
-        """The one that is served, on Exclusive and Failover."""
+        """The active consumer, for Exclusive and Failover."""
         dispatcher = self._dispatcher
         return dispatcher.active if isinstance(dispatcher, SingleActiveDispatcher) else None
 

@@ -1,6 +1,6 @@
-"""What is said of a subscription: properties, and whether it would be replicated.
+"""A subscription's properties, and whether it would be replicated.
 
-Both are the cursor's; nothing is replicated here, but who asks is told what was set.
+Both are stored with the cursor; nothing is replicated here, but the setting is shown.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ async def replace(cursor: ManagedCursor, properties: Mapping[str, str]) -> None:
 
 
 async def replicate(cursor: ManagedCursor) -> None:
-    """As a consumer asks for it, each time that it comes. Durable when it returns."""
+    """Set by each subscribing consumer. Durable when it returns."""
     if not is_replicated(cursor):
         await set_replicated(cursor, True)
 

@@ -1,7 +1,7 @@
 """Tenants, namespaces and partitioned topics: small records by name.
 
 They live in the metadata store as JSON; a namespace's holds its policies, see policies/.
-`public/default` and `pulsar/system` are always there, as in a standalone Apache Pulsar.
+`public/default` and `pulsar/system` always exist, as in a standalone Apache Pulsar.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _BUILT_IN: Final = ("public/default", "pulsar/system")
 
 
 class Conflict(PulsarError):
-    """The thing to be created is there already, or the thing to be deleted is still in use."""
+    """The object to create already exists, or the object to delete is still in use."""
 
     code = 22
     http_status = 409
@@ -37,13 +37,13 @@ class InUse(Conflict):
 
 
 class ImpossiblePartitions(NotAllowed):
-    """No topic has so many, or so few."""
+    """The number of partitions is out of range."""
 
     http_status = 406
 
 
 class ImpossibleGrowth(NotAllowed):
-    """This topic cannot get so many."""
+    """The topic cannot grow to this number."""
 
     http_status = 422
 
@@ -62,7 +62,7 @@ class Tenants:
         self._metadata = metadata
         self._config = config
         self._writing = asyncio.Lock()
-        self._going: list[str] = []  # namespaces, as often as somebody deletes them
+        self._going: list[str] = []  # namespaces, once per deletion in progress
 
     # -- tenants
 
@@ -135,7 +135,7 @@ class Tenants:
 
     @contextmanager
     def going(self, namespace: str) -> Iterator[None]:
-        """It is being deleted: a topic that came now would outlive it."""
+        """Marks it as being deleted: a new topic would outlive it."""
         self._going.append(namespace)
         try:
             yield
@@ -158,7 +158,7 @@ class Tenants:
             raise NotAllowed(f"Namespace {namespace} is built in and cannot be deleted")
 
     async def delete_namespace(self, namespace: str) -> None:
-        """The caller has seen to it that no topic is left."""
+        """The caller must have deleted all topics."""
         self.check_deletable(namespace)
         # They are queued at once, in this order.
         await asyncio.gather(
@@ -177,13 +177,13 @@ class Tenants:
         return stored
 
     def partitioned_properties(self, name: TopicName) -> dict[str, str]:
-        """What its creator says of a partitioned topic."""
+        """The properties of a partitioned topic."""
         return dict(self._get(partitions_key(name)).get("properties", {}))
 
     async def set_partitions(
         self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Without `properties` those stay that are there."""
+        """Without `properties` the existing ones stay."""
         most = self._config.max_num_partitions_per_partitioned_topic
         if not 1 <= partitions <= most:
             raise ImpossiblePartitions(
@@ -212,8 +212,8 @@ class Tenants:
 
 
 def _check_name(name: str, parts: int) -> None:
-    """Raises InvalidTopicName for what could not be the beginning of a topic's name."""
+    """Raises InvalidTopicName if a topic's name could not begin like this."""
     if name.count("/") != parts - 1:
-        kind = "a tenant" if parts == 1 else "tenant/namespace"
-        raise InvalidTopicName(f"{name[:200]!r} is not the name of {kind}")
+        kind = "a tenant name" if parts == 1 else "of the form tenant/namespace"
+        raise InvalidTopicName(f"{name[:200]!r} is not {kind}")
     TopicName.parse(f"persistent://{name}{'/check' * (3 - parts)}")

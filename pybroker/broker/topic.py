@@ -8,7 +8,7 @@ Everything here runs on the event loop; the ledger calls back when entries are d
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import Final
 
@@ -44,6 +44,7 @@ from pybroker.broker.publishing import LAST_WRITES_S, OnTheWay, Published, Publi
 from pybroker.broker.subscribing import Subscribing
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic_services import TopicServices
+from pybroker.broker.write_counts import WriteCounts
 from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
 from pybroker.transaction.buffer.topic_transactions import TopicTransactions
 from pybroker.transaction.buffer.transactional_entries import with_sent
@@ -91,6 +92,7 @@ class Topic(Life[Subscription]):
         "quota",
         "subscribe_limit",
         "tasks",
+        "writes",
     )
 
     def __init__(
@@ -111,13 +113,14 @@ class Topic(Life[Subscription]):
         self.clock = services.clock
         self.config = services.config
         self.policies = policies  # as they are now: see policies/following
-        self.gate: Gate | None = None  # what it asks of messages, if anything
-        self.quota: Quota | None = None  # and of producers
+        self.gate: Gate | None = None  # checks on messages, if any
+        self.quota: Quota | None = None  # checks on producers, if any
         self.subscribe_limit: SubscribeLimit | None = None
         self.dispatch_throttle: Throttle | None = None
         self.tasks = Tasks(name)
         self.deduplication: Deduplication | None = None
         self.messages_in = self.bytes_in = 0
+        self.writes = WriteCounts(services.measures)
         self.published_at_ms = 0  # the last one since the topic was loaded
         self.chunked = False  # there was a message in chunks since then
         self.committed = self.aborted = 0  # transactions that wrote here, since then
@@ -138,8 +141,8 @@ class Topic(Life[Subscription]):
         services: TopicServices,
         policies: Effective,
     ) -> "Topic":
-        """Load the ledger and recover everything; the topic serves when this returns. Nothing of
-        the ledger goes before `keeps_what_policies_say`, however long this takes.
+        """Load the ledger and recover everything; the topic serves when this returns. Nothing is
+        trimmed before `keeps_what_policies_say`, however long this takes.
         """
         ledger = await services.factory.open(name.ledger_name)
         ledger.kept_from += (_everything,)
@@ -148,13 +151,13 @@ class Topic(Life[Subscription]):
             await stamping(ledger, services.config, services.clock)
             await topic._recover()
         except BaseException:
-            with suppress(ManagedLedgerError):  # nothing of this try hangs on to the next one's
+            with suppress(ManagedLedgerError):  # keep no references from this attempt to the next
                 await ledger.close()
             raise
         return topic
 
     def keeps_what_policies_say(self) -> None:
-        """They are known by now, and so is what has still to be read: the rest may go."""
+        """Policies and needed entries are known now: the rest may be trimmed."""
         ledger = self.ledger
         if _everything in ledger.kept_from:
             ledger.kept_from = tuple(each for each in ledger.kept_from if each is not _everything)
@@ -227,7 +230,7 @@ class Topic(Life[Subscription]):
         return self._no_more_messages() if self.terminated else None
 
     def _no_more_messages(self) -> TopicTerminated:
-        return TopicTerminated(f"{self.name} was terminated; it takes no more messages")
+        return TopicTerminated(f"{self.name} was terminated; it accepts no more messages")
 
     def _notifying(self, published: Published) -> Published:
         self._on_the_way.count += 1
@@ -244,7 +247,7 @@ class Topic(Life[Subscription]):
         return done
 
     def notify(self) -> None:
-        """Entries or the stable position moved: let every subscription look, once this tick."""
+        """Entries or the stable position moved: notify every subscription once this tick."""
         if not self._notified and self._closed is None:
             self._notified = True
             asyncio.get_running_loop().call_soon(self._notify_now)
@@ -283,7 +286,7 @@ class Topic(Life[Subscription]):
 
     @property
     def max_read_position(self) -> Position:
-        """Nothing behind it may be read: an open transaction begins there, or the log ends."""
+        """Nothing after it may be read: an open transaction begins there, or the log ends."""
         return self.buffer.max_read_position
 
     @property
@@ -317,12 +320,12 @@ class Topic(Life[Subscription]):
         return count
 
     def known_message_count(self, position: Position) -> int | None:
-        """As `message_count`; None if that has to be looked up."""
+        """As `message_count`; None if that needs a lookup."""
         return self.ledger.message_count(position)
 
     @property
     def compaction(self) -> Compaction:
-        """Most topics never need one; `compacted` is it if there is."""
+        """Creates it on demand, since most topics need none; `compacted` is it if it exists."""
         self._compaction = self._compaction or Compaction(self)
         return self._compaction
 
@@ -360,7 +363,7 @@ class Topic(Life[Subscription]):
 
     def end_transaction(
         self, txn_id: TxnId, action: TxnAction, low_watermark: int, not_later: bool = False
-    ) -> "asyncio.Future[None] | None":
+    ) -> Awaitable[object] | None:
         """Write the marker; see TopicTransactions.end. Raises ServiceNotReady."""
         self.check_open()
         return self.buffer.end(txn_id, action, low_watermark, not_later)
@@ -386,21 +389,21 @@ class Topic(Life[Subscription]):
 
     @property
     def ended(self) -> bool:
-        """Terminated for good, and no commit may yet put behind the rest what is kept aside."""
+        """Terminated, and no commit can append transactions from the side log any more."""
         return self._terminated and not self.buffer.has_aside
 
     async def terminate(self) -> Position:
-        """Take no more messages; returns the position of the last one, though an open transaction
-        may hold readers back from it, and what is kept aside comes behind it when it commits.
-        Callers that ask meanwhile share the outcome.
+        """Accept no more messages; returns the last one's position, although an open transaction
+        may hold readers back from it, and transactions in the side log are appended on commit.
+        Concurrent callers share the outcome.
         """
         if self._terminating is None:
             self._terminating = shared_task(self._terminate())
         return await asyncio.shield(self._terminating)
 
     async def _terminate(self) -> Position:
-        """Producers are closed when they have heard of what was written, and hear why when they
-        come again: some clients let a producer wait for ever that was only told with a message.
+        """Producers are closed after their receipts, and get the reason when they reconnect: some
+        clients let a producer wait forever if it is only told with a message.
         """
         try:
             if not await self._on_the_way.settled():
@@ -408,7 +411,8 @@ class Topic(Life[Subscription]):
             await self.ledger.set_property(_TERMINATED, "true")
             self._terminated = True
             self.producers.disconnect_all(self._no_more_messages())
-        except Exception as error:  # what came meanwhile was not answered, and has to come again
+        # Messages that came meanwhile were not answered and must be resent.
+        except Exception as error:
             self.producers.let_go(ServiceNotReady(f"{self.name} could not be terminated: {error}"))
             raise
         finally:
@@ -423,42 +427,42 @@ class Topic(Life[Subscription]):
 
     @property
     def idle(self) -> bool:
-        """Nothing says yet how its messages look: no data, and nobody who knows."""
+        """The schema is still open: no data, and no client that determines it."""
         stored = self.ledger.total_size_bytes or self.buffer.aside_bytes
         return self.nobody_knows_its_schema and not stored
 
     @property
     def retention_ms(self) -> int:
-        """How long what is acknowledged stays; -1 for ever."""
+        """The retention time of acknowledged messages; -1 forever."""
         return self.ledger.config.retention.time_ms
 
     @property
     def busy(self) -> bool:
-        """Though nobody is connected: an open transaction has written to it, somebody is about to
-        subscribe, or a message is on its way to the disk.
+        """In use without clients: an open transaction has written to it, a subscribe is in
+        progress, or a message is in flight to the disk.
         """
         return self._on_the_way.count > 0 or self._subscribing.busy or self.buffer.has_open
 
     @contextmanager
     def _told_when_unloaded(self) -> Iterator[None]:
-        """Clients try again when they are told that the topic is being unloaded."""
+        """Clients retry when they are told that the topic is being unloaded."""
         try:
             yield
         except LedgerClosed as error:
             raise ServiceNotReady(f"{self.name} is being unloaded: {error}") from error
 
     async def close(self, reason: str = "closed") -> None:
-        """Disconnect everybody and make what is known durable. Producers are told last what was
-        written, so that they send nothing twice.
+        """Disconnect all clients and make everything durable. Producers first get their last
+        receipts, so that they send nothing twice.
 
-        Raises what could not be written; it is closed then all the same, or a consumer would go on
-        reading here what only the topic's next life knows how to hide.
+        Raises if something could not be written; the topic is closed even then, or a consumer would
+        keep reading here what only the next load of the topic knows how to hide.
         """
         self._closed = reason
         if not await self._on_the_way.settled():
             log.error("%s: messages were not written within %g s", self.name, LAST_WRITES_S)
         self.producers.disconnect_all(self._unloading())
-        async with AsyncExitStack() as steps:  # the last one first, whatever another one raises
+        async with AsyncExitStack() as steps:  # runs in reverse order, even if a step raises
             steps.callback(self.break_cycles)
             steps.push_async_callback(self.ledger.close)
             if self.deduplication is not None:
@@ -471,7 +475,7 @@ class Topic(Life[Subscription]):
                 steps.push_async_callback(subscription.close)
 
     async def discard(self) -> None:
-        """Disconnect everybody and write nothing more: it is being deleted."""
+        """Disconnect all clients and write nothing more: it is being deleted."""
         self.retire("deleted")
         for subscription in list(self.subscriptions.values()):
             await subscription.discard()

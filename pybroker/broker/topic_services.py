@@ -7,6 +7,7 @@ from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.config import BrokerConfig
 from pybroker.base.runtime import Clock
 from pybroker.broker.deletions import Deletions
+from pybroker.broker.topic_measures import TopicMeasures
 from pybroker.transaction.txn_status import TransactionOutcomes
 
 
@@ -20,3 +21,4 @@ class TopicServices:
     outcomes: TransactionOutcomes
     clock: Clock
     config: BrokerConfig
+    measures: TopicMeasures

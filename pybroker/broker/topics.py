@@ -1,8 +1,8 @@
 """All topics of this broker: found by name, loaded at first use, listed, created, deleted.
 
-Concurrent requests for one topic share one load. A topic exists when its managed ledger does, one
-that is not persistent while it is loaded; a partition of a partitioned topic exists with it and
-comes into being at first use.
+Concurrent requests for one topic share one load. A persistent topic exists if its managed ledger
+does, a non-persistent one while it is loaded; a partition exists with its partitioned topic and is
+created on first use.
 """
 
 import asyncio
@@ -41,6 +41,7 @@ from pybroker.broker.tenants import Conflict, ImpossibleGrowth, InUse, Tenants
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_lists.lists import TopicLists
 from pybroker.broker.topic_lists.watches import TopicWatches
+from pybroker.broker.topic_measures import TopicMeasures
 from pybroker.broker.topic_services import TopicServices
 from pybroker.logs import audit
 from pybroker.transaction.buffer.open_contents import OpenContents
@@ -50,7 +51,7 @@ log = logging.getLogger(__name__)
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 _LOOKS_A_TURN: Final = 500  # whether a partition has a subscription
-_CLOSED_AT_ONCE: Final = 64  # in one commit; what was sent to the others is still written
+_CLOSED_AT_ONCE: Final = 64  # per commit; messages sent to the others are still written
 
 
 class Topics:
@@ -72,7 +73,10 @@ class Topics:
         self.lists = TopicLists(factory, metadata, tenants)
         self.watches = TopicWatches(self.lists)
         self._factory = factory
-        self._services = TopicServices(factory, metadata, self.deletions, outcomes, clock, config)
+        self.measures = TopicMeasures(factory.commit_stats)
+        self._services = TopicServices(
+            factory, metadata, self.deletions, outcomes, clock, config, self.measures
+        )
         self.open_contents = OpenContents()
         self._clock = clock
         self._config = config
@@ -82,7 +86,7 @@ class Topics:
         self._room: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._loaded: dict[TopicName, ServedTopic] = {}
         self._loading: dict[TopicName, asyncio.Future[ServedTopic]] = {}
-        # Being unloaded, or made partitioned; who wants one of them waits, and looks again.
+        # Being unloaded or partitioned; requests for them wait and check again.
         self._changing: dict[TopicName, asyncio.Task[None]] = {}
 
     def loaded(self) -> list[Topic]:
@@ -96,7 +100,7 @@ class Topics:
         return [t for t in self._loaded.values() if isinstance(t, NonPersistentTopic)]
 
     def serving(self, name: TopicName) -> Topic | None:
-        """The topic if it is loaded, persistent and not on its way out."""
+        """The topic if it is loaded, persistent and not closing."""
         if name in self._changing or self.deletions.concerns(name):
             return None
         topic = self._loaded.get(name)
@@ -113,7 +117,7 @@ class Topics:
         return 0 <= name.partition < self.tenants.partitions(name.partitioned_name)
 
     async def get(self, name: TopicName | str, create: bool = False) -> Topic | None:
-        """As `served`, for what only a topic with a log can do: raises NotAllowed for another."""
+        """As `served`, for persistent topics only: raises NotAllowed for others."""
         topic = await self.served(name, create)
         return None if topic is None else persistent(topic)
 
@@ -144,8 +148,8 @@ class Topics:
 
     @asynccontextmanager
     async def _room_for(self, name: TopicName, topics: int) -> AsyncIterator[None]:
-        """For so many more in its namespace, made within. Where that has a limit one comes after
-        the other, or several would take the same room. Raises TooManyTopics, NotFound.
+        """Reserves room for more topics in a namespace, created within the block. With a limit, the
+        blocks run in sequence, so two cannot use the same room. Raises TooManyTopics, NotFound.
         """
         namespace = name.namespace_name
         limit = self.policies.of_namespace(namespace)[MAX_TOPICS]
@@ -167,7 +171,7 @@ class Topics:
             self._check_creatable(name)
 
     def check_there(self, name: TopicName) -> None:
-        """It exists, with or without partitions, and is not being deleted. Raises TopicNotFound."""
+        """It exists, partitioned or not, and is not being deleted. Raises TopicNotFound."""
         there = self.exists(name) or self.tenants.partitions(name)
         if not there or self.deletions.concerns(name):
             raise TopicNotFound(f"{name} does not exist")
@@ -183,7 +187,7 @@ class Topics:
                 return
 
     def _start_loading(self, name: TopicName) -> None:
-        """What fails is forgotten, so that the next use tries again."""
+        """A failure is not cached, so the next use tries again."""
         is_new = not self._factory.exists(name.ledger_name)
         loading = self._loading[name] = asyncio.ensure_future(self._load(name))
 
@@ -206,7 +210,7 @@ class Topics:
         """
         topic = await self.served(name, create=self._auto_creation(name))
         if topic is None:
-            raise TopicNotFound(f"{name} does not exist and may not be created by its use")
+            raise TopicNotFound(f"{name} does not exist and topic auto-creation is off")
         return topic
 
     def _auto_creation(self, name: TopicName) -> bool:
@@ -228,8 +232,8 @@ class Topics:
         if name.partition >= partitions:  # -1 is no partition
             raise NoSuchPartition(
                 f"Partition metadata not found for the partitioned topic: {name} would be a "
-                f"partition of {name.partitioned_name}, which has {partitions}: create that as a "
-                "partitioned topic first, or use another name"
+                f"partition of {name.partitioned_name}, which has {partitions}: create it with "
+                "more partitions first, or use another name"
             )
         if name.partition < 0 and self.tenants.partitions(name):
             raise NotAllowed(
@@ -240,7 +244,8 @@ class Topics:
         if not name.persistent:
             return NonPersistentTopic(name, self._clock, self.policies.of(name))
         await self.deletions.subscriptions_settled(name)
-        topic = await Topic.open(name, self._services, self.policies.of(name))
+        opening = Topic.open(name, self._services, self.policies.of(name))
+        topic = await self.measures.of_load(opening)
         topic.buffer.contents.join(self.open_contents, name.namespace_name)
         return topic
 
@@ -261,13 +266,13 @@ class Topics:
         if self.exists(name):
             return 0
         if not auto_create or not self._auto_creation(name):
-            raise TopicNotFound(f"{name} does not exist and may not be created by its use")
+            raise TopicNotFound(f"{name} does not exist and topic auto-creation is off")
         if name.partition >= 0:
-            return 0  # who uses it hears that it cannot be created
+            return 0  # using it then fails because it cannot be created
         creation = self._creation_of(name)
         if creation.get("topicType") != "partitioned":
             return 0
-        with suppress(Conflict):  # who asks at the same time may have made it
+        with suppress(Conflict):  # a concurrent request may have created it
             await self.create_partitioned(name, creation["defaultNumPartitions"])
         return self.tenants.partitions(name)
 
@@ -282,11 +287,11 @@ class Topics:
     async def create_partitioned(
         self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None
     ) -> None:
-        """One record: it is there with all its partitions, or not. Raises Conflict if it exists."""
+        """One record, so all partitions exist or none. Raises Conflict if it exists."""
         _refuse_internal(name)
         self.tenants.check_namespace(name.namespace_name)
         if name.partition >= 0:
-            raise NotAllowed(f"{name} is named as a partition; it cannot have partitions")
+            raise NotAllowed(f"{name} is named like a partition; it cannot have partitions")
         async with self._room_for(name, partitions):
             await self.settled(name)
             self._check_free(name)
@@ -296,12 +301,12 @@ class Topics:
     def _check_free(self, name: TopicName) -> None:
         self.tenants.check_takes_topics(name.namespace_name)
         if self.exists(name) or self.tenants.partitions(name):
-            raise Conflict("This topic already exists", f"choose another name than {name}")
+            raise Conflict("This topic already exists", f"choose a name other than {name}")
 
     async def update_partitions(self, name: TopicName, partitions: int) -> None:
-        """The first partition's subscriptions are on all of them when this returns, those on new
-        ones at their beginning: what is published there before a consumer hears of them is not
-        lost to it. Who asks how many partitions there are waits meanwhile. Repeatable.
+        """When this returns, the first partition's subscriptions are on all partitions, on new ones
+        at the beginning: messages published there before consumers notice them are not lost.
+        Requests for the number of partitions wait meanwhile. Repeatable.
         """
         await self.settled(name)
         now = self.tenants.partitions(name)
@@ -310,7 +315,7 @@ class Topics:
             raise Conflict(f"{name} is not a partitioned topic")
         if not now <= partitions <= most:
             raise ImpossibleGrowth(
-                f"{name} has {now} partitions; they can only become more, up to {most}"
+                f"{name} has {now} partitions; the number can only grow, up to {most}"
             )
         _check_last_partition(name, partitions)
         await self._change(name, self._grow(name, partitions))
@@ -319,7 +324,7 @@ class Topics:
         await self.tenants.set_partitions(name, partitions)
         first = name.partition_at(0)
         if not self._factory.exists(first.ledger_name):
-            return  # nobody has subscribed yet
+            return  # there are no subscriptions yet
         topic = await self.get(first)
         assert topic is not None
         kept = [each for each in topic.subscriptions.values() if each.durable]
@@ -336,7 +341,7 @@ class Topics:
                 await topic.subscription(each.name, EARLIEST, dict(each.cursor.properties), True)
 
     async def change_properties(self, name: TopicName, change: Change) -> None:
-        """Of a partitioned topic. Raises Conflict if it is none."""
+        """For a partitioned topic. Raises Conflict if it is not partitioned."""
         await self.settled(name)
         if not (partitions := self.tenants.partitions(name)):
             raise Conflict(f"{name} is not a partitioned topic")
@@ -355,7 +360,7 @@ class Topics:
     # -- delete and unload
 
     async def delete(self, name: TopicName, force: bool = False) -> None:
-        """Raises TopicNotFound; InUse while it is, and not forced."""
+        """Raises TopicNotFound; InUse if it is in use and `force` is not set."""
         _refuse_internal(name)
         await self.settled(name)
         if not self.exists(name):
@@ -363,14 +368,14 @@ class Topics:
         await self._delete(Doomed(name), force)
 
     async def delete_partitioned(self, name: TopicName, force: bool = False) -> None:
-        """Raises TopicNotFound; Conflict for a plain one; InUse while it is, and not forced."""
+        """Raises TopicNotFound; Conflict for an unpartitioned one; InUse unless forced."""
         await self.settled(name)
         while loading := self._loading_of(self._parts(name)):
             await asyncio.wait(loading)
-            await self.settled(name)  # it may have got more of them meanwhile
+            await self.settled(name)  # it may have grown meanwhile
         partitions = self.tenants.partitions(name)
         if not partitions and self.exists(name):
-            raise Conflict(f"{name} is not a partitioned topic: delete it as the topic that it is")
+            raise Conflict(f"{name} is not a partitioned topic: delete it as a topic")
         if not partitions:
             raise TopicNotFound(f"{name} is not a partitioned topic")
         await self._delete(Doomed(name, partitions), force)
@@ -389,11 +394,11 @@ class Topics:
         name = topic.name
         if name in self._changing or self.deletions.concerns(name):
             return
-        topic.retire("nobody used it, and it is being deleted")
+        topic.retire("it was unused and is being deleted")
         try:
             await self.deletions.delete(Doomed(name), partial(self._vacate, {name}))
         except ManagedLedgerError as error:
-            log.warning("%s could not be deleted, and is unloaded: %s", name, error)
+            log.warning("%s could not be deleted and is unloaded instead: %s", name, error)
             await self.unload(name)
             return
         if self._config.broker_delete_inactive_partitioned_topic_metadata_enabled:
@@ -429,7 +434,7 @@ class Topics:
         return [self._loaded[name] for name in names if name in self._loaded]
 
     async def _loads_of(self, names: Collection[TopicName]) -> None:
-        """Who has asked for one of them gets it before anything else happens to it."""
+        """Requests in progress are served before anything else happens to the topic."""
         if loading := self._loading_of(names):
             await asyncio.wait(loading)
 
@@ -440,7 +445,7 @@ class Topics:
         return self.deletions.concerns(name) or not self.tenants.takes_topics(name.namespace_name)
 
     async def at_rest(self, namespace: str) -> None:
-        """What is being loaded, made partitioned, or unloaded in the namespace is so."""
+        """Waits for loads, partitioning and unloads in the namespace."""
         at_work: list[tuple[TopicName, asyncio.Future[Any]]] = [
             *self._loading.items(),
             *self._changing.items(),
@@ -449,7 +454,7 @@ class Topics:
             await asyncio.wait(found)
 
     async def unload(self, name: TopicName) -> None:
-        """Close it; the next use loads it anew. Clients reconnect by themselves."""
+        """Close it; the next use loads it again. Clients reconnect by themselves."""
         await self.settled(name)
         if name in self._loaded or name in self._loading:
             await self._change(name, self._close(name))
@@ -464,13 +469,13 @@ class Topics:
             self._forget(name)
 
     async def _change(self, name: TopicName, work: Coroutine[Any, Any, None]) -> None:
-        """Do what nobody who wants the topic may overtake."""
+        """Runs work that no request for the topic may overtake."""
         task = self._changing[name] = shared_task(work)
         task.add_done_callback(lambda _: self._changing.pop(name))
         await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Nobody may ask for a topic any more."""
+        """No topics may be requested any more."""
         await self.watches.close()
         await self.following.close()
         await self._inactive.close()
@@ -486,10 +491,10 @@ class Topics:
 
 
 def _check_last_partition(name: TopicName, partitions: int) -> None:
-    """Raises InvalidTopicName where a partition's name would be too long."""
+    """Raises InvalidTopicName if a partition's name would be too long."""
     TopicName.parse(str(name.partition_at(partitions - 1)))
 
 
 def _refuse_internal(name: TopicName) -> None:
     if name.internal:
-        raise NotAllowed(f"{name} is a log of transactions, not a topic; use another name")
+        raise NotAllowed(f"{name} is a transaction log, not a topic; use another name")

@@ -1,11 +1,13 @@
-"""The pending acknowledgements of one subscription, opened when they are first needed.
+"""The pending acknowledgements of one subscription, opened on first use.
 
-That is when the subscription is loaded and has a log of them, else at the first acknowledgement in
-a transaction. Plain acknowledgements pass by here to leave alone what an open transaction holds.
+That is when the subscription is loaded and has a pending-ack log, otherwise at its first
+transactional acknowledgement. Plain acknowledgements check here to skip what an open transaction
+holds.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from managed_ledger.cursor import ManagedCursor
@@ -84,8 +86,15 @@ class TransactionalAcks:
             self._start_opening()
 
     async def existing(self) -> PendingAcks | None:
-        """None if this subscription never saw a transaction. Waits for the replay."""
+        """None if this subscription has taken part in no transaction. Waits for the replay."""
         return await self.open() if self.exist else None
+
+    async def settled(self) -> PendingAcks | None:
+        """As `existing`, and all that has ended is in force: the cursor may be moved back."""
+        pending = await self.existing()
+        if pending is not None:
+            await pending.settled()
+        return pending
 
     async def open(self) -> PendingAcks:
         """All callers share one opening; when it fails, the next caller tries again.
@@ -97,17 +106,17 @@ class TransactionalAcks:
         if self._closed:
             raise self._unloaded()
         opening = self._opening or self._start_opening()
-        await asyncio.wait([opening])  # an unload cancels the opening, and nobody who waits for it
+        await asyncio.wait([opening])  # an unload cancels the opening, but not its waiters
         if opening.cancelled():
             raise self._unloaded()
         try:
             return opening.result()
         finally:
-            del opening  # its failure keeps this frame, which must not keep it
+            del opening  # its failure refers to this frame, which must not refer back
 
     def _unloaded(self) -> ServiceNotReady:
         return ServiceNotReady(
-            f"{self._topic.name} is being unloaded: try again with the pending acknowledgements of "
+            f"{self._topic.name} is being unloaded: retry the transactional acknowledgement on "
             f"subscription {self._cursor.name}"
         )
 
@@ -123,7 +132,7 @@ class TransactionalAcks:
                 topic.factory, topic.name, self._cursor, topic.outcomes, topic.config
             )
         except ManagedLedgerError as error:
-            self.exist = topic.factory.exists(self._log_name)  # or there was no room to make it
+            self.exist = topic.factory.exists(self._log_name)  # or there was no room to create it
             raise PersistenceError(
                 f"The pending acknowledgements of subscription {self._cursor.name}, "
                 f"{self._topic.name}, could not be read; try again: {error}"
@@ -134,7 +143,7 @@ class TransactionalAcks:
             opened.passed_over = self._passed_over
             opened.tell_replayed()
             if (passed := self._reader.passed_over) is not None:
-                # Who had acknowledged that is not known any more, and may come back.
+                # The client that acknowledged is no longer known, and may come back.
                 passed.last_acknowledged.suppose(self._cursor.last_acknowledged)
             self.opened = self._reader.withheld = opened
             return opened
@@ -146,7 +155,7 @@ class TransactionalAcks:
             self._notify()
 
     def end(self, txn_id: TxnId, action: TxnAction, not_later: bool) -> Awaitable[None] | None:
-        """As PendingAcks.end; what is not known yet is read first."""
+        """As PendingAcks.end; loads the log first if necessary."""
         if self.opened is not None:
             return self.opened.end(txn_id, action, not_later)
         if not self.exist:
@@ -193,6 +202,7 @@ class TransactionalAcks:
             return
         passed = reader.passed_over = reader.passed_over or PassedOver()
         after = max(passed.acknowledged_to, cursor.mark_delete_position)
+        given = self._judged(passed, position, still_unacked, given)
         covered = passed.covered_plainly(position, still_unacked, given)
         spared = passed.not_given(after, position, covered)
         if pending is not None:
@@ -210,6 +220,20 @@ class TransactionalAcks:
                 self._acknowledge_late(at, held)
         if passed.is_over and pending is None:
             reader.passed_over = None
+
+    def _judged(
+        self, passed: PassedOver, position: Position, still_unacked: int | None, given: GivenSoFar
+    ) -> GivenSoFar:
+        """A batch of which an abort gave a part back came again with what was unacknowledged of the
+        rest. If its last message is of the rest, it was given twice, and nobody knows which of the
+        two is acknowledged.
+        """
+        held = passed.messages.get(position)
+        if still_unacked or held is None or held.bits == ALL_INDEXES:
+            return given
+        unacked = self._cursor.unacked_indexes(position)
+        last = (held.batch_size if unacked is None else unacked.bit_length()) - 1
+        return given if held.bits >> last & 1 else replace(given, sure=False)
 
     def _acknowledge_late(self, position: Position, late: Held, still_unacked: int = 0) -> None:
         """But for what is `still_unacked` of it, and what another transaction holds by now."""
@@ -232,18 +256,19 @@ class TransactionalAcks:
         passed, cursor, pending = self._reader.passed_over, self._cursor, self._pending
         if passed is None:
             return {}
+        given = self._judged(passed, ack.position, ack.still_unacked, given)
         covered = passed.covered(ack.position, ack.still_unacked, given)
         if passed.is_unclear(ack.position, given, covered):
             raise TransactionConflict(
-                f"Messages up to {ack.position} were delivered again meanwhile, some for the first "
-                "time: abort, ask for redelivery, and acknowledge what comes then"
+                f"Messages up to {ack.position} were redelivered in the meantime, some for the "
+                "first time: abort, ask for redelivery, and acknowledge the messages you then get"
             )
         for at in passed.in_doubt(ack.position, given.name, covered):
             if not (cursor.is_deleted(at) or (pending is not None and pending.is_pending(*at))):
                 raise TransactionConflict(
-                    f"{at} was delivered when the consumer had acknowledged messages behind it "
-                    "without a transaction, and clients drop that: acknowledge it by itself, or go "
-                    "on with another consumer"
+                    f"{at} was delivered after the consumer had acknowledged later messages "
+                    "without a transaction, and clients drop such a message: acknowledge it "
+                    "individually, or continue with another consumer"
                 )
         restored = passed.not_given(cursor.mark_delete_position, ack.position, covered)
         return {at: held for at, held in restored.items() if not cursor.is_deleted(at)}
@@ -272,7 +297,7 @@ class TransactionalAcks:
     # -- life
 
     async def close(self) -> None:
-        """Nothing is opened any more: it would write to the log beside who opens it next."""
+        """Open nothing any more: it would write to the log concurrently with its next owner."""
         self._closed = True
         if (opening := self._opening) is not None:
             opening.cancel()

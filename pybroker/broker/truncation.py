@@ -1,4 +1,4 @@
-"""Truncating a topic: nothing is left of it but what open transactions still hold.
+"""Truncates a topic: only what open transactions hold remains.
 
 Source: Apache Pulsar's ManagedLedgerImpl.asyncTruncate, which moves the cursors of deduplication
 and of compaction to the end, too.
@@ -14,10 +14,10 @@ _NOTHING_KEPT: Final = Retention()
 
 
 async def truncate(topic: Topic) -> None:
-    """Acknowledge everything for every subscription, and delete it whatever retention says.
+    """Acknowledge everything for every subscription, and delete it regardless of retention.
 
-    What compaction has kept stays; what it has not reached goes with the rest. Raises Conflict
-    while a compaction runs, ServiceNotReady, ManagedLedgerError.
+    The compacted log stays; uncompacted messages are deleted with the rest. Raises Conflict while a
+    compaction runs, ServiceNotReady, ManagedLedgerError.
     """
     ledger, compacted = topic.ledger, topic.compacted
     if compacted is not None:

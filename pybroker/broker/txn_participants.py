@@ -1,11 +1,12 @@
-"""Which topics and subscriptions take part in transactions, and ending those there.
+"""Which topics and subscriptions take part in transactions, and ending transactions there.
 
-What may be added to a transaction must be able to end it. So names are checked when they are added;
-from logs written before that, one that fails the check is told to the coordinator for good.
+Anything added to a transaction must be able to end it. So names are checked when they are added;
+older logs may contain names that fail the check: these are reported to the coordinator for good.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Protocol
 
 from pybroker.base.errors import InvalidTopicName, NotAllowed
@@ -20,12 +21,12 @@ from pybroker.transaction.coordinator.participants import CannotParticipate
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
 
-End = Callable[[Topic], Awaitable[None] | None]
+End = Callable[[Topic], Awaitable[object] | None]
 
 
 class LoadsTopics(Protocol):
     def serving(self, name: TopicName) -> Topic | None:
-        """The topic if it is loaded and not on its way out."""
+        """The topic if it is loaded and not closing."""
         ...
 
     def exists(self, name: TopicName) -> bool: ...
@@ -80,10 +81,10 @@ class LocalParticipants:
         action: TxnAction,
         low_watermark: int,
         not_later: bool = False,
-    ) -> Awaitable[None] | None:
-        """A topic that was deleted took its messages along: nothing is left to end."""
+    ) -> Awaitable[object] | None:
+        """A deleted topic took its messages along: there is nothing left to end."""
 
-        def end(loaded: Topic) -> Awaitable[None] | None:
+        def end(loaded: Topic) -> Awaitable[object] | None:
             return loaded.end_transaction(txn_id, action, low_watermark, not_later)
 
         return self._on(topic, end, not_later)
@@ -96,15 +97,15 @@ class LocalParticipants:
         action: TxnAction,
         low_watermark: int,
         not_later: bool = False,
-    ) -> Awaitable[None] | None:
-        def end(loaded: Topic) -> Awaitable[None] | None:
+    ) -> Awaitable[object] | None:
+        def end(loaded: Topic) -> Awaitable[object] | None:
             found = loaded.subscriptions.get(subscription)
             return None if found is None else found.end_transaction(txn_id, action, not_later)
 
         return self._on(topic, end, not_later)
 
-    def _on(self, topic: str, end: End, not_later: bool) -> Awaitable[None] | None:
-        """At once, where the topic is loaded."""
+    def _on(self, topic: str, end: End, not_later: bool) -> Awaitable[object] | None:
+        """Immediate if the topic is loaded."""
         name = _participant(topic)
         serving = self._topics.serving(name)
         if serving is not None:
@@ -115,18 +116,19 @@ class LocalParticipants:
             raise WouldWait
         return self._load_and_end(name, end)
 
-    async def _load_and_end(self, name: TopicName, end: End) -> None:
+    async def _load_and_end(self, name: TopicName, end: End) -> object:
         loaded = await self._topics.get(name)
         ending = None if loaded is None else end(loaded)
         try:
             if isinstance(ending, asyncio.Future):
-                await asyncio.shield(ending)  # others may wait for the same
-            elif ending is not None:
-                await ending  # nobody else has it, nor would hear of its failure
+                return await asyncio.shield(ending)  # others may wait for the same
+            # Nobody else has it, nor would hear of its failure.
+            return None if ending is None else await ending
         finally:
-            del ending, loaded  # its failure keeps this frame, which must not keep them
+            del ending, loaded  # its failure refers to this frame, which must not refer back
 
 
+@lru_cache(maxsize=1000)
 def _participant(topic: str) -> TopicName:
     """Raises CannotParticipate for a name that no topic can ever have."""
     try:
@@ -134,5 +136,5 @@ def _participant(topic: str) -> TopicName:
     except InvalidTopicName as error:
         raise CannotParticipate(str(error)) from error
     if name.internal:
-        raise CannotParticipate(f"{name} is a log of transactions, not a topic")
+        raise CannotParticipate(f"{name} is a transaction log, not a topic")
     return name

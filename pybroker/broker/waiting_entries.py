@@ -1,8 +1,8 @@
-"""The entries that wait for acknowledgement on a subscription, by their number: for the admin API.
+"""A subscription's unacknowledged entries by number, for the admin API.
 
-Whole ranges are counted, so that a deep look costs by acknowledged ranges, not by entries; and
-piece by piece, each twice as long as the one before, so that a near one costs little, whatever was
-acknowledged behind it.
+Whole ranges are counted, so that a deep lookup costs per acknowledged range, not per entry; and in
+pieces, each twice as long as the previous, so that a near one is cheap, whatever was acknowledged
+after it.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _FIRST_PIECE: Final = 1000  # entries
 
 
 class Acknowledged(Protocol):
-    """A cursor, or what one would be."""
+    """A cursor, or a hypothetical one."""
 
     @property
     def mark_delete_position(self) -> Position: ...

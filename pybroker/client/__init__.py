@@ -8,7 +8,7 @@
             consumer.acknowledge(message, txn=txn)
             producer.send(message.data(), txn=txn)
 
-Calls block; `pybroker.client.aio` has the same for asyncio. Names are the official Python client's.
+Calls block; `pybroker.client.aio` is the asyncio version. Names are the official Python client's.
 """
 
 from pybroker.base.errors import (

@@ -1,4 +1,4 @@
-"""The asyncio client. `pybroker.client` is the same for threads, under the same names.
+"""The asyncio client. `pybroker.client` is the blocking version, with the same names.
 
     async with Client("pulsar://localhost:6650") as client:
         producer = await client.create_producer("debits")
@@ -9,9 +9,9 @@
             await producer.send(message.data(), txn=txn)
 
 Names and arguments are the official Python client's wherever it has them; transactions, which it
-has not, follow the official Java client. Everything runs on the current event loop, and time and
-chance come in through `clock` and `rng`, so a simulated loop makes runs repeatable. Errors are in
-pybroker.client.
+lacks, follow the official Java client. Everything runs on the current event loop. Time and
+randomness come in through `clock` and `rng`, so a simulated loop makes runs repeatable. Errors are
+in pybroker.client.
 """
 
 import random
@@ -21,7 +21,7 @@ from typing import Any
 
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Clock, SystemClock
-from pybroker.client import topic_questions
+from pybroker.client import topic_questions, tracing
 from pybroker.client.connection.auth import Authentication
 from pybroker.client.connection.client_session import ClientSession
 from pybroker.client.connection.cluster import Cluster, ConnectionOptions
@@ -88,7 +88,7 @@ __all__ = [
 
 
 class Client:
-    """Connections to one cluster, and what was made through them."""
+    """Connections to one cluster, and the producers, consumers and readers created on them."""
 
     def __init__(
         self,
@@ -108,12 +108,12 @@ class Client:
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """`service_url`: pulsar://host:6650, or pulsar+ssl://; several hosts with commas.
+        """`service_url`: pulsar://host:6650 or pulsar+ssl://; separate several hosts by commas.
 
-        `transactional_id`: of the work that this client does. Its first producer or transaction
-        fences what older clients with the same id still send: their open transactions are aborted,
-        and their producers and transactions raise ProducerFenced or InvalidTxnStatus. Differs:
-        raises NotAllowed with Apache Pulsar, which fences nobody.
+        `transactional_id` identifies the work that this client does. Its first producer or
+        transaction fences older clients with the same id: their open transactions are aborted, and
+        their producers and transactions raise ProducerFenced or InvalidTxnStatus. Differs: raises
+        NotAllowed with Apache Pulsar, which has no such fencing.
         """
         options = ConnectionOptions(
             operation_timeout_s=operation_timeout_seconds,
@@ -126,6 +126,7 @@ class Client:
             tls_private_key_file_path=tls_private_key_file_path,
             tls_certificate_file_path=tls_certificate_file_path,
         )
+        tracing.enable_as_configured()
         self._cluster = Cluster(
             service_url, options, clock or SystemClock(), rng or random.Random()
         )
@@ -135,7 +136,7 @@ class Client:
         self._closed = False
 
     def keep_messages_in(self, new_queue: Callable[[], ReceiveQueue]) -> None:
-        """For a front whose callers are other threads; before anything is made."""
+        """For a wrapper whose callers are on other threads; call it before creating anything."""
         self._cluster.new_queue = new_queue
 
     async def create_producer(
@@ -157,7 +158,9 @@ class Client:
         consumer_type: ConsumerType = ConsumerType.Exclusive,
         **options: Any,
     ) -> Consumer:
-        """To a topic, or to all of a list. `options` are the fields of ConsumerOptions."""
+        """Subscribes to a topic, or to every topic of a list. `options` are the fields of
+        ConsumerOptions.
+        """
         topics = [topic] if isinstance(topic, str) else list(topic)
         if not topics:
             raise InvalidConfiguration("The list of topics to subscribe to is empty")
@@ -181,10 +184,10 @@ class Client:
         create_topic: bool = True,
         isolation_level: IsolationLevel | None = None,
     ) -> Reader:
-        """Reads behind `start_message_id` (or from it, if inclusive), without a subscription.
+        """Reads after `start_message_id` (or from it, if inclusive), without a subscription.
 
-        `create_topic=False`: raises TopicNotFound for a topic that does not exist, and so does the
-        reader once its topic was deleted. Differs: official clients always let the broker make it.
+        `create_topic=False`: raises TopicNotFound for a topic that does not exist; the reader does
+        too once its topic is deleted. Differs: official clients always let the broker create it.
         """
         name = f"{subscription_role_prefix or 'reader'}-{self._cluster.rng.getrandbits(40):010x}"
         options = ConsumerOptions(
@@ -214,10 +217,10 @@ class Client:
     async def create_entry_reader(
         self, topic: str, start_message_id: MessageId, permits: int = 100_000
     ) -> EntryReader:
-        """Reads entries as they are stored behind `start_message_id`, of one topic or partition.
-        Raises TopicNotFound for one that does not exist.
+        """Reads stored entries after `start_message_id` of one topic or partition. Raises
+        TopicNotFound if it does not exist.
 
-        `permits`: how many messages the broker sends ahead. Differs: official clients cannot.
+        `permits`: how many messages the broker may send ahead. Differs: not in official clients.
         """
         reader = EntryReader(self._cluster, str(TopicName.parse(topic)), start_message_id, permits)
         await self._cluster.open_all(reader, [reader])
@@ -229,8 +232,8 @@ class Client:
         growing = [topic for topic, names in by_topic.items() if _are_parts(topic, names)]
         if spec.start is not None and spec.start.left_out is not None and len(partitions) > 1:
             raise InvalidConfiguration(
-                f"{topics[0]} has {len(partitions)} partitions: a message id is a place in one of "
-                "them, so make a reader for that one"
+                f"{topics[0]} has {len(partitions)} partitions; a message id is a position in one "
+                "of them: create a reader for that partition"
             )
         consumer = Consumer(self._cluster, ",".join(topics), partitions, spec, growing)
         await consumer.open()
@@ -239,24 +242,24 @@ class Client:
     async def get_topic_partitions(self, topic: str, create: bool = True) -> list[str]:
         """The partitions' names; the topic's own name if it has none.
 
-        `create=False`: the broker does not make a topic for that, and one that does not exist is
-        TopicNotFound. Differs: official clients always let the broker make it.
+        `create=False`: the broker does not create the topic; raises TopicNotFound if it does not
+        exist. Differs: official clients always let the broker create it.
         """
         return await self._partitions(topic, create)
 
     async def get_topics_of_namespace(self, namespace: str) -> list[str]:
-        """Its persistent topics; of a partitioned one, its partitions. Differs: official clients
-        subscribe by patterns, and keep the list to themselves."""
+        """The namespace's persistent topics; of a partitioned topic, its partitions. Differs:
+        official clients use this only for pattern subscriptions and do not expose it."""
         return await self._cluster.topics_of_namespace(namespace)
 
     def connections_made(self) -> int:
-        """How many connections were opened so far: where it has grown, one was lost in between.
-        Differs: official clients keep it to themselves."""
+        """How many connections have been opened so far; growth means that one was lost in between.
+        Differs: official clients do not expose it."""
         return self._cluster.connections_made
 
     async def get_schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
-        """The topic's newest schema, or that of a version; None if there is none. Differs: official
-        clients keep it to themselves."""
+        """The topic's newest schema, or the given version; None if there is none. Differs: official
+        clients do not expose it."""
         return await self._cluster.schema(str(TopicName.parse(topic)), version)
 
     async def answers_topic_questions(self) -> bool:
@@ -272,13 +275,13 @@ class Client:
         schema_only: bool = False,
         read_bytes: int = 0,
     ) -> list[TopicState]:
-        """Where many topics end, what lies behind a place, where a subscription stands; without a
-        consumer on any of them. An answer to each question, in their order.
+        """Asks where many topics end, what follows a position and where a subscription stands,
+        without a consumer on any of them. Returns one answer for each question, in order.
 
-        A subscription that is missing is created at `initial_position`, if that is given; topics
-        are not created. `schema_only`: nothing but the digests of schemas. `read_bytes`: so much is
-        handed over at most for each 500 questions, of those with `read_to`. Differs: see
-        pybroker.client.topic_questions. Raises NotAllowed if the broker cannot be asked so.
+        A missing subscription is created at `initial_position`, if that is given; topics are not
+        created. `schema_only`: return only the digests of schemas. `read_bytes`: return at most
+        this many bytes for each 500 questions that have `read_to`. Differs: see
+        pybroker.client.topic_questions. Raises NotAllowed if the broker does not support this.
         """
         asking = topic_questions.Asking(
             subscription, initial_position, sample_messages, schema_only, read_bytes
@@ -301,47 +304,54 @@ class Client:
         namespace: str | None = None,
         abort_on_disconnect: bool = False,
     ) -> Transaction:
-        """The broker aborts it if it has not ended `timeout_ms` from now. `beside`: of the same
-        coordinator as that one, so that they may commit together.
+        """The broker aborts it if it has not ended within `timeout_ms`. `beside`: use the same
+        coordinator as that transaction, so that the two may commit together.
 
-        `namespace`, as "public/default": the broker takes in what is touched there by itself, which
-        spares a request for each topic and subscription. Differs: Apache Pulsar is asked for each.
+        `namespace`, such as "public/default": the broker itself adds the topics and subscriptions
+        used in that namespace, which saves a request for each. Differs: with Apache Pulsar the
+        client sends those requests.
 
-        `abort_on_disconnect`: at once when the connection breaks, unless a commit has been decided.
-        Differs: raises NotAllowed with Apache Pulsar.
+        `abort_on_disconnect`: abort it as soon as the connection breaks, unless a commit has been
+        decided. Differs: raises NotAllowed with Apache Pulsar.
         """
         return await self._transactions().new_transaction(
             timeout_ms, beside, namespace, abort_on_disconnect
         )
 
     async def new_transactions(
-        self, count: int, timeout_ms: int = 60_000, namespace: str | None = None
+        self,
+        count: int,
+        timeout_ms: int = 60_000,
+        namespace: str | None = None,
+        abort_on_disconnect: bool = False,
     ) -> TransactionGroup:
-        """Several that commit by one decision: all or none. Use it as `async with`. `namespace`:
-        see `new_transaction`.
+        """Several transactions that commit atomically. Use it as `async with`. `namespace`,
+        `abort_on_disconnect`: see `new_transaction`.
 
-        Raises NotAllowed with a broker that cannot, as Apache Pulsar: see `commits_together`.
+        Raises NotAllowed if the broker cannot, as with Apache Pulsar: see `commits_together`.
         """
-        return await begin_together(self._transactions(), count, timeout_ms, namespace)
+        return await begin_together(
+            self._transactions(), count, timeout_ms, namespace, abort_on_disconnect
+        )
 
     async def commit_together(self, transactions: Sequence[Transaction]) -> None:
-        """Commits all of them, or none: those of `new_transactions`, or begun beside each other.
+        """Commits all of them or none: those of `new_transactions`, or begun with `beside`.
 
-        Raises TransactionAborted if an operation of any had failed, InvalidTxnStatus if one was
-        aborted meanwhile or has committed by itself (the others are aborted then),
+        Raises TransactionAborted if an operation of any of them failed, InvalidTxnStatus if one
+        was aborted meanwhile or has committed alone (the others are aborted then), and
         TransactionOutcomeUnknown if the broker did not answer in time.
         """
         await commit_together(transactions)
 
     async def commits_together(self) -> bool:
-        """Whether the broker commits several transactions by one decision; Apache Pulsar cannot."""
+        """Whether the broker can commit several transactions atomically; Apache Pulsar cannot."""
         return await self._transactions().commits_together()
 
     def attach_transaction(self, txn_id: TxnId) -> Transaction:
         """Another process's transaction, to publish and acknowledge in, and to end.
 
-        Differs: official clients cannot. Operations are accounted where they were made: the
-        process that ends it must know that the others have finished theirs.
+        Differs: not in official clients. Each process tracks only its own operations: the process
+        that ends the transaction must know that the others have finished theirs.
         """
         return self._transactions().attach(TxnId(*txn_id))
 
@@ -349,13 +359,13 @@ class Client:
         if self._closed:
             raise AlreadyClosed("The client is closed")
         if self._coordinators is None:
-            raise InvalidConfiguration("This Client was made with enable_transaction=False")
+            raise InvalidConfiguration("This Client was created with enable_transaction=False")
         return self._coordinators
 
     # --- the end ----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Closes every producer, consumer and reader first. Open transactions time out."""
+        """Closes all producers, consumers and readers first. Open transactions time out."""
         if self._closed:
             return
         self._closed = True
@@ -374,5 +384,5 @@ class Client:
 
 
 def _are_parts(topic: str, names: Sequence[str]) -> bool:
-    """Whether `names` are the partitions of `topic`, which may become more."""
+    """Whether `names` are the partitions of `topic`, whose number may grow."""
     return list(names) != [str(TopicName.parse(topic))]

@@ -1,9 +1,9 @@
-"""Messages larger than an entry may be: cut into chunks by their producer, put together here.
+"""Messages larger than an entry: the producer splits them into chunks, this module joins them.
 
-The chunks of one message carry its uuid and their number. Between them may lie chunks of other
-messages and whole ones. So many messages may be incomplete at once; the oldest goes for another,
-and each goes when nothing has completed it for a while. What goes is dropped here and remains
-unacknowledged at the broker.
+The chunks of one message carry its uuid and their number. Chunks of other messages and whole
+messages may lie between them. The number of incomplete messages is limited: the oldest is dropped
+when another begins, and each is dropped when its next chunk does not come in time. The broker keeps
+a dropped message unacknowledged.
 """
 
 import asyncio
@@ -32,7 +32,8 @@ class ChunkAssembler:
         self._expire_s = expire_ms / 1000
         self._dropped = dropped
         self._incomplete: dict[str, _Incomplete] = {}  # the oldest first
-        # Where those begin that were incomplete when all was given back, and have not come again.
+        # Where messages begin that were incomplete at the last full redelivery and have not come
+        # again.
         self._given_back: list[EntryKey] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -46,13 +47,13 @@ class ChunkAssembler:
         return bool(self._given_back)
 
     def reached(self, key: EntryKey) -> None:
-        """All comes again in order: what is not here by now somebody else has got."""
+        """Everything is redelivered in order: what has not come by now went to another consumer."""
         if self._given_back:
             self._given_back = [first for first in self._given_back if first > key]
 
     def goes_on_with(self, metadata: pb.MessageMetadata) -> bool:
-        """Of entries before a start: whether it is a chunk of a message that may end behind it. One
-        that ends here was handed out before, and is forgotten."""
+        """For entries before the start: whether it is a chunk of a message that may end after it.
+        A message that ends here was already delivered and is forgotten."""
         number, count = metadata.chunk_id, metadata.num_chunks_from_msg
         if count > 1 and number == count - 1:
             self._incomplete.pop(metadata.uuid, None)
@@ -62,23 +63,25 @@ class ChunkAssembler:
     def add(
         self, metadata: pb.MessageMetadata, key: EntryKey, payload: bytes
     ) -> tuple[bytes, list[EntryKey]] | None:
-        """With its last chunk, the whole message and the entries that it lay in."""
+        """Returns the whole message and its entries once the last chunk is here."""
         number = metadata.chunk_id
         if number == 0:
             self._begin(metadata.uuid, key)
         message = self._incomplete.get(metadata.uuid)
         if message is None or number > len(message.parts):
-            self._dropped([key], f"chunk {number} of {metadata.uuid} came without those before")
+            self._dropped(
+                [key], f"chunk {number} of {metadata.uuid} came without the chunks before it"
+            )
             return None
         if number < len(message.parts):
             if key not in message.keys:
-                message.keys.append(key)  # Sent twice: it is acknowledged with the message.
+                message.keys.append(key)  # Sent twice: acknowledged together with the message.
             return None
         message.keys.append(key)
         message.parts.append(payload)
         message.size += len(payload)
         if message.size > metadata.total_chunk_msg_size:
-            self._drop(metadata.uuid, "its chunks are larger than it says")
+            self._drop(metadata.uuid, "its chunks are larger than the declared size")
         elif len(message.parts) == metadata.num_chunks_from_msg:
             del self._incomplete[metadata.uuid]
             return b"".join(message.parts), message.keys
@@ -87,22 +90,22 @@ class ChunkAssembler:
     def _begin(self, uuid: str, key: EntryKey) -> None:
         known = self._incomplete.get(uuid)
         if known is not None:
-            # It is delivered, or was sent, from its beginning once more.
+            # It is redelivered, or was sent again, from its beginning.
             del self._incomplete[uuid]
         if len(self._incomplete) >= self._max_pending:
             self._drop(next(iter(self._incomplete)), "too many messages are incomplete at once")
         loop = asyncio.get_running_loop()
         begun = self._incomplete[uuid] = _Incomplete(loop.time())
         if known is not None and key != known.keys[0]:
-            # A producer may name another message alike after its restart: nothing is put together
-            # of two sendings. What came before is acknowledged with it.
+            # A restarted producer may reuse the uuid for another message: never join chunks of two
+            # sendings. The earlier chunks are acknowledged with the message.
             begun.keys = known.keys
         if self._timer is None and self._expire_s > 0:
             self._timer = loop.call_later(self._expire_s, self._expire)
 
     def _drop(self, uuid: str, reason: str) -> None:
         message = self._incomplete.pop(uuid)
-        self._dropped(message.keys, f"message {uuid} is incomplete and was given up: {reason}")
+        self._dropped(message.keys, f"incomplete message {uuid} was dropped: {reason}")
 
     def _expire(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
 """Codecs by wire number. zlib is always there; the others if their library is installed.
 
-LZ4 is the block format without a size in front (the size travels in MessageMetadata).
+LZ4 is the block format without a size prefix (the size travels in MessageMetadata).
 """
 
 import importlib
@@ -69,7 +69,7 @@ def codec(compression: int) -> Codec:
 
 
 def packed(content: bytes, compression: CompressionType) -> tuple[bytes, CompressionType]:
-    """Compressed, and how; as it is where that would make it longer."""
+    """The payload and its compression type; uncompressed if compressing would make it longer."""
     found = codec(compression).compress(content)
     return (found, compression) if len(found) < len(content) else (content, CompressionType.NONE)
 
@@ -78,7 +78,7 @@ def _load(compression: int) -> Codec:
     try:
         kind = CompressionType(compression)
     except ValueError as error:
-        raise UnsupportedCompression(f"Compression {compression} is not known") from error
+        raise UnsupportedCompression(f"Unknown compression type {compression}") from error
     load, package = _LIBRARIES[kind]
     try:
         return load()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 class CryptoKeyReader:
-    """RSA keys in PEM files. Subclass it to have keys by name."""
+    """RSA keys in PEM files. Subclass it to look keys up by name."""
 
     def __init__(self, public_key_path: str, private_key_path: str) -> None:
         self._public_key_path = public_key_path

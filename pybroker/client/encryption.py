@@ -1,8 +1,8 @@
 """End-to-end encryption, as the official clients do it.
 
-A payload is encrypted with AES in GCM mode (its nonce is the metadata's encryption_param), behind
-compression; in a batch, as a whole. The AES key travels in the metadata, once for each RSA key that
-may read it, wrapped with OAEP (SHA-1). Needs the package `cryptography`.
+A payload is encrypted with AES-GCM (the nonce is the metadata's encryption_param) after
+compression; a batch is encrypted as a whole. The AES key travels in the metadata, wrapped with OAEP
+(SHA-1) once for each RSA key that may read it. Needs the package `cryptography`.
 """
 
 import importlib
@@ -24,7 +24,7 @@ _MAX_KEYS: Final = 256
 
 
 class _Library:
-    """What is used of `cryptography`."""
+    """The parts of `cryptography` that are used."""
 
     def __init__(self) -> None:
         try:
@@ -66,10 +66,10 @@ class Decryption:
             try:
                 plain: bytes = self._cipher(key).decrypt(metadata.encryption_param, payload, None)
                 return plain
-            except Exception as error:  # The reader's own, the library's, a wrong key's.
+            except Exception as error:  # From the key reader, the library, or a wrong key.
                 trouble = error
                 self._ciphers.pop(key.value, None)
-        raise CryptoError(f"none of its keys decrypts it: {trouble!r}") from trouble
+        raise CryptoError(f"none of its keys can decrypt it: {trouble!r}") from trouble
 
     def _cipher(self, key: pb.EncryptionKeys) -> Any:
         cipher = self._ciphers.get(key.value)
@@ -86,12 +86,14 @@ class Decryption:
 
 
 class Encryption:
-    """What a producer does with its payloads: one AES key for its life."""
+    """What a producer does with its payloads: one AES key for its lifetime."""
 
     def __init__(self, reader: CryptoKeyReader | None, names: Sequence[str]) -> None:
         """Raises CryptoError, and what the reader raises."""
         if reader is None:
-            raise CryptoError("encryption_key names a key; pass the crypto_key_reader that has it")
+            raise CryptoError(
+                "encryption_key is set: pass the crypto_key_reader that supplies the key"
+            )
         library = _Library()
         data_key = os.urandom(_KEY_BYTES)
         self._cipher = library.aes_gcm(data_key)
@@ -103,11 +105,11 @@ class Encryption:
 
     @property
     def overhead_bytes(self) -> int:
-        """By how much an entry grows."""
+        """The number of bytes added to an entry."""
         return sum(key.ByteSize() + 8 for key in self._keys) + 64
 
     def encrypt(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
-        """The new payload; `metadata` then says how to decrypt it."""
+        """Returns the new payload and adds to `metadata` what is needed to decrypt it."""
         nonce = os.urandom(_NONCE_BYTES)
         del metadata.encryption_keys[:]
         metadata.encryption_keys.extend(self._keys)

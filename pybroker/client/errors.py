@@ -1,7 +1,7 @@
-"""What the client raises: the wire's own errors, and those that only a client can meet.
+"""The exceptions that the client raises: those of the wire and those of the client itself.
 
-A refusal by the broker arrives as a code and a text; `from_wire` makes it the exception that the
-broker raised (pybroker.base.errors, one class per code). Everything derives from PulsarException.
+A refusal by the broker arrives as a code and a text; `from_wire` turns it into the exception that
+the broker raised (pybroker.base.errors, one class per code). All derive from PulsarException.
 """
 
 from collections.abc import Sequence
@@ -24,15 +24,15 @@ class ProducerBlockedQuotaExceededException(PulsarError):
 
 
 class ClientError(PulsarError):
-    """Found on this side of the connection."""
+    """Raised by the client itself."""
 
 
 class Timeout(ClientError, TimeoutError):
-    """Nothing came in the time given. Of a send: the message may or may not be stored."""
+    """Nothing arrived in time. For a send, the message may or may not be stored."""
 
 
 class ConnectError(ClientError, ConnectionError):
-    """No connection, or it broke before the answer came."""
+    """There is no connection, or it broke before the answer."""
 
 
 class AlreadyClosed(ClientError):
@@ -52,24 +52,24 @@ class InvalidConfiguration(ClientError, ValueError):
 
 
 class CryptoError(ClientError):
-    """Something encrypted cannot be decrypted here, or something plain not encrypted."""
+    """An encrypted entry cannot be decrypted, or a message cannot be encrypted."""
 
 
 class UnsupportedCompression(ClientError):
-    """The codec's library is not installed here."""
+    """The codec's library is not installed."""
 
 
 class TransactionAborted(InvalidTxnStatus):
-    """Commit was asked for, but an operation had failed, so the transaction was aborted.
+    """The transaction was aborted instead of committed because one of its operations failed.
 
-    The failure is the `__cause__`. Nothing of the transaction will become visible: run it again.
+    The failure is the `__cause__`. Nothing of the transaction becomes visible: run it again.
     """
 
 
 class TransactionOutcomeUnknown(ClientError):
-    """The broker did not confirm the end before the operation timeout: it may have happened.
+    """The broker did not confirm the end within the operation timeout; it may have happened.
 
-    Attach to `txn_id` and ask again for the same end: against this broker that is harmless.
+    Attach to `txn_id` and request the same end again: this broker handles that idempotently.
     """
 
     def __init__(self, txn_id: TxnId) -> None:
@@ -78,12 +78,12 @@ class TransactionOutcomeUnknown(ClientError):
 
     def __str__(self) -> str:
         return (
-            f"Whether transaction {self.txn_id} ended is not known: the broker could not be asked "
-            "in time. Call client.attach_transaction(txn_id) and end it the same way again"
+            f"The outcome of transaction {self.txn_id} is unknown: the broker did not answer in "
+            "time. Call client.attach_transaction(txn_id) and end it the same way again"
         )
 
 
-# One for each ServerError of the wire protocol. ProducerBusy has the code of NamingError, too.
+# One for each ServerError of the wire protocol. ProducerBusy shares its code with NamingError.
 _BY_CODE: Final[dict[int, type[PulsarError]]] = {
     error.code: error
     for error in (
@@ -122,7 +122,7 @@ def from_wire(code: int, message: str) -> PulsarError:
 
 
 class BoundElsewhere(errors.NotAllowed):
-    """A namespace's policy names the coordinators whose transactions take part there."""
+    """A namespace's policy restricts the coordinators whose transactions may take part there."""
 
     def __init__(self, message: str, allowed: Sequence[int]) -> None:
         super().__init__(message)
@@ -130,7 +130,7 @@ class BoundElsewhere(errors.NotAllowed):
 
 
 def refusal(body: Any) -> PulsarError:
-    """What an answer with an error says."""
+    """The exception for an error response."""
     if isinstance(body, pb.CommandNewTxnResponse) and body.allowed_coordinators:
         return BoundElsewhere(body.message, body.allowed_coordinators)
     return from_wire(body.error, body.message)

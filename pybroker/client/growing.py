@@ -1,6 +1,6 @@
-"""Partitions are added to topics while they are in use: who uses all of a topic looks again.
+"""Checks for partitions that are added to topics in use.
 
-As the official clients do, this asks for the number of partitions from time to time.
+Like the official clients, this asks for the number of partitions from time to time.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ Grow = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class PartitionWatch:
-    """`grow` is given all partitions of a topic, in order, again and again."""
+    """Periodically calls `grow` with all partitions of a topic, in order."""
 
     def __init__(self, cluster: Cluster, topics: Sequence[str], interval_s: float, grow: Grow):
         self._cluster = cluster
@@ -41,7 +41,11 @@ class PartitionWatch:
             for topic in self._topics:
                 try:
                     partitions = await self._cluster.partition_topics(topic, create=False)
-                    if TopicName.parse(partitions[0]).partition >= 0:  # else they are deleted
+                    if TopicName.parse(partitions[0]).partition >= 0:  # else it was deleted
                         await self._grow(partitions)
                 except PulsarException as error:
-                    log.warning("New partitions of %s wait for the next look: %s", topic, error)
+                    log.warning(
+                        "The check for new partitions of %s failed and will be repeated: %s",
+                        topic,
+                        error,
+                    )

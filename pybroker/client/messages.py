@@ -1,7 +1,7 @@
 """Messages and their ids, as the application sees them.
 
-A `ReceivedEntry` is what one MESSAGE command brought; its messages share it and take what they
-need from it only when asked, because most applications ask for the data and little else.
+A `ReceivedEntry` holds what one MESSAGE command brought. Its messages share it and parse what they
+need only on demand, because most applications ask for the data and little else.
 """
 
 from collections.abc import Callable
@@ -16,19 +16,20 @@ from pybroker.wire.message_metadata import transaction_of
 _UINT64: Final = 2**64
 _INT64_MAX: Final = 2**63 - 1
 
-# Called once for each message published: its id, or what went wrong.
+# Called once for each message published, with its id or the error.
 Done = Callable[["MessageId | None", Exception | None], None]
 
-# A message's place: ledger id, entry id, index in the batch (-1 outside of one).
+# A message's position: ledger id, entry id, index in the batch (-1 outside of one).
 OrderKey = tuple[int, int, int]
 
 
 @total_ordering
 class MessageId:
-    """Where a message is stored; ordered by that. Picklable; `serialize` is what Java reads.
+    """The position where a message is stored, and its sort order. Picklable; `serialize` writes
+    what Java reads.
 
-    `batch_size` and `topic` are remembered so that the id alone can be acknowledged, `first_chunk`
-    (the entry in which a chunked message begins) so that it can be sought.
+    `batch_size` and `topic` are kept so that the id alone can be acknowledged, `first_chunk` (the
+    entry in which a chunked message begins) so that a consumer can seek to it.
     """
 
     __slots__ = (
@@ -79,7 +80,7 @@ class MessageId:
         return self._partition
 
     def topic_name(self) -> str:
-        """The partition or topic it came from; empty when it was deserialized."""
+        """The partition or topic it came from; empty for a deserialized id."""
         return self._topic
 
     def serialize(self) -> bytes:
@@ -119,7 +120,7 @@ class MessageId:
         )
 
     def in_batch(self, batch_index: int, batch_size: int) -> "MessageId":
-        """The id of one message of the batch that this entry is."""
+        """The id of one message of this entry's batch."""
         return MessageId(
             self._partition,
             self._ledger_id,
@@ -130,7 +131,7 @@ class MessageId:
         )
 
     def from_chunk(self, first_chunk: tuple[int, int]) -> "MessageId":
-        """The id of a message whose last chunk this is."""
+        """The id of the chunked message whose last chunk this is."""
         return MessageId(
             self._partition,
             self._ledger_id,
@@ -175,7 +176,7 @@ def _signed(value: int) -> int:
 
 
 class Outgoing(NamedTuple):
-    """One message to publish: a value, so that building it costs little."""
+    """One message to publish; a plain value, cheap to build."""
 
     content: bytes
     properties: dict[str, str] | None = None
@@ -184,16 +185,16 @@ class Outgoing(NamedTuple):
     sequence_id: int | None = None
     event_timestamp: int | None = None
     deliver_at_ms: int | None = None
-    # No value at all, as in a record that deletes; `content` is empty then.
+    # A null value, as in a compaction tombstone; `content` is empty then.
     null_value: bool = False
-    # The partition key is base64, of bytes that need not be text.
+    # The partition key is base64 of bytes that need not be text.
     partition_key_b64_encoded: bool = False
-    # A message that stays in its cluster, whatever its topic's others do.
+    # Do not replicate this message to other clusters.
     disable_replication: bool = False
 
 
 class ReceivedEntry:
-    """`receiver` is the TopicConsumer it came through, `session` counts its subscriptions.
+    """`receiver` is the TopicConsumer it came through; `session` is the number of its subscription.
 
     `first_chunk` is the entry in which a chunked message begins; this one is then its last.
     """
@@ -233,7 +234,7 @@ class ReceivedEntry:
 
     @property
     def metadata(self) -> pb.MessageMetadata:
-        """Parsed when it is first asked for, if it was not needed before."""
+        """Parsed on first use."""
         if isinstance(self._metadata, bytes):
             self._metadata = pb.MessageMetadata.FromString(self._metadata)
         return self._metadata
@@ -248,7 +249,7 @@ class ReceivedEntry:
 
 
 class Message:
-    """A message received; immutable."""
+    """A received message; immutable."""
 
     __slots__ = ()
     entry: ReceivedEntry
@@ -258,7 +259,7 @@ class Message:
 
     @property
     def _own(self) -> pb.SingleMessageMetadata | pb.MessageMetadata:
-        """The metadata that is this message's alone."""
+        """The metadata of this message alone."""
         return self.entry.metadata if self._single is None else self._single
 
     @property
@@ -274,7 +275,7 @@ class Message:
         return self._data
 
     def value(self) -> bytes:
-        """The same as `data`: schemas are the application's affair."""
+        """The same as `data`: applying a schema is up to the application."""
         return self._data
 
     def message_id(self) -> MessageId:
@@ -296,14 +297,14 @@ class Message:
         return self._own.partition_key
 
     def has_partition_key(self) -> bool:
-        """Tells an empty key from none."""
+        """Distinguishes an empty key from no key."""
         return self._own.HasField("partition_key")
 
     def ordering_key(self) -> bytes:
         return self._own.ordering_key
 
     def event_timestamp(self) -> int:
-        """Milliseconds since 1970; 0 when the producer gave none."""
+        """Milliseconds since 1970; 0 if the producer set none."""
         return self._own.event_time
 
     def publish_timestamp(self) -> int:
@@ -332,7 +333,7 @@ class Message:
         return self.entry.metadata.schema_version
 
     def txn_id(self) -> TxnId | None:
-        """The transaction that published it, if the producer's client wrote that down."""
+        """The transaction that published it, if the producer's client recorded it."""
         return transaction_of(self.entry.metadata)
 
     def __repr__(self) -> str:
@@ -340,7 +341,7 @@ class Message:
 
 
 class UnpackedMessage(Message):
-    """One of a batch, or taken out of its entry otherwise."""
+    """A message extracted from its entry, for example from a batch."""
 
     __slots__ = ("_data", "_single", "batch_index", "entry")
 
@@ -358,7 +359,7 @@ class UnpackedMessage(Message):
 
 
 class PlainMessage(ReceivedEntry, Message):
-    """An entry that is one message as it stands: one object, for the collector counts objects."""
+    """An entry that is a single message; a single object, to spare the garbage collector."""
 
     __slots__ = ()
     batch_index = -1

@@ -28,8 +28,8 @@ class CompressionType(IntEnum):
 
 
 class BatchingType(IntEnum):
-    """KeyBased: the messages of a batch share their key (their ordering key, if they have one),
-    for Key_Shared subscriptions, which hand on batches whole, by the first message's key."""
+    """KeyBased: all messages of a batch have the same key (or ordering key, if they have one).
+    Key_Shared subscriptions need this: they dispatch a batch as a whole by its first key."""
 
     Default = 0
     KeyBased = 1
@@ -43,8 +43,8 @@ class PartitionsRoutingMode(IntEnum):
 class HashingScheme(IntEnum):
     """How a partition key becomes a number.
 
-    JavaStringHash is the Java client's default. The official Python client hashes with the Boost
-    library it was built with, and cannot be told otherwise: it may choose other partitions.
+    JavaStringHash is the Java client's default. The official Python client always uses the hash of
+    the Boost library it was built with, so it may choose other partitions.
     """
 
     Murmur3_32Hash = 0
@@ -64,22 +64,22 @@ class KeySharedMode(IntEnum):
 
 
 class Result(IntEnum):
-    """First argument of a `send_async` callback; a failure passes the exception instead."""
+    """The first argument of a `send_async` callback; on failure it is the exception."""
 
     Ok = 0
 
 
 class ConsumerCryptoFailureAction(IntEnum):
-    """What becomes of an encrypted entry that cannot be decrypted."""
+    """What to do with an encrypted entry that cannot be decrypted."""
 
-    FAIL = 0  # It is not delivered, and stays unacknowledged.
-    DISCARD = 1  # It is acknowledged.
-    CONSUME = 2  # It is delivered as it is; a batch, as one message.
+    FAIL = 0  # Do not deliver it; it stays unacknowledged.
+    DISCARD = 1  # Acknowledge it.
+    CONSUME = 2  # Deliver it still encrypted; a batch as one message.
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerKeySharedPolicy:
-    """`sticky_ranges` are inclusive pairs within 0..65535, for Exclusive consumers, too."""
+    """`sticky_ranges` are inclusive pairs within 0..65535, also for Exclusive consumers."""
 
     key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit
     allow_out_of_order_delivery: bool = False
@@ -88,7 +88,7 @@ class ConsumerKeySharedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerBatchReceivePolicy:
-    """A batch is complete at the first limit reached; -1 means no such limit."""
+    """A batch ends at the first limit reached; -1 means no limit."""
 
     max_num_message: int = -1
     max_num_bytes: int = 10 * 1024 * 1024
@@ -96,7 +96,9 @@ class ConsumerBatchReceivePolicy:
 
 
 class SubscriptionMode(IntEnum):
-    """NonDurable: the broker keeps no cursor, as for a reader; it is gone with its consumers."""
+    """NonDurable: the broker keeps no durable cursor, as for a reader; it goes away with its
+    consumers.
+    """
 
     Durable = 0
     NonDurable = 1
@@ -111,7 +113,7 @@ class SchemaType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """Registered with the topic by a producer that opens; IncompatibleSchema if it may not be."""
+    """A producer registers it with the topic when it opens, or raises IncompatibleSchema."""
 
     type: SchemaType
     definition: str | bytes = ""
@@ -141,17 +143,17 @@ class ProducerOptions:
     crypto_key_reader: CryptoKeyReader | None = None
     auto_update_partitions: bool = True
     auto_update_partitions_interval_s: float = 60.0
-    # What the messages are; they are handed over as bytes all the same.
+    # The schema of the messages, which are still passed as bytes.
     schema: TopicSchema | None = None
 
     @property
     def partitions_watched_every_s(self) -> float:
-        """0 for never."""
+        """0 for no timeout."""
         return self.auto_update_partitions_interval_s if self.auto_update_partitions else 0.0
 
 
 class IsolationLevel(Enum):
-    """Of a subscription or a reader. Differs: official clients set the property that it sends."""
+    """For a subscription or reader. Differs: with official clients, set the property directly."""
 
     READ_COMMITTED = "read_committed"
     READ_UNCOMMITTED = "read_uncommitted"
@@ -159,9 +161,9 @@ class IsolationLevel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """Differs: batch_index_ack_enabled is on, so an acknowledged part of a batch stays so. With
-    create_topic=False, which official clients lack, a topic that is not there, or is deleted later,
-    is not made: TopicNotFound."""
+    """Differs: batch_index_ack_enabled is on, so acknowledged parts of a batch stay acknowledged.
+    With create_topic=False, which official clients lack, a topic that does not exist, or is deleted
+    later, is not created: TopicNotFound is raised."""
 
     consumer_type: ConsumerType = ConsumerType.Exclusive
     initial_position: InitialPosition = InitialPosition.Latest
@@ -173,8 +175,9 @@ class ConsumerOptions:
     is_read_compacted: bool = False
     properties: dict[str, str] | None = None
     subscription_properties: dict[str, str] | None = None
-    # READ_UNCOMMITTED: messages of open transactions come as they are published. Fixed when the
-    # subscription is made; None: as it is, or read_committed. Apache Pulsar ignores it.
+    # READ_UNCOMMITTED: messages of open transactions are delivered as they are published. Fixed
+    # when the subscription is created; None keeps its level, or read_committed. Apache Pulsar
+    # ignores it.
     isolation_level: IsolationLevel | None = None
     replicate_subscription_state_enabled: bool = False
     subscription_mode: SubscriptionMode = SubscriptionMode.Durable
@@ -193,5 +196,5 @@ class ConsumerOptions:
 
     @property
     def partitions_watched_every_s(self) -> float:
-        """0 for never."""
+        """0 for no timeout."""
         return self.auto_update_partitions_interval_s if self.auto_update_partitions else 0.0

@@ -1,7 +1,7 @@
-"""Asks a broker about many topics at once: where each ends, what lies behind a place, a cursor.
+"""Asks a broker about many topics at once: their ends, what follows a position, their cursors.
 
-Differs: official clients need a consumer on each topic. A broker says in CONNECTED whether it
-answers; Apache Pulsar does not.
+Differs: official clients need a consumer on each topic. A broker announces support in CONNECTED;
+Apache Pulsar has none.
 """
 
 import asyncio
@@ -29,53 +29,54 @@ class TopicQuestion(NamedTuple):
     """About one topic or partition, which must exist."""
 
     topic: str
-    # Counts the entries behind it, and samples the next of them.
+    # Count the entries after it and sample the next of them.
     after: Place | None = None
-    # Looks for the first entry there or behind it that can be delivered.
+    # Find the first deliverable entry at or after it.
     first_from: Place | None = None
-    # Moves the subscription's cursor up to it, forward only.
+    # Move the subscription's cursor to it, forward only.
     acknowledge: Place | None = None
-    # Looks when the message at this entry was published.
+    # Find the publish time of the message at this entry.
     published: Place | None = None
-    # Hands over what stands behind `after` up to the message there, where that is little.
+    # Return the entries after `after` up to this message, if they are small.
     read_to: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
     topic: str
-    # The last entry that can be delivered; entry id -1 if there is none.
+    # The last deliverable entry; entry id -1 if there is none.
     last: Place = (-1, -1)
     entries_behind: int = 0
-    # How many entries were sampled, their messages, and their bytes, uncompressed.
+    # Number of sampled entries, of their messages, and their uncompressed bytes.
     sample: tuple[int, int, int] | None = None
     first: Place | None = None
     # The subscription's mark-delete position and backlog; None if there is no such subscription.
     cursor: Place | None = None
     backlog: int = 0
-    # Of its newest schema, the same for schemas that say the same; empty if there is none.
+    # Digest of the newest schema, equal for equal schemas; empty if there is none.
     schema_digest: bytes = b""
-    # In ms; None if there is no message that can be delivered.
+    # In ms; None if there is no deliverable message.
     published_ms: int | None = None
-    # Whether `entries` are all up to `read_to`. False: read them by a reader; None: ask again,
-    # unless no topic of the request was answered, as brokers do that hand nothing over.
+    # Whether `entries` are all up to `read_to`. False: read them with a reader; None: ask
+    # again, unless no topic of the request was answered: then the broker returns no entries at
+    # all.
     is_read: bool | None = None
     entries: Sequence[StoredEntry] = ()
-    # Why the topic could not be asked; then nothing else counts.
+    # Why there is no answer for the topic; if set, ignore the other fields.
     error: PulsarError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What is asked of all the topics."""
+    """What is asked about all topics."""
 
     subscription: str | None = None
-    # A subscription that is missing is created there.
+    # Create a missing subscription at this position.
     initial_position: InitialPosition | None = None
     sample_messages: int = 0
-    # Nothing but the schemas' digests; the topics need not be there.
+    # Return only schema digests; the topics need not exist.
     schema_only: bool = False
-    # Of all topics of a request together, what is handed over.
+    # Limit on the bytes of entries returned for all topics of a request.
     read_bytes: int = 0
 
 
@@ -89,7 +90,7 @@ async def can_ask(cluster: Cluster) -> bool:
 async def ask(
     cluster: Cluster, questions: Sequence[TopicQuestion], asking: Asking
 ) -> list[TopicState]:
-    """An answer to each question, in their order. Raises NotAllowed if the broker has none."""
+    """One answer for each question, in order. Raises NotAllowed without broker support."""
     parts = [
         questions[at : at + _QUESTIONS_EACH] for at in range(0, len(questions), _QUESTIONS_EACH)
     ]
@@ -107,7 +108,7 @@ async def _ask(
     async def ask() -> pb.CommandAskTopicsResponse:
         connection = await cluster.service_connection()
         if not connection.answers_topic_questions:
-            raise NotAllowed("This broker cannot be asked about several topics at once")
+            raise NotAllowed("This broker does not answer questions about several topics at once")
         answer: pb.CommandAskTopicsResponse = await connection.request(
             _request(questions, asking), cluster.timeout_s
         )

@@ -1,5 +1,5 @@
-"""What `pybroker` can be told on the command line, beside running a broker: a room a command.
+"""The commands of `pybroker` other than running a broker, one package each.
 
-`admin` is pulsar-admin, `messages` is pulsar-client. Both read a client.conf, and take credentials
-in the same words.
+`admin` is pulsar-admin, `messages` is pulsar-client. Both read a client.conf and take credentials
+in the same way.
 """

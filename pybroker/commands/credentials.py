@@ -1,8 +1,8 @@
 """--auth-plugin and --auth-params, as pulsar-client and pulsar-admin take them.
 
-The plugin is a Java class there; here its name says which of three ways is meant. Parameters are
-JSON or `key1:value1,key2:value2`; a token may also stand alone, or in a file that is read again
-whenever it is shown, so that a new one can be put there.
+There the plugin is a Java class; here its name selects one of three methods. Parameters are JSON or
+`key1:value1,key2:value2`; a token may also be given directly, or in a file that is read again at
+each use, so that it can be replaced.
 """
 
 import json
@@ -38,13 +38,13 @@ NOBODY: Final = Credentials()
 
 
 def credentials(plugin: str, params: str) -> Credentials:
-    """Raises ValueError. Without a plugin, params are a token's."""
+    """Raises ValueError. Without a plugin, the parameters are a token."""
     if not plugin and not params:
         return NOBODY
     way = _WAYS.get(plugin.rpartition(".")[2]) if plugin else "token"
     if way is None:
         known = ", ".join(name for name in _WAYS if name.startswith("A"))
-        raise ValueError(f"--auth-plugin {plugin} is not known; {known} are")
+        raise ValueError(f"unknown --auth-plugin {plugin}; use one of: {known}")
     return _MADE[way](params)
 
 
@@ -53,11 +53,11 @@ def _token(params: str) -> Credentials:
         params = _pairs(params).get("token", "")
     if params.startswith("file:"):
         path = unquote(params.removeprefix("file:").removeprefix("//"))
-        read_token(path)  # what is wrong with it is said before anything is tried
+        read_token(path)  # reports errors in it before anything else is tried
         return Credentials("token", token=lambda: read_token(path))
     token = params.removeprefix("token:").strip()
     if not token:
-        raise ValueError("--auth-params has no token: it is token:…, or file:///…")
+        raise ValueError("--auth-params has no token: use token:… or file:///…")
     return Credentials("token", token=lambda: token)
 
 
@@ -73,14 +73,14 @@ def read_token(path: str) -> str:
 def _basic(params: str) -> Credentials:
     said = _pairs(params)
     if not said.get("userId") or "password" not in said:
-        raise ValueError("--auth-params of AuthenticationBasic are userId:…,password:…")
+        raise ValueError("AuthenticationBasic needs --auth-params userId:…,password:…")
     return Credentials("basic", user=said["userId"], password=said["password"])
 
 
 def _tls(params: str) -> Credentials:
     said = _pairs(params)
     if not said.get("tlsCertFile") or not said.get("tlsKeyFile"):
-        raise ValueError("--auth-params of AuthenticationTls are tlsCertFile:…,tlsKeyFile:…")
+        raise ValueError("AuthenticationTls needs --auth-params tlsCertFile:…,tlsKeyFile:…")
     return Credentials("tls", certificate=said["tlsCertFile"], key=said["tlsKeyFile"])
 
 
@@ -98,4 +98,4 @@ def _pairs(params: str) -> dict[str, str]:
         said = json.loads(params)
         return {str(key): str(value) for key, value in said.items()}
     except (ValueError, AttributeError):
-        raise ValueError("--auth-params begins with a brace and is no JSON object") from None
+        raise ValueError("--auth-params starts with a brace but is not a JSON object") from None

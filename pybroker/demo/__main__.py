@@ -42,10 +42,17 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pybroker.demo", description=__doc__)
     parser.add_argument("--transfers", type=int, default=60_000, help="default: 60,000")
-    parser.add_argument("--flights", type=int, help="so many of the 336,776; default: all")
-    parser.add_argument("--directory", help="keep logs and data here; default: a temporary one")
     parser.add_argument(
-        "--jars", type=Path, default=Path("build/java-client"), help="cache of the Java client"
+        "--flights", type=int, help="how many of the 336,776 flights to use (default: all)"
+    )
+    parser.add_argument(
+        "--directory", help="keep logs and data here (default: a temporary directory)"
+    )
+    parser.add_argument(
+        "--jars",
+        type=Path,
+        default=Path("build/java-client"),
+        help="cache directory for the Java client",
     )
     return parser
 

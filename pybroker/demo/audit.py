@@ -1,4 +1,6 @@
-"""The final count: all that fresh readers get from the output topics, against the input."""
+"""The final count: everything that new readers get from the output topics, compared with the
+input.
+"""
 
 import json
 from collections import Counter
@@ -77,7 +79,7 @@ def _claim_balances(
 def audit_aborted(
     verdict: Verdict, service_url: str, http_url: str, markers: Sequence[Marker]
 ) -> None:
-    """Stored but invisible: what aborted transactions had published, and their abort markers."""
+    """Stored but invisible: messages of aborted transactions, and their abort markers."""
     visible = {
         (message.message_id().ledger_id(), message.message_id().entry_id())
         for message in read_all(service_url, [DEBITS])

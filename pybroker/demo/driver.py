@@ -1,7 +1,7 @@
-"""A Spark driver of the demo: `python -m pybroker.demo.driver SETTINGS`, SETTINGS being JSON.
+"""A Spark driver of the demo: `python -m pybroker.demo.driver SETTINGS`, where SETTINGS is JSON.
 
-It runs one pipeline over everything that its topic holds, then ends. Beside the payments pipeline
-it can run the sink that most people would write: publish, then let Spark remember the batch.
+It runs one pipeline over everything in its topic, then exits. Besides the payments pipeline it can
+run the usual simple sink: publish, then let Spark remember the batch.
 """
 
 import json
@@ -22,16 +22,16 @@ from pybroker.spark import Step, Work, exactly_once, register
 _SPARK_CONFIG: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # A driver here lives for seconds: the JVM's first compiler is the quicker one then.
+    # A driver lives only for seconds here, so the JVM's first compiler is faster.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.sql.shuffle.partitions": "2",
-    # Batches are small: one job with fixed stages is quicker than finding out how to run it.
+    # Batches are small: one job with fixed stages is faster than adaptive planning.
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
-    # Broadcasts and memory stores of dead drivers are nobody's concern here.
+    # There is no need to clean up broadcasts and memory stores of dead drivers.
     "spark.cleaner.referenceTracking": "false",
 }
 PIPELINES: Final = {
@@ -123,10 +123,12 @@ def _start(
     checkpoint: str,
     process: Callable[[DataFrame, int], None],
 ) -> StreamingQuery:
-    register(spark)  # for each query anew: see there
+    register(spark)  # needed for each query, see there
     source = (
         spark.readStream.format("pulsar")
-        .schema("value binary, __eventTime timestamp")  # what is not asked for is not made
+        .schema(
+            "value binary, __eventTime timestamp"
+        )  # columns that are not requested are not created
         .option("service.url", settings.service_url)
         .option("topic", topic)
         .option("subscription", subscription)

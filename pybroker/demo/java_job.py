@@ -1,8 +1,8 @@
 """A PySpark job that uses the official Java client's transactions through the driver's gateway.
 
-`python -m pybroker.demo.java_job SETTINGS`. Each micro-batch: a Java transaction acknowledges the
-batch's end on the source's subscription and publishes the rows, then commits. Before that it
-publishes the same rows in a transaction that it aborts: nothing of them may be seen.
+`python -m pybroker.demo.java_job SETTINGS`. For each micro-batch, a Java transaction acknowledges
+the end of the batch on the source's subscription and publishes the rows, then commits. Before that,
+the job publishes the same rows in a transaction that it aborts: none of them may be visible.
 """
 
 import json
@@ -34,7 +34,7 @@ class JavaJobSettings:
 
 
 class JavaClient:
-    """The few things of the Java API that the job needs, bound once: lookups are round trips."""
+    """The parts of the Java API that the job needs, looked up once: each lookup is a round trip."""
 
     def __init__(self, spark: SparkSession, service_url: str) -> None:
         gateway: Any = spark.sparkContext._gateway

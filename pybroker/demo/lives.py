@@ -1,4 +1,4 @@
-"""Drivers one after the other on one checkpoint, each with a plan of how it dies."""
+"""Runs drivers one after the other on one checkpoint, each with a plan of how it dies."""
 
 import shutil
 from dataclasses import dataclass, replace
@@ -13,14 +13,14 @@ from pybroker.demo.topics import until
 LIFE_TIMEOUT_S: Final = 240.0
 _ATTEMPTS: Final = 3
 _KILLED: Final = -9
-# A transaction that nobody can end, its id being lost with the checkpoint, has to time out.
+# If the checkpoint is lost, so is the transaction's id: nobody can end it, and it has to time out.
 _SHORT_TIMEOUT_MS: Final = 20_000
 _RIVALS_PATIENCE_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One driver's: what happens at its crash points, and what is done after its death."""
+    """One driver's run: its crash points, and what is done after its death."""
 
     crash_plan: str
     with_rival: bool = False
@@ -33,7 +33,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the scenes share."""
+    """Shared by the scenes."""
 
     directory: Path
     broker: Broker
@@ -49,7 +49,7 @@ class Stage:
 
 
 class DriverFailed(Exception):
-    """A driver ended by itself, with an error."""
+    """A driver exited by itself, with an error."""
 
 
 def live(stage: Stage, settings: Settings, lives: tuple[Life, ...]) -> None:
@@ -66,12 +66,12 @@ def live(stage: Stage, settings: Settings, lives: tuple[Life, ...]) -> None:
     stage.verdict.claim(
         kills == planned,
         f"{settings.pipeline}: {kills} of {planned} planned driver kills at labelled points; the "
-        f"broker has been killed {stage.broker.kills} times by now",
+        f"broker has been killed {stage.broker.kills} times so far",
     )
 
 
 def _survived(stage: Stage, settings: Settings, life: Life, number: int) -> int:
-    """The exit code, 0 or -9. A driver that fails by itself is started again, like any service."""
+    """The exit code, 0 or -9. A driver that fails by itself is restarted, like any service."""
     mine = _settings_of(life, settings)
     for attempt in range(_ATTEMPTS):
         log = stage.directory / f"{settings.pipeline}-driver-{number}-{attempt}.log"
@@ -82,8 +82,10 @@ def _survived(stage: Stage, settings: Settings, life: Life, number: int) -> int:
         say(f"{settings.pipeline}: driver {number} {_fate(exit_code)}")
         if exit_code in (0, _KILLED):
             return exit_code
-        say(f"{settings.pipeline}: that was not planned, it starts again; its log: {log}")
-    raise DriverFailed(f"{settings.pipeline}: driver {number} failed by itself {_ATTEMPTS} times")
+        say(f"{settings.pipeline}: unplanned exit, restarting; see {log}")
+    raise DriverFailed(
+        f"{settings.pipeline}: driver {number} failed {_ATTEMPTS} times without being killed"
+    )
 
 
 def _settings_of(life: Life, settings: Settings) -> Settings:
@@ -98,7 +100,7 @@ def _fate(exit_code: int) -> str:
 
 
 def _challenge(stage: Stage, settings: Settings, driver: Driver) -> None:
-    """A second driver on the same subscription while the first is within a transaction."""
+    """Starts a second driver on the same subscription while the first is inside a transaction."""
     holding = stage.directory / "go-on.holding"
     until(lambda: holding.exists() or not driver.is_running, LIFE_TIMEOUT_S)
     if not driver.is_running:
@@ -111,5 +113,5 @@ def _challenge(stage: Stage, settings: Settings, driver: Driver) -> None:
         with_plain_sink=False,
     )
     exit_code = Driver(rival.to_json(), stage.rival_log).wait(LIFE_TIMEOUT_S)
-    say(f"payments: the second driver {_fate(exit_code)}; the first goes on")
+    say(f"payments: the second driver {_fate(exit_code)}; the first continues")
     (stage.directory / "go-on").touch()

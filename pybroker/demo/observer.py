@@ -1,10 +1,10 @@
-"""A live read-committed observer: it reads the ledger's topics while everything is being killed.
+"""A live read-committed observer: it reads the ledger's topics while processes are being killed.
 
 Transactions commit one after the other (each holds the source's cursor), so a topic's visible
-messages are whole batches in the markers' order. For each marker the observer reads from `debits`,
-`credits` and `rejects` as many messages as the marker's span of `transfers` must give, and compares
-the ids. A batch of which only a part were visible, an aborted message, a duplicate, a batch without
-a marker: each makes the sets differ, there and then.
+messages are whole batches in the order of the markers. For each marker the observer reads from
+`debits`, `credits` and `rejects` as many messages as the marker's span of `transfers` must produce,
+and compares the ids. A partly visible batch, an aborted message, a duplicate, or a batch without a
+marker: each makes the sets differ immediately.
 """
 
 import json
@@ -31,7 +31,7 @@ from pybroker.spark import Marker
 from pybroker.spark.offsets import CursorName, Position
 
 _READ_TIMEOUT_MS: Final = 500
-# Broker restarts included.
+# Includes restarts of the broker.
 _BATCH_TIMEOUT_S: Final = 60.0
 _OUTPUTS: Final = (DEBITS, CREDITS, REJECTS)
 
@@ -85,11 +85,11 @@ class Observer(threading.Thread):
         self._finish.set()
         self.join(timeout_s)
         if self.is_alive():
-            self.violations.append(f"the observer was not done within {timeout_s:.0f} s")
+            self.violations.append(f"the observer did not finish within {timeout_s:.0f} s")
         for topic, tail in self._tails.items():
             surplus = len(self._unread[topic]) + len(tail.read(_READ_TIMEOUT_MS))
             if surplus:
-                self.violations.append(f"{surplus} messages in {topic} that no marker explains")
+                self.violations.append(f"{surplus} messages in {topic} that no marker accounts for")
 
     def _check(self, marker: Marker) -> None:
         self._check_contiguity(marker)
@@ -111,7 +111,7 @@ class Observer(threading.Thread):
         self.markers.append(marker)
 
     def _check_contiguity(self, marker: Marker) -> None:
-        """Each span begins where the last one ended, no message between them."""
+        """Each span begins where the last one ended, with no message in between."""
         for name, span in marker.progress.items():
             reached = self._reached.get(name)
             source = self._inputs[name.topic]

@@ -1,8 +1,8 @@
-"""The processes that the demo starts, kills and starts again: the broker and Spark drivers.
+"""The processes that the demo starts, kills and restarts: the broker and Spark drivers.
 
-Every kill is SIGKILL: nothing is flushed, nothing says goodbye. The broker is watched by a thread
-that brings it back on the same port and data directory, as a service manager would; a driver's
-whole process group dies at once, JVM and Python workers included.
+Every kill is SIGKILL: nothing is flushed, nothing is closed. A thread watches the broker and
+restarts it on the same port and data directory, as a service manager would. A driver's whole
+process group dies at once, including the JVM and the Python workers.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from pybroker.testing.broker_process import BrokerProcess
 
 
 class Broker:
-    """`pybroker standalone` with a supervisor. `kills` counts how often it was brought back."""
+    """`pybroker standalone` with a supervisor. `kills` counts the restarts."""
 
     def __init__(self, directory: Path) -> None:
         self.pid_file = directory / "broker.pid"
@@ -48,7 +48,7 @@ class Broker:
 
     def _supervise(self) -> None:
         while True:
-            # Waits for its death and leaves the burial to BrokerProcess.
+            # Waits for its death but leaves the exit status to BrokerProcess.
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
             if self._stopping:
                 return
@@ -56,7 +56,7 @@ class Broker:
             self._process.kill()
             self._start()
             self.kills += 1
-            say(f"broker was killed (-9), is back after {time.monotonic() - died_at:.1f} s")
+            say(f"broker was killed (-9) and back after {time.monotonic() - died_at:.1f} s")
 
     def stop(self) -> None:
         self._stopping = True
@@ -67,7 +67,7 @@ class Broker:
 
 
 class Driver:
-    """A Spark driver (a module that takes its settings as JSON) in a process group of its own."""
+    """A Spark driver (a module that takes its settings as JSON) in its own process group."""
 
     def __init__(
         self, settings: Mapping[str, Any], log: Path, module: str = "pybroker.demo.driver"
@@ -85,7 +85,7 @@ class Driver:
         self._log = log
 
     def wait(self, timeout_s: float) -> int:
-        """The exit code; -9 after a kill. Raises RuntimeError if it is not done in time."""
+        """The exit code; -9 after a kill. Raises RuntimeError if it does not exit in time."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:

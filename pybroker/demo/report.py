@@ -1,4 +1,4 @@
-"""What the demo says: progress while it runs, and a verdict of claims that were counted."""
+"""The demo's output: progress while it runs, and a verdict on claims that were counted."""
 
 import time
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ def elapsed_s() -> float:
 
 @dataclass(slots=True)
 class Verdict:
-    """Claims, each with what was counted for it."""
+    """Claims, each with the counts that support it."""
 
     claims: list[tuple[bool, str]] = field(default_factory=list)
 
@@ -32,7 +32,7 @@ class Verdict:
         return bool(self.claims) and all(holds for holds, _ in self.claims)
 
     def print(self) -> None:
-        headline("Verdict, from what was counted")
+        headline("Verdict, from the counts")
         for holds, text in self.claims:
             print(f"  {'ok  ' if holds else 'FAIL'}  {text}")
         failed = sum(not holds for holds, _ in self.claims)

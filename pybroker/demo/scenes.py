@@ -1,4 +1,4 @@
-"""Three scenes. Each fills a topic, lets drivers live and die, and has the outcome counted."""
+"""Three scenes. Each fills a topic, runs drivers that are killed, and has the outcome counted."""
 
 import csv
 import json
@@ -97,7 +97,7 @@ def _claim_rival_fenced(stage: Stage, observer: Observer) -> None:
 
 def play_flights(stage: Stage, limit: int | None) -> None:
     rows = list(flights.read_flights())[:limit]
-    headline(f"Flights: {len(rows):,} real ones, executors publishing into one transaction")
+    headline(f"Flights: {len(rows):,} real flights, executors publishing in one transaction")
     broker = stage.broker
     create_partitioned(broker.admin_url, flights.FLIGHTS, flights.PARTITIONS)
     with Client(broker.service_url) as client:
@@ -124,7 +124,7 @@ def play_java_client(stage: Stage, jars_directory: Path) -> None:
     try:
         jars = official_client_jars(jars_directory)
     except MetadataError as error:
-        say(f"left out: {error}")
+        say(f"skipped: {error}")
         return
     service_url = stage.broker.service_url
     tails = _tail_numbers()

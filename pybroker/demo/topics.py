@@ -1,4 +1,4 @@
-"""The demo's own hands on topics: filling them, and reading them through broker deaths."""
+"""The demo's access to topics: fills them, and reads them across broker deaths."""
 
 import contextlib
 import json
@@ -44,7 +44,7 @@ def create_partitioned(http_url: str, topic: str, partitions: int) -> None:
 
 
 def stored_entries(http_url: str, topic: str) -> int:
-    """All entries of the topic: messages, what was aborted, and the transactions' markers."""
+    """All entries of the topic: messages, including aborted ones, and the transactions' markers."""
     name = TopicName.parse(topic)
     path = f"{name.domain}/{name.tenant}/{name.namespace}/{name.local}"
     with urllib.request.urlopen(f"{http_url}/admin/v2/{path}/internalStats") as answer:
@@ -129,7 +129,7 @@ class Tail:
 
 
 def read_all(service_url: str, topics: Sequence[str]) -> Iterator[Message]:
-    """Everything that can be delivered now, by fresh readers."""
+    """Everything that can be delivered now, read by new readers."""
     for topic in topics:
         tail = Tail(service_url, topic)
         while not tail.is_at_end():

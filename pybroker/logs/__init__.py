@@ -1,1 +1,1 @@
-"""What the broker says of itself: levels by area, lines as text or JSON, and who did what."""
+"""Logging: levels by area, lines as text or JSON, and the audit log."""

@@ -1,8 +1,8 @@
-"""Who did what, from where, on what, and with which result: the lines of the area `audit`.
+"""Who did what, from where, to what, and with which result: the lines of the area `audit`.
 
-Who it is travels in a context variable from the edge (a command of a connection, a request) to
-where something is created or deleted, through the tasks that are started on the way. What happens
-by time is the broker's own doing.
+The actor travels in a context variable from the edge (a command of a connection, a request) to
+where something is created or deleted, through the tasks started on the way. Timed work is the
+broker's own doing.
 """
 
 import logging
@@ -18,7 +18,7 @@ from pybroker.logs.output import Bucket
 
 log = logging.getLogger("pybroker.audit")
 
-CHANGES: Final = Bucket(2000, 200.0)  # an administrator's script is told of in full
+CHANGES: Final = Bucket(2000, 200.0)  # enough for an administrator's script
 REFUSALS: Final = Bucket(50, 5.0)
 OK: Final = "ok"
 CREATE_SUBSCRIPTION: Final = "create subscription"
@@ -27,7 +27,7 @@ _LONGEST: Final = 300  # characters of a field that a peer chose
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """`who` is a role, empty where nobody is asked; `address` as host:port; `why` is said along."""
+    """`who` is a role, empty without authentication; `address` is host:port; `why` is added."""
 
     who: str
     address: str = ""
@@ -43,7 +43,7 @@ _ACTOR: ContextVar[Actor] = ContextVar("actor", default=BROKER)
 
 
 def act_as(actor: Actor) -> None:
-    """From here on, in this task and those that it starts."""
+    """Sets the actor from here on, in this task and those that it starts."""
     _ACTOR.set(actor)
 
 
@@ -61,7 +61,7 @@ def current_actor() -> Actor:
 
 
 class Tally:
-    """How often one kind of change succeeded, for a command that makes many of them at once."""
+    """Counts successful changes of one kind, for a command that makes many at once."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -82,8 +82,8 @@ _TALLY: ContextVar[Tally | None] = ContextVar("tally", default=None)
 
 @contextmanager
 def in_one_line(what: str) -> Iterator[None]:
-    """Successful changes of this kind within, in this task and those that it starts, are one line:
-    the first one and how many more. The line is written at the end, also after an error."""
+    """Successful changes of this kind inside the block, in this task and those that it starts, are
+    logged as one line at its end: the first one and how many more. Also after an error."""
     tally = Tally(what)
     token = _TALLY.set(tally)
     try:
@@ -93,12 +93,12 @@ def in_one_line(what: str) -> Iterator[None]:
         tally.is_open = False  # a task that outlives the command writes its own lines
         if tally.count:
             more = f", and {tally.count - 1:,} more" if tally.count > 1 else ""
-            # The first name is cut, never the count.
+            # Truncate the first name, never the count.
             done(what, tally.first[: _LONGEST - len(more)] + more)
 
 
 def done(what: str, on: object, result: str | int = OK, why: str = "") -> None:
-    """Something has been changed; or has not, and `why` is another reason than who asked."""
+    """A change succeeded, or failed; `why` is a reason other than the actor's request."""
     tally = _TALLY.get()
     if tally is not None and tally.takes(what, on, result, why):
         return
@@ -107,7 +107,7 @@ def done(what: str, on: object, result: str | int = OK, why: str = "") -> None:
 
 
 def refused(actor: Actor, what: str, on: str, result: str | int, why: str) -> None:
-    """Somebody was not let in, or may not do this."""
+    """A login or an operation was refused."""
     if log.isEnabledFor(logging.WARNING):
         _say(logging.WARNING, REFUSALS, actor, f"refused {what}", on, result, why)
 
@@ -135,8 +135,8 @@ def _say(
 
 
 def _kind(actor: Actor, is_refusal: bool) -> str:
-    """Lines of one kind share a limit. Who changes something is known, and does not use up what
-    others at the address (a proxy's, say) are told of; who is refused may call itself anything.
+    """Lines of one kind share a limit. The role of a successful change is known, so it does not use
+    up the limit of others at its address (a proxy, say); a refused client may claim any name.
     """
     machine = machine_of(actor.host) if actor.host else "the broker itself"
     if is_refusal or not actor.who or not actor.host:

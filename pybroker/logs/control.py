@@ -1,6 +1,7 @@
-"""Which levels hold while a broker runs: what the admin API set, or else the configuration."""
+"""The log levels of a running broker: set by the admin API, or else the configuration's."""
 
 import logging
+from collections.abc import Callable
 
 from pybroker.logs.levels import Levels
 
@@ -8,14 +9,16 @@ log = logging.getLogger("pybroker")
 
 
 class LogControl:
-    def __init__(self, configured: Levels) -> None:
+    def __init__(self, configured: Levels, recent: Callable[[], list[str]] = list) -> None:
+        """`recent` holds the lines written last."""
+        self.recent = recent
         self._configured = configured
         self._applied = configured
         self._chosen: Levels | None = None
 
     @property
     def chosen(self) -> str | None:
-        """What was set at run time; None while the configuration holds."""
+        """The levels set at run time; None while the configuration applies."""
         return None if self._chosen is None else str(self._chosen)
 
     def choose(self, text: str) -> None:
@@ -28,12 +31,12 @@ class LogControl:
         self._apply()
 
     def configure(self, levels: Levels) -> None:
-        """The configuration was read again. What was set at run time goes on holding."""
+        """The configuration was reloaded. Levels set at run time stay in effect."""
         self._configured = levels
         self._apply()
 
     def _apply(self) -> None:
-        """Said before it holds: it may be what silences the log."""
+        """Logs the change before it takes effect: it may silence the log."""
         levels = self._chosen or self._configured
         if str(levels) != str(self._applied):
             log.warning("the log level changes from %s to %s", self._applied, levels)

@@ -1,8 +1,8 @@
-"""How much is said, by area: `info`, or `warning,storage=debug,access=info`.
+"""Log levels by area: `info`, or `warning,storage=debug,access=info`.
 
-The first word without an area counts for all areas that are not named. Two areas differ: `access`
-says nothing unless it is named, and `audit` says who was refused at `warning`, changes at `info`.
-Other libraries speak from `warning` on.
+The first word without an area applies to all areas not named. Two areas differ: `access` logs
+nothing unless it is named, and `audit` logs refusals at `warning`, changes at `info`. Other
+libraries log from `warning` on.
 """
 
 import logging
@@ -23,7 +23,7 @@ LEVELS: Final[Mapping[str, int]] = MappingProxyType(
 )
 USUAL: Final = "info"
 
-# The loggers of each area, which have those below them with them.
+# The loggers of each area, including their children.
 AREAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "storage": ("managed_ledger",),
@@ -38,12 +38,12 @@ AREAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 _OURS: Final = ("pybroker", "managed_ledger")
 _SILENT_UNLESS_NAMED: Final = ("access",)
-_FOREIGN: Final = ("uvicorn",)  # which says at `info` what the broker has said
+_FOREIGN: Final = ("uvicorn",)  # which repeats at `info` what the broker has logged
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Names of levels: of everything, and of the areas that have one of their own."""
+    """Level names: the general one, and those of areas with their own."""
 
     general: str = USUAL
     areas: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Levels:
                 raise ValueError(f"{level[:40]!r} is not a level; levels are {', '.join(LEVELS)}")
             if not equals:
                 if general not in (None, level):
-                    raise ValueError(f"{general} and {level} cannot both hold for every area")
+                    raise ValueError(f"{general} and {level} cannot both apply to every area")
                 general = level
             elif area not in AREAS:
                 raise ValueError(f"{area[:40]!r} is not an area; areas are {', '.join(AREAS)}")

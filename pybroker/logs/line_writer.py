@@ -1,7 +1,7 @@
-"""Writes lines in a thread of its own, because whoever reads them may be slow, or not read at all.
+"""Writes lines in its own thread, because their reader may be slow or not read at all.
 
-A full pipe would otherwise stop the event loop, and with it everybody's messages. What waits is
-bounded; beyond that lines are left out, and their number is said once there is room again.
+A full pipe would otherwise stop the event loop, and with it all messages. The queue is bounded;
+lines beyond that are dropped, and their number is logged once there is room again.
 """
 
 import os
@@ -11,11 +11,11 @@ from contextlib import suppress
 from typing import Final
 
 MOST_WAITING_BYTES: Final = 4 * 1024 * 1024
-DRAIN_S: Final = 2.0  # for a reader that is there, at the end of the process
+DRAIN_S: Final = 2.0  # at the end of the process, for a reader that is still reading
 
 
 class LineWriter:
-    """A text stream as logging uses one: `write` never waits."""
+    """A text stream for logging: `write` never waits."""
 
     def __init__(self, descriptor: int, most_waiting_bytes: int = MOST_WAITING_BYTES) -> None:
         self._descriptor = descriptor
@@ -44,7 +44,7 @@ class LineWriter:
         """Logging flushes after each line; see `drain`."""
 
     def drain(self, limit_s: float = DRAIN_S) -> None:
-        """Return when everything is written, or after `limit_s` if nobody reads."""
+        """Return when everything is written, or after `limit_s` if there is no reader."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting_bytes, limit_s)
 
@@ -63,6 +63,6 @@ class LineWriter:
                 self._changed.notify_all()
 
     def _write(self, lines: bytes) -> None:
-        with suppress(OSError):  # nobody is there any more
+        with suppress(OSError):  # the reader is gone
             while lines:
                 lines = lines[os.write(self._descriptor, lines) :]

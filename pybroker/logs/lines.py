@@ -1,8 +1,8 @@
-"""A record of the log as a line of text, or as a JSON object on a line.
+"""Formats a log record as a line of text or as a JSON object.
 
-A record may carry `fields` (`extra=fields(...)`): JSON has them as members, text as `name=value`
-behind the message. What came from a peer may hold anything, so control characters are escaped:
-nobody forges a line, and no terminal obeys a name.
+A record may carry `fields` (`extra=fields(...)`): members in JSON, `name=value` after the message
+in text. Peers control some values, so control characters are escaped: lines cannot be forged, and
+no terminal obeys a name.
 """
 
 import json

@@ -1,14 +1,14 @@
-"""Where lines go: one handler of the root logger, which holds lines back that come too often.
+"""The output of log lines: one handler of the root logger, which limits repeated lines.
 
-Lines of one kind (the same sentence of the same logger; of `audit`, the same sort from the same
-address) are written as long as a bucket lasts; what is left out is counted, and the count is said
-with the next line of any kind. So whoever makes the broker log does not fill its disk. `debug` and
-`access` are written in full: somebody asked for them.
+Lines of one kind (the same message of the same logger; in `audit`, the same sort from the same
+address) are written while a token bucket lasts; the rest is counted, and the count is logged with
+the next line of any kind. So clients cannot fill the disk by making the broker log. `debug` and
+`access` are not limited: they were explicitly enabled.
 """
 
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Final
@@ -17,15 +17,17 @@ from pybroker.logs.levels import Levels
 from pybroker.logs.line_writer import LineWriter
 from pybroker.logs.lines import TEXT, formatter
 
-KINDS: Final = 1000  # that are counted at a time
-EARLY_RECORDS: Final = 1000  # kept until it is known how they are to look
-_QUIET_S: Final = 10.0  # after which a kind's count is said
+KINDS: Final = 1000  # counted at a time
+EARLY_RECORDS: Final = 1000  # kept until the format is known
+RECENT_LINES: Final = 500  # kept in memory for inspection
+_LONGEST_KEPT: Final = 2000
+_QUIET_S: Final = 10.0  # after which a kind's count is logged
 _NEVER_LIMITED: Final = ("pybroker.access",)
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """So many lines of a kind at once, and so many a second after that."""
+    """A token bucket: a burst of lines, then a number per second."""
 
     at_once: int
     per_second: float
@@ -36,7 +38,7 @@ USUAL: Final = Bucket(20, 1.0)
 
 @dataclass(slots=True)
 class _Kind:
-    name: str  # of the logger
+    name: str  # the logger's name
     level: int
     what: str
     left: float
@@ -45,7 +47,7 @@ class _Kind:
 
 
 class LogOutput(logging.StreamHandler[IO[str] | LineWriter]):
-    """Takes lines from `begin` on; what was said before that is written then."""
+    """Writes lines from `begin` on; earlier lines are kept and written then."""
 
     def __init__(
         self, stream: IO[str] | LineWriter, now_s: Callable[[], float] = time.monotonic
@@ -54,6 +56,7 @@ class LogOutput(logging.StreamHandler[IO[str] | LineWriter]):
         self._now_s = now_s
         self._kinds: OrderedDict[tuple[str, str], _Kind] = OrderedDict()
         self._early: list[logging.LogRecord] | None = []
+        self._recent: deque[str] = deque(maxlen=RECENT_LINES)
 
     def begin(self, lines: str) -> None:
         """`lines` is one of the FORMATS."""
@@ -74,8 +77,17 @@ class LogOutput(logging.StreamHandler[IO[str] | LineWriter]):
         if self._takes(record, now_s):
             super().emit(record)
 
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        self._recent.append(line[:_LONGEST_KEPT])
+        return line
+
+    def recent(self) -> list[str]:
+        """The lines written last, the newest at the end."""
+        return list(self._recent)
+
     def close(self) -> None:
-        """Say what was left out so far."""
+        """Log the counts of suppressed lines."""
         if self._early is None:
             for unsaid in self._unsaid(float("inf")):
                 super().emit(unsaid)
@@ -83,7 +95,7 @@ class LogOutput(logging.StreamHandler[IO[str] | LineWriter]):
         super().close()
 
     def drain(self) -> None:
-        """What was said is written, if somebody reads it."""
+        """Waits until all lines are written, if there is a reader."""
         if isinstance(self.stream, LineWriter):
             self.stream.drain()
 
@@ -103,14 +115,16 @@ class LogOutput(logging.StreamHandler[IO[str] | LineWriter]):
             self._kinds.popitem(last=False)
         if kind.left < 1:
             kind.unsaid += 1
-            if kind.unsaid == 1:  # as an example
+            if kind.unsaid == 1:  # keep it as an example
                 kind.what = getattr(record, "kind", "") or record.getMessage()
             return False
         kind.left -= 1
         return True
 
     def _unsaid(self, before_s: float) -> Iterator[logging.LogRecord]:
-        """Of kinds that have been quiet since, which are forgotten. The quietest stand first."""
+        """Logs the counts of kinds that have gone quiet, and drops them. The quietest come
+        first.
+        """
         while self._kinds:
             key, kind = next(iter(self._kinds.items()))
             if kind.at_s > before_s:
@@ -122,14 +136,14 @@ class LogOutput(logging.StreamHandler[IO[str] | LineWriter]):
                     kind.level,
                     __file__,
                     0,
-                    "%d more lines like this were left out: %s",
+                    "%d similar lines were suppressed: %s",
                     (kind.unsaid, kind.what[:200]),
                     None,
                 )
 
 
 def log_to(stream: IO[str] | LineWriter) -> LogOutput:
-    """All loggers of this process, at the usual levels for now; `begin` writes the lines."""
+    """Takes over all loggers of this process at default levels; `begin` starts writing."""
     output = LogOutput(stream)
     logging.getLogger().handlers[:] = [output]
     Levels().apply()
@@ -142,7 +156,7 @@ def log_as(output: LogOutput, levels: Levels, lines: str = TEXT) -> None:
 
 
 def drain_log() -> None:
-    """Before this process ends, or says something by another way."""
+    """Call before this process ends or writes to stderr itself."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, LogOutput):
             handler.drain()

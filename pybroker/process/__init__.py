@@ -1,1 +1,1 @@
-"""What makes a process of the packages: the broker put together, its sockets, the command line."""
+"""The broker process: composition of its parts, sockets, the command line."""

@@ -2,16 +2,18 @@
 
     storage → managed ledgers → tenants, topics ⇄ coordinators → binary protocol → admin REST
 
-Parts start in this order and stop in the reverse one. Everything from outside (storage, clock,
-randomness, sockets) is handed in, so that a test or a simulation runs the same broker.
+Parts start in this order and stop in reverse. Everything from outside (storage, clock, randomness,
+sockets) is passed in, so that tests and simulations run the same broker.
 """
 
 import asyncio
 import errno
+import logging
 import random
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -27,6 +29,7 @@ from pybroker.base.config import BrokerConfig
 from pybroker.base.listeners import BadListeners, parse_listeners
 from pybroker.base.names import COORDINATOR_ASSIGN
 from pybroker.base.runtime import Clock, SystemClock
+from pybroker.base.telemetry import INSTALL, wanted
 from pybroker.broker.dynamic_configuration import DynamicConfiguration
 from pybroker.broker.entry_metadata import BadInterceptors
 from pybroker.broker.permissions import Permissions
@@ -43,12 +46,12 @@ from pybroker.security.keys import KeyFailure
 from pybroker.security.tls_connection import TlsListener
 from pybroker.security.tls_contexts import TlsContexts
 from pybroker.server.audited import audited_handlers
+from pybroker.server.disconnections import Disconnections
 from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.guarded import Revocations, guarded_handlers
 from pybroker.server.handler import Handler
 from pybroker.server.handlers import HANDLERS
 from pybroker.server.outbox import Outboxes
-from pybroker.server.owned_transactions import Disconnections
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.services import Services
 from pybroker.server.transport import BrokerServer, Endpoint
@@ -57,20 +60,23 @@ from pybroker.transaction.pending_acks.migration import migrate_pending_ack_logs
 
 if TYPE_CHECKING:
     from pybroker.admin.http.server import HttpServer
+    from pybroker.admin.services import AdminServices, Connected
     from pybroker.broker.local_messages import LocalBatch, LocalSender
     from pybroker.broker.schemas.compatibility import StoredSchema
     from pybroker.security.identity import Identity
     from pybroker.server.local.connection import LocalConnections
 
+log = logging.getLogger("pybroker")
+
 _BOOTS: Final = "/boots"
 
 
-# What stops a start and says itself what to do.
+# Errors that stop a start and whose message already says what to do.
 _Explained = ManagedLedgerError | KeyFailure | BadListeners | BadInterceptors
 
 
 class Broker:
-    """One broker. It starts once; to restart, stop it and make another over the same backend."""
+    """One broker. It starts once; to restart, stop it and create another on the same backend."""
 
     def __init__(
         self,
@@ -81,8 +87,8 @@ class Broker:
         shut_down: Callable[[], None] | None = None,
         logs: LogControl | None = None,
     ) -> None:
-        """For the admin API: `shut_down` asks whoever runs the broker to stop it, and `logs` are
-        the process's levels where this broker may change them.
+        """For the admin API: `shut_down` asks the owner of the broker to stop it, and `logs` are
+        the process's levels if this broker may change them.
         """
         self._logs = logs
         self._config = config
@@ -108,7 +114,7 @@ class Broker:
         self._listeners = parse_listeners(
             config.advertised_listeners, config.internal_listener_name
         )
-        # Raises KeyFailure: with credentials that cannot be checked nobody is served.
+        # Raises KeyFailure: without a way to check credentials no client is served.
         self.authentication = authentication_of(config, clock)
         self.permissions = self.topics.permissions
         self.authorizer = _authorizer(config, self.permissions)
@@ -141,11 +147,11 @@ class Broker:
         tls: TlsListener | None = None,
         https: TlsListener | None = None,
     ) -> None:
-        """Serve. Transactions are recovered before anybody is let in, so that no client of an open
-        one is told to come back later; decided ones complete in the background.
+        """Serve. Transactions are recovered before any client is accepted, so that no client of an
+        open one is told to retry later; decided ones complete in the background.
 
-        `http` is a bound socket for the admin REST; `tls` and `https` are those for both with TLS.
-        Raises CorruptStorage, DirectoryInUse, OSError.
+        `http` is a bound socket for the admin REST; `tls` and `https` are the sockets for both with
+        TLS. Raises CorruptStorage, DirectoryInUse, OSError.
         """
         self._tls = [listener.contexts for listener in (tls, https) if listener is not None]
         async with AsyncExitStack() as parts:
@@ -177,13 +183,13 @@ class Broker:
             self._running = parts.pop_all()
 
     async def stop(self) -> None:
-        """Stop accepting, write out what is known, let go of the storage. Idempotent."""
+        """Stop accepting, write out all state, release the storage. Idempotent."""
         await self.server.stop_listening()
         await self._running.aclose()
 
     def reload_credentials(self) -> None:
-        """New certificates, passwords and keys of tokens serve whoever connects from now on, or
-        logs in; such as cannot be used are logged.
+        """New certificates, passwords and token keys apply to new connections and logins; unusable
+        ones are logged.
         """
         for contexts in self._tls:
             contexts.reload()
@@ -191,8 +197,8 @@ class Broker:
             self.authentication.reload()
 
     async def abandon(self) -> None:
-        """Let go of sockets and storage without writing out what only memory knows: what a killed
-        process leaves behind.
+        """Release sockets and storage without writing out in-memory state: leaves what a killed
+        process leaves.
         """
         if self._http is not None:
             await self._http.stop()
@@ -202,7 +208,7 @@ class Broker:
     async def _start_http(
         self, plain: socket.socket | None, tls: TlsListener | None, parts: AsyncExitStack
     ) -> None:
-        # In a thread: clients of the binary port are served while the web framework loads.
+        # In a thread: the binary port serves clients while the web framework loads.
         await asyncio.get_running_loop().run_in_executor(None, _import_admin)
         from pybroker.admin.application import create_app
         from pybroker.admin.http.loop_lag import LoopLag
@@ -210,6 +216,7 @@ class Broker:
         from pybroker.admin.services import AdminServices
         from pybroker.broker.clusters import Clusters
         from pybroker.broker.health import Health
+        from pybroker.console.door import Door
 
         url = "" if plain is None else self._url("http", plain.getsockname())
         url_tls = "" if tls is None else self._url("https", tls.socket.getsockname())
@@ -237,12 +244,20 @@ class Broker:
             service_url_tls=self.service_url_tls,
             admin_url_tls=url_tls,
             connections=lambda: len(self.server.sessions),
+            connected=self._connected,
             listeners=self._listeners,
-            loop_lag_s=lag.worst_s,
+            counts=self._services.counts,
+            throttled_connections=lambda: sum(each.throttled for each in self.server.sessions),
+            undelivered_bytes=lambda: self._services.outboxes.held_bytes,
+            loop_lag_s=lag.reader(),
+            live_loop_lag_s=lag.reader(),
             health=health,
             publish=self._publish,
         )
-        self._http = HttpServer(create_app(services))
+        if wanted("METRICS"):
+            own_lag = replace(services, live_loop_lag_s=lag.reader())
+            await _send_metrics(own_lag, parts)
+        self._http = HttpServer(create_app(services, Door))
         parts.push_async_callback(self._http.stop)
         await self._http.start(plain, tls)
         self.admin_url, self.admin_url_tls = url, url_tls
@@ -261,6 +276,21 @@ class Broker:
             self._local = LocalConnections(self.server.accept, new_name)
         await self._local.publish(identity, sender, batches, schema)
 
+    def _connected(self) -> "Iterator[Connected]":
+        from pybroker.admin.services import Connected
+
+        for session in self.server.sessions:
+            login = session.login
+            yield Connected(
+                number=session.number,
+                address=session.peer,
+                role=None if login is None else login.identity.acting,
+                client_version=session.client_version,
+                protocol_version=session.protocol_version,
+                producers=len(session.producers),
+                consumers=len(session.consumers),
+            )
+
     async def _permissions_applied(self) -> None:
         if self.revocations is not None:
             await self.revocations.applied()
@@ -268,6 +298,19 @@ class Broker:
     def _url(self, scheme: str, address: tuple[str, int]) -> str:
         host, port = self._config.advertised(address[0]), address[1]
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+async def _send_metrics(services: "AdminServices", parts: AsyncExitStack) -> None:
+    from pybroker.admin.metrics.otlp import OtlpMetrics
+    from pybroker.admin.routes.metrics import MetricsRoutes
+
+    metrics = OtlpMetrics(MetricsRoutes(services).of_broker)
+    try:
+        await metrics.start()
+    except ImportError as missing:
+        log.warning("no metrics are sent, though OTEL_… asks for them (%s): %s", missing, INSTALL)
+    else:
+        parts.push_async_callback(metrics.stop)
 
 
 async def _count_boot(metadata: MetadataStore) -> int:
@@ -282,7 +325,7 @@ def _authorizer(config: BrokerConfig, permissions: Permissions) -> Authorizer | 
     if not config.authorization_enabled:
         return None
     if not config.authentication_enabled:
-        raise KeyFailure("authorizationEnabled=true needs authenticationEnabled=true: who is who?")
+        raise KeyFailure("authorizationEnabled=true requires authenticationEnabled=true")
     return Authorizer(config, permissions)
 
 
@@ -331,7 +374,7 @@ async def standalone(
 ) -> Broker:
     """A broker that serves on the configured address. Raises StartFailed.
 
-    Ports are bound before the storage is touched; nobody is accepted before it has recovered.
+    Ports are bound before the storage is touched; clients are accepted only after recovery.
     """
     clock = clock or SystemClock()
     ports = Ports(config, http)
@@ -354,9 +397,9 @@ def _way_out(
     error: _Explained | OSError,
 ) -> str:
     if not isinstance(error, OSError):
-        return str(error)  # says it itself
+        return str(error)  # its message says what to do
     if error.errno == errno.EADDRINUSE:
-        return f"{error}: another process began to listen there just now; try again"
+        return f"{error}: another process has just bound that port; try again"
     return f"the storage cannot be opened: {error}; choose another directory with --data-dir"
 
 
@@ -367,8 +410,8 @@ def memory_backend() -> Backend:
 def embedded_backend(
     config: BrokerConfig, data_dir: Path, on_disk_failure: Callable[[Exception], None]
 ) -> Backend:
-    """`on_disk_failure` is called when a write could not be made durable, and must not return to
-    business: what the disk holds is unknown.
+    """`on_disk_failure` is called when a write could not be made durable. It must end the process:
+    what the disk holds is unknown.
     """
     from managed_ledger.storage.embedded.journal import EmbeddedBackend
     from managed_ledger.storage.embedded.os_disk import OsDisk

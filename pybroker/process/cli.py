@@ -1,9 +1,9 @@
 """The `pybroker` command.
 
 `standalone` binds its ports first (so a taken port leaves the data directory untouched), then
-recovers the data directory, and listens only when that succeeded. What keeps it from starting is
-one line on stderr; once it serves, one line on stdout says where. Imports are as late as they can
-be: the binary port is to accept within a few hundred milliseconds.
+recovers the data directory, and listens only when that succeeded. A failed start prints one line on
+stderr; once the broker serves, one line on stdout says where. Imports are as late as possible, so
+that the binary port accepts connections within a few hundred milliseconds.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from pybroker.logs.levels import Levels
 from pybroker.logs.line_writer import LineWriter
 from pybroker.logs.lines import FORMATS, TEXT
 from pybroker.logs.output import drain_log, log_as, log_to
+from pybroker.process.configuration import configuration, described
 from pybroker.process.paced_loop import paced_loop
 from pybroker.process.reloading import reload_on_hangup
 from pybroker.security.certificate_tool import add_certificates
@@ -37,26 +38,40 @@ if TYPE_CHECKING:
 EXIT_CANNOT_START: Final = 1
 EXIT_DISK_FAILED: Final = 70
 EXIT_SECOND_SIGNAL: Final = 130
-# Objects, then collections of the generation before. The second one looks at some 6,000 objects at
-# a time: at 20,000 it kept everybody waiting for up to 30 ms on a busy machine.
+# Thresholds in objects, then in collections of the previous generation. Generation 1 visits about
+# 6,000 objects at a time: with 20,000 it paused everything for up to 30 ms on a busy machine.
 GARBAGE_THRESHOLDS: Final = (2_000, 2, 9_000)
 
 log = logging.getLogger("pybroker")
 
 
-class UsageError(ValueError):
-    """The command line asks for what cannot be; the message is for the user."""
+FIRST_STEPS: Final = """\
+pybroker demo          payments in transactions while processes are killed; ten seconds
+pybroker standalone    run a broker; its console is at http://localhost:8080/console
+pybroker --help        all commands; pybroker COMMAND --help explains one
+"""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
     words = sys.argv[1:] if arguments is None else arguments
+    if not words:
+        print(FIRST_STEPS, end="")
+        return 0
     if words[:1] in (["--version"], ["-V"]):
         return _version()
     if words[:1] == ["admin"]:
-        from pybroker.commands.admin.main import main as admin  # takes a while: who starts waits
+        from pybroker.commands.admin.main import main as admin  # slow to import
 
         return admin(words[1:])
+    if words[:1] == ["check"]:
+        from pybroker.checking.main import main as check
+
+        return check(words[1:])
+    if words[:1] == ["demo"]:
+        from pybroker.demo.quick import main as demo
+
+        return demo(words[1:])
     if words[:1] == ["transactions"]:
         from pybroker.commands.transactions.main import main as transactions
 
@@ -74,50 +89,77 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pybroker", description="A message broker for official Apache Pulsar clients."
     )
-    # Answered before anything is parsed: to find it out takes a while.
-    parser.add_argument("-V", "--version", action="store_true", help="say which version this is")
+    # Handled before parsing: looking up the version takes a while.
+    parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    say_version = commands.add_parser("version", help="say which version this is")
+    say_version = commands.add_parser("version", help="print the version")
     say_version.set_defaults(run=_version)
     _add_standalone(commands.add_parser("standalone", help="run a broker with its own storage"))
+    commands.add_parser("demo", help="payments through transactions, exactly once, in ten seconds")
+    doctor = commands.add_parser("doctor", help="check whether a broker runs well on this machine")
+    _add_settings(doctor)
+    doctor.add_argument("--json", action="store_true", help="print the report as JSON")
+    doctor.set_defaults(run=_doctor)
+    commands.add_parser("check", help="check a data directory while no broker uses it")
     tokens = commands.add_parser("tokens", help="make and check tokens, and keys that sign them")
     add_tokens(tokens)
-    certificates = commands.add_parser("certificates", help="make an authority and certificates")
+    certificates = commands.add_parser(
+        "certificates", help="create a certificate authority and certificates"
+    )
     add_certificates(certificates)
-    commands.add_parser("admin", help="pulsar-admin's commands, for any broker: admin --help")
-    commands.add_parser("transactions", help="which of them hold readers back, once or live")
+    commands.add_parser("admin", help="pulsar-admin's commands, for any broker; see admin --help")
+    commands.add_parser(
+        "transactions", help="show which transactions hold readers back, once or live"
+    )
     for name, summary in MESSAGE_COMMANDS.items():
         commands.add_parser(name, help=summary)
-    commands.add_parser("client", help="these four as pulsar-client takes them: client --help")
+    commands.add_parser(
+        "client", help="the four commands above in pulsar-client's form; see client --help"
+    )
     return parser
 
 
 def _add_standalone(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_standalone)
+    _add_settings(parser)
+    parser.add_argument("--no-http", action="store_true", help="do not serve the admin REST API")
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print every setting and where it comes from, and do not start",
+    )
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    """The options that configure a broker; the doctor uses them too."""
     add = parser.add_argument
     add("--bind", metavar="HOST", help="address to listen on (default 127.0.0.1)")
-    add("--port", type=_port, help="binary protocol; 0 picks a free one (default 6650)")
-    add("--http-port", type=_port, help="admin REST; 0 picks a free one (default 8080)")
-    add("--no-http", action="store_true", help="serve no admin REST")
-    add("--data-dir", type=Path, default=Path("pybroker-data"), help="default: ./pybroker-data")
-    add("--config", type=Path, metavar="FILE", help="key=value lines under broker.conf's names")
+    add("--port", type=_port, help="binary port; 0 picks a free one (default 6650)")
+    add("--http-port", type=_port, help="admin REST port; 0 picks a free one (default 8080)")
+    add(
+        "--data-dir",
+        type=Path,
+        default=Path("pybroker-data"),
+        help="all data (default ./pybroker-data)",
+    )
+    add("--config", type=Path, metavar="FILE", help="broker.conf, or a .toml with its keys")
     add(
         "--durability",
         choices=("fsync", "relaxed"),
-        help="relaxed: a receipt does not wait for the disk; a power cut may lose messages",
+        help="relaxed: receipts do not wait for the disk; a power failure may lose messages",
     )
     add(
         "--log-level",
         type=_log_level,
         metavar="LEVEL[,AREA=LEVEL…]",
-        help="debug, info (default), warning, error or off, of everything and of areas; "
+        help="debug, info (default), warning, error or off, for everything or per area; "
         "access=info logs every HTTP request",
     )
-    add("--log-format", choices=FORMATS, help="of each line; default text")
+    add("--log-format", choices=FORMATS, help="log line format (default text)")
     add(
         "--insecure",
         action="store_true",
-        help="allow an address that other machines reach, without authentication",
+        help="allow listening on a reachable address without authentication",
     )
 
 
@@ -139,15 +181,27 @@ def _version(_: argparse.Namespace | None = None) -> int:
     return 0
 
 
+def _print_config(options: argparse.Namespace) -> int:
+    origins: dict[str, str] = {}
+    try:
+        config = configuration(options, origins)
+    except ValueError as error:
+        return _refuse(error)
+    print(described(config, origins))
+    return 0
+
+
 def _standalone(options: argparse.Namespace) -> int:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read anew
+    if options.print_config:
+        return _print_config(options)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     output = log_to(LineWriter(sys.stderr.fileno()))
     try:
-        config = _configuration(options)
+        config = configuration(options)
     except ValueError as error:
         output.begin(options.log_format or TEXT)
         return _refuse(error)
-    logs = LogControl(Levels.parse(config.log_level))
+    logs = LogControl(Levels.parse(config.log_level), output.recent)
     log_as(output, Levels.parse(config.log_level), config.log_format)
     if not config.local_only and config.authentication_enabled and _listens_without_tls(config):
         log.warning(
@@ -155,38 +209,19 @@ def _standalone(options: argparse.Namespace) -> int:
             "webServicePortTls, and leave brokerServicePort and webServicePort empty"
         )
     if not config.journal_sync_data:
-        log.warning("durability is relaxed: a power cut may lose messages that were acknowledged")
+        log.warning("durability is relaxed: a power failure may lose acknowledged messages")
     with asyncio.Runner(loop_factory=paced_loop) as runner:
         return runner.run(_serve(config, options, logs))
 
 
-def _configuration(options: argparse.Namespace) -> BrokerConfig:
-    """The file's settings, overridden by the environment's, and those by the command line's."""
-    config = BrokerConfig()
-    if options.config is not None:
-        from pybroker.base.config_file import load_config
+def _doctor(options: argparse.Namespace) -> int:
+    from pybroker.doctor.main import report
 
-        config = load_config(options.config)
-    if any(name.startswith("PULSAR_PREFIX_") for name in os.environ):
-        from pybroker.base.config_file import environment_config
-
-        config = environment_config(os.environ, config)
-    chosen = {
-        "bind_address": options.bind,
-        "broker_service_port": options.port,
-        "web_service_port": options.http_port,
-        "log_level": options.log_level,
-        "log_format": options.log_format,
-        "journal_sync_data": options.durability and options.durability == "fsync",
-    }
-    config = replace(config, **{name: v for name, v in chosen.items() if v is not None})
-    if not options.insecure and not config.local_only and not config.authentication_enabled:
-        raise UsageError(
-            f"listening on {config.bind_address} without authentication lets everybody in who "
-            "reaches it; set authenticationEnabled=true, say --insecure if that "
-            "is what you want, or --bind 127.0.0.1"
-        )
-    return config
+    try:
+        config: BrokerConfig | ValueError = configuration(options)
+    except ValueError as error:
+        config = error
+    return report(config, options.data_dir, options.json)
 
 
 def _listens_without_tls(config: BrokerConfig) -> bool:
@@ -209,7 +244,7 @@ async def _serve(config: BrokerConfig, options: argparse.Namespace, logs: LogCon
     elif allowed < config.broker_max_connections:
         config = replace(config, broker_max_connections=allowed)
         log.warning(
-            "%d connections at most: this process may have %d files open; raise that (ulimit -n)",
+            "only %d connections: this process may open %d files; raise that limit (ulimit -n)",
             allowed,
             limit,
         )
@@ -222,20 +257,20 @@ async def _serve(config: BrokerConfig, options: argparse.Namespace, logs: LogCon
     except StartFailed as error:
         return _refuse(error)
     _collect_garbage_seldom()
-    reload_on_hangup(partial(_configuration, options), configured, broker, logs)
+    reload_on_hangup(partial(configuration, options), configured, broker, logs)
     log.info("version %s serves %s", version(), options.data_dir.absolute())
     print(_ready_line(broker), flush=True)
     _keep_memory_at_hand()
     await stop.wait()
     await broker.stop()
-    log.info("stopped; everything is written")
+    log.info("stopped; all data is on disk")
     return 0
 
 
 def _collect_garbage_seldom() -> None:
-    """Little of what a broker allocates is cyclic, and what it loaded stays: a fifth of the CPU
-    of small transactions went into looking at it again and again. Young objects are looked at some
-    thousands at a time, for nobody is served meanwhile.
+    """Little of what a broker allocates is cyclic, and what it loaded stays: collecting it again
+    and again took a fifth of the CPU of small transactions. Young objects are collected a few
+    thousand at a time, because a collection pauses everything.
     """
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
@@ -243,7 +278,7 @@ def _collect_garbage_seldom() -> None:
 
 def _keep_memory_at_hand() -> None:
     from pybroker.process.memory import (
-        keep_memory_at_hand,  # takes a while: those who wait are served
+        keep_memory_at_hand,  # slow; the broker is already serving
     )
 
     keep_memory_at_hand()
@@ -274,11 +309,11 @@ def _refuse(error: Exception) -> int:
 
 
 def _disk_failed(error: Exception) -> NoReturn:
-    """What a failed fsync left on the disk is unknown: going on could acknowledge what is lost."""
+    """After a failed fsync the disk's contents are unknown: continuing could lose messages."""
     drain_log()
     print(
-        f"pybroker: stopped, because the disk did not keep what was written: {error}; "
-        "nothing unsaved was acknowledged; see to the disk and start again",
+        f"pybroker: stopped, because the disk failed to store data: {error}; no unsaved data was "
+        "acknowledged; check the disk and start again",
         file=sys.stderr,
         flush=True,
     )

@@ -1,6 +1,6 @@
-"""File descriptors: as many as the system gives, and no more connections than leave some over.
+"""File descriptors: raises the limit as far as allowed, and limits connections accordingly.
 
-What they may not have is for the storage, the HTTP port, the sockets that listen, Python itself.
+The rest is for the storage, the HTTP port, the listening sockets and Python itself.
 """
 
 import resource
@@ -10,7 +10,7 @@ from pybroker.security.tls_connection import most_handshakes
 
 _RESERVED: Final = 96  # the storage's spare ones, its files and threads, whatever Python opens
 _HTTP: Final = 200  # connections of the HTTP port
-_ENOUGH: Final = 1_048_576  # where there is no limit
+_ENOUGH: Final = 1_048_576  # if there is no limit
 
 
 def raise_limit() -> int:
@@ -21,12 +21,12 @@ def raise_limit() -> int:
         return min(wanted, _ENOUGH)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError):  # some systems refuse what they say they allow
+    except (OSError, ValueError):  # some systems refuse their own stated maximum
         return soft
     return wanted
 
 
 def connections(max_connections: int, limit: int, tls_ports: int = 0) -> int:
-    """How many of the binary protocol may be open; at least one."""
+    """How many binary-protocol connections may be open; at least one."""
     available = limit - _RESERVED - tls_ports * sum(most_handshakes(limit))
     return max(1, min(max_connections, available - min(_HTTP, available // 4)))

@@ -1,9 +1,9 @@
-"""How the process treats memory that comes and goes in pieces of some hundred kilobytes.
+"""Tunes malloc for blocks of some hundred kilobytes that come and go.
 
-Large entries stay in memory until two checkpoints later, and batches are joined to be sent. By
-default glibc gives such memory back to the system each time, and gets it again page by page, which
-costs as much as copying the entries does. So pieces up to `LARGE_BYTES` come from memory at hand,
-of which up to `KEPT_BYTES` stay when they are free. Allocators without such numbers are let alone.
+Large entries stay in memory until two checkpoints later, and batches are joined for sending. By
+default glibc returns such memory to the system each time and gets it back page by page, which costs
+as much as copying the entries. So blocks up to `LARGE_BYTES` come from the heap, of which up to
+`KEPT_BYTES` stay allocated when free. Other allocators are left alone.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ _M_MMAP_THRESHOLD: Final = -3
 
 
 def keep_memory_at_hand() -> bool:
-    """False: this allocator cannot be told."""
+    """False if this allocator cannot be tuned."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False

@@ -1,13 +1,13 @@
 """An event loop that reads many slow connections in ticks.
 
-When each of hundreds of connections sends a message now and then, nearly every one comes alone, and
-the wakeup, the commit and the hand-overs to and from its thread cost several times what the message
-costs. So while many connections come that had been quiet for long, the sockets are looked at once a
-tick, and what came within it is one commit. Other threads, which say that a commit is durable, wake
-the loop up all the same: nobody waits for two ticks. Who had been quiet for `QUIET_S` does not
-notice some milliseconds. A connection that answers at once what it gets, as a synchronous producer
-does, is not quiet: when there is more than a few of those the loop wakes up for each event, as any
-loop.
+When each of hundreds of connections sends an occasional message, nearly every message comes alone,
+and the wakeup, the commit and the hand-overs to and from its thread cost several times what the
+message costs. So while many events come from connections that had been quiet for long, the sockets
+are polled once per tick, and what came within it is one commit. Other threads, which report that a
+commit is durable, still wake the loop, so no request waits for two ticks. A connection that was
+quiet for `QUIET_S` does not notice a few milliseconds. A connection that responds at once to what
+it receives, such as a synchronous producer, is not quiet: with more than a few of those the loop
+wakes up for each event, like any loop.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from typing import Final
 TICK_S: Final = 0.003
 QUIET_S: Final = 0.03
 WINDOW_S: Final = 0.016
-QUIET_EVENTS_PER_S: Final = 1_000  # fewer of them than this wake the loop up for each
+QUIET_EVENTS_PER_S: Final = 1_000  # below this rate the loop wakes up for each event
 QUIET_SHARE: Final = 0.9
 
 Ready = list[tuple[selectors.SelectorKey, int]]
-# Waits for something to read from descriptors, for so many seconds at most: those that have it.
+# Waits up to a number of seconds; returns the descriptors that are ready to read.
 Wait = Callable[[Sequence[int], float], list[int]]
 
 
@@ -40,7 +40,7 @@ def paced_loop() -> asyncio.AbstractEventLoop:
 
 
 class Pacing:
-    """Judges, from which connections there is something and when, whether to go by ticks."""
+    """Decides whether to use ticks, from which connections have events and when."""
 
     def __init__(self) -> None:
         self.by_ticks = False
@@ -51,11 +51,11 @@ class Pacing:
         self._quiet = self._busy = 0  # events since then
 
     def leave_out(self, descriptors: Collection[int]) -> None:
-        """These say nothing about the load."""
+        """Descriptors that say nothing about the load."""
         self._left_out = frozenset(descriptors)
 
     def rest_s(self, now_s: float) -> float:
-        """How long not to look yet; 0 or less: look."""
+        """How long to wait before polling; 0 or less: poll now."""
         return self._looked_s + TICK_S - now_s if self.by_ticks else 0.0
 
     def looked(self, now_s: float, descriptors: Collection[int]) -> None:
@@ -90,7 +90,7 @@ class PacedSelector(selectors.DefaultSelector):
         self._wakers: Sequence[int] = []
 
     def wake_by(self, descriptors: Sequence[int]) -> None:
-        """Through these other threads wake the loop up: they do not wait for a tick."""
+        """Other threads wake the loop through these descriptors, without waiting for a tick."""
         self._wakers = descriptors
         self.pacing.leave_out(descriptors)
 
@@ -102,7 +102,7 @@ class PacedSelector(selectors.DefaultSelector):
         return self._look(timeout)
 
     def _select_after(self, rest_s: float, timeout: float | None) -> Ready:
-        """Nothing before the tick is over, but what is due by time or at once."""
+        """Returns nothing before the tick is over, except for due timers and callbacks."""
         if timeout is not None and timeout < rest_s:
             return self._woken(timeout) if timeout > 0 else []
         if woken := self._woken(rest_s):

@@ -19,11 +19,11 @@ _WEB: Final = ("web_service_port", "web_service_port_tls")
 
 
 class StartFailed(Exception):
-    """The broker did not start; the message names the thing and the way out."""
+    """The broker did not start; the message says why and what to do."""
 
 
 class Ports:
-    """Those that the configuration names, by its names."""
+    """The ports in the configuration, by key."""
 
     def __init__(self, config: BrokerConfig, http: bool) -> None:
         self.bound: dict[str, socket.socket] = {}
@@ -59,14 +59,14 @@ def _bind(host: str, port: int, option: str) -> socket.socket:
     except OSError as error:
         listener.close()
         raise StartFailed(
-            f"cannot listen on {host}:{port}: {error.strerror}; stop what listens there, or choose "
+            f"cannot listen on {host}:{port}: {error.strerror}; stop what listens there or use "
             f"another port with {option} (0 picks a free one)"
         ) from None
     return listener
 
 
 def tls_contexts(config: BrokerConfig, clock: Clock) -> TlsContexts | None:
-    """Of the binary protocol; None where it has no TLS port. Raises KeyFailure."""
+    """For the binary protocol; None if it has no TLS port. Raises KeyFailure."""
     if config.broker_service_port_tls is None:
         return None
     return _contexts(config, clock, config.tls_protocols, config.tls_ciphers)

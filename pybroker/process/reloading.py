@@ -1,8 +1,8 @@
-"""SIGHUP: what may change while the broker runs is read again. It never ends the broker.
+"""SIGHUP: reloads what may change while the broker runs. It never ends the broker.
 
-That is the certificates, the passwords, the keys of tokens, and of the configuration file the log
-levels and the keys that are dynamic (`broker/dynamic_configuration.py`). What else has changed in
-the file is named, for it needs a restart; and a file that cannot be used changes nothing.
+That is the certificates, the passwords, the token keys, and from the configuration file the log
+levels and the dynamic keys (`broker/dynamic_configuration.py`). Other changed keys are logged,
+because they need a restart; and an unusable file changes nothing.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ _LOG_LEVEL: Final = "log_level"
 def reload_on_hangup(
     read: Callable[[], BrokerConfig], configured: BrokerConfig, broker: "Broker", logs: LogControl
 ) -> None:
-    """`read` gives the configuration as it stands now, and raises ValueError if it is none;
-    `configured` is what the broker was started with.
+    """`read` returns the current configuration, or raises ValueError if it is invalid; `configured`
+    is the configuration the broker was started with.
     """
 
     def received() -> None:
@@ -36,22 +36,22 @@ def reload_on_hangup(
         try:
             new = read()
         except ValueError as error:
-            log.error("SIGHUP: the configuration is kept as it was: %s", error)
+            log.error("SIGHUP: the configuration is unchanged: %s", error)
             return
         logs.configure(Levels.parse(new.log_level))
         broker.dynamic.configure(new)
         if changed := _changed(configured, new, {_LOG_LEVEL, *broker.dynamic.fields}):
             log.warning("SIGHUP: these keys take effect at the next start: %s", changed)
         log.info(
-            "SIGHUP: certificates, passwords, keys of tokens, log levels and dynamic configuration "
-            "were read again"
+            "SIGHUP: reloaded certificates, passwords, token keys, log levels and dynamic "
+            "configuration"
         )
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, received)
 
 
 def _changed(before: BrokerConfig, now: BrokerConfig, at_once: Collection[str]) -> str:
-    from pybroker.base.config_file import camel_case  # takes a while: who starts waits
+    from pybroker.base.config_file import camel_case  # slow to import
 
     names = [field.name for field in fields(BrokerConfig) if field.name not in at_once]
     changed = (name for name in names if getattr(before, name) != getattr(now, name))

@@ -1,1 +1,1 @@
-"""Who is there, and what they may: nothing here runs while authentication is off."""
+"""Authentication and authorization; nothing here runs while authentication is off."""

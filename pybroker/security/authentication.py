@@ -1,7 +1,7 @@
-"""Who is there: the providers that broker.conf names, all at once, each by its method's name.
+"""Authentication: the providers in broker.conf, all active at once, each under its method's name.
 
-A method that nobody provides is the anonymous role's, if there is one; a method that is provided
-and fails is nobody's. Behind a proxy the original principal comes along, and only from a proxy.
+A method without a provider maps to the anonymous role, if there is one; a failed login never does.
+Through a proxy the original principal is passed along, which only a proxy may do.
 """
 
 import logging
@@ -47,14 +47,14 @@ def _method(name: str) -> str:
     method = name.removeprefix(_APACHE).lower()
     if method not in _PROVIDERS:
         raise KeyFailure(
-            f"authenticationProviders: {name[:120]!r} is not provided; there are "
+            f"authenticationProviders: {name[:120]!r} is not supported; choose from "
             + ", ".join(_PROVIDERS)
         )
     return method
 
 
 class Authentication:
-    """Every way in passes here."""
+    """Every login passes here."""
 
     def __init__(self, config: BrokerConfig, providers: Mapping[str, Provider]) -> None:
         self._providers = providers
@@ -69,14 +69,16 @@ class Authentication:
         return tuple(self._providers)
 
     def reload(self) -> None:
-        """Passwords and keys of tokens, for who logs in from now on; such as cannot be used are
-        logged, and change nothing.
+        """Reloads passwords and token keys for new logins; unusable ones are logged and change
+        nothing.
         """
         for provider in self._providers.values():
             try:
                 provider.reload()
             except KeyFailure as error:
-                log.error("who may log in stays as it was: %s", error)
+                log.error(
+                    "reloading credentials failed; the previous ones stay in effect: %s", error
+                )
 
     async def login(self, credentials: Credentials, address: str) -> Login:
         """Raises AuthenticationError, TooManyRequests."""
@@ -88,7 +90,7 @@ class Authentication:
             return await provider.authenticate(credentials, address)
         if not self._anonymous:
             methods = ", ".join(self._providers)
-            raise AuthenticationError(f"Log in with one of the methods of this broker: {methods}")
+            raise AuthenticationError(f"Log in with one of this broker's methods: {methods}")
         return Login(self._anonymous)
 
     async def identify(
@@ -98,8 +100,8 @@ class Authentication:
         original: str = "",
         original_credentials: Credentials | None = None,
     ) -> Identity:
-        """Who is there, and for whom if that is a proxy: `original`, or, where the broker verifies
-        that, whom `original_credentials` show. Raises AuthorizationError too.
+        """The identity, and for a proxy the client behind it: `original`, or, if the broker
+        verifies that, the principal of `original_credentials`. Raises AuthorizationError too.
         """
         login = await self.login(credentials, address)
         if self._verifies_originals and original_credentials is not None:
@@ -116,11 +118,11 @@ class Authentication:
             )
 
     def _original(self, role: str, original: str) -> str | None:
-        """A proxy must say for whom, and nobody else may."""
+        """A proxy must name its client, and no one else may."""
         if role in self._proxies:
             if not original or original in self._proxies:
                 raise AuthorizationError(
-                    "Invalid roles: a proxy must say for whom it connects, and not for a proxy"
+                    "Invalid roles: a proxy must name the client it connects for, not a proxy"
                 )
             return original
         if original and original != role:
@@ -132,11 +134,9 @@ class Authentication:
     async def identify_request(
         self, shown: list[Credentials], method: str, address: str, original: str
     ) -> Identity:
-        """`shown` is all that a request shows; `method` the one that it names, if it does."""
+        """`shown` is everything a request presents; `method` is the method it names, if any."""
         if self._strict_method and not method:
-            raise AuthenticationError(
-                "Name the method of authentication: X-Pulsar-Auth-Method-Name"
-            )
+            raise AuthenticationError("Set the authentication method: X-Pulsar-Auth-Method-Name")
         known = [each for each in shown if each.method in self._providers]
         if method:
             known = [each for each in known if each.method == method]
@@ -146,12 +146,12 @@ class Authentication:
 
 
 def _nameable(login: Login) -> Login:
-    """Roles are written down, as owners of transactions: one that no encoding has is nobody's."""
+    """Roles are stored as owners of transactions, so an unencodable one is refused."""
     try:
         login.role.encode()
     except UnicodeEncodeError:
         raise AuthenticationError(
-            "The role holds halves of surrogate pairs: name another"
+            "The role contains unpaired surrogates: use another role"
         ) from None
     return login
 

@@ -1,7 +1,7 @@
-"""What a role may: superusers everything, a tenant's admins all of its things, others what was
-granted to them, in a namespace, on a topic, and on subscriptions that name their roles.
+"""What a role may do: superusers everything, a tenant's admins everything in it, others what was
+granted to them in a namespace, on a topic, and on subscriptions that name their roles.
 
-Only names are looked at, never whether something exists, so a refusal tells nothing of it.
+Only names are checked, never whether something exists, so a refusal does not reveal that.
 Source: Apache Pulsar's PulsarAuthorizationProvider.
 """
 
@@ -21,11 +21,11 @@ Roles = Mapping[str, Collection[str]]  # actions by role
 
 
 class Need(Enum):
-    """What a command or a route asks of who sends it; the value says it to who lacks it."""
+    """What a command or route requires; the value appears in refusals."""
 
-    NOTHING = "nothing: it is open to everybody"
-    LOGIN = "that it logged in"
-    OWN = "a producer, consumer or transaction of its own"
+    NOTHING = "nothing: it is open to everyone"
+    LOGIN = "to be logged in"
+    OWN = "its own producer, consumer or transaction"
     SUPER_USER = "to be a superuser (superUserRoles)"
     TENANT_ADMIN = "to be an admin of the tenant"
     USE_NAMESPACE = "the permission produce or consume in the namespace"
@@ -39,14 +39,14 @@ class Grants:
     """What was granted in one namespace."""
 
     namespace: Roles = field(default_factory=dict)
-    topics: Mapping[str, Roles] = field(default_factory=dict)  # by the topic's whole name
+    topics: Mapping[str, Roles] = field(default_factory=dict)  # by the topic's full name
     subscriptions: Mapping[str, Collection[str]] = field(default_factory=dict)  # roles by name
     prefix_mode: bool = False  # a subscription's name must begin with the role's
 
 
 class GrantStore(Protocol):
     def tenant_admins(self, tenant: str) -> Collection[str]:
-        """Nobody's, if there is no such tenant."""
+        """Empty if there is no such tenant."""
         ...
 
     def grants(self, namespace: str) -> Grants:
@@ -56,7 +56,7 @@ class GrantStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What it is about, by names alone; those that a need does not look at are empty."""
+    """The object of a request, by name; names irrelevant to its need are empty."""
 
     tenant: str = ""
     namespace: str = ""  # tenant/namespace
@@ -82,7 +82,7 @@ class Authorizer:
         self._store = store
 
     def require(self, identity: Identity, need: Need, target: Target, doing: str) -> None:
-        """Raises AuthorizationError; `doing` is what the client is not authorized to."""
+        """Raises AuthorizationError; `doing` completes "not authorized to …"."""
         for role in identity.roles:
             if not self._role_may(role, need, target):
                 raise AuthorizationError(
@@ -134,7 +134,9 @@ class Authorizer:
 
 
 def _is_coordinators(topic: TopicName | None) -> bool:
-    """Whose partitions tell clients where coordinators are, as whoever logged in may ask them."""
+    """Its partitions tell clients where coordinators are, so every logged-in client may look it
+    up.
+    """
     return topic is not None and topic.partitioned_name == COORDINATOR_ASSIGN
 
 

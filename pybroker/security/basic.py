@@ -1,8 +1,8 @@
-"""User name and password, compared with an .htpasswd in a thread of its own: hashes take long.
+"""User name and password, checked against an .htpasswd in a thread, because hashing is slow.
 
-A wrong password costs the same whosever it is, be there such a user or not. What was right is
-remembered as a keyed digest, for HTTP clients show their password with every request; so nobody
-whose password is known to be right is ever refused because of others who guess.
+A wrong password costs the same whether or not the user exists. Correct passwords are remembered as
+keyed digests, because HTTP clients send theirs with every request; so a client with a remembered
+password is never refused because others are guessing.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 MAX_PASSWORD_BYTES: Final = 1024
 _REMEMBERED: Final = 1000
-_REMEMBERED_S: Final = 600.0  # since it was last shown
+_REMEMBERED_S: Final = 600.0  # since its last use
 
 
 class BasicProvider:
@@ -36,31 +36,32 @@ class BasicProvider:
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         """Raises KeyFailure."""
         if not config.basic_auth_conf:
-            raise KeyFailure("authentication by password needs basicAuthConf: an .htpasswd file")
+            raise KeyFailure("password authentication needs basicAuthConf: an .htpasswd file")
         self._source = config.basic_auth_conf
         self._users = self._read()
         self._dearest = dearest(self._users.values())
         self._clock = clock
         self._queue = PasswordQueue(clock)
         self._key = secrets.token_bytes(32)
-        self._right: OrderedDict[bytes, float] = OrderedDict()  # until when, in monotonic seconds
+        # Digest to expiry in monotonic seconds.
+        self._right: OrderedDict[bytes, float] = OrderedDict()
         self.refused = RefusedLogins(clock)
 
     def _read(self) -> dict[str, str]:
         return parse_htpasswd(read_source(self._source, "basicAuthConf"))
 
     def reload(self) -> None:
-        """What was right with the file before has to be right with this one."""
+        """Passwords that matched the previous file must match this one."""
         users = self._read()
         if users != self._users:
             self._users, self._dearest = users, dearest(users.values())
             self._right = OrderedDict()
-            log.warning("the passwords of basicAuthConf were read again: users %d", len(users))
+            log.warning("reloaded the passwords of basicAuthConf (users: %d)", len(users))
 
     async def authenticate(self, credentials: Credentials, address: str) -> Login:
         user, password = _split(credentials.data)
         proof = hmac.digest(self._key, credentials.data, hashlib.sha256)
-        right = self._right  # while a password is compared the file may be read again
+        right = self._right  # the file may be reloaded while a password is compared
         if right.get(proof, 0.0) <= self._clock.monotonic_s():
             await self._check(user, password, address)
         self._remember(right, proof)
@@ -83,7 +84,7 @@ class BasicProvider:
 
 
 def _is_right(password: bytes, digest: str | None, most: str) -> bool:
-    """Of a `digest` of None, which no user has, never."""
+    """Never matches a `digest` of None (an unknown user)."""
     if digest is not None and matches(password, digest):
         return True
     for other in padding(digest, most):
@@ -94,5 +95,5 @@ def _is_right(password: bytes, digest: str | None, most: str) -> bool:
 def _split(data: bytes) -> tuple[str, bytes]:
     user, colon, password = data.partition(b":")
     if not colon or len(data) > MAX_PASSWORD_BYTES:
-        raise AuthenticationError("Credentials are a user name, a colon and a password")
+        raise AuthenticationError("Credentials must be user:password")
     return user.decode(errors="replace"), password

@@ -1,8 +1,8 @@
-"""`pybroker certificates`: an authority of one's own, a broker's certificate, and those of roles.
+"""`pybroker certificates`: creates an authority, a broker's certificate, and those of roles.
 
-For a network without an authority. What is there already stays, so the same command may run at
-each start: only what is missing is made, by the authority that is there. A key that is there is
-never lost: what has no certificate, or another one's (a run ended between the two), gets its own.
+For a network without an authority. Existing files stay, so the same command may run at each start:
+only what is missing is created, with the existing authority. An existing key is never lost: if it
+has no certificate, or another key's (after an interrupted run), it gets its own.
 """
 
 import argparse
@@ -28,13 +28,13 @@ _AUTHORITY: Final = "ca"
 def add_certificates(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("-o", "--output", type=Path, default=Path(), metavar="FOLDER",
-        help="where ca.crt, broker.crt, broker.key and the rest go (default: here)")  # fmt: skip
+        help="folder for ca.crt, broker.crt, broker.key, … (default: current)")  # fmt: skip
     add("--host", action="append", default=[], metavar="NAME",
-        help="a name or an address of the broker, and again (default: localhost)")  # fmt: skip
+        help="host name or address of the broker; repeatable (default: localhost)")  # fmt: skip
     add("--role", action="append", default=[], metavar="NAME",
-        help="a client's certificate for this role too: NAME.crt, NAME.key; and again")  # fmt: skip
-    add("--days", type=int, default=365, help="how long they are valid (default 365)")
-    add("--renew", action="store_true", help="make them anew, by the authority that is there")
+        help="also create a client certificate NAME.crt, NAME.key; repeatable")  # fmt: skip
+    add("--days", type=int, default=365, help="validity in days (default 365)")
+    add("--renew", action="store_true", help="renew the certificates with the existing authority")
     parser.set_defaults(run=run)
 
 
@@ -81,7 +81,7 @@ def _make(options: argparse.Namespace) -> None:
     names = {_BROKER: options.host or ["localhost"]} | {role: [] for role in options.role}
     for name, hosts in names.items():
         certificate, key = _files(options.output, name)
-        there = _key_at(key)  # also where it is renewed: a file that is no key is somebody's
+        there = _key_at(key)  # also on renewal: a file that is not a key belongs to the user
         if options.renew or there is None or not _belongs(certificate, there):
             own = _new_key() if options.renew or there is None else there
             authority.issue(name, hosts, options.days, certificate, key, own)
@@ -99,15 +99,15 @@ class _Authority:
 
     @classmethod
     def at(cls, folder: Path) -> "_Authority":
-        """The one that is there, or a new one. Raises KeyFailure, OSError."""
+        """The existing authority, or a new one. Raises KeyFailure, OSError."""
         certificate, key = _files(folder, _AUTHORITY)
         found = _key_at(key)
         if found is None and certificate.exists():
-            raise KeyFailure(f"{certificate} is there, but {key} is not: an authority needs both")
+            raise KeyFailure(f"{certificate} exists, but {key} does not: an authority needs both")
         if found is None or not certificate.exists():
             return cls._new(certificate, key, found or _new_key())
         if not _belongs(certificate, found):
-            raise KeyFailure(f"{certificate} and {key} are of two authorities")
+            raise KeyFailure(f"{certificate} and {key} do not belong together")
         return cls(found, _certificate_at(certificate))
 
     @classmethod
@@ -157,7 +157,7 @@ def _key_at(path: Path) -> Any | None:
     try:
         return private_key(path.read_bytes(), str(path))
     except KeyFailure as error:
-        raise KeyFailure(f"{error}; it is not written over") from None
+        raise KeyFailure(f"{error}; it is not overwritten") from None
 
 
 def _certificate_at(path: Path) -> Any:
@@ -171,7 +171,7 @@ def _certificate_at(path: Path) -> Any:
 
 
 def _belongs(certificate: Path, key: Any) -> bool:
-    """Whether it is there, and this key's. Raises KeyFailure, OSError."""
+    """Whether it exists and belongs to this key. Raises KeyFailure, OSError."""
     return certificate.exists() and _certificate_at(certificate).public_key() == key.public_key()
 
 
@@ -229,7 +229,7 @@ def _alternative(host: str) -> Any:
 
 
 def _write(certificate: Path, key: Path, signed: Any, own: Any) -> None:
-    """The key first, for its owner alone, unless it is there."""
+    """Writes the key first, readable only by its owner, unless it exists."""
     from cryptography.hazmat.primitives import serialization
 
     pem = serialization.Encoding.PEM
@@ -241,7 +241,7 @@ def _write(certificate: Path, key: Path, signed: Any, own: Any) -> None:
 
 
 def _put(path: Path, data: bytes, mode: int) -> None:
-    """Whole, or not at all."""
+    """Atomically."""
     made = path.with_name(f"{path.name}.new")
     made.unlink(missing_ok=True)
     descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

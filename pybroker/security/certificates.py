@@ -1,7 +1,7 @@
 """The role that a client's certificate names: its common name, until the certificate expires.
 
-TLS verified the rest when the connection began. It does not look again: neither while the
-connection lives, nor when a later one resumes its session.
+TLS verified the rest when the connection began. It does not check again, neither during the
+connection nor when a later one resumes its session.
 """
 
 import ssl
@@ -20,7 +20,7 @@ class TlsProvider:
     async def authenticate(self, credentials: Credentials, address: str) -> Login:
         if not credentials.certificate:
             raise AuthenticationError(
-                "Client unable to authenticate with TLS certificate: none came"
+                "Client unable to authenticate with TLS certificate: none was sent"
             )
         login = Login(common_name(credentials.certificate), not_after_ms(credentials.certificate))
         if has_expired(credentials.certificate, self._clock.now_ms()):
@@ -30,11 +30,11 @@ class TlsProvider:
         return login
 
     def reload(self) -> None:
-        """The certificates of authorities are those of the TLS ports."""
+        """Nothing to reload: the TLS ports have the authorities' certificates."""
 
 
 def not_after_ms(certificate: Certificate) -> int:
-    """Until when it holds, as wall time."""
+    """Its expiry as wall time."""
     return int(ssl.cert_time_to_seconds(certificate["notAfter"])) * 1000
 
 
@@ -45,7 +45,7 @@ def has_expired(certificate: Certificate, now_ms: int) -> bool:
 def common_name(certificate: Certificate) -> str:
     """Raises AuthenticationError.
 
-    Differs: of several common names Apache Pulsar takes one; here they are nobody's.
+    Differs: of several common names Apache Pulsar uses one; here they are refused.
     """
     subject = certificate.get("subject", ())
     names = [value for part in subject for key, value in part if key == "commonName"]

@@ -1,4 +1,6 @@
-"""An .htpasswd file: `user:hash` a line; bcrypt, apr1 (salted MD5, a thousand rounds) and SHA-1."""
+"""An .htpasswd file: one `user:hash` per line; bcrypt, apr1 (salted MD5, a thousand rounds) and
+SHA-1.
+"""
 
 import base64
 import hashlib
@@ -9,7 +11,7 @@ from typing import Any, Final
 from pybroker.security.keys import KeyFailure, missing
 
 _BCRYPT: Final = ("$2y$", "$2b$", "$2a$")
-_BCRYPT_BYTES: Final = 72  # more of a password it never sees, as with Apache's htpasswd
+_BCRYPT_BYTES: Final = 72  # the rest of a password is ignored, as with Apache's htpasswd
 _NOBODYS_SALT_AND_HASH: Final = "." * 53
 _APR1: Final = "$apr1$"
 _SHA: Final = "{SHA}"
@@ -30,7 +32,7 @@ def parse_htpasswd(data: bytes) -> dict[str, str]:
             bcrypt()
         users[user] = digest
     if not users:
-        raise KeyFailure("basicAuthConf names no user")
+        raise KeyFailure("basicAuthConf contains no users")
     return users
 
 
@@ -44,7 +46,7 @@ def _lines(data: bytes) -> Iterator[tuple[int, str, str]]:
         if line and not line.startswith("#"):
             user, colon, digest = line.partition(":")
             if not colon or not user:
-                raise KeyFailure(f"basicAuthConf, line {number}: not of the form user:hash")
+                raise KeyFailure(f"basicAuthConf, line {number}: the line is not user:hash")
             yield number, user, digest
 
 
@@ -57,7 +59,7 @@ def bcrypt() -> Any:
 
 
 def matches(password: bytes, digest: str) -> bool:
-    """Takes as long as its hash wants: 100 ms with bcrypt."""
+    """Takes as long as the hash requires: 100 ms with bcrypt."""
     if digest.startswith(_BCRYPT):
         return _matches_bcrypt(password, digest)
     if digest.startswith(_APR1):
@@ -67,18 +69,18 @@ def matches(password: bytes, digest: str) -> bool:
     return hmac.compare_digest(sha, digest.removeprefix(_SHA).encode())
 
 
-# -- what a comparison costs
+# -- the cost of a comparison
 
 
 def dearest(digests: Iterable[str]) -> str:
-    """The one whose comparison takes longest."""
+    """The hash whose comparison takes longest."""
     return max(digests, key=_cost)
 
 
 def padding(digest: str | None, most: str) -> list[str]:
-    """What to compare a password with besides, so that it takes as long as with `most`.
+    """Extra hashes to compare a password with, so that it takes as long as with `most`.
 
-    Each step of bcrypt's cost doubles the work: 10, and 10 and 11 besides, are as much as 12.
+    Each step of bcrypt's cost doubles the work: 10 plus an extra 10 and 11 equals 12.
     """
     if digest is None:
         return [most]
@@ -89,7 +91,7 @@ def padding(digest: str | None, most: str) -> list[str]:
 
 
 def _cost(digest: str) -> tuple[int, int]:
-    """Of its kind, and within it; those of different kinds are far apart."""
+    """A sort key: the kind of hash, then its cost; kinds are far apart."""
     if digest.startswith(_BCRYPT):
         rounds = digest[4:6]
         return 2, int(rounds) if rounds.isdigit() else 0
@@ -99,7 +101,7 @@ def _cost(digest: str) -> tuple[int, int]:
 def _matches_bcrypt(password: bytes, digest: str) -> bool:
     try:
         return bool(bcrypt().checkpw(password[:_BCRYPT_BYTES], digest.encode()))
-    except ValueError:  # a password with a zero byte, a hash that was cut off
+    except ValueError:  # a password with a zero byte, or a truncated hash
         return False
 
 

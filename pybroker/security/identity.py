@@ -1,10 +1,10 @@
-"""What a peer shows, and who it is for that: values only."""
+"""Credentials of a peer, and the identity they give: values only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-Certificate = Mapping[str, Any]  # as ssl.SSLObject.getpeercert gives it
+Certificate = Mapping[str, Any]  # as returned by ssl.SSLObject.getpeercert
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a connection or a request acts for.
+    """Whom a connection or a request acts for.
 
-    Behind a proxy both must be permitted what is asked: the proxy's `role`, and the `original`.
+    Through a proxy both the proxy's `role` and the `original` need the permission.
     """
 
     role: str
@@ -37,7 +37,7 @@ class Identity:
 
     @property
     def acting(self) -> str:
-        """Whose deeds these are: owner of the transactions begun."""
+        """The acting role: the owner of transactions begun."""
         return self.original or self.role
 
     @property
@@ -46,19 +46,19 @@ class Identity:
 
 
 class Provider(Protocol):
-    """One way to show who one is."""
+    """One authentication method."""
 
     method: str
 
     async def authenticate(self, credentials: Credentials, address: str) -> Login:
-        """`address` is where they come from, which may be a proxy's.
+        """`address` is the peer's address, which may be a proxy's.
 
-        Raises AuthenticationError, with a sentence that gives nothing away; TooManyRequests.
+        Raises AuthenticationError, with a message that reveals nothing; TooManyRequests.
         """
         ...
 
     def reload(self) -> None:
-        """Look at its files now: what they say holds for who logs in from now on. Raises
-        KeyFailure, and goes on as before.
+        """Reload its files now, for new logins. Raises KeyFailure and then keeps the previous
+        contents.
         """
         ...

@@ -18,7 +18,7 @@ _INSTALL: Final = (
 
 
 class KeyFailure(ValueError):
-    """The message names the setting and says what it takes."""
+    """The message names the setting and says what it accepts."""
 
 
 def missing(package: str, purpose: str) -> KeyFailure:
@@ -30,17 +30,17 @@ def read_source(source: str, setting: str) -> bytes:
     try:
         found = _read(source)
     except (OSError, ValueError) as error:
-        # The source itself may be the secret: it is not repeated.
+        # Do not repeat the source: it may itself be the secret.
         raise KeyFailure(f"{setting} cannot be read: {type(error).__name__}{_why(error)}") from None
     if not found:
-        raise KeyFailure(f"{setting} stands for nothing: it is empty")
+        raise KeyFailure(f"{setting} is empty")
     return found
 
 
 def _why(error: Exception) -> str:
     if isinstance(error, OSError):
         return f", {error.strerror}: {error.filename}"
-    return "; give file:///path, data:;base64,…, the path of a file that is there, or base64"
+    return "; use file:///path, data:;base64,…, the path of an existing file, or base64"
 
 
 def _read(source: str) -> bytes:
@@ -52,8 +52,8 @@ def _read(source: str) -> bytes:
 
 
 def _is_path(source: str) -> bool:
-    """Also of a file that is not there: much of what names one would pass for base64, and a key
-    made of its own path could be guessed.
+    """Also treats names of missing files as paths: many would pass for base64, and a key derived
+    from a path could be guessed.
     """
     path = Path(source)
     beginning = Path(*path.parts[: 2 if path.is_absolute() else 1])
@@ -91,7 +91,7 @@ def public_key(data: bytes, setting: str) -> Any:
     try:
         return load(data)
     except Exception as error:  # of cryptography, by kind of damage
-        raise KeyFailure(f"{setting} is no public key in DER or PEM: {error}") from None
+        raise KeyFailure(f"{setting} is not a public key in DER or PEM: {error}") from None
 
 
 def private_key(data: bytes, setting: str) -> Any:
@@ -102,7 +102,7 @@ def private_key(data: bytes, setting: str) -> Any:
     try:
         return load(data, None)
     except Exception as error:  # of cryptography, by kind of damage
-        raise KeyFailure(f"{setting} is no private key in DER or PEM: {error}") from None
+        raise KeyFailure(f"{setting} is not a private key in DER or PEM: {error}") from None
 
 
 def is_of_a_pair(data: bytes) -> bool:

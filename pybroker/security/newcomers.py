@@ -1,7 +1,7 @@
-"""Who is connected and has not shown who it is yet: where room is short, one of these makes it.
+"""Connections that have not logged in yet: when room is short, one of them makes it.
 
-The machine that has most of them loses its oldest, so a peer that opens many connections and says
-nothing pays for that itself. Each step takes the same time, however many there are.
+The machine with most of them loses its oldest, so a peer that opens many connections without
+logging in pays for that itself. Each step takes constant time, however many there are.
 """
 
 from typing import Generic, TypeVar
@@ -21,6 +21,9 @@ class Newcomers(Generic[T]):
     def __len__(self) -> int:
         return len(self._machine_of)
 
+    def __contains__(self, newcomer: object) -> bool:
+        return newcomer in self._machine_of
+
     def came(self, newcomer: T, address: str) -> None:
         machine = machine_of(address)
         self._machine_of[newcomer] = machine
@@ -29,7 +32,7 @@ class Newcomers(Generic[T]):
         self._move(machine, len(same) - 1, len(same))
 
     def went(self, newcomer: T) -> None:
-        """It is in, or away. Repeatable."""
+        """It has logged in or closed. Repeatable."""
         machine = self._machine_of.pop(newcomer, None)
         if machine is None:
             return
@@ -53,7 +56,7 @@ class Newcomers(Generic[T]):
         return len(self._of_machine.get(machine_of(address), ()))
 
     def oldest_of(self, address: str) -> T | None:
-        """At the machine with this address."""
+        """How many the machine with this address has."""
         return next(iter(self._of_machine.get(machine_of(address), ())), None)
 
     def oldest_where_most_are(self) -> T | None:

@@ -1,8 +1,8 @@
-"""Passwords that wait to be compared: one at a time, in a thread, for a hash takes long.
+"""Passwords waiting to be checked: one at a time, in a thread, because hashing is slow.
 
-Whose turn it is goes by address, and among those of an address by user name. Addresses where
-nobody failed lately come first; the others get every fourth comparison at least. What is waiting
-is bounded, and who has the most of it makes room. Who hangs up gives up its place.
+Turns go by address, and within an address by user name. Addresses without recent failures come
+first; the others get at least every fourth comparison. The queue is bounded, and whoever has the
+most entries makes room. A client that disconnects gives up its place.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class _Waiting:
 
 
 class _Lane:
-    """By address, and there by user: whoever had a turn goes to the end."""
+    """By address, then by user: after a turn, each goes to the end."""
 
     def __init__(self) -> None:
         self._by_address: OrderedDict[str, OrderedDict[str, deque[_Waiting]]] = OrderedDict()
@@ -68,7 +68,9 @@ class _Lane:
                 del self._by_address[waiting.address]
 
     def make_room(self, address: str, user: str) -> None:
-        """For one more, at the cost of who has the most. Raises TooManyRequests if that is them."""
+        """Makes room at the cost of the user with most. Raises TooManyRequests if that is this
+        one.
+        """
         if self.of_address(address) >= MOST_OF_ADDRESS:
             by_user = self._by_address[address]
             longest = max(by_user.values(), key=len)
@@ -101,7 +103,7 @@ class PasswordQueue:
         self._working = False
 
     async def compare(self, address: str, user: str, compare: Compare) -> bool:
-        """What `compare` says, in its turn. Raises TooManyRequests."""
+        """The result of `compare`, in turn. Raises TooManyRequests."""
         lane = self._suspect if self._has_failed(address) else self._clean
         lane.make_room(address, user)
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -112,7 +114,7 @@ class PasswordQueue:
         try:
             return await answer
         finally:
-            lane.remove(waiting)  # if it is cancelled while it waits
+            lane.remove(waiting)  # if cancelled while waiting
 
     def failed(self, address: str) -> None:
         self._failed_s[address] = self._clock.monotonic_s()

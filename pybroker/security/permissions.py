@@ -1,8 +1,8 @@
 """The table: what each command of the wire and each route of HTTP needs.
 
-A command's row says what its body is about. A route's row is the first one whose method and path
-fit: `*` stands for any method, at a path's end for everything below. What has no row is served to
-nobody: the broker does not start with it.
+A command's row extracts the objects of its body. A route's row is the first one whose method and
+path match: `*` stands for any method, or at a path's end for everything below. Anything without a
+row is not served: the broker does not start.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -58,7 +58,7 @@ class CommandRow:
 
 
 # OWN: the command names a producer or consumer of its own connection, which PRODUCER or SUBSCRIBE
-# let in; or a transaction, whose coordinator compares the owner.
+# admitted; or a transaction, whose owner the coordinator checks.
 _OWN: Final = CommandRow(Need.OWN)
 _SUPER_USER: Final = CommandRow(Need.SUPER_USER, "end a part of a transaction")
 
@@ -104,17 +104,17 @@ COMMANDS: Final[Mapping[int, CommandRow]] = {
 
 
 def initial_subscription(body: Any) -> Iterable[Target]:
-    """What PRODUCER asks for besides: it may create a subscription."""
+    """An additional need of PRODUCER: it may create a subscription."""
     if not body.initial_subscription_name:
         return ()
     return (Target.of_topic(TopicName.parse(body.topic), body.initial_subscription_name),)
 
 
-# -- HTTP: the path's parts {tenant}, {namespace}, {topic} and {subscription} say what it is about
+# -- HTTP: the path's parts {tenant}, {namespace}, {topic} and {subscription} are the object
 
 
 class RouteRow(NamedTuple):
-    """`operation` is Apache Pulsar's name of an operation on a topic: a refusal repeats it."""
+    """`operation` is Apache Pulsar's name of a topic operation, used in refusals."""
 
     method: str
     path: str
@@ -151,7 +151,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("*", "/admin/v2/metadata/*", Need.SUPER_USER),
         ("*", "/admin/v2/resource-quotas*", Need.SUPER_USER),
         ("*", "/admin/v2/resourcegroups*", Need.SUPER_USER),
-        # tenants and namespaces; policies are their admins'
+        # tenants and namespaces; policies are for admins
         ("*", "/admin/v2/tenants*", Need.SUPER_USER),
         ("POST", _NAMESPACES + "/grantPermissionsOnTopics", Need.LOGIN),  # of each in the body,
         ("POST", _NAMESPACES + "/revokePermissionsOnTopics", Need.LOGIN),  # by the handler
@@ -166,7 +166,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("POST", _NAMESPACE + "/clearBacklog/{subscription}", Need.CONSUME),
         ("POST", _NAMESPACE + "/unsubscribe/{subscription}", Need.CONSUME),
         ("*", _NAMESPACE + "*", Need.TENANT_ADMIN),
-        # topics: who may use one sees it, who may consume moves what is consumed
+        # topics: producing or consuming permits viewing, consuming permits moving cursors
         ("GET", _TOPICS, Need.USE_NAMESPACE),
         ("GET", _TOPICS + "/partitioned", Need.USE_NAMESPACE),
         ("GET", _TOPICS + "/{bundle}", Need.USE_NAMESPACE),
@@ -206,7 +206,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("POST", _SCHEMAS + "/version", Need.LOOKUP, "GET_METADATA"),
         ("POST", _SCHEMAS + "/schema", Need.PRODUCE),
         ("*", _SCHEMAS + "/*", Need.TENANT_ADMIN),
-        # transactions: what several tenants share is the superusers'
+        # transactions: what tenants share is for superusers
         ("GET", _TRANSACTIONS + "/pendingAckStats" + _IN_SUBSCRIPTION, Need.CONSUME),
         ("GET", _TRANSACTIONS + "/pendingAckInternalStats" + _IN_SUBSCRIPTION, Need.CONSUME),
         ("GET", _TRANSACTIONS + "/transactionInPendingAckStats" + _IN_SUBSCRIPTION + "/*",
@@ -218,23 +218,25 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("GET", _TRANSACTIONS + "/transactionInBufferStats" + _IN_TOPIC + "/*", Need.LOOKUP),
         ("GET", _TRANSACTIONS + "/transactionMetadata/{most}/{least}", Need.LOGIN),  # its owner's
         ("GET", _TRANSACTIONS + "/transactionalIds*", Need.LOGIN),  # its owner's
+        ("GET", _TRANSACTIONS + "/live", Need.LOGIN),  # its owner's
+        ("GET", _TRANSACTIONS + "/ended", Need.LOGIN),  # its owner's
+        ("GET", _TRANSACTIONS + "/timeline/{most}/{least}", Need.LOGIN),  # its owner's
+        ("GET", _TRANSACTIONS + "/segments" + _IN_TOPIC, Need.LOOKUP),
         ("*", _TRANSACTIONS + "*", Need.SUPER_USER),
     )
 )  # fmt: skip
 
 
 def route_row(method: str, path: str) -> RouteRow:
-    """Of a route as it is declared, but without the types of its parts. Raises LookupError."""
+    """The row of a route, by its path without the types of parts. Raises LookupError."""
     for row in ROUTES:
         if row.method in (method, "*") and _fits(path, row.path):
             return row
-    raise LookupError(
-        f"{method} {path} has no row in pybroker/security/permissions.py: say what it needs"
-    )
+    raise LookupError(f"{method} {path} has no row in pybroker/security/permissions.py: add one")
 
 
 def _fits(path: str, pattern: str) -> bool:
-    """`/a*` is /a and all below it; `/a/*` only what is below."""
+    """`/a*` matches /a and everything below it; `/a/*` only what is below."""
     if not pattern.endswith("*"):
         return path == pattern
     base = pattern[:-1]

@@ -1,8 +1,8 @@
-"""How often one may fail with a user name at an address: a bucket for each pair, so many at most.
+"""Limits failed logins per user name and address: one bucket per pair, up to a maximum.
 
-Whoever emptied its bucket is refused without a look at its password, which is dear to compare; so
-guessing goes at the pace at which the bucket fills, and nobody else at that address pays for it. An
-IPv6 address counts with its /64, which one machine has for itself.
+With an empty bucket, a login is refused without checking the password, which is expensive; so
+guessing is limited to the rate at which the bucket fills, without affecting others at that address.
+An IPv6 address counts with its /64, which one machine may own.
 """
 
 from collections import OrderedDict
@@ -21,17 +21,17 @@ _NAME_CHARS: Final = 64
 class RefusedLogins:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # By machine and user: failures that are not forgiven yet, and as of when.
+        # By machine and user: remaining failures, and as of when.
         self._failures: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._failures)
 
     def check(self, address: str, user: str) -> None:
-        """Raises AuthenticationError for who failed too often."""
+        """Raises AuthenticationError after too many failures."""
         if self._unforgiven(_key(address, user)) > FAILURES_AT_ONCE - 1:
             raise AuthenticationError(
-                "Too many failed logins of this user from this address; wait some seconds and try "
+                "Too many failed logins of this user from this address; wait a few seconds and try "
                 "again"
             )
 

@@ -1,10 +1,10 @@
-"""TLS between a socket and a protocol that knows nothing of it: one object, which is the protocol
-of the socket's transport and the transport of the inner protocol.
+"""TLS between a socket and a protocol unaware of it: one object, which is the protocol of the
+socket's transport and the transport of the inner protocol.
 
-asyncio's own counts a connection only once its handshake is over; here those that have not got so
-far are bounded (`TlsDoor`), and each has a limit of time. Plaintext is never buffered: what is
-written is encrypted and handed on at once, in one piece; what is read goes into the inner
-protocol's own buffer, record after record. Flow control is the socket's.
+asyncio's own TLS counts a connection only after its handshake; here unfinished ones are limited
+(`TlsDoor`), and each has a time limit. Plaintext is never buffered: output is encrypted and passed
+on at once, in one piece; input goes into the inner protocol's own buffer, record by record. Flow
+control is the socket's.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from pybroker.base.runtime import break_cycles_of
 from pybroker.security.newcomers import Newcomers
 from pybroker.security.tls_contexts import TlsContexts
 
-# Whose ClientHello is not complete. A client sends it at once, so a moment is enough.
+# While the ClientHello is incomplete. A client sends it at once, so a moment is enough.
 MAX_SILENT: Final = 200
-# Whose ClientHello was answered: its next step comes a round trip later. Answering costs the broker
-# 0.2 to 1 ms of CPU, so a flood of hellos takes a quarter of a second or more to come round.
+# After the ClientHello was answered: the next step follows a round trip later. Answering costs 0.2
+# to 1 ms of CPU, so a flood of hellos needs a quarter of a second or more to cycle through.
 MAX_ANSWERED: Final = 500
-# What OpenSSL was given once it keeps room for, as long as the connection lives.
+# OpenSSL keeps buffers of the largest size ever used, as long as the connection lives.
 _RECEIVE_BYTES: Final = 128 * 1024
 _ENCRYPT_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 64 * 1024
@@ -37,24 +37,24 @@ log = logging.getLogger("pybroker.tls")
 
 @dataclass(frozen=True, slots=True)
 class TlsListener:
-    """A bound socket, and what connections to it begin with."""
+    """A bound socket, and the TLS context of its connections."""
 
     socket: socket.socket
     contexts: TlsContexts
 
 
 def most_handshakes(descriptors: int) -> tuple[int, int]:
-    """Silent and answered ones of one port, where a process may have so many open files."""
+    """The limits of silent and answered connections of a port, for a number of open files."""
     share = max(1, descriptors // 16)
     return min(MAX_SILENT, share), min(MAX_ANSWERED, share)
 
 
 class TlsDoor:
-    """Makes the connections of a listening socket; knows those that are not in yet.
+    """Creates the connections of a listening socket and tracks unfinished handshakes.
 
-    They are of two kinds, each with room of its own: peers that have said nothing yet never take
-    the place of one whose ClientHello was answered. Where there is no room, the oldest of the
-    machine that has most of that kind goes.
+    These are of two kinds, each with its own limit: peers that have sent nothing never displace one
+    whose ClientHello was answered. At a limit, the oldest connection of the machine with most of
+    that kind is closed.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TlsDoor:
     ) -> None:
         self.contexts = contexts
         self.handshake_timeout_s = handshake_timeout_s
-        # One buffer for all: it is filled and emptied within one callback.
+        # One buffer for all: filled and emptied within one callback.
         self.buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._new_protocol = new_protocol
         self._silent, self._answered = Newcomers[TlsConnection](), Newcomers[TlsConnection]()
@@ -86,7 +86,7 @@ class TlsDoor:
         self._silent.came(connection, address)
 
     def answered(self, connection: "TlsConnection", address: str) -> None:
-        """Its ClientHello, for the first time."""
+        """Its first ClientHello has arrived."""
         self._silent.went(connection)
         self._make_room(self._answered, self._most_answered)
         self._answered.came(connection, address)
@@ -160,7 +160,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._closing = True
         if not self._handshaking:
             self._protocol.connection_lost(exc)
-        self._protocol = asyncio.Protocol()  # the other one may refer to this
+        self._protocol = asyncio.Protocol()  # the previous one may refer to this
         break_cycles_of(self._socket)
 
     def pause_writing(self) -> None:
@@ -184,7 +184,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             self._fail(f"no TLS handshake: {error.reason or error}")
             return
         if self._resumes_with_what_expired():
-            self._fail("the TLS session that it resumes is of a certificate that has expired")
+            self._fail("the resumed TLS session uses a certificate that has expired")
             return
         self._handshaking = False
         self._handshake_over()
@@ -193,21 +193,21 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._read()
 
     def _answer(self) -> None:
-        """There is something to answer as soon as the whole ClientHello is there."""
+        """The handshake has output as soon as the whole ClientHello is here."""
         if self._outgoing.pending and not self._answered:
             self._answered = True
             self._door.answered(self, self._address)
         self._flush()
 
     def _resumes_with_what_expired(self) -> bool:
-        """TLS 1.2 knows sessions by ids, too, which no option turns off."""
+        """TLS 1.2 also resumes sessions by id, which no option turns off."""
         if not self._tls.session_reused:
             return False
         certificate = self._tls.getpeercert()
         return certificate is not None and self._door.contexts.has_expired(certificate)
 
     def _too_slow(self) -> None:
-        self._fail("no TLS handshake within the handshake timeout")
+        self._fail("the TLS handshake timed out")
 
     def _handshake_over(self) -> None:
         self._door.ended(self)
@@ -228,19 +228,19 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
     # -- reading
 
     def _read(self) -> None:
-        """All that can be decrypted, as far as the inner protocol takes it."""
+        """Decrypts as much as the inner protocol accepts."""
         try:
             more = True
             while more and not self._paused and not self._closing:
                 more = self._read_some()
         except ssl.SSLError as error:
             self._flush()
-            self._fail(f"what came is no TLS: {error.reason or error}")
+            self._fail(f"the data received is not TLS: {error.reason or error}")
             return
         self._flush()
 
     def _read_some(self) -> bool:
-        """False if nothing is left."""
+        """False if there is nothing more."""
         protocol = self._protocol
         if isinstance(protocol, asyncio.BufferedProtocol):
             buffer = memoryview(protocol.get_buffer(-1))
@@ -264,7 +264,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         try:
             while received < size:
                 got: Any = read(size - received, buffer[received:])
-                if not got:  # the peer says that this is all
+                if not got:  # the peer has ended its side
                     self._loop.call_soon(self.close)
                     return received, False
                 received += got
@@ -280,7 +280,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         try:
             encrypted = self._encrypted(data)
         except ssl.SSLError as error:
-            self._fail(f"cannot be written to: {error.reason or error}")
+            self._fail(f"writing failed: {error.reason or error}")
             return
         assert self._socket is not None
         self._socket.write(encrypted)
@@ -313,7 +313,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._socket.close()
 
     def _say_goodbye(self) -> None:
-        with contextlib.suppress(ssl.SSLError):  # such as that the peer has not said it yet
+        with contextlib.suppress(ssl.SSLError):  # for example, the peer has not closed its side yet
             self._tls.unwrap()
         self._flush()
 
@@ -367,7 +367,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._protocol = protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """`peercert` is there only if the client showed one that was verified."""
+        """`peercert` is present only if the client sent a verified one."""
         if name == "peercert":
             return self._tls.getpeercert() or default
         if name == "ssl_object":

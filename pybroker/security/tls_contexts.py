@@ -1,7 +1,7 @@
-"""The certificate and the rules that new TLS connections begin with.
+"""The certificate and settings of new TLS connections.
 
-Files are looked at again once a while, when somebody connects: changed ones serve whoever comes
-next, without a restart. Ones that cannot be used are said, and those before go on serving.
+Files are checked from time to time, when a client connects: changed ones apply to later
+connections, without a restart. Unusable ones are logged, and the previous ones stay in use.
 """
 
 import logging
@@ -25,7 +25,7 @@ log = logging.getLogger("pybroker.tls")
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Under the names of broker.conf, without their prefix."""
+    """The settings of broker.conf, without their prefix."""
 
     certificate_file_path: str
     key_file_path: str
@@ -61,7 +61,7 @@ class TlsContexts:
         return self._context
 
     def reload(self) -> None:
-        """Look at the files now: changed ones serve whoever connects from now on."""
+        """Check the files now: changed ones apply to new connections."""
         self._load_if_changed()
 
     def _load_if_changed(self) -> None:
@@ -70,11 +70,11 @@ class TlsContexts:
             return
         try:
             self._context = make_context(self._settings)
-        except KeyFailure as error:  # perhaps half written: looked at again the next time
-            log.error("the certificate before goes on serving: %s", error)
+        except KeyFailure as error:  # perhaps half written: checked again the next time
+            log.error("the previous certificate stays in use: %s", error)
             return
         self._stamps = stamps
-        log.warning("the certificate in %s serves from now on", self._settings.files[0])
+        log.warning("now using the certificate in %s", self._settings.files[0])
 
 
 def _stamps(settings: TlsSettings) -> list[tuple[int, int] | None]:
@@ -106,14 +106,14 @@ def _choose_protocols(context: ssl.SSLContext, names: Sequence[str]) -> None:
     unknown = [name for name in names if name not in _PROTOCOLS]
     if unknown:
         raise KeyFailure(
-            f"tlsProtocols: {unknown[0][:40]!r} is not provided; there are {', '.join(_PROTOCOLS)}"
+            f"tlsProtocols: {unknown[0][:40]!r} is not supported; use {', '.join(_PROTOCOLS)}"
         )
     chosen = sorted(_PROTOCOLS[name] for name in names or _PROTOCOLS)
     context.minimum_version, context.maximum_version = chosen[0], chosen[-1]
 
 
 def _choose_ciphers(context: ssl.SSLContext, names: Sequence[str]) -> None:
-    """TLS 1.3 has its own few, all of them good, which OpenSSL does not choose from here."""
+    """For TLS 1.2; TLS 1.3 has its own few ciphers, all good, which are not configured here."""
     chosen = [openssl_name(name) for name in names if "_WITH_" in name or "_" not in name]
     if not chosen:
         return
@@ -151,8 +151,8 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def _no_password() -> str:
-    """Instead of a question on the terminal."""
-    raise ValueError("the key is encrypted; the broker has no password for it")
+    """Instead of a password prompt on the terminal."""
+    raise ValueError("the key is encrypted; use a key without a password")
 
 
 def _ask_clients(context: ssl.SSLContext, settings: TlsSettings) -> None:
@@ -166,7 +166,7 @@ def _ask_clients(context: ssl.SSLContext, settings: TlsSettings) -> None:
         raise KeyFailure(
             f"tlsTrustCertsFilePath={settings.trust_certs_file_path} cannot be used: {error}"
         ) from None
-    # A resumed session brings the certificate of its first handshake, which nobody verifies again.
+    # A resumed session has the certificate of its first handshake, which is not verified again.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     required = settings.require_trusted_client_cert

@@ -1,7 +1,7 @@
-"""JSON Web Tokens: signed with a shared secret, or with a private key whose public one is here.
+"""JSON Web Tokens, signed with a shared secret or a private key whose public key is configured.
 
-Which algorithms may have signed is a matter of the configuration, never of the token: the family
-of `tokenPublicAlg`, or HMAC for a secret key. Claims are judged by the broker's own clock.
+The accepted algorithms come from the configuration, never from the token: the family of
+`tokenPublicAlg`, or HMAC for a secret key. Claims are checked against the broker's own clock.
 """
 
 import json
@@ -32,11 +32,11 @@ _LEAST_SECRET_BYTES: Final = 32
 
 
 def jws() -> Any:
-    """PyJWT's signatures, without its judgement of claims. Raises KeyFailure when not installed."""
+    """PyJWT's signatures, without its claim checks. Raises KeyFailure if not installed."""
     try:
         from jwt.api_jws import PyJWS
     except ImportError:
-        raise missing("PyJWT", "authentication by token") from None
+        raise missing("PyJWT", "token authentication") from None
     return PyJWS()
 
 
@@ -54,14 +54,16 @@ class TokenProvider:
         self._audience_claim = config.token_audience_claim
         self._audience = config.token_audience
         if self._audience_claim and not self._audience:
-            raise KeyFailure("tokenAudienceClaim is set: say whom with tokenAudience")
+            raise KeyFailure("tokenAudienceClaim is set: also set tokenAudience")
         self._skew_ms = config.token_allowed_clock_skew_seconds * 1000
 
     def reload(self) -> None:
         found, key, _ = _verifying_key(self._config)
         if found != self._key_bytes:
             self._key_bytes, self._key = found, key
-            log.warning("the key of tokens was read again: what the one before signed is refused")
+            log.warning(
+                "reloaded the token key: tokens signed with the previous key are now refused"
+            )
 
     async def authenticate(self, credentials: Credentials, address: str) -> Login:
         return self.login(credentials.data)
@@ -77,19 +79,19 @@ class TokenProvider:
         if not token:
             raise AuthenticationError("No token credentials passed")
         if len(token) > MAX_TOKEN_BYTES:
-            raise AuthenticationError(f"A token has at most {MAX_TOKEN_BYTES} bytes")
+            raise AuthenticationError(f"A token may have at most {MAX_TOKEN_BYTES} bytes")
         try:
             payload = self._jws.decode(token, self._key, algorithms=self._algorithms)
             claims = json.loads(payload)
         except RecursionError:
-            raise AuthenticationError("The token is no token: it is nested too deep") from None
-        except Exception as error:  # PyJWT's, and whatever hostile bytes make a parser raise
+            raise AuthenticationError("The token is invalid: it is nested too deeply") from None
+        except Exception as error:  # PyJWT's errors, and anything that hostile input may cause
             kind = type(error).__name__
             raise AuthenticationError(f"Failed to authentication token: {kind}") from None
         return checked_claims(claims)
 
     def _check_audience(self, claims: dict[str, Any]) -> None:
-        """Differs: a `tokenAudience` without `tokenAudienceClaim` is looked for in "aud"."""
+        """Differs: a `tokenAudience` without `tokenAudienceClaim` is checked against "aud"."""
         if not self._audience:
             return
         found = claims.get(self._audience_claim or "aud")
@@ -101,19 +103,19 @@ class TokenProvider:
         if isinstance(role, list) and role:
             role = role[0]
         if not isinstance(role, str) or not role.strip() or len(role) > MAX_ROLE:
-            raise AuthenticationError(f"The token names no role in its claim {self._role_claim}")
+            raise AuthenticationError(f"The token has no role in its claim {self._role_claim}")
         return role
 
 
 def checked_claims(claims: Any) -> dict[str, Any]:
     """Raises AuthenticationError."""
     if not isinstance(claims, dict):
-        raise AuthenticationError("The token's claims are no JSON object")
+        raise AuthenticationError("The token's claims are not a JSON object")
     return claims
 
 
 def check_times(claims: dict[str, Any], now_ms: int, skew_ms: int = 0) -> int | None:
-    """Until when the token holds; None: for ever. Raises AuthenticationError."""
+    """The token's expiry; None: never. Raises AuthenticationError."""
     begins_ms, expires_ms = _milliseconds(claims, "nbf"), _milliseconds(claims, "exp")
     if begins_ms is not None and now_ms + skew_ms < begins_ms:
         raise AuthenticationError("The token is not valid yet")
@@ -127,30 +129,28 @@ def _milliseconds(claims: dict[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 2**52:
-        raise AuthenticationError(f"The token's {name} is no time")  # NaN fails the next line
+        raise AuthenticationError(f"The token's {name} is not a time")  # NaN fails the next line
     try:
         return int(value * 1000)
     except ValueError:
-        raise AuthenticationError(f"The token's {name} is no time") from None
+        raise AuthenticationError(f"The token's {name} is not a time") from None
 
 
 def _verifying_key(config: BrokerConfig) -> tuple[bytes, Any, str]:
-    """The key as it was read, as it verifies, and the family of algorithms that goes with it."""
+    """The key as read, the key for verification, and its family of algorithms."""
     if config.token_secret_key and config.token_public_key:
-        raise KeyFailure(
-            "set tokenSecretKey or tokenPublicKey, not both: one of them would be void"
-        )
+        raise KeyFailure("set tokenSecretKey or tokenPublicKey, not both")
     if config.token_secret_key:
         found = read_source(config.token_secret_key, "tokenSecretKey")
         return found, secret_key(found), _SECRET_FAMILY
     if not config.token_public_key:
         raise KeyFailure(
-            "authentication by token needs tokenSecretKey or tokenPublicKey; make one with: "
+            "token authentication needs tokenSecretKey or tokenPublicKey; make one with: "
             "pybroker tokens create-secret-key --output FILE"
         )
     family = algorithm_family(config.token_public_alg)
     if family == _SECRET_FAMILY:
-        raise KeyFailure(f"tokenPublicAlg={config.token_public_alg} goes with a tokenSecretKey")
+        raise KeyFailure(f"tokenPublicAlg={config.token_public_alg} needs tokenSecretKey")
     found = read_source(config.token_public_key, "tokenPublicKey")
     key = public_key(found, "tokenPublicKey")
     check_key_family(key, family, "tokenPublicKey")
@@ -158,30 +158,34 @@ def _verifying_key(config: BrokerConfig) -> tuple[bytes, Any, str]:
 
 
 def secret_key(data: bytes) -> bytes:
-    """Raises KeyFailure for one that could be guessed, or that is the other kind of key."""
+    """Raises KeyFailure for a guessable key or the wrong kind of key."""
     if len(data) < _LEAST_SECRET_BYTES:
         raise KeyFailure(
             f"tokenSecretKey has {len(data)} bytes, and HS256 needs {_LEAST_SECRET_BYTES}; if it "
-            "names a file, there is no such file"
+            "names a file, that file does not exist"
         )
-    if is_of_a_pair(data):  # PyJWT 2.14 is the first that tells in DER, too
-        raise KeyFailure("tokenSecretKey is no secret key: who has a public one could sign with it")
+    if is_of_a_pair(data):  # PyJWT detects this in DER only from 2.14 on
+        raise KeyFailure(
+            "tokenSecretKey is a key of a pair: use a secret key, which nobody else knows"
+        )
     try:
         jws().encode(b"{}", data, "HS256")
-    except Exception as error:  # PyJWT's, for certificates and other kinds of keys
-        raise KeyFailure(f"tokenSecretKey is no secret key: {error}") from None
+    except Exception as error:  # PyJWT's errors for certificates and other keys
+        raise KeyFailure(f"tokenSecretKey is not a secret key: {error}") from None
     return data
 
 
 def algorithm_family(algorithm: str) -> str:
     """Raises KeyFailure."""
     if algorithm not in ALGORITHMS:
-        raise KeyFailure(f"{algorithm[:40]!r} is no algorithm for tokens: {', '.join(ALGORITHMS)}")
+        raise KeyFailure(
+            f"{algorithm[:40]!r} is not a token algorithm; choose from {', '.join(ALGORITHMS)}"
+        )
     return algorithm[:2]
 
 
 def check_key_family(key: Any, family: str, setting: str) -> None:
-    """That an RSA key goes with RS and PS, an elliptic curve's with ES. Raises KeyFailure."""
+    """RS and PS need an RSA key, ES an elliptic-curve key. Raises KeyFailure."""
     is_rsa = hasattr(key, "key_size") and not hasattr(key, "curve")
     if is_rsa is (family == "ES"):
-        raise KeyFailure(f"{setting} is a key of another kind than {family}… signs with")
+        raise KeyFailure(f"{setting} is not the kind of key that {family}… needs")

@@ -1,6 +1,6 @@
 """`pybroker tokens`: keys and tokens, under the names and options of `pulsar tokens`.
 
-Secrets go to files that only their owner reads, or to stdout when nothing else is said.
+Secrets go to files readable only by their owner, or to stdout by default.
 """
 
 import argparse
@@ -37,32 +37,39 @@ _CURVES: Final = {"256": "SECP256R1", "384": "SECP384R1", "512": "SECP521R1"}
 
 def add_tokens(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    make = commands.add_parser("create-secret-key", help="make a secret that signs and verifies")
+    make = commands.add_parser(
+        "create-secret-key", help="create a secret key that signs and verifies"
+    )
     _algorithm(make, "HS256")
-    make.add_argument("-o", "--output", metavar="FILE", help="instead of stdout")
-    make.add_argument("-b", "--base64", action="store_true", help="written in base64")
+    make.add_argument("-o", "--output", metavar="FILE", help="file to write to (default: stdout)")
+    make.add_argument("-b", "--base64", action="store_true", help="write the key in base64")
     make.set_defaults(run=run, work=_create_secret_key)
 
-    pair = commands.add_parser("create-key-pair", help="make a private key and its public one")
+    pair = commands.add_parser("create-key-pair", help="create a private and a public key")
     _algorithm(pair, "RS256")
     pair.add_argument("--output-private-key", metavar="FILE", required=True)
     pair.add_argument("--output-public-key", metavar="FILE", required=True)
     pair.set_defaults(run=run, work=_create_key_pair)
 
-    create = commands.add_parser("create", help="make a token for a role", add_help=False)
+    create = commands.add_parser("create", help="create a token for a role", add_help=False)
     create.add_argument("--help", action="help", help="show this help")
     _algorithm(create, None)
-    create.add_argument("-s", "--subject", required=True, help="the role")
-    create.add_argument("-e", "--expiry-time", metavar="TIME", help="like 1h, 3d, 10y; never")
+    create.add_argument("-s", "--subject", required=True, help="role that the token names")
+    create.add_argument(
+        "-e",
+        "--expiry-time",
+        metavar="TIME",
+        help="lifetime such as 1h, 3d, 10y (default: no expiry)",
+    )
     create.add_argument("-h", "--headers", metavar="NAME=VALUE", action="append", default=[])
     _one_key(create, "-pk", "--private-key")
     create.set_defaults(run=run, work=_create)
 
-    show = commands.add_parser("show", help="what a token says, whoever signed it")
+    show = commands.add_parser("show", help="show a token's contents without verifying it")
     _token(show)
     show.set_defaults(run=run, work=_show)
 
-    validate = commands.add_parser("validate", help="whether a key's holder signed a token")
+    validate = commands.add_parser("validate", help="verify a token with a key")
     _algorithm(validate, None)
     _token(validate)
     _one_key(validate, "-pk", "--public-key")
@@ -116,7 +123,7 @@ def _create_key_pair(options: argparse.Namespace) -> None:
     try:
         from cryptography.hazmat.primitives import serialization
     except ImportError:
-        raise missing("cryptography", "a pair of keys") from None
+        raise missing("cryptography", "creating a key pair") from None
     key = _new_private_key(options.signature_algorithm)
     encoding, formats = serialization.Encoding.DER, serialization.PrivateFormat.PKCS8
     private = key.private_bytes(encoding, formats, serialization.NoEncryption())
@@ -139,7 +146,7 @@ def _new_private_key(algorithm: str) -> Any:
 
 
 def _write_new(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Never over something: that may be the only copy of a key."""
+    """Never overwrites: the file may be the only copy of a key."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
@@ -158,16 +165,16 @@ def _create(options: argparse.Namespace) -> None:
 def _header(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or name == "alg":
-        raise KeyFailure(f"--headers {text[:80]} is not of the form name=value")
+        raise KeyFailure(f"--headers {text[:80]} is not name=value")
     return name, value
 
 
 def _seconds(text: str) -> int:
-    """Of a number and a unit; a number alone is seconds, as with Apache Pulsar."""
+    """Parses a number and a unit; a number alone means seconds, as in Apache Pulsar."""
     unit = text[-1:].lower()
     number, factor = (text[:-1], _SECONDS[unit]) if unit in _SECONDS else (text, 1)
     if not number.isdecimal() or not 0 < int(number) * factor < 10**11:
-        raise KeyFailure(f"--expiry-time {text[:40]} is no time from now; say 30m, 12h, 3d or 10y")
+        raise KeyFailure(f"--expiry-time {text[:40]} is not a lifetime; use 30m, 12h, 3d or 10y")
     return int(number) * factor
 
 
@@ -198,7 +205,7 @@ def _show(options: argparse.Namespace) -> None:
         payload = jws().decode(token, options={"verify_signature": False})
         claims = json.loads(payload)
     except Exception as error:  # PyJWT's, or JSON's
-        raise KeyFailure(f"this is no token: {error}") from None
+        raise KeyFailure(f"this is not a token: {error}") from None
     print(json.dumps({k: v for k, v in header.items() if k != "typ"}, separators=(",", ":")))
     print("---")
     print(json.dumps(claims, separators=(",", ":")))
@@ -233,4 +240,4 @@ def _chosen_token(options: argparse.Namespace) -> str:
         return Path(options.token_file).read_text().strip()
     if os.environ.get("TOKEN"):
         return os.environ["TOKEN"]
-    raise KeyFailure("which token? Give it, or --stdin, or --token-file, or set TOKEN")
+    raise KeyFailure("no token given: pass it, or use --stdin or --token-file, or set TOKEN")

@@ -1,1 +1,1 @@
-"""The broker on the wire: an asyncio server, one session a connection, handlers by area."""
+"""The broker on the wire: an asyncio server, one session per connection, handlers by area."""

@@ -1,8 +1,8 @@
-"""The table of handlers, each with who is asking: the one place where commands are audited.
+"""The table of handlers wrapped with the acting identity: the one place where commands are audited.
 
-Whatever a deferred command creates or deletes is its connection's doing. What authentication or
-authorization refuse is a line of the area `audit`; other refusals are one of `connections`. Neither
-is on the way of messages, acknowledgements and permits.
+Whatever a deferred command creates or deletes is attributed to its connection. Refused logins and
+operations are lines of the area `audit`; other refusals are lines of `connections`. Messages,
+acknowledgements and permits bypass both.
 """
 
 import logging
@@ -21,7 +21,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 log = logging.getLogger("pybroker.session")
 
 _TEXT_BYTES: Final = 200
-# Conflicts of acknowledgements, and topics without a schema, are daily life.
+# Acknowledgement conflicts and topics without a schema are normal.
 _USUAL_REFUSALS: Final = frozenset({pb.BaseCommand.ACK, pb.BaseCommand.GET_SCHEMA})
 
 
@@ -68,6 +68,6 @@ def _name(kind: int) -> str:
 
 
 def _about(body: Any) -> str:
-    """The topic, or the namespace, that a command names, with its subscription."""
+    """The topic or namespace in a command, with its subscription."""
     names = (getattr(body, field, "") for field in ("topic", "namespace", "subscription"))
     return " ".join(name[:_TEXT_BYTES] for name in names if isinstance(name, str) and name)

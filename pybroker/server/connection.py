@@ -1,4 +1,4 @@
-"""What the handlers of commands see of the connection that a command came on."""
+"""A connection, as the handlers of its commands see it."""
 
 from collections.abc import Coroutine
 from typing import Any, Protocol
@@ -9,7 +9,6 @@ from pybroker.broker.served import ServedSubscription, ServedTopic
 from pybroker.security.identity import Certificate
 from pybroker.server.begun_transactions import BegunTransactions
 from pybroker.server.live_login import LiveLogin
-from pybroker.server.owned_transactions import OwnedTransactions
 from pybroker.server.requests import Requests
 from pybroker.server.services import Services
 from pybroker.server.slots import ConsumerSlot, ProducerSlot
@@ -18,34 +17,33 @@ from pybroker.server.watcher import Watcher
 from pybroker.transaction.coordinator.transactional_ids import TransactionalId
 from pybroker.wire import pulsar_api_pb2 as pb
 
-# What is left of a command's work; what came behind it on its connection waits for it.
+# The rest of a command's work; later commands on the connection wait for it.
 Rest = Coroutine[Any, Any, None]
 
 
 class Connection(ProducerOwner, ConsumerSink, Protocol):
-    """A `Session` is one. It belongs to the event loop, and its ids are the client's."""
+    """Implemented by `Session`. Used on the event loop only; ids are the client's."""
 
     services: Services
     requests: Requests
-    number: int  # of all connections since the start
+    number: int  # counted since the start
     peer: str  # host:port
     protocol_version: int
     client_version: str
     sees_entry_metadata: bool
     supports_partial_producer: bool
-    login: LiveLogin | None  # None: not yet, or nobody is asked
+    login: LiveLogin | None  # None: not logged in yet, or no authentication
     producers: dict[int, ProducerSlot]
     consumers: dict[int, ConsumerSlot]
     watchers: dict[int, Watcher]
     begun: BegunTransactions
-    owned: OwnedTransactions
     sessions: dict[TransactionalId, TransactionalSession]
 
     @property
     def closed(self) -> bool: ...
     @property
     def broker_urls(self) -> tuple[str, str]:
-        """Without TLS and with it; empty where the broker does not listen."""
+        """The URLs without and with TLS; empty if the broker does not listen there."""
         ...
 
     @property
@@ -57,12 +55,12 @@ class Connection(ProducerOwner, ConsumerSink, Protocol):
     def certificate(self) -> Certificate | None: ...
     @property
     def owner(self) -> str | None:
-        """Of the transactions that this connection begins."""
+        """The owner of transactions that this connection begins."""
         ...
 
     @property
     def principal(self) -> str | None:
-        """Whose transactions it may change; None: anybody's."""
+        """Whose transactions it may change; None: anyone's."""
         ...
 
     def connected(self) -> None:
@@ -80,12 +78,12 @@ class Connection(ProducerOwner, ConsumerSink, Protocol):
     def tell_consumer_closed(self, consumer: Consumer) -> None: ...
 
     def write(self, data: bytes) -> None:
-        """Send with everything else of this tick."""
+        """Send together with everything else of this tick."""
         ...
 
     def send_command(self, command: pb.BaseCommand) -> None: ...
     async def until_writable(self) -> None:
-        """Returns when the client takes what is written, or is gone."""
+        """Returns when the client reads again, or is gone."""
         ...
 
     def write_pong(self) -> None: ...
@@ -95,7 +93,7 @@ class Connection(ProducerOwner, ConsumerSink, Protocol):
         ...
 
     def rest(self, slot: ProducerSlot) -> None:
-        """Stop reading until `go_on` was called for each producer that rests."""
+        """Stop reading until `go_on` is called for each resting producer."""
         ...
 
     def go_on(self, slot: ProducerSlot) -> None: ...

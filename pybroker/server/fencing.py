@@ -1,10 +1,10 @@
-"""What handlers ask about sessions of transactional ids: which a command belongs to, and whether a
+"""Sessions of transactional ids, for handlers: which session a command belongs to, and whether a
 newer one has fenced it.
 
-A transaction belongs to a session from its beginning if NEW_TXN names the session, or comes on a
-connection that has exactly one; else from the first message of a producer that has an id. That is a
-record in its coordinator's log: at the beginning beside the one that there is anyway, later one of
-its own, before the message is published.
+A transaction belongs to a session from its beginning if NEW_TXN names the session or arrives on a
+connection that has exactly one; otherwise from the first message of a producer with an id. This is
+recorded in its coordinator's log: at the beginning together with the record written anyway, later
+in its own record, before the message is published.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from pybroker.transaction.coordinator.transactional_ids import SessionRef, fence
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 
-_EPOCH_BITS: Final = 32  # of a topic epoch; above them stands the session's
+_EPOCH_BITS: Final = 32  # of a topic epoch; the session's epoch is in the bits above
 
 
 # -- producers
 
 
 async def joined(session: Connection, producer: Producer) -> TransactionalSession | None:
-    """The session of a producer's transactional id, once it holds it; None: it has no id.
+    """The session of a producer's transactional id, once it holds the id; None: no id.
 
     Raises ProducerFenced, NotAllowed, ServiceNotReady.
     """
@@ -48,7 +48,7 @@ async def joined(session: Connection, producer: Producer) -> TransactionalSessio
 
 
 def topic_epoch_to_tell(producer: Producer) -> int | None:
-    """What clients give back when they reconnect: with the session's epoch, where there is one."""
+    """The epoch that clients repeat when they reconnect, including the session's, if any."""
     if not producer.session_epoch:
         return producer.topic_epoch
     return (producer.session_epoch << _EPOCH_BITS) | (producer.topic_epoch or 0)
@@ -57,11 +57,11 @@ def topic_epoch_to_tell(producer: Producer) -> int | None:
 def bound(
     session: Connection, joined: TransactionalSession | None, txn_id: TxnId | None
 ) -> asyncio.Future[TxnId] | None:
-    """None: a producer of this session may publish; else it may ask again when that is done, or has
-    failed. It is shared: let nobody cancel it.
+    """None: a producer of this session may publish. Otherwise a future: retry when it is done or
+    has failed. It is shared and must not be cancelled.
 
-    Raises ProducerFenced, InvalidTxnStatus (the transaction is an older session's), NotAllowed (it
-    is one of another id), AuthorizationError (another principal's).
+    Raises ProducerFenced, InvalidTxnStatus (the transaction belongs to an older session),
+    NotAllowed (to another id), AuthorizationError (to another principal).
     """
     if joined is None:
         return None
@@ -76,7 +76,7 @@ def bound(
         return None  # its topic refuses it
     if transaction.session == joined.ref:
         return None
-    check_owner(session, txn_id)  # or whoever fences this session would abort what is not its own
+    check_owner(session, txn_id)  # otherwise a fencing session could abort foreign transactions
     if transaction.session is not None:
         raise _of_another(session, txn_id, transaction.session)
     assert joined.ref is not None
@@ -98,7 +98,7 @@ def _of_another(session: Connection, txn_id: TxnId, other: SessionRef) -> Pulsar
 
 
 def claimed(session: Connection, command: pb.CommandNewTxn) -> Claim | None:
-    """What NEW_TXN says of its session. Raises NotAllowed."""
+    """The session claim in NEW_TXN. Raises NotAllowed."""
     if not command.HasField("transactional_id"):
         return None
     name, epoch = command.transactional_id, command.session_epoch
@@ -106,7 +106,7 @@ def claimed(session: Connection, command: pb.CommandNewTxn) -> Claim | None:
 
 
 def session_of_new(session: Connection, joined: TransactionalSession | None) -> SessionRef | None:
-    """The one that a transaction belongs to from its beginning. Raises ProducerFenced."""
+    """The session to which a transaction belongs from its beginning. Raises ProducerFenced."""
     if joined is None and len(session.sessions) == 1:
         (joined,) = session.sessions.values()
     if joined is None:
@@ -118,7 +118,7 @@ def session_of_new(session: Connection, joined: TransactionalSession | None) -> 
 def require_current(
     session: Connection, coordinator: TransactionCoordinator, txn_ids: Iterable[TxnId]
 ) -> None:
-    """That no newer session has fenced theirs; of what is decided the coordinator tells.
+    """Checks that no newer session has fenced theirs; decided ones are left to the coordinator.
 
     Raises InvalidTxnStatus.
     """

@@ -1,21 +1,21 @@
-"""How many bytes of half received frames there may be in the whole broker.
+"""Limits the bytes of partly received frames in the whole broker.
 
-A large frame is accounted with its whole size when its beginning is here; where that does not fit,
-its connection is not read until others have received theirs, first come, first served. Whoever is
-read completes its frame or is closed for taking too long, so that nobody waits for ever.
+A large frame is accounted with its full size once its beginning is here; if that does not fit, its
+connection is not read until others have received their frames, first come, first served. A
+connection that is read completes its frame or is closed for taking too long, so no wait is endless.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-FREE_BYTES: Final = 64 * 1024  # of each connection; smaller frames are not counted
+FREE_BYTES: Final = 64 * 1024  # per connection; smaller frames are not counted
 
 
 class FrameBudget:
     def __init__(self, limit_bytes: int) -> None:
         self.taken_bytes = 0
         self._limit_bytes = limit_bytes
-        self._waiting: dict[Callable[[], None], int] = {}  # in the order they came
+        self._waiting: dict[Callable[[], None], int] = {}  # in order of arrival
 
     def take(self, size_bytes: int, granted: Callable[[], None]) -> bool:
         """False when the caller must wait until `granted` is called."""
@@ -26,7 +26,7 @@ class FrameBudget:
         return True
 
     def give_back(self, size_bytes: int, granted: Callable[[], None]) -> None:
-        """What was taken, or waited for."""
+        """Releases what was taken, or cancels the wait."""
         if self._waiting.pop(granted, None) is None:
             self.taken_bytes -= size_bytes
         while self._waiting:
@@ -38,5 +38,5 @@ class FrameBudget:
             first()
 
     def _fits(self, size_bytes: int) -> bool:
-        """One frame always does, whatever its size."""
+        """Whether it fits; a single frame always does."""
         return not self.taken_bytes or self.taken_bytes + size_bytes <= self._limit_bytes

@@ -1,8 +1,8 @@
 """The table of handlers with the table of permissions in front of it.
 
-Without authorization the plain table serves, so nothing is asked where nothing is to be refused.
-Commands about a connection's own producers, consumers and watched topic lists are let through: when
-a permission goes, those that it let in are closed (`close_unpermitted`).
+Without authorization the plain table serves, so nothing is checked. Commands about a connection's
+own producers, consumers and topic list watchers pass: when a permission is revoked, those that it
+admitted are closed (`close_unpermitted`).
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand
 _FREE = (Need.NOTHING, Need.LOGIN, Need.OWN)
-# Who came in while a permission went is found by a look afterwards.
+# A second look finds clients admitted while a permission was being revoked.
 _LETS_IN = (_T.PRODUCER, _T.SUBSCRIBE)
 _LOOKS_A_TURN = 500
 
@@ -29,7 +29,7 @@ _LOOKS_A_TURN = 500
 def guarded_handlers(
     handlers: Mapping[int, Handler], authorizer: Authorizer | None
 ) -> dict[int, Handler]:
-    """Without an `authorizer`, who logged in may do everything, but in its own transactions."""
+    """Without an `authorizer` any role may do everything, but only in its own transactions."""
     return {kind: _guarded(kind, handler, authorizer) for kind, handler in handlers.items()}
 
 
@@ -48,7 +48,7 @@ def _guarded(kind: int, handler: Handler, authorizer: Authorizer | None) -> Hand
 
 
 class _Gate:
-    """Before a handler. A refusal is answered as the handler's own errors are."""
+    """Runs before a handler. A refusal is answered like the handler's own errors."""
 
     def __init__(
         self, kind: int, row: CommandRow, handler: Handler, authorizer: Authorizer
@@ -76,7 +76,7 @@ class _Gate:
             await close_unpermitted(session, self._authorizer, Pace(_LOOKS_A_TURN))
 
     def _is_permitted(self, session: Connection, body: Any) -> bool:
-        """Asked again of this one alone: a connection may have thousands."""
+        """Checks only this one again: a connection may have thousands."""
         assert session.login is not None
         identity = session.login.identity
         targets = self._row.about(body)
@@ -108,7 +108,7 @@ def _acknowledges(handler: Handler) -> Any:
 
 
 class Revocations:
-    """Looks over all connections when permissions have changed, a few at a time."""
+    """Checks all connections when permissions have changed, a few at a time."""
 
     def __init__(
         self, authorizer: Authorizer, sessions: Callable[[], Sequence[Connection]]
@@ -122,10 +122,10 @@ class Revocations:
         self._to_do = True
         if not self._looking:
             self._looking = True
-            self._tasks.start(self._look(), "closing what is not permitted any more")
+            self._tasks.start(self._look(), "closing producers and consumers without permission")
 
     async def applied(self) -> None:
-        """What changed until now has taken effect on every connection."""
+        """Returns when all changes so far have taken effect on every connection."""
         await self._tasks.ended()
 
     async def close(self) -> None:
@@ -139,13 +139,13 @@ class Revocations:
                 for session in self._sessions():
                     await pace.step()
                     await close_unpermitted(session, self._authorizer, pace)
-        finally:  # at once: what changes from now on needs another look
+        finally:  # at once: later changes need another check
             self._looking = False
 
 
 async def close_unpermitted(session: Connection, authorizer: Authorizer, pace: Pace) -> None:
-    """The producers and consumers that would not be let in now. Their clients come back, and are
-    told why not; a topic list that is watched falls silent, which no command can tell.
+    """Closes producers and consumers that would not be admitted now. Their clients reconnect and
+    get the reason; a topic list watcher just goes silent, because no command can end it.
     """
     if session.login is None or session.closed:
         return
@@ -173,5 +173,7 @@ async def close_unpermitted(session: Connection, authorizer: Authorizer, pace: P
 
 
 def _close_producer(session: Connection, slot: ProducerSlot) -> None:
-    slot.topic.tasks.start(slot.topic.producers.remove(slot.producer), "producer not permitted")
+    slot.topic.tasks.start(
+        slot.topic.producers.remove(slot.producer), "producer without permission"
+    )
     session.close_producer(slot.producer, "its permission was revoked")

@@ -19,11 +19,11 @@ def _no_answer(session: Connection, body: Any, result: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """`immediate` runs while the chunk is parsed, `deferred` in a task; `begun` begins at once, and
-    `answer` gets its result. Each has one of the three.
+    """`immediate` runs while the chunk is parsed, `deferred` in a task; `begun` starts at once, and
+    `answer` gets its result. Each handler has one of the three.
 
-    An immediate one returns what is left of its work where that would hold the loop for long: what
-    came behind it on its connection waits for it.
+    An immediate one returns the rest of its work if that would hold the loop for long: later
+    commands on its connection wait for it.
     """
 
     field: str  # of the body in BaseCommand

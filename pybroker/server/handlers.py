@@ -1,4 +1,4 @@
-"""Which function handles which command: one table, the whole surface of the broker on the wire."""
+"""Maps commands to handlers: one table, the broker's whole surface on the wire."""
 
 from typing import Any, Final
 
@@ -39,7 +39,7 @@ def _of_watcher(body: Any) -> tuple[str, int]:
 
 
 def _of_readings(body: Any) -> tuple[str, int] | None:
-    """What is handed over is made when what was handed over before has gone out."""
+    """The next piece is built only after the previous one has been sent."""
     return ("reading", 0) if body.read_bytes else None
 
 

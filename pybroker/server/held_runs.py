@@ -1,9 +1,9 @@
-"""What a producer sent behind a message that waits: for the end of a transaction, for its topic to
-take part in one, or for its time under a publish rate.
+"""What a producer sent after a message that must wait: for the end of a transaction, for its topic
+to join one, or for a publish rate.
 
-Nothing of it may get ahead, so it is kept in memory as far as there is room for all that is held in
-the broker. What does not fit is let go: the producer then has to start over, and the client sends
-everything that was not answered again, in its order. The same happens when it takes too long.
+None of it may overtake that message, so it is kept in memory within a broker-wide limit. What does
+not fit is dropped: the producer must then start over, and the client resends everything unanswered,
+in order. The same happens when it takes too long.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _ROOM_BYTES: Final = 16 * 1024 * 1024
 
 
 class HeldRoom:
-    """What all held runs of a broker take together."""
+    """The memory of all held runs of a broker."""
 
     def __init__(self, limit_bytes: int = _ROOM_BYTES) -> None:
         self._free_bytes = limit_bytes
@@ -33,19 +33,19 @@ class HeldRoom:
 
 
 class HeldRuns:
-    """Of one producer. `too_long` is called if nobody takes them in time."""
+    """The held runs of one producer. `too_long` is called if they are not taken in time."""
 
     def __init__(self, room: HeldRoom, too_long: Callable[[], None]) -> None:
         self._room = room
         self._runs: list[SendRun] = []
         self.size_bytes = 0
-        self.by_rate = False  # or for a write: not by a transaction that others hold open
+        self.by_rate = False  # or by a write, not by someone else's open transaction
         self._complete = True
         self._timer = asyncio.get_running_loop().call_later(HOLD_S, too_long)
-        self._taken: asyncio.Event | None = None  # while somebody waits for that
+        self._taken: asyncio.Event | None = None  # while there is a waiter
 
     def keep(self, run: SendRun) -> None:
-        # An entry is at most as large as a frame; the rest is what a list of it takes.
+        # An entry is at most as large as a frame; the rest is list overhead.
         size_bytes = sum(map(len, run.entries)) + 500 * len(run.entries)
         if self._complete and self._room.take(size_bytes):
             self.size_bytes += size_bytes
@@ -54,7 +54,7 @@ class HeldRuns:
             self._complete = False
 
     def take(self) -> tuple[list[SendRun], bool]:
-        """What was kept, and whether that is all; then this is empty."""
+        """Takes what was kept, and whether that is everything; leaves this empty."""
         runs, self._runs = self._runs, []
         self._timer.cancel()
         if self._taken is not None:
@@ -64,6 +64,6 @@ class HeldRuns:
         return runs, self._complete
 
     async def taken(self) -> None:
-        """Wait until somebody takes them."""
+        """Wait until they are taken."""
         self._taken = self._taken or asyncio.Event()
         await self._taken.wait()

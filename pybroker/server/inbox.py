@@ -1,10 +1,9 @@
-"""What comes in on a connection: decoded a turn at a time, handed over in order, held back while
-there is a reason.
+"""A connection's input: decoded in turns, handed over in order, held back while there is a reason.
 
-Memory: before CONNECT no frame is larger than `HANDSHAKE_BYTES`; afterwards a large one that is
-half received is accounted in the `FrameBudget`. Time: a turn handles a limited number of commands,
-and then others have the loop. A frame that has not arrived within two intervals of the keep-alive,
-though the broker was reading, is given up.
+Memory: before CONNECT no frame may exceed `HANDSHAKE_BYTES`; afterwards a large, partly received
+frame is accounted in the `FrameBudget`. Time: a turn handles a limited number of commands, then
+other work gets the loop. A frame that has not arrived within two keep-alive intervals, although the
+broker was reading, closes the connection.
 """
 
 import asyncio
@@ -24,8 +23,8 @@ COMMAND_BYTES_A_TURN: Final = 8 * 1024
 class Pause(Enum):
     """Why the socket is not being read."""
 
-    BUDGET = "too much published and not durable"
-    FRAMES = "too many large frames half received"
+    BUDGET = "too many published bytes not yet durable"
+    FRAMES = "too many large frames partly received"
     OUTBOX = "the peer does not read"
     TASKS = "too many requests at once"
     LONG = "a long command"
@@ -34,8 +33,9 @@ class Pause(Enum):
     STOPPING = "the broker shuts down"
 
 
-# For these reasons nothing of what was received is handled either.
+# For these reasons received commands are not handled either.
 _HOLDING: Final = frozenset({Pause.OUTBOX, Pause.TASKS, Pause.LONG})
+_THROTTLING: Final = frozenset({Pause.BUDGET, Pause.RATE})
 
 
 class Inbox:
@@ -45,7 +45,7 @@ class Inbox:
         refuse: Callable[[ProtocolError], None],
         frames: FrameBudget,
     ) -> None:
-        """`refuse` ends a connection whose bytes cannot be read any further."""
+        """`refuse` ends a connection whose input cannot be decoded any further."""
         self._handle = handle
         self._refuse = refuse
         self._frames = frames
@@ -54,10 +54,11 @@ class Inbox:
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._paused: set[Pause] = set()
-        self._waiting: list[Event] = []  # received and not handled
+        self._waiting: list[Event] = []  # received, not yet handled
         self._going_on = False  # `_go_on` is about to be called
-        self._caught_up: asyncio.Future[None] | None = None  # for who waits until nothing waits
-        self._frame_bytes = 0  # taken from the budget, or waited for
+        # For a caller waiting until the queue is empty.
+        self._caught_up: asyncio.Future[None] | None = None
+        self._frame_bytes = 0  # taken from the budget, or requested
         self._checks_of_frame = 0
         self._closed = False
 
@@ -97,7 +98,7 @@ class Inbox:
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """With what was received and not handled yet."""
+        """Continues with what was received and not handled yet."""
         self._going_on = False
         if self._closed or not self._paused.isdisjoint(_HOLDING):
             return
@@ -118,7 +119,7 @@ class Inbox:
             self._caught_up = None
 
     async def caught_up(self) -> None:
-        """Returns when everything received is handled, or nothing ever will be."""
+        """Returns when everything received is handled, or never will be."""
         while Pause.BEHIND in self._paused:
             self._caught_up = self._caught_up or self._loop.create_future()
             await asyncio.shield(self._caught_up)
@@ -128,6 +129,11 @@ class Inbox:
         return Pause.BEHIND in self._paused
 
     # -- reasons
+
+    @property
+    def throttled(self) -> bool:
+        """Whether this connection publishes too fast."""
+        return not self._paused.isdisjoint(_THROTTLING)
 
     def pause(self, why: Pause) -> None:
         if not self._paused and self._transport is not None:
@@ -143,7 +149,7 @@ class Inbox:
         elif not self._paused and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    # -- half received frames
+    # -- partly received frames
 
     def _account_frame(self) -> None:
         size = self._decoder.wanted_bytes
@@ -162,20 +168,21 @@ class Inbox:
 
     @property
     def deaf(self) -> bool:
-        """Nothing is read, for reasons that are not the peer's."""
+        """Whether reading is paused for reasons outside the peer's control."""
         return not self._paused <= {Pause.OUTBOX}
 
     def is_stuck(self) -> bool:
-        """Asked once a keep-alive interval: the same frame was half received at the last two, too,
-        though nothing kept the peer from sending it.
+        """Asked once a keep-alive interval: whether the same frame was already incomplete at the
+        last two checks, although nothing prevented the peer from sending it.
         """
         if self._decoder.held_bytes and not self._paused:
             self._checks_of_frame += 1
         return self._checks_of_frame > 2
 
     def close(self) -> None:
-        """Nothing more is handled."""
+        """Handle nothing more."""
         self._closed = True
         self._end_behind()
         self._account_frame()
-        self._handle = self._refuse = nobody_cares  # its session goes without a garbage collection
+        # Lets the session be freed without a garbage collection.
+        self._handle = self._refuse = nobody_cares

@@ -12,7 +12,7 @@ from pybroker.wire.frames import SendRun
 
 
 class _PublishRoom(HeldRoom):
-    """They wait as long as a write takes, and count as being written: that is their brake."""
+    """They wait as long as a write takes and count as being written, for back-pressure."""
 
     def __init__(self, session: Connection) -> None:
         super().__init__()
@@ -27,8 +27,8 @@ class _PublishRoom(HeldRoom):
 
 
 def joining(session: Connection, slot: ProducerSlot, txn_id: TxnId) -> Joined | None:
-    """None: it takes part, or will be told why not. Raises AuthorizationError, TransactionNotFound
-    (another principal's).
+    """None: it already takes part, or will get an error. Raises AuthorizationError or
+    TransactionNotFound (another principal's).
     """
     if session.login is not None:
         check_owner(session, txn_id)
@@ -44,7 +44,7 @@ def hold_until(
     go_on: Callable[[HeldRuns], None],
     too_long: Callable[[], None],
 ) -> None:
-    """Keep `run`, and what the producer sends behind it. A close of the producer waits for it."""
+    """Holds `run` and what the producer sends after it; closing the producer waits for them."""
     held = slot.held = HeldRuns(_PublishRoom(session), too_long)
     held.by_rate = True
     held.keep(run)

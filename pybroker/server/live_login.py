@@ -1,10 +1,10 @@
-"""Who a connection acts for, and until when: checked again while it lives."""
+"""A connection's identity and its expiry, checked again while the connection lives."""
 
 from pybroker.security.identity import Identity
 
 
 class LiveLogin:
-    """`can_refresh`: the client answers AUTH_CHALLENGE, and what it shows then is all there is."""
+    """`can_refresh`: the client answers AUTH_CHALLENGE, with complete credentials."""
 
     __slots__ = ("can_refresh", "challenged", "identity", "is_super_user", "method")
 
@@ -15,7 +15,7 @@ class LiveLogin:
         self.method = method
         self.can_refresh = can_refresh
         self.is_super_user = is_super_user
-        self.challenged = False  # asked for new credentials, and not answered yet
+        self.challenged = False  # asked for new credentials, not yet answered
 
     def has_expired(self, now_ms: int) -> bool:
         return self.identity.expires_ms is not None and now_ms >= self.identity.expires_ms

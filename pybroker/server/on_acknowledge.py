@@ -1,6 +1,6 @@
-"""ACK: of whole entries, of parts of batches, cumulative ones, and those in a transaction.
+"""ACK: whole entries, parts of batches, cumulative ones, and those in transactions.
 
-One command may name very many messages: some are done at once, the rest in turns.
+One command may name very many messages: some are processed at once, the rest in turns.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from pybroker.transaction.pending_acks.store import PendingAck
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.commands import ack_set_bits
 
-# How much of one command is done before others have the loop: message ids, and bits of ack sets.
+# How much of one command is processed per turn: message ids, and bits of ack sets.
 IDS_A_TURN: Final = 1000
 BITS_A_TURN: Final = 50_000_000
 MAX_IDS_IN_TRANSACTION: Final = 10_000
@@ -48,7 +48,7 @@ def ack(session: Connection, command: pb.CommandAck) -> Rest | None:
         )
         return None
     if command.ack_type == pb.CommandAck.Cumulative and len(command.message_id) != 1:
-        raise NotAllowed("A cumulative acknowledgement names exactly one message")
+        raise NotAllowed("A cumulative acknowledgement must name exactly one message")
     mark = slot.subscription.mark_delete_position
     done = _acknowledge(slot, command, 0)
     _note_acknowledged(session, slot, mark, command)
@@ -69,14 +69,14 @@ def _note_acknowledged(
     if moved != mark:
         slot.subscription.times.mark_delete_moved_ms = now_ms
         if command.ack_type == pb.CommandAck.Cumulative:
-            # What was left of a ledger before is not worth looking up.
+            # The rest of the previous ledger is not worth looking up.
             passed = mark.entry_id if moved.ledger_id == mark.ledger_id else -1
             slot.consumer.entries_acknowledged += moved.entry_id - passed
 
 
 def _acknowledge(slot: ConsumerSlot, command: pb.CommandAck, start: int) -> int:
-    """As many from index `start` on as may be done at once; returns the index of the next one, 0
-    more than `start` if it has to be looked up on the disk.
+    """Processes as many from index `start` on as allowed at once; returns the next index, which is
+    `start` itself if that entry must be looked up on disk.
     """
     if command.ack_type == pb.CommandAck.Cumulative and not command.message_id[0].ack_set:
         slot.subscription.acknowledge_cumulative(slot.consumer, position_of(command.message_id[0]))
@@ -102,7 +102,7 @@ def _acknowledge(slot: ConsumerSlot, command: pb.CommandAck, start: int) -> int:
 def _acknowledge_part(
     slot: ConsumerSlot, command: pb.CommandAck, message_id: pb.MessageIdData, batch_size: int
 ) -> None:
-    """Of a batch; `batch_size` is 0 where there is no entry."""
+    """For a batch; `batch_size` is 0 if there is no entry."""
     position, unacked = position_of(message_id), None
     if batch_size:
         unacked = ack_set_bits(message_id.ack_set, batch_size)
@@ -121,8 +121,8 @@ def _acknowledge_part(
 
 
 def _is_left(slot: ConsumerSlot, position: Position, unacked: int, batch_size: int) -> bool:
-    """Whether something of it is to be acknowledged yet. Clients do not acknowledge what was left
-    out for a transaction: else, that is all there is.
+    """Whether anything in it is still to be acknowledged. Clients do not acknowledge messages that
+    were withheld for a transaction, so otherwise this is everything.
     """
     subscription = slot.subscription
     if not isinstance(subscription, Subscription):
@@ -148,55 +148,67 @@ async def _acknowledge_rest(
 
 
 def _check_stays(session: Connection, slot: ConsumerSlot) -> None:
-    """A seek moves what is acknowledged, and closes the consumer."""
+    """A seek changes what is acknowledged and closes the consumer."""
     consumer_id = slot.consumer.consumer_id
     if session.consumers.get(consumer_id) is not slot:
         raise ConsumerNotFound(f"Consumer {consumer_id} is gone; acknowledge again")
 
 
 def _check_size_in_transaction(command: pb.CommandAck) -> None:
-    """All or none of them, so they are not taken a few at a time."""
+    """Atomic, so they are not processed in turns."""
     if len(command.message_id) > MAX_IDS_IN_TRANSACTION:
         raise NotAllowed(
-            f"{len(command.message_id)} messages in one acknowledgement in a transaction: name at "
-            f"most {MAX_IDS_IN_TRANSACTION}, and the others in further ones"
+            f"{len(command.message_id)} messages in one acknowledgement in a transaction: send at "
+            f"most {MAX_IDS_IN_TRANSACTION} in each acknowledgement"
         )
 
 
 def _ack_in_transaction(
     session: Connection, slot: ConsumerSlot, command: pb.CommandAck
 ) -> Awaitable[None]:
-    """At once, where it names whole entries only, and the subscription takes part already."""
+    """Immediate if it names only whole entries and the subscription already takes part."""
     txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
     joining, name = session.services.coordinators.joining, slot.subscription.name
     joined = joining.subscription(txn_id, slot.topic.name, name, session.principal)
     if joined is not None:
         return _ack_when_joined(session, slot, command, joined)
-    if any(message_id.ack_set for message_id in command.message_id):
-        return _ack_parts_in_transaction(slot, command)
+    if _takes_turns(command):
+        return _ack_in_turns(slot, command)
     acks = [PendingAck(position_of(message_id)) for message_id in command.message_id]
     return _hold(slot, command, acks)
+
+
+def _takes_turns(command: pb.CommandAck) -> bool:
+    """It names very many entries, or parts of some, whose batches may have to be looked up."""
+    if len(command.message_id) > IDS_A_TURN:
+        return True
+    return any(message_id.ack_set for message_id in command.message_id)
 
 
 async def _ack_when_joined(
     session: Connection, slot: ConsumerSlot, command: pb.CommandAck, joined: Joined
 ) -> None:
-    """Whether it has, holding it finds out."""
+    """Holding the acknowledgement finds out whether it has joined."""
     await asyncio.wait([joined])
     _check_stays(session, slot)
-    if any(message_id.ack_set for message_id in command.message_id):
-        await _ack_parts_in_transaction(slot, command)
+    if _takes_turns(command):
+        await _ack_in_turns(slot, command)
     else:
         acks = [PendingAck(position_of(message_id)) for message_id in command.message_id]
         await _hold(slot, command, acks)
 
 
-async def _ack_parts_in_transaction(slot: ConsumerSlot, command: pb.CommandAck) -> None:
-    acks = [await pending_ack(slot.topic, message_id) for message_id in command.message_id]
+async def _ack_in_turns(slot: ConsumerSlot, command: pb.CommandAck) -> None:
+    """What is named is gathered some at a time; then all of it is held at once, or nothing."""
+    acks = []
+    for message_id in command.message_id:
+        acks.append(await pending_ack(slot.topic, message_id))
+        if len(acks) % IDS_A_TURN == 0:
+            await asyncio.sleep(0)
     if sum(ack.batch_size for ack in acks) > BITS_A_TURN:
         raise NotAllowed(
             f"Parts of batches of more than {BITS_A_TURN} messages in one acknowledgement in a "
-            "transaction: name the others in further ones"
+            "transaction: split it into several acknowledgements"
         )
     await _hold(slot, command, acks)
 

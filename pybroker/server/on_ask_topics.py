@@ -18,16 +18,16 @@ from pybroker.server.on_acknowledge import position_of
 from pybroker.server.requests import as_answer
 from pybroker.wire import pulsar_api_pb2 as pb
 
-# So many questions of a command are answered at once: those that create a subscription share a
+# How many questions of a command are answered together: those that create a subscription share a
 # commit.
 _AT_ONCE: Final = 200
 _ANSWERS_A_TURN: Final = 50
 
 
 async def ask_topics(session: Connection, command: pb.CommandAskTopics) -> None:
-    """A topic that is missing, or cannot be asked, has an error for its answer.
+    """The answer for a missing or unavailable topic is an error.
 
-    A command has at most `wire.commands.MAX_PARTS` questions, as every command has of its parts.
+    A command has at most `wire.commands.MAX_PARTS` questions, like the parts of any command.
     """
     asked = _asked(command)
     if command.read_bytes:
@@ -44,7 +44,7 @@ async def ask_topics(session: Connection, command: pb.CommandAskTopics) -> None:
                     answers.append(await _answer(session, asked, each))
                     await pace.step()
             if session.closed:
-                return  # nobody waits for the rest
+                return  # there is no one to answer
     session.send_command(
         pb.BaseCommand(
             type=pb.BaseCommand.ASK_TOPICS_RESPONSE,
@@ -64,7 +64,7 @@ def _asked(command: pb.CommandAskTopics) -> Asked:
             allowance=Allowance(command.read_bytes),
         )
     if not command.subscription.strip():
-        raise NamingError("A subscription needs a name; the one given is empty")
+        raise NamingError("The subscription name is empty; set one")
     check_client("Subscription", command.subscription, {})
     earliest = command.initial_position == pb.CommandSubscribe.Earliest
     return Asked(
@@ -127,6 +127,6 @@ def _on_the_wire(found: Answer) -> pb.TopicAnswer:
 
 
 def _set(place: pb.MessageIdData, position: Position) -> None:
-    """A cursor may stand before a ledger's first entry: -1 travels as 2^64 - 1."""
+    """A cursor may be before a ledger's first entry: -1 is sent as 2^64 - 1."""
     place.ledgerId = position.ledger_id & 0xFFFF_FFFF_FFFF_FFFF
     place.entryId = position.entry_id & 0xFFFF_FFFF_FFFF_FFFF

@@ -1,4 +1,4 @@
-"""CONNECT, and who it is from; AUTH_CHALLENGE and AUTH_RESPONSE, once credentials have expired."""
+"""CONNECT and authentication; AUTH_CHALLENGE and AUTH_RESPONSE once credentials have expired."""
 
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ _TYPE = pb.BaseCommand
 PROTOCOL_VERSION: Final = 21
 SERVER_VERSION: Final = "pybroker"
 MAX_CREDENTIALS_BYTES: Final = 32 * 1024
-REFRESH: Final = b"PulsarAuthRefresh"  # what a challenge says that only asks for new credentials
+REFRESH: Final = b"PulsarAuthRefresh"  # the data of a challenge that only asks for new credentials
 _NO_METHOD: Final = "none"
 _TLS: Final = "tls"
 
@@ -45,8 +45,8 @@ async def _connect_with_login(
     )
     if session.closed:
         return
-    # A proxy shows its own credentials again, which say nothing of whom it acts for; a certificate
-    # is the connection's, and another one needs another connection.
+    # A proxy sends its own credentials again, which do not identify its client; a certificate
+    # belongs to the connection, and another one needs another connection.
     can_refresh = (
         command.feature_flags.supports_auth_refresh and identity.original is None and method != _TLS
     )
@@ -57,7 +57,7 @@ async def _connect_with_login(
 
 
 def _method(command: pb.CommandConnect) -> str:
-    """As the client names it; older ones do by number."""
+    """The client's authentication method; older clients send a number."""
     if command.HasField("auth_method_name"):
         return command.auth_method_name
     if command.HasField("auth_method"):
@@ -68,7 +68,7 @@ def _method(command: pb.CommandConnect) -> str:
 
 def _checked(data: bytes) -> bytes:
     if len(data) > MAX_CREDENTIALS_BYTES:
-        raise AuthenticationError(f"Credentials have at most {MAX_CREDENTIALS_BYTES} bytes")
+        raise AuthenticationError(f"Credentials may have at most {MAX_CREDENTIALS_BYTES} bytes")
     return data
 
 
@@ -107,14 +107,14 @@ def ping(session: Connection, command: pb.CommandPing) -> None:
 
 
 def ignore(session: Connection, command: Any) -> None:
-    """PONG only says that the peer is there, which any byte from it says."""
+    """PONG only shows that the peer is alive, which any byte from it does."""
 
 
 # -- credentials that have expired
 
 
 def check_login(session: Connection, now_ms: int) -> None:
-    """Asked once a while: who has expired is asked for new credentials once, and then closed."""
+    """Called periodically: expired clients are asked once for new credentials, then closed."""
     login = session.login
     if login is None or not login.has_expired(now_ms):
         return
@@ -131,7 +131,7 @@ def check_login(session: Connection, now_ms: int) -> None:
 
 
 def auth_response(session: Connection, command: pb.CommandAuthResponse) -> Rest | None:
-    """What nobody asked for is not looked at."""
+    """Ignores an unsolicited response."""
     login = session.login
     if login is None or not login.challenged:
         return None
@@ -149,6 +149,8 @@ async def _log_in_again(
         Credentials(method, _checked(shown.auth_data), session.certificate), session.address
     )
     if identity.roles != login.identity.roles:
-        raise AuthenticationError("A connection keeps its role: these credentials are another's")
+        raise AuthenticationError(
+            "A connection cannot change its role: these credentials belong to another role"
+        )
     login.identity = identity
     login.challenged = False

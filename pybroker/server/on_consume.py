@@ -42,7 +42,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 _MAX_PERMITS: Final = 2**31 - 1
 MAX_HASH_RANGES: Final = 1000
 _COMPACTED_IS_COMMITTED: Final = (
-    "readCompacted shows of each key the last message that is committed: use it without "
+    "readCompacted shows the last committed message of each key: use it without "
     f"{isolation.PROPERTY}, on a subscription that is read_committed"
 )
 
@@ -55,17 +55,18 @@ async def subscribe(session: Connection, command: pb.CommandSubscribe) -> None:
         session.write(commands.success(command.request_id))
         return
     if not command.subscription.strip():
-        raise NamingError("A subscription needs a name; the one given is empty")
+        raise NamingError("The subscription name is empty; set one")
     topics, name = session.services.topics, TopicName.parse(command.topic)
     await topics.settled(name)
     if session.closed:
-        return  # perhaps while the topic was deleted: who is gone makes no new one
+        # Perhaps while the topic was deleted: do not create it again for a closed connection.
+        return
     if command.force_topic_creation:
         topic: ServedTopic | None = await topics.require(name)
     else:
         topic = await topics.served(name)
     if topic is None:
-        raise TopicNotFound(f"{name} does not exist and this subscription may not create it")
+        raise TopicNotFound(f"{name} does not exist and this subscription cannot create it")
     if command.HasField("schema"):
         schema = stored_schema(command.schema)
         await topics.schemas.check_consumer(topic.name, schema, topic.idle)
@@ -89,10 +90,11 @@ async def subscribe(session: Connection, command: pb.CommandSubscribe) -> None:
             await subscription.seek_to_time(session.services.clock.now_ms() - back_ms)
         await subscription.add_consumer(consumer, kind)
         if not session.closed and session.consumers.get(command.consumer_id) is not slot:
-            raise ServiceNotReady("The consumer was closed while it was let in; try again")
+            raise ServiceNotReady("The consumer was closed while it was being added; try again")
     except BaseException:
         session.consumers.pop(command.consumer_id, None)
-        subscription.remove_consumer(consumer)  # a reader's goes, if nobody else is there
+        # A reader's subscription goes with its last consumer.
+        subscription.remove_consumer(consumer)
         raise
     if session.closed:
         subscription.remove_consumer(consumer)
@@ -121,7 +123,7 @@ async def _subscription(topic: ServedTopic, command: pb.CommandSubscribe) -> Ser
     start = _start_position(command)
     properties = {pair.key: pair.value for pair in command.subscription_properties}
     check_client("Subscription", command.subscription, properties)
-    # Readers of official clients have no subscription whose properties they could set.
+    # Readers of official clients cannot set subscription properties.
     asked = isolation.asked_for(properties, {pair.key: pair.value for pair in command.metadata})
     if command.read_compacted and asked is Isolation.READ_UNCOMMITTED:
         raise NotAllowed(_COMPACTED_IS_COMMITTED)
@@ -175,7 +177,7 @@ def _key_shared(command: pb.CommandSubscribe) -> KeySharedPolicy | None:
     meta = command.keySharedMeta
     if len(meta.hashRanges) > MAX_HASH_RANGES:
         raise NotAllowed(
-            f"{len(meta.hashRanges)} hash ranges are too many: join them to {MAX_HASH_RANGES}"
+            f"{len(meta.hashRanges)} hash ranges are too many: merge them to {MAX_HASH_RANGES}"
         )
     return KeySharedPolicy(
         mode=KeySharedMode(meta.keySharedMode),
@@ -184,7 +186,7 @@ def _key_shared(command: pb.CommandSubscribe) -> KeySharedPolicy | None:
     )
 
 
-# -- FLOW, and what comes again
+# -- FLOW, and redelivery
 
 
 def flow(session: Connection, command: pb.CommandFlow) -> None:
@@ -244,7 +246,7 @@ async def seek(session: Connection, command: pb.CommandSeek) -> None:
 
 
 async def _place(slot: ConsumerSlot, message_id: pb.MessageIdData) -> tuple[Position, int, int]:
-    """What Subscription.seek wants. The Java client names the part of a batch, by an ack_set."""
+    """The arguments of Subscription.seek. The Java client names part of a batch by an ack_set."""
     if not slot.topic.policies.config.acknowledgment_at_batch_index_level_enabled:
         return position_of(message_id), 0, 0
     place = await pending_ack(slot.topic, message_id)
@@ -257,11 +259,12 @@ async def unsubscribe(session: Connection, command: pb.CommandUnsubscribe) -> No
     session.consumers.pop(command.consumer_id)
     slot.subscription.remove_consumer(slot.consumer)
     try:
-        if slot.subscription.durable:  # a reader's goes with its consumer
+        if slot.subscription.durable:  # a reader's subscription goes with its consumer
             await slot.topic.delete_subscription(slot.subscription.name)
     except Exception as error:
         session.write(commands.error(command.request_id, as_answer(error)))
-        if not isinstance(error, SubscriptionNotFound):  # it is there, and its consumer comes back
+        # It still exists, and its consumer reconnects.
+        if not isinstance(error, SubscriptionNotFound):
             session.tell_consumer_closed(slot.consumer)
     else:
         session.write(commands.success(command.request_id))
@@ -270,7 +273,7 @@ async def unsubscribe(session: Connection, command: pb.CommandUnsubscribe) -> No
 async def close_consumer(session: Connection, command: pb.CommandCloseConsumer) -> None:
     slot = session.consumers.pop(command.consumer_id, None)
     if slot is not None:
-        # Else SUBSCRIBE may have timed out: then the client still has it, and asks for it again.
+        # Otherwise SUBSCRIBE may have timed out: the client still has the consumer and retries.
         slot.consumer.closed_by_client = slot.consumer.times.first_flow_ms > 0
         slot.subscription.remove_consumer(slot.consumer)
     session.write(commands.success(command.request_id))
@@ -314,7 +317,7 @@ def _message_id(topic: ServedTopic, position: Position, batch_index: int) -> pb.
 
 
 async def consumer_stats(session: Connection, command: pb.CommandConsumerStats) -> None:
-    """Without rates, which nobody keeps between two questions."""
+    """Without rates, which are not kept between two requests."""
     slot = session.consumers.get(command.consumer_id)
     if slot is None:
         raise ConsumerNotFound(f"Consumer {command.consumer_id} not found")

@@ -1,4 +1,4 @@
-"""Lookup, partitions, topic lists, schemas: what clients ask before they work."""
+"""Lookup, partitions, topic lists, schemas: requests before producing and consuming."""
 
 from pybroker.base.errors import (
     NotAllowed,
@@ -20,6 +20,8 @@ _TYPE = pb.BaseCommand
 
 
 async def lookup(session: Connection, command: pb.CommandLookupTopic) -> None:
+    clock = session.services.clock
+    began_s = clock.monotonic_s()
     name = TopicName.parse(command.topic)
     own = Listener(*session.broker_urls)
     told = session.services.listeners.told(command.advertised_listener_name, own)
@@ -27,16 +29,18 @@ async def lookup(session: Connection, command: pb.CommandLookupTopic) -> None:
     answer = pb.CommandLookupTopicResponse(
         request_id=command.request_id,
         response=pb.CommandLookupTopicResponse.Connect,
-        # A field that is there and empty is an address for some clients, and no good one.
+        # Some clients take a present but empty field for an address.
         brokerServiceUrl=told.broker_url or None,
         brokerServiceUrlTls=told.broker_url_tls or None,
         authoritative=True,
         proxy_through_service_url=False,
     )
     session.send_command(pb.BaseCommand(type=_TYPE.LOOKUP_RESPONSE, lookupTopicResponse=answer))
+    session.services.counts.lookup_ms.add(1000 * (clock.monotonic_s() - began_s))
 
 
 def lookup_failed(session: Connection, command: pb.CommandLookupTopic, error: PulsarError) -> None:
+    session.services.counts.lookups_failed += 1
     answer = pb.CommandLookupTopicResponse(
         request_id=command.request_id,
         response=pb.CommandLookupTopicResponse.Failed,
@@ -85,9 +89,10 @@ def _send_partitioned_metadata(
 
 async def get_schema(session: Connection, command: pb.CommandGetSchema) -> None:
     if len(command.schema_version) > 8:
-        raise NotAllowed(f"A schema's version has 8 bytes, not {len(command.schema_version)}")
+        raise NotAllowed(f"A schema version must have 8 bytes, not {len(command.schema_version)}")
     asked = int.from_bytes(command.schema_version, "big") if command.schema_version else None
-    name = TopicName.parse(command.topic)
+    name, clock = TopicName.parse(command.topic), session.services.clock
+    began_s = clock.monotonic_s()
     version = session.services.topics.schemas.get(name, asked)
     answer = pb.CommandGetSchemaResponse(
         request_id=command.request_id,
@@ -95,6 +100,8 @@ async def get_schema(session: Connection, command: pb.CommandGetSchema) -> None:
         schema_version=version_bytes(version.number),
     )
     _send_schema(session, answer)
+    took_ms = 1000 * (clock.monotonic_s() - began_s)
+    session.services.counts.schema_read(name.namespace_name, took_ms)
 
 
 def get_schema_failed(
@@ -125,7 +132,7 @@ async def get_or_create_schema(session: Connection, command: pb.CommandGetOrCrea
     topics = session.services.topics
     name = TopicName.parse(command.topic)
     if not topics.exists(name) and not topics.tenants.partitions(name):
-        raise TopicNotFound(f"{name} does not exist: its schema would be nobody's")
+        raise TopicNotFound(f"{name} does not exist: create the topic before adding a schema")
     version = await topics.schemas.add(name, stored_schema(command.schema))
     _send_created_schema(
         session,

@@ -1,7 +1,7 @@
 """PRODUCER, SEND, CLOSE_PRODUCER.
 
-The hot path is `send`: a run of SENDs goes to its topic as it came, and one piece of receipts
-comes back when the group commit that holds it is durable.
+The hot path is `send`: a run of SENDs goes to its topic unchanged, and one buffer of receipts comes
+back when its group commit is durable.
 """
 
 import asyncio
@@ -41,26 +41,27 @@ from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import BadChecksum, SendRun
 
-# Clients, by their versions, that come back when a producer is closed that still waits. An error
-# they only take as a reason to come back in the first seconds; to others nothing else is an answer.
+# Clients, by version, that reconnect when a waiting producer is closed. They treat an error as a
+# reason to reconnect only in the first seconds; for others nothing else is a valid answer.
 _COME_BACK: Final = "Pulsar-Java"
-# What a producer that is too fast may have waiting while its connection is read: a PING behind it
-# shall be heard.
+# How much a too fast producer may have waiting while its connection is still read, so that a PING
+# after it is seen.
 _HELD_WHILE_READING_BYTES: Final = 64 * 1024
 
 
 async def producer(session: Connection, command: pb.CommandProducer) -> None:
     slot = session.producers.get(command.producer_id)
-    if slot is not None:  # asked again
+    if slot is not None:  # repeated request
         _answer(session, command, slot.topic, slot.producer, None)
         return
     topics, name = session.services.topics, TopicName.parse(command.topic)
     await topics.settled(name)
     if session.closed:
-        return  # perhaps while the topic was deleted: who is gone makes no new one
+        # Perhaps while the topic was deleted: do not create it again for a closed connection.
+        return
     if name.persistent and (why := session.services.storage_refusal()) is not None:
-        # Of all refusals the one with which official clients fail what they hold, in its order, and
-        # tell the application. Others have them come back without end.
+        # The only refusal with which official clients fail their pending messages in order and tell
+        # the application. Other refusals make them reconnect endlessly.
         raise QuotaExceededException(why)
     topic = await topics.require(name)
     check_encrypts(topic, command.encrypted)
@@ -87,7 +88,7 @@ async def producer(session: Connection, command: pb.CommandProducer) -> None:
 
 
 async def _create_initial_subscription(topic: ServedTopic, name: str) -> None:
-    """From the earliest message, so that all that it sends is there for who consumes later.
+    """Begins at the earliest message, so that later consumers get everything it sends.
 
     Raises NotAllowed. Source: PIP-124.
     """
@@ -129,8 +130,8 @@ def _granter(
     new: Producer,
     schema_version: int | None,
 ) -> Granted:
-    """A waiting producer hears a second time, under the same request id, when it may write, or
-    that it never will.
+    """A waiting producer gets a second answer, under the same request id, when it may write or
+    never will.
     """
 
     def granted(error: PulsarError | None) -> None:
@@ -170,7 +171,7 @@ def _answer(
 
 
 def stored_schema(schema: pb.Schema) -> StoredSchema:
-    # The stub takes KeyValue for Schema.Type's value of that name.
+    # The type stub confuses KeyValue with Schema.Type's value of that name.
     properties = {pair.key: pair.value for pair in schema.properties}  # type: ignore[attr-defined]
     return StoredSchema(schema.name, schema.type, schema.schema_data, properties)
 
@@ -187,7 +188,7 @@ async def close_producer(session: Connection, command: pb.CommandCloseProducer) 
 
 
 async def _sent_at_rate(slot: ProducerSlot) -> None:
-    """What waits for the publish rate was sent before; what takes too long is let go."""
+    """Waits for messages held by the publish rate, which were sent before; up to a limit."""
     with suppress(TimeoutError):
         async with asyncio.timeout(HOLD_S):
             while slot.held is not None and slot.held.by_rate:
@@ -207,7 +208,7 @@ async def _all_answered(slot: ProducerSlot) -> None:
 def send(session: Connection, run: SendRun) -> None:
     slot = session.producers.get(run.producer_id)
     if slot is None:
-        return  # closed by the broker a moment ago; the client resends once it is back
+        return  # just closed by the broker; the client resends after reconnecting
     joined = None
     if run.txn_id is not None or slot.session is not None:
         try:
@@ -228,7 +229,9 @@ def send(session: Connection, run: SendRun) -> None:
             run,
             joined,
             partial(_go_on_at_rate, session, slot),
-            partial(_start_over, session, slot, "its part in the transaction is not noted"),
+            partial(
+                _start_over, session, slot, "adding its topic to the transaction took too long"
+            ),
         )
     elif run.txn_id is None:
         _send_on(session, slot, run)
@@ -239,7 +242,7 @@ def send(session: Connection, run: SendRun) -> None:
 def _send_within_limits(
     session: Connection, slot: ProducerSlot, run: SendRun, txn_id: TxnId
 ) -> None:
-    """Refused as what a gate refuses: clients tell whoever publishes."""
+    """Refused like messages at the gate: clients report it to the application."""
     fits, excess = room_for(session, slot.topic, txn_id, run)
     if fits:
         _send_on(session, slot, run if excess is None else run.part(0, fits))
@@ -265,7 +268,7 @@ def _send(session: Connection, slot: ProducerSlot, run: SendRun) -> None:
 
 
 def _send_through(session: Connection, slot: ProducerSlot, run: SendRun, gate: Gate) -> None:
-    """All but what the gate refuses, and as much at once as its rate allows."""
+    """Sends everything the gate accepts, as much at once as the rate allows."""
     for start, stop, refusal in gate.pieces(run.entries):
         part = run.part(start, stop)
         if slot.held is not None:
@@ -285,7 +288,7 @@ def _send_at_rate(session: Connection, slot: ProducerSlot, run: SendRun, rate: T
     if now == len(run.entries):
         return
     rest = run.part(now, len(run.entries))
-    if slot.held is not None:  # what went before it turned out to be a copy
+    if slot.held is not None:  # an earlier message turned out to be a copy
         slot.held.keep(rest)
         return
     held = slot.held = HeldRuns(session.services.held_runs, partial(_too_slow, session, slot))
@@ -309,13 +312,13 @@ def _go_on_at_rate(session: Connection, slot: ProducerSlot, held: HeldRuns) -> N
 
 
 def _too_slow(session: Connection, slot: ProducerSlot) -> None:
-    _start_over(session, slot, "its messages come faster than the publish rate allows")
+    _start_over(session, slot, "it exceeds the publish rate")
 
 
 def _refuse_in_order(
     session: Connection, slot: ProducerSlot, run: SendRun, error: PulsarError
 ) -> None:
-    if slot.held is not None:  # what went before it waits: then it is looked at again
+    if slot.held is not None:  # an earlier message waits: check this one again after it
         slot.held.keep(run)
         return
     _tell_refused(slot, run)
@@ -329,7 +332,7 @@ def _tell_refused(slot: ProducerSlot, run: SendRun) -> None:
 
 
 def refuse_damaged(session: Connection, damaged: BadChecksum) -> None:
-    """What comes behind it is stored before it comes again."""
+    """Later messages are stored before it is sent again."""
     slot = session.producers.get(damaged.producer_id)
     if slot is not None and (deduplication := slot.topic.deduplication) is not None:
         ids = damaged.sequence_id, damaged.highest_sequence_id
@@ -341,7 +344,7 @@ def refuse_damaged(session: Connection, damaged: BadChecksum) -> None:
 def _send_new(
     session: Connection, slot: ProducerSlot, run: SendRun, deduplication: Deduplication
 ) -> None:
-    """Publish what is new of a run, and answer the rest in its order."""
+    """Publish the new messages of a run, and answer the rest in order."""
     for piece in deduplication.pieces(slot.producer.name, run):
         whole = piece.stop - piece.start == len(run.entries)
         part = run if whole else run.part(piece.start, piece.stop)
@@ -362,16 +365,20 @@ def _publish(session: Connection, slot: ProducerSlot, run: SendRun, taken: Taken
     producer.messages_in += sum(run.message_counts)
     producer.bytes_in += size_bytes
     topic.bytes_in += size_bytes
-    if run.chunked:  # it is nothing but chunks then: they fill a frame each
+    if run.chunked:  # then it has only chunks: each fills a frame
         topic.chunked = True
         producer.chunks_in += len(run.entries)
     behind = slot.behind = []
+    writes, clock = topic.writes, session.services.clock
+    began_s = clock.monotonic_s()
 
     def published(first: Position | None, error: Exception | None) -> None:
         session.services.budget.give_back(size_bytes)
         if slot.behind is behind:
             slot.behind = None
         if first is not None:
+            if writes is not None:
+                writes.durable(run.entries, size_bytes, clock.monotonic_s() - began_s)
             session.write(commands.receipts(run, first.ledger_id, first.entry_id))
         else:
             _not_stored(session, slot, run, error)
@@ -386,11 +393,11 @@ def _not_stored(
     session: Connection, slot: ProducerSlot, run: SendRun, error: Exception | None
 ) -> None:
     if isinstance(error, PersistenceError):
-        # What comes behind must not get ahead of it: the client comes back, and sends it all again.
+        # Later messages must not overtake it: the client reconnects and resends everything.
         slot.behind = None
         _start_over(session, slot, str(error))
     elif not isinstance(error, ServiceNotReady | TopicTerminated):
-        # Those two close the producer next, and the client sends it again, or hears why not.
+        # These two close the producer next; the client resends or gets the reason.
         refuse(session, run, error)
 
 
@@ -408,7 +415,7 @@ def refuse(session: Connection, run: SendRun, error: Exception | None) -> None:
 def _answer_duplicate(
     session: Connection, slot: ProducerSlot, run: SendRun, duplicate: Duplicate
 ) -> None:
-    """`run` is the duplicate alone. It waits for what was sent before, and for its first copy."""
+    """`run` is only the duplicate. It waits for earlier messages and for its first copy."""
 
     def answer(error: Exception | None) -> None:
         if error is not None:
@@ -421,14 +428,14 @@ def _answer_duplicate(
 
 
 def _in_order(slot: ProducerSlot, answer: Callable[[], None]) -> None:
-    """Clients expect answers in the order they sent."""
+    """Clients expect answers in sending order."""
     if slot.behind is None:
         answer()
     else:
         slot.behind.append(answer)
 
 
-# -- copies of what an open transaction holds
+# -- copies of messages in an open transaction
 
 
 def _hold(
@@ -438,10 +445,10 @@ def _hold(
     txn_id: TxnId,
     deduplication: Deduplication,
 ) -> None:
-    """Neither stored nor answered until `txn_id` is over, nor is what comes behind it."""
+    """Neither stored nor answered until `txn_id` is over, and neither is what follows."""
     held = slot.held = HeldRuns(session.services.held_runs, partial(_held_too_long, session, slot))
     held.keep(run)
-    session.go_on(slot)  # if it was too fast before; the transaction's end may come here, too
+    session.go_on(slot)  # if it was too fast before; also called at the transaction's end
     deduplication.when_decided(txn_id, partial(_go_on, session, slot, held))
 
 
@@ -451,12 +458,12 @@ def _go_on(session: Connection, slot: ProducerSlot, held: HeldRuns) -> None:
     runs, complete = held.take()
     slot.held = None
     if not complete:
-        _start_over(session, slot, "not all that it sent could be kept until it may be published")
+        _start_over(session, slot, "too much is waiting until it may be published")
         return
     for run in runs:
         send(session, run)
 
 
 def _held_too_long(session: Connection, slot: ProducerSlot) -> None:
-    """The client comes back, sends it all again, and waits anew."""
+    """The client reconnects, resends everything, and waits again."""
     _start_over(session, slot, "another transaction that sent the same messages is still open")

@@ -23,8 +23,8 @@ _Mode = pb.CommandGetTopicsOfNamespace
 def topics_of_namespace(
     session: Connection, command: pb.CommandGetTopicsOfNamespace
 ) -> Rest | None:
-    """What a pattern selects, if it is one that is worked off here; else all names, and the client
-    selects.
+    """The topics that a pattern matches, if the pattern is supported here; otherwise all names, and
+    the client filters.
     """
     try:
         found = session.services.topics.lists.known(command.namespace)
@@ -65,7 +65,7 @@ def _write_topics(
 ) -> None:
     if command.topics_hash == found.hash:
         answer = commands.encode_topics([], found.hash, changed=False)
-    elif not found.names:  # perhaps of a namespace that nobody has
+    elif not found.names:  # perhaps the namespace does not exist
         answer = commands.encode_topics([], found.hash, changed=True)
     else:
         answer = session.services.encoded_topics(command.namespace, command.mode, found)
@@ -100,15 +100,15 @@ def _pattern(session: Connection, text: str) -> TopicPattern:
 
 
 async def watch(session: Connection, command: pb.CommandWatchTopicList) -> None:
-    """Asked again under the same id, it is a new watcher in place of the old one."""
+    """A repeated request with the same id replaces the watcher."""
     pattern = _pattern(session, command.topics_pattern)
     if session.closed:
-        return  # nobody would end it
+        return  # nothing would end it
     if (older := session.watchers.pop(command.watcher_id, None)) is not None:
         older.end()
     if len(session.watchers) >= MAX_WATCHERS:
         raise TooManyRequests(
-            f"{MAX_WATCHERS} topic lists are watched on this connection already: close some"
+            f"{MAX_WATCHERS} topic lists are already watched on this connection: close some"
         )
     watches = session.services.topics.watches
     watcher = Watcher(watches, session.write, command.watcher_id, command.namespace, pattern)
@@ -118,11 +118,11 @@ async def watch(session: Connection, command: pb.CommandWatchTopicList) -> None:
     except BaseException:
         session.watchers.pop(command.watcher_id, None)
         raise
-    if session.watchers.get(command.watcher_id) is not watcher:  # ended meanwhile, before it began
+    if session.watchers.get(command.watcher_id) is not watcher:  # ended before it began
         watcher.end()
         raise AuthorizationError(
             "Client is not authorized to WatchTopicList",
-            f"it may not watch {command.namespace} any more",
+            f"it may no longer watch {command.namespace}",
         )
     names = () if command.topics_hash == found.hash else found.names
     answer = pb.CommandWatchTopicListSuccess(

@@ -1,4 +1,4 @@
-"""The transaction commands of PIP-31, each answered in the response message of its own."""
+"""The transaction commands of PIP-31, each with its own response message."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,7 +15,8 @@ from pybroker.broker.txn_participants import (
 )
 from pybroker.server import fencing
 from pybroker.server.connection import Connection
-from pybroker.server.transaction_share import begin_within_share, when_there_is_room
+from pybroker.server.requests import though_closed
+from pybroker.server.transaction_share import AskedFor, begin_within_share, when_there_is_room
 from pybroker.server.transactional_session import TransactionalSession
 from pybroker.server.transactional_sessions import Claim
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
@@ -71,7 +72,7 @@ def failed(session: Connection, command: Any, error: PulsarError) -> None:
     response.request_id = command.request_id
     if hasattr(command, "txnid_most_bits"):
         response.txnid_most_bits, response.txnid_least_bits = _txn_id(command)
-    elif isinstance(command, pb.CommandNewTxn):  # the Java client finds who asked by it
+    elif isinstance(command, pb.CommandNewTxn):  # the Java client matches the request by it
         response.txnid_most_bits = command.tc_id
         if isinstance(error, BoundElsewhere):
             response.allowed_coordinators.extend(error.allowed)
@@ -84,7 +85,7 @@ def _txn_id(command: Any) -> TxnId:
 
 
 def _action(command: Any) -> TxnAction:
-    """Neither end is a default: proto2 drops values it does not know."""
+    """There is no default action: proto2 drops unknown values."""
     if not command.HasField("txn_action"):
         raise NotAllowed("The command does not say whether to COMMIT or to ABORT the transaction")
     return TxnAction(command.txn_action)
@@ -93,12 +94,12 @@ def _action(command: Any) -> TxnAction:
 def _on_coordinator(
     session: Connection, tc_id: int, work: Callable[[TransactionCoordinator], Awaitable[T]]
 ) -> Awaitable[T]:
-    """At once if it is open. Raises, or fails with, NotAllowed when transactions are off,
+    """Immediate if it is open. Raises, or fails with, NotAllowed if transactions are disabled,
     TransactionCoordinatorNotFound.
     """
     if not session.services.config.transaction_coordinator_enabled:
         raise NotAllowed(
-            "Transactions are switched off; set transactionCoordinatorEnabled=true in the "
+            "Transactions are disabled; set transactionCoordinatorEnabled=true in the "
             "broker's configuration"
         )
     coordinators = session.services.coordinators
@@ -109,7 +110,7 @@ def _on_coordinator(
 async def _opened(
     coordinators: Coordinators, tc_id: int, work: Callable[[TransactionCoordinator], Awaitable[T]]
 ) -> T:
-    return await work(await coordinators.get(tc_id))
+    return await though_closed(work(await coordinators.get(tc_id)))
 
 
 # -- from clients
@@ -122,7 +123,7 @@ def tc_client_connect(
 
 
 async def _nothing_more(coordinator: TransactionCoordinator) -> None:
-    """That it is served is all that was asked."""
+    """The request only asks whether the coordinator is served here."""
 
 
 def connected(session: Connection, command: pb.CommandTcClientConnectRequest, _: None) -> None:
@@ -143,40 +144,38 @@ def new_txn(session: Connection, command: pb.CommandNewTxn) -> Awaitable[TxnId]:
 
 
 async def _begin_when_joined(session: Connection, command: pb.CommandNewTxn, claim: Claim) -> TxnId:
-    return await _begin(session, command, await session.services.sessions.join(session, claim))
+    joined = await session.services.sessions.join(session, claim)
+    return await though_closed(_begin(session, command, joined))
 
 
 def _begin(
     session: Connection, command: pb.CommandNewTxn, joined: TransactionalSession | None
 ) -> Awaitable[TxnId]:
-    timeout_ms, namespace = command.txn_ttl_millis, None
+    namespace = None
     if command.HasField("spans_namespace"):
         namespace = _checked_namespace(command.spans_namespace)
         check_may_join(session.services.topics.policies, TxnId(command.tc_id, 0), namespace)
+    asked = AskedFor(command.txn_ttl_millis, namespace, joined, command.abort_on_disconnect)
     return _on_coordinator(
         session,
         command.tc_id,
-        lambda coordinator: begin_within_share(session, coordinator, timeout_ms, namespace, joined),
+        lambda coordinator: begin_within_share(session, coordinator, asked),
     )
 
 
 def _checked_namespace(text: str) -> str:
-    """Whether it exists is not told: who touches its topics is asked for the permission to."""
+    """Does not reveal whether it exists: using its topics requires permission anyway."""
     try:
         if TopicName.parse(f"persistent://{text}/topic").namespace_name == text:
             return text
     except InvalidTopicName:
         pass
     raise NotAllowed(
-        f"A transaction spans a namespace of the form tenant/namespace, which {text[:200]!r} is not"
+        f"The namespace {text[:200]!r} of a transaction is not of the form tenant/namespace"
     )
 
 
 def begun(session: Connection, command: pb.CommandNewTxn, txn_id: TxnId) -> None:
-    services = session.services
-    session.owned.add(txn_id, command.abort_on_disconnect, services.coordinators)
-    if session.closed:  # meanwhile
-        services.disconnections.closed(session.owned)
     if not command.HasField("transactional_id"):
         done(session, command, txn_id)
         return
@@ -198,7 +197,7 @@ def _adding(
 ) -> Awaitable[TxnId]:
     def unless_fenced(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:
         fencing.require_current(session, coordinator, [txn_id])
-        return when_there_is_room(lambda: add(coordinator))
+        return when_there_is_room(session, lambda: add(coordinator))
 
     return _on_coordinator(session, txn_id.most, unless_fenced)
 
@@ -235,7 +234,7 @@ def end_txn(session: Connection, command: pb.CommandEndTxn) -> Awaitable[TxnId]:
         return _commit_together(session, txn_id, action, _together_with(command))
 
     def end(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:
-        if action is TxnAction.COMMIT:  # to abort is what fencing does, too
+        if action is TxnAction.COMMIT:  # fencing aborts, too
             fencing.require_current(session, coordinator, [txn_id])
         return coordinator.end(txn_id, action, principal)
 
@@ -243,15 +242,10 @@ def end_txn(session: Connection, command: pb.CommandEndTxn) -> Awaitable[TxnId]:
 
 
 def ended(session: Connection, command: pb.CommandEndTxn, txn_id: TxnId) -> None:
-    _ended(session, txn_id)
-    for other in _together_with(command):
-        _ended(session, other)
-    done(session, command, txn_id)
-
-
-def _ended(session: Connection, txn_id: TxnId) -> None:
     session.begun.ended(txn_id)
-    session.owned.ended(txn_id)
+    for other in _together_with(command):
+        session.begun.ended(other)
+    done(session, command, txn_id)
 
 
 def _together_with(command: pb.CommandEndTxn) -> list[TxnId]:
@@ -261,7 +255,7 @@ def _together_with(command: pb.CommandEndTxn) -> list[TxnId]:
         return [TxnId(command.txnid_most_bits, each) for each in least]
     if len(most) != len(least):
         raise NotAllowed(
-            f"END_TXN names {len(least)} least bits and {len(most)} most bits: as many of both"
+            f"END_TXN has {len(least)} least bits and {len(most)} most bits: send as many of each"
         )
     return list(map(TxnId, most, least))
 
@@ -270,9 +264,11 @@ def _commit_together(
     session: Connection, txn_id: TxnId, action: TxnAction, others: Sequence[TxnId]
 ) -> Awaitable[TxnId]:
     if action is not TxnAction.COMMIT:
-        raise NotAllowed("Transactions commit together; abort each of them by itself")
+        raise NotAllowed("Only commits may name several transactions; abort each one individually")
     if len(others) > MAX_TOGETHER:
-        raise NotAllowed(f"{len(others)} transactions are too many: commit up to {MAX_TOGETHER}")
+        raise NotAllowed(
+            f"{len(others)} transactions are too many: commit at most {MAX_TOGETHER} together"
+        )
     all_of_them, principal = [txn_id, *others], session.principal
 
     def commit(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:
@@ -295,11 +291,13 @@ def _commit_together(
 
 
 async def end_on_partition(session: Connection, command: pb.CommandEndTxnOnPartition) -> None:
-    """A broker can only ask for what was decided: everybody acts on the coordinator's word."""
+    """A broker may only request what was decided: the coordinator is asked."""
     txn_id, action, topic = _txn_id(command), _action(command), str(TopicName.parse(command.topic))
     outcomes = session.services.coordinators
     if require_decided(outcomes, txn_id, action) and not outcomes.has_partition(txn_id, topic):
-        raise InvalidTxnStatus(f"Transaction {txn_id} does not write to {topic}: nothing to end")
+        raise InvalidTxnStatus(
+            f"Transaction {txn_id} does not write to {topic}: there is nothing to end"
+        )
     participants = LocalParticipants(session.services.topics)
     low_watermark = command.txnid_least_bits_of_low_watermark
     await _end(lambda: participants.end_on_partition(txn_id, topic, action, low_watermark))
@@ -315,8 +313,8 @@ async def end_on_subscription(session: Connection, command: pb.CommandEndTxnOnSu
     decided = require_decided(outcomes, txn_id, action)
     if decided and not outcomes.has_subscription(txn_id, topic, name):
         raise InvalidTxnStatus(
-            f"Transaction {txn_id} does not acknowledge on {topic}, subscription {name}: nothing "
-            "to end"
+            f"Transaction {txn_id} does not acknowledge on {topic}, subscription {name}: there is "
+            "nothing to end"
         )
     participants = LocalParticipants(session.services.topics)
     low_watermark = command.txnid_least_bits_of_low_watermark
@@ -324,7 +322,7 @@ async def end_on_subscription(session: Connection, command: pb.CommandEndTxnOnSu
     done(session, command, txn_id)
 
 
-async def _end(end: Callable[[], Awaitable[None] | None]) -> None:
+async def _end(end: Callable[[], Awaitable[object] | None]) -> None:
     try:
         if (ending := end()) is not None:
             await asyncio.shield(ending)

@@ -1,9 +1,9 @@
-"""What is written to connections and not taken by them yet, in bytes: of each one, and of all.
+"""Bytes written to connections but not yet read by the peers: of each connection, and in total.
 
-A connection's pieces are gathered for one write a tick, or written at once when there are many of
-them; beyond `HIGH_BYTES` in the transport's buffer the transport pauses the session. When all
-connections together hold more than the limit, whoever has anything left is paused until it has
-taken it, so those that read are served as before. Accounts are kept by write, not by entry.
+A connection's pieces are collected for one write per tick, or written at once if there are many;
+beyond `HIGH_BYTES` in its buffer the transport pauses the session. When all connections together
+hold more than the limit, every connection with pending bytes is paused until they are gone, so
+peers that keep up are served as before. Accounting is per write, not per entry.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from pybroker.base.runtime import break_cycles_of
 from pybroker.broker.served import ServedSubscription
 
 HIGH_BYTES: Final = 1024 * 1024
-# No brake holds what other connections cause to be told to one; this ends it if it does not read.
+# Nothing throttles what other connections cause to be sent to one; this closes it if it lags.
 MOST_BYTES: Final = 64 * 1024 * 1024
 _TIGHT_BYTES: Final = 64 * 1024
 _WAKEN_A_TURN: Final = 64
@@ -24,14 +24,14 @@ class Outboxes:
     """The sum over all connections."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self.held_bytes = 0  # as of the last write of each; what was taken since may be in it
+        self.held_bytes = 0  # as of the last write of each; may include bytes sent since
         self.tight = False  # the limit is reached
         self._to_flush: list[Outbox] = []  # at the end of this tick
         self._limit_bytes = limit_bytes
         self._held: dict[Outbox, int] = {}
 
     def flush_soon(self, outbox: "Outbox") -> None:
-        """With all others that have something in this tick."""
+        """Flush together with all others in this tick."""
         if not self._to_flush:
             asyncio.get_running_loop().call_soon(self._flush_all)
         self._to_flush.append(outbox)
@@ -42,7 +42,7 @@ class Outboxes:
             outbox.flush_tick()
 
     def account(self, outbox: "Outbox", held_bytes: int) -> None:
-        """`outbox` holds so many bytes now."""
+        """Records how many bytes `outbox` holds now."""
         self.held_bytes += held_bytes - self._held.pop(outbox, 0)
         if held_bytes:
             self._held[outbox] = held_bytes
@@ -69,7 +69,7 @@ class Outboxes:
 
 
 class Outbox:
-    """One connection's."""
+    """The outbox of one connection."""
 
     def __init__(self, outboxes: Outboxes) -> None:
         self._outboxes = outboxes
@@ -77,7 +77,7 @@ class Outbox:
         self._pieces: list[bytes] = []
         self._pieces_bytes = 0
         self._flushing = False
-        self._held = False  # something, when it was last accounted
+        self._held = False  # whether it had bytes when last accounted
         self._tightened = False
 
     def open(self, transport: asyncio.Transport) -> None:
@@ -115,13 +115,13 @@ class Outbox:
             transport.abort()
 
     def drained(self) -> None:
-        """The transport wants more."""
+        """The transport accepts more."""
         self._account(self.buffered_bytes)
         if self._tightened and not self._held:
             self.loosen()
 
     def close(self) -> None:
-        """The connection is gone, and what it had not taken."""
+        """The connection is gone, with its pending bytes."""
         self._pieces.clear()
         self._account(0)
         break_cycles_of(self._transport)
@@ -131,7 +131,7 @@ class Outbox:
         self._outboxes.account(self, held_bytes)
 
     def tighten(self) -> None:
-        """Take nothing more before all is gone."""
+        """Accept nothing more until everything has been sent."""
         if not self._tightened and self._transport is not None:
             self._tightened = True
             self._transport.set_write_buffer_limits(high=0)
@@ -143,8 +143,8 @@ class Outbox:
 
 
 class Waking:
-    """After a pause the consumers of a connection go on, some a tick; when it is full again before
-    all had their turn, the others come first the next time.
+    """After a pause the consumers of a connection continue, some per tick; if it fills again before
+    all had their turn, the remaining ones come first the next time.
     """
 
     def __init__(self, may_go_on: Callable[[], bool]) -> None:
@@ -153,7 +153,7 @@ class Waking:
         self._waking = False
 
     def close(self) -> None:
-        """The connection is gone: nobody is woken, or referred to."""
+        """The connection is gone: wakes nothing, and drops all references."""
         self._asleep.clear()
         self._may_go_on = bool  # no
 

@@ -1,7 +1,7 @@
 """How many published bytes may be in flight, in memory and not yet durable, in the whole broker.
 
-Over the limit, every session that publishes stops reading its socket; when half is free again,
-they go on. That is the only brake on producers: TCP carries it to them.
+Over the limit, every session that publishes stops reading its socket; when half is free again, they
+continue. TCP passes this back-pressure on to the producers.
 """
 
 import asyncio
@@ -41,5 +41,5 @@ class PublishBudget:
             await asyncio.shield(self._unused)
 
     def forget(self, resume: Callable[[], None]) -> None:
-        """The session is gone; nobody is to be resumed."""
+        """The session is gone; do not resume it."""
         self._paused.pop(resume, None)

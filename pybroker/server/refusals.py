@@ -1,7 +1,7 @@
-"""Connections beyond a limit: each is told why, and closed.
+"""Connections beyond a limit: each gets the reason, and is closed.
 
-What the peer sends meanwhile is read and ignored. Otherwise closing would be a reset, which may
-overtake the reason.
+What the peer sends in the meantime is read and ignored. Otherwise closing would send a reset, which
+may overtake the reason.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from pybroker.base.errors import PulsarError
 from pybroker.wire import commands
 
 _TO_READ_IT_S: Final = 1.0
-_MOST: Final = 32  # at a time; a further one takes the place of the oldest
+_MOST: Final = 32  # at a time; another one replaces the oldest
 _NOBODYS_REQUEST: Final = 2**64 - 1
 
 

@@ -1,4 +1,4 @@
-"""What a connection asked for and was not told yet: tasks, and futures, which cost less."""
+"""A connection's unanswered requests: tasks, and futures, which cost less."""
 
 import asyncio
 import logging
@@ -19,8 +19,8 @@ log = logging.getLogger("pybroker.session")
 
 
 class Requests:
-    """`busy` is called when there is so much that no more should be read, `idle` when half of it is
-    answered. A request's `size_bytes` are what its command holds in memory until then.
+    """`busy` is called when no more should be read, `idle` when half is answered. A request's
+    `size_bytes` is the memory that its command uses until then.
     """
 
     def __init__(self, busy: Callable[[], None], idle: Callable[[], None]) -> None:
@@ -34,7 +34,7 @@ class Requests:
     def start(
         self, work: Coroutine[Any, Any, None], name: str, size_bytes: int = 0
     ) -> asyncio.Task[None]:
-        """A handler's work, or the rest of an immediate one's; it answers its own errors."""
+        """Runs a handler, or the rest of an immediate one; it answers its own errors."""
         task = self._tasks.start(work, name)
         self._began(size_bytes)
         task.add_done_callback(lambda _: self._ended(size_bytes))
@@ -47,7 +47,7 @@ class Requests:
         refuse: Refuse,
         size_bytes: int = 0,
     ) -> None:
-        """With the result of `work`, which is this request's alone."""
+        """Answers with the result of `work`, which belongs to this request alone."""
         if not isinstance(work, asyncio.Future):
             self.start(_answered(work, answer, refuse), "answer later", size_bytes)
             return
@@ -80,14 +80,15 @@ class Requests:
 
     def _ended(self, size_bytes: int) -> None:
         self._size_bytes -= size_bytes
+        if not self._is_busy:
+            return
         at_hand = len(self._tasks) + len(self._begun)
-        is_less = at_hand <= MAX_AT_HAND // 2 and self._size_bytes <= _MAX_BYTES_AT_HAND
-        if self._is_busy and is_less:
+        if at_hand <= MAX_AT_HAND // 2 and self._size_bytes <= _MAX_BYTES_AT_HAND:
             self._is_busy = False
             self._idle()
 
     async def close(self) -> None:
-        """Nobody is there to be told any more."""
+        """The peer is gone: answer nothing more."""
         await self._tasks.close()
 
     async def ended(self) -> None:
@@ -107,8 +108,13 @@ async def _answered(work: Awaitable[T], answer: Callable[[T], None], refuse: Ref
         answer(result)
 
 
+def though_closed(work: Awaitable[T]) -> Awaitable[T]:
+    """Await it in a request's task: work that has begun continues when the connection closes."""
+    return asyncio.shield(work) if isinstance(work, asyncio.Future) else work
+
+
 def as_answer(error: BaseException) -> PulsarError:
-    """What a client is told; what nobody foresaw is logged, too."""
+    """The error for the client; unexpected errors are also logged."""
     if isinstance(error, PulsarError):
         return error
     if is_a_sentence(error):

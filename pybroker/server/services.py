@@ -1,4 +1,4 @@
-"""What the handlers of a connection work with; the composition root fills it in."""
+"""The dependencies of a connection's handlers; filled in by the composition root."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -8,14 +8,15 @@ from typing import Final
 from pybroker.base.config import BrokerConfig
 from pybroker.base.listeners import Listeners
 from pybroker.base.runtime import Clock
+from pybroker.base.server_counts import ServerCounts
 from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topics import Topics
 from pybroker.security.authentication import Authentication
 from pybroker.security.identity import Identity
+from pybroker.server.disconnections import Disconnections
 from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.held_runs import HeldRoom
 from pybroker.server.outbox import Outboxes
-from pybroker.server.owned_transactions import Disconnections
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.transactional_sessions import TransactionalSessions
 from pybroker.transaction.coordinator.coordinators import Coordinators
@@ -38,18 +39,19 @@ class Services:
     frames: FrameBudget
     outboxes: Outboxes
     disconnections: Disconnections
-    # Why the storage would refuse a message now; None if it would take it.
+    # Why the storage would refuse a message now; None if it would accept it.
     storage_refusal: Callable[[], str | None] = lambda: None
-    authentication: Authentication | None = None  # None: everybody may do everything
+    authentication: Authentication | None = None  # None: everyone may do everything
     listeners: Listeners = field(default_factory=Listeners)
-    port: int | None = None  # once it listens; of clients without TLS
+    port: int | None = None  # the port without TLS, once it listens
     port_tls: int | None = None
-    boot: int = 0  # of this storage: how often a broker has started on it before
+    boot: int = 0  # how often a broker has started on this storage before
     connection_numbers: Iterator[int] = field(default_factory=itertools.count)
     name_numbers: Iterator[int] = field(default_factory=itertools.count)
     held_runs: HeldRoom = field(default_factory=HeldRoom)
+    counts: ServerCounts = field(default_factory=ServerCounts)
     _encoded_topics: dict[tuple[str, int], tuple[TopicList, bytes]] = field(default_factory=dict)
-    # What sockets are read into; a fresh buffer for each read would be mapped and unmapped.
+    # The buffer that sockets are read into; a new one per read would be mapped and unmapped.
     receive_buffer: memoryview = field(default_factory=_receive_buffer)
     sessions: TransactionalSessions = field(init=False)
 
@@ -68,7 +70,7 @@ class Services:
         return all(role in self.config.super_user_roles for role in identity.roles)
 
     def new_producer_name(self) -> str:
-        """Given once in the life of the storage, for deduplication goes by names; and short, for it
-        travels with each message.
+        """Unique in the life of the storage, because deduplication goes by names; and short,
+        because it travels with each message.
         """
         return f"{self.config.cluster_name}-{self.boot}-{next(self.name_numbers)}"

@@ -1,16 +1,17 @@
-"""One connection: bytes in, handlers by command, everything written in one piece a tick.
+"""One connection: bytes in, handlers by command, output in one piece per tick.
 
-The inbox parses a chunk, a limited number of commands a turn. Runs of SENDs, ACK and FLOW are
+The inbox parses a chunk, a limited number of commands per turn. Runs of SENDs, ACK and FLOW are
 handled on the spot; what may wait (loading a topic, a transaction's log) runs in a task of the
-session. Commands about the same producer or consumer are handled one after the other, in the order
-they came. While the outbox is full, while too much is going on, or while a long command is worked
-off a little at a time, nothing more is handled, and what was received waits.
+session. Commands about the same producer or consumer are handled in sequence, in order of arrival.
+While the outbox is full, while too much is in progress, or while a long command is processed in
+pieces, nothing more is handled, and received commands wait.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from pybroker.base.errors import PulsarError
@@ -25,7 +26,6 @@ from pybroker.server.handler import Handler
 from pybroker.server.inbox import Inbox, Pause
 from pybroker.server.live_login import LiveLogin
 from pybroker.server.outbox import Outbox, Waking
-from pybroker.server.owned_transactions import OwnedTransactions
 from pybroker.server.requests import Requests, as_answer
 from pybroker.server.services import Services
 from pybroker.server.slots import ConsumerSlot, ProducerSlot
@@ -39,17 +39,18 @@ from pybroker.wire.frames import CommandFrame, Event, ProtocolError, SendRun, en
 
 log = logging.getLogger("pybroker.session")
 
-_CLOSE_TIMEOUT_S: Final = 5.0  # for a peer that does not read what is left for it
+_CLOSE_TIMEOUT_S: Final = 5.0  # for a peer that does not read the rest
 _MAX_PRODUCERS_AND_CONSUMERS: Final = 20_000
+LEAVING_A_TURN: Final = 500  # of these, when the connection is lost
 
-# Clients, by their versions, that handle REACHED_END_OF_TOPIC; others close the connection on it.
+# Clients, by version, that handle REACHED_END_OF_TOPIC; others close the connection on it.
 _KNOW_THE_END: Final = ("Pulsar-Java", "pulsar-rs")
 _WITHOUT_TEXT: Final = frozenset({pb.BaseCommand.ACK, pb.BaseCommand.FLOW})  # the frequent ones
 
 
 class Session(asyncio.BufferedProtocol):
-    """`admit` may refuse and close a connection; of an admitted one, `logged_in` hears that it has
-    shown who it is, and `forget` that it has ended.
+    """`admit` may refuse and close a connection; for an admitted one, `logged_in` is called after
+    authentication, and `forget` at its end.
     """
 
     def __init__(
@@ -72,8 +73,7 @@ class Session(asyncio.BufferedProtocol):
         self.producers: dict[int, ProducerSlot] = {}
         self.consumers: dict[int, ConsumerSlot] = {}
         self.watchers: dict[int, Watcher] = {}
-        self.begun = BegunTransactions()
-        self.owned = OwnedTransactions()
+        self.begun = BegunTransactions(services.coordinators)
         self.sessions: dict[TransactionalId, TransactionalSession] = {}
         self.writable = True
         self.peer = ""
@@ -81,8 +81,8 @@ class Session(asyncio.BufferedProtocol):
         self._logged_in = logged_in
         self._forget = forget
         self._too_fast: dict[ProducerSlot, None] = {}
-        self._heard = True  # since the last keep-alive check
-        self._asked = False  # by a PING since then
+        self._heard = True  # received anything since the last keep-alive check
+        self._asked = False  # sent a PING since then
         self._transport: asyncio.Transport | None = None
         self._inbox = Inbox(self._handle_event, self._refuse_bytes, services.frames)
         self.requests = Requests(
@@ -90,11 +90,11 @@ class Session(asyncio.BufferedProtocol):
         )
         self._outbox = Outbox(services.outboxes)
         self._waking = Waking(lambda: self.writable)
-        self._resumed: asyncio.Future[None] | None = None  # where somebody waits for it
+        self._resumed: asyncio.Future[None] | None = None  # set while there is a waiter
         self._last_of: dict[tuple[str, int], asyncio.Task[Any]] = {}
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        # Of the handshake first, of closing at the end.
+        # The handshake's first, the closing timeout at the end.
         self._timer: asyncio.TimerHandle | None = None
 
     # -- asyncio.BufferedProtocol
@@ -113,7 +113,7 @@ class Session(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(timeout_s, self._handshake_timed_out)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        # One buffer for all sessions: it is filled and emptied within one callback.
+        # One buffer for all sessions: filled and emptied within one callback.
         return self.services.receive_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -154,22 +154,33 @@ class Session(asyncio.BufferedProtocol):
         self._outbox.close()
         self._waking.close()
         self.services.budget.forget(self._resume_budget)
-        for slot in list(self.consumers.values()):
-            slot.subscription.remove_consumer(slot.consumer)
-        self.consumers.clear()
         for watcher in self.watchers.values():
             watcher.end()
         self.watchers.clear()
         if self.sessions:
             self.services.sessions.left(self)
-        producers, self.producers = self.producers, {}
-        for producer_slot in producers.values():
+        for producer_slot in self.producers.values():
             producer_slot.forget_held()
-            topic = producer_slot.topic
-            topic.tasks.start(topic.producers.remove(producer_slot.producer), "producer gone")
-        self.services.disconnections.closed(self.owned)
+        self.begun.leave(self.services.disconnections.left)
         self._forget(self)
-        self.ended.set_result(None)
+        self._let_go(self._leaving())
+
+    def _leaving(self) -> Iterator[None]:
+        for consumer_id, slot in list(self.consumers.items()):
+            slot.subscription.remove_consumer(slot.consumer)
+            self.consumers.pop(consumer_id, None)
+            yield
+        producers, self.producers = self.producers, {}
+        for left in producers.values():
+            left.topic.tasks.start(left.topic.producers.remove(left.producer), "producer gone")
+            yield
+
+    def _let_go(self, leaving: Iterator[None]) -> None:
+        """Of some; the others leave in the next turns."""
+        if sum(1 for _ in islice(leaving, LEAVING_A_TURN)) == LEAVING_A_TURN:
+            self._loop.call_soon(self._let_go, leaving)
+        else:
+            self.ended.set_result(None)
 
     @property
     def closed(self) -> bool:
@@ -177,8 +188,8 @@ class Session(asyncio.BufferedProtocol):
 
     @property
     def broker_urls(self) -> tuple[str, str]:
-        """Where this broker is found, without TLS and with it: as configured, else at the host
-        where this connection found it. Empty, where it does not listen.
+        """The broker's URLs, without TLS and with it: as configured, else with the host that this
+        connection used. Empty if the broker does not listen there.
         """
         assert self._transport is not None
         host: str = self._transport.get_extra_info("sockname")[0]
@@ -192,19 +203,19 @@ class Session(asyncio.BufferedProtocol):
 
     @property
     def certificate(self) -> Certificate | None:
-        """The client's, if it came over TLS with one."""
+        """The client's certificate, if it sent one over TLS."""
         assert self._transport is not None
         found: Certificate | None = self._transport.get_extra_info("peercert")
         return found
 
     @property
     def owner(self) -> str | None:
-        """Of the transactions that are begun here: who it is."""
+        """The owner of transactions begun on this connection."""
         return None if self.login is None else self.login.identity.acting
 
     @property
     def principal(self) -> str | None:
-        """Whose transactions these are to change; None: anybody's."""
+        """Whose transactions this connection may change; None: anyone's."""
         return None if self.login is None or self.login.is_super_user else self.owner
 
     def add_producer(self, topic: ServedTopic, producer: Producer) -> None:
@@ -220,7 +231,7 @@ class Session(asyncio.BufferedProtocol):
     # -- writing
 
     def write(self, data: bytes) -> None:
-        """Goes out with everything else of this tick."""
+        """Sent together with everything else of this tick."""
         self._outbox.write(data)
 
     def send_command(self, command: pb.BaseCommand) -> None:
@@ -237,17 +248,22 @@ class Session(asyncio.BufferedProtocol):
             self._resumed.set_result(None)
             self._resumed = None
 
-    # -- brakes
+    # -- back-pressure
 
     def spend_budget(self, size_bytes: int) -> None:
         if not self.services.budget.take(size_bytes, self._resume_budget):
             self._inbox.pause(Pause.BUDGET)
 
+    @property
+    def throttled(self) -> bool:
+        """Whether reading is paused because it publishes too fast."""
+        return self._inbox.throttled
+
     def _resume_budget(self) -> None:
         self._inbox.resume(Pause.BUDGET)
 
     def rest(self, slot: ProducerSlot) -> None:
-        """A producer is too fast for its topic: nothing is read until none is."""
+        """A producer is too fast for its topic: pause reading until none is."""
         self._too_fast[slot] = None
         self._inbox.pause(Pause.RATE)
 
@@ -278,7 +294,7 @@ class Session(asyncio.BufferedProtocol):
                 handler.answer_error(self, body, error)
                 return
             if invalid:
-                raise ProtocolError(f"{handler.field} holds text that is not UTF-8")
+                raise ProtocolError(f"{handler.field} contains text that is not UTF-8")
         if handler.immediate is not None:
             self._run_now(handler, body)
         elif handler.begun is not None:
@@ -345,7 +361,7 @@ class Session(asyncio.BufferedProtocol):
         self.write(commands.PONG)
 
     def check_alive(self) -> None:
-        """Once a keep-alive interval: silence is asked about once, then it ends the connection."""
+        """Once per keep-alive interval: silence first causes a PING, then closes the connection."""
         if self._inbox.is_stuck():
             self.close("a frame took longer than two keep-alive intervals")
         elif self._heard or self._inbox.deaf:
@@ -434,7 +450,7 @@ class Session(asyncio.BufferedProtocol):
         return True
 
     def close_producer(self, producer: Producer, reason: str) -> None:
-        """Behind the receipts that are still to come, or its client would send all that again."""
+        """After the pending receipts, or its client would resend those messages."""
         slot = self.producers.get(producer.producer_id)
         if slot is None or not self.forget_producer(producer):
             return
@@ -451,7 +467,7 @@ class Session(asyncio.BufferedProtocol):
     # -- closing
 
     async def finish(self) -> None:
-        """Take no more requests; returns when those at hand are answered."""
+        """Take no more requests; returns when pending ones are answered."""
         self._inbox.pause(Pause.STOPPING)
         await self.requests.ended()
         while self._inbox.behind:

@@ -18,13 +18,13 @@ class ProducerSlot:
     def __init__(self, topic: ServedTopic, producer: Producer) -> None:
         self.topic = topic
         self.producer = producer
-        # Answers that wait for the last published run to be answered; None if it is.
+        # Answers waiting for the last published run to be answered; None if it is.
         self.behind: list[Callable[[], None]] | None = None
         self.held: HeldRuns | None = None  # what may not be published yet
         self.session: TransactionalSession | None = None  # if it has a transactional id
 
     def forget_held(self) -> None:
-        """The client has it still, and sends it again if it comes back."""
+        """Drops what is held: the client still has it and resends it after reconnecting."""
         if self.held is not None:
             self.held.take()
             self.held = None
@@ -40,7 +40,7 @@ class ConsumerSlot:
         consumer: Consumer,
         sees_entry_metadata: bool,
     ) -> None:
-        # Entries go without broker entry metadata, which some of this topic's have.
+        # Strip broker entry metadata, which some entries of this topic have.
         self.plain_only = may_be_stamped(topic) and not sees_entry_metadata
         self.topic = topic
         self.subscription = subscription

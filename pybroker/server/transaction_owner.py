@@ -1,4 +1,4 @@
-"""That nobody puts anything into a transaction that another role began."""
+"""Checks that a transaction is used only by the role that began it."""
 
 from pybroker.base.errors import AuthorizationError
 from pybroker.base.names import TxnId

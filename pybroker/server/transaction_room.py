@@ -1,7 +1,7 @@
-"""How much more open transactions may hold, asked at each SEND in one.
+"""How much more open transactions may contain, checked at each transactional SEND.
 
-What goes beyond is refused with the error that official clients hand to whoever publishes; their
-transaction cannot commit as it was meant then, and its abort makes room.
+Excess is refused with the error that official clients report to the publishing application; their
+transaction then cannot commit as intended, and its abort makes room.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _OF_POLICY = "the policy transactionLimits"
 def room_for(
     session: Connection, topic: ServedTopic, txn_id: TxnId, run: PublishRun
 ) -> tuple[int, NotAllowed | None]:
-    """How many of the run's entries may go on, and why the others may not."""
+    """How many of the run's entries may continue, and why the others may not."""
     count = len(run.entries)
     if not isinstance(topic, Topic):
         return count, None
@@ -40,8 +40,9 @@ def room_for(
     for index, entry in enumerate(run.entries):
         messages, size_bytes = messages + run.message_counts[index], size_bytes + len(entry)
         if (excess := _excess(accounts, messages, size_bytes)) is not None:
+            session.services.counts.refused["transactionLimits"] += 1
             return index, excess
-    raise AssertionError("the whole of it is too much, and no part is")
+    raise AssertionError("the whole exceeds the limit but no part does")
 
 
 def _accounts(
@@ -62,7 +63,7 @@ def _excess(
     for where, room, held in accounts:
         if (beyond := room.excess(held, messages, size_bytes)) is not None:
             return NotAllowed(
-                f"With this message open transactions in {where} would hold {beyond}: end some, "
+                f"With this message, open transactions in {where} would hold {beyond}: end some, "
                 "or wait until they time out, then run this transaction again"
             )
     return None

@@ -1,21 +1,31 @@
-"""How many transactions may be open: of a connection, and of a principal on all its connections.
+"""How many transactions may be open: per connection, and per principal on all its connections.
 
-Whoever may log in may begin transactions, and those that are never ended stay for their timeout. So
-everybody has a share, and a superuser is never refused.
+Every client may begin transactions, and those that are never ended stay until their timeout. So
+each has a share; superusers are never refused.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from pybroker.base.errors import TooManyRequests
 from pybroker.base.names import TxnId
 from pybroker.server import fencing
 from pybroker.server.connection import Connection
+from pybroker.server.requests import though_closed
 from pybroker.server.transactional_session import TransactionalSession
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 
-_FULL_WAIT_S: Final = 0.1  # before a refusal, so that nobody asks again at once
+_FULL_WAIT_S: Final = 0.1  # before a refusal, to slow down retries
+
+
+class AskedFor(NamedTuple):
+    """The parameters of NEW_TXN."""
+
+    timeout_ms: int
+    namespace: str | None = None
+    session: TransactionalSession | None = None
+    abort_on_disconnect: bool = False
 
 
 def is_exempt(session: Connection) -> bool:
@@ -23,85 +33,85 @@ def is_exempt(session: Connection) -> bool:
 
 
 def begin_within_share(
-    session: Connection,
-    coordinator: TransactionCoordinator,
-    timeout_ms: int,
-    namespace: str | None = None,
-    joined: TransactionalSession | None = None,
+    session: Connection, coordinator: TransactionCoordinator, asked: AskedFor
 ) -> Awaitable[TxnId]:
-    """Begins at once, or waits a short time for room: one that asks again at once costs little.
+    """Begins at once, or waits a short time for room: immediate retries then cost little.
 
-    The share is looked at where the transaction is counted, with nothing awaited in between: begins
-    that come together do not pass it. Raises, or fails with, what `new_transaction` does.
+    The share is checked where the transaction is counted, with no await in between, so concurrent
+    begins cannot exceed it. Raises, or fails with, what `new_transaction` does.
     """
     if _excess(session) is None and (is_exempt(session) or not coordinator.is_full):
-        return _begin(session, coordinator, timeout_ms, namespace, joined)
-    return _when_there_is_room(session, coordinator, timeout_ms, namespace, joined)
+        return _begin(session, coordinator, asked)
+    return _when_there_is_room(session, coordinator, asked)
 
 
-def when_there_is_room(add: Callable[[], Awaitable[TxnId]]) -> Awaitable[TxnId]:
-    """At once, or after a short time where a namespace is full. Raises, or fails with, what `add`
+def when_there_is_room(
+    session: Connection, add: Callable[[], Awaitable[TxnId]]
+) -> Awaitable[TxnId]:
+    """Immediate, or after a short time if a namespace is full. Raises, or fails with, what `add`
     does.
     """
     try:
         return add()
     except TooManyRequests:
-        return _after_a_moment(add)
+        return _after_a_moment(session, add)
 
 
-async def _after_a_moment(add: Callable[[], Awaitable[TxnId]]) -> TxnId:
+async def _after_a_moment(session: Connection, add: Callable[[], Awaitable[TxnId]]) -> TxnId:
     await asyncio.sleep(_FULL_WAIT_S)
-    return await add()
+    try:
+        return await though_closed(add())
+    except TooManyRequests:
+        session.services.counts.refused["maxActiveTransactionsPerNamespace"] += 1
+        raise
 
 
 async def _when_there_is_room(
-    session: Connection,
-    coordinator: TransactionCoordinator,
-    timeout_ms: int,
-    namespace: str | None,
-    joined: TransactionalSession | None,
+    session: Connection, coordinator: TransactionCoordinator, asked: AskedFor
 ) -> TxnId:
     await asyncio.sleep(_FULL_WAIT_S)
     excess = _excess(session)
     if excess is not None:
-        raise TooManyRequests(excess)
-    return await _begin(session, coordinator, timeout_ms, namespace, joined)
+        limit, why = excess
+        session.services.counts.refused[limit] += 1
+        raise TooManyRequests(why)
+    try:
+        return await though_closed(_begin(session, coordinator, asked))
+    except TooManyRequests:
+        scope = "Coordinator" if coordinator.is_full else "Namespace"
+        session.services.counts.refused[f"maxActiveTransactionsPer{scope}"] += 1
+        raise
 
 
 def _begin(
-    session: Connection,
-    coordinator: TransactionCoordinator,
-    timeout_ms: int,
-    namespace: str | None,
-    joined: TransactionalSession | None,
+    session: Connection, coordinator: TransactionCoordinator, asked: AskedFor
 ) -> asyncio.Future[TxnId]:
-    is_counted = not is_exempt(session)
     beginning = coordinator.new_transaction(
-        timeout_ms,
+        asked.timeout_ms,
         session.owner,
-        exempt=not is_counted,
-        namespace=namespace,
-        session=fencing.session_of_new(session, joined),
+        exempt=is_exempt(session),
+        namespace=asked.namespace,
+        session=fencing.session_of_new(session, asked.session),
+        client=(session.peer, session.client_version),
     )
-    if is_counted and session.services.config.max_active_transactions_per_connection:
-        session.begun.begins(beginning)  # without a limit nothing would forget them
+    session.begun.begins(beginning, asked.abort_on_disconnect)
     return beginning
 
 
-def _excess(session: Connection) -> str | None:
-    """Why there may be no more of them, as a sentence."""
+def _excess(session: Connection) -> tuple[str, str] | None:
+    """The exhausted limit, as a sentence."""
     if is_exempt(session):
         return None
     config, coordinators = session.services.config, session.services.coordinators
     most = config.max_active_transactions_per_connection
-    if most and session.begun.are(most, coordinators):
-        return (
+    if most and session.begun.are(most):
+        return "maxActiveTransactionsPerConnection", (
             f"This connection has {most} active transactions "
             "(maxActiveTransactionsPerConnection): end some, then retry"
         )
     owner, most = session.owner, config.max_active_transactions_per_principal
     if most and owner is not None and coordinators.live_of(owner) >= most:
-        return (
+        return "maxActiveTransactionsPerPrincipal", (
             f"{owner} has {most} active transactions (maxActiveTransactionsPerPrincipal): end "
             "some, or wait until they time out, then retry"
         )

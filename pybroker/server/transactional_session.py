@@ -1,4 +1,4 @@
-"""A client's time of holding a transactional id, as its producers and transactions know it."""
+"""A client's session of a transactional id, as its producers and transactions see it."""
 
 import asyncio
 
@@ -16,10 +16,10 @@ class TransactionalSession:
 
     def __init__(self, transactional_id: TransactionalId, name: str) -> None:
         self.id = transactional_id
-        self.name = name  # as its client calls it, as a digest; empty where it does not
+        self.name = name  # a digest of the name that its client gave; empty if none
         self.ref: SessionRef | None = None  # once it is durable
         self.is_fenced = False
-        # Transactions that belong to it from their first message on, until that is durable.
+        # Transactions joining it with their first message, until that is durable.
         self.binding: dict[TxnId, asyncio.Future[TxnId]] = {}
 
     def require_current(self) -> None:

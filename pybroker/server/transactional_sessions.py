@@ -1,16 +1,16 @@
-"""Sessions of transactional ids: who holds one now, and who is a newer one.
+"""Sessions of transactional ids: which session holds an id, and when a newer one replaces it.
 
-A producer says which id it has (`txn.transactional.id`), and so may NEW_TXN. What comes with it
-belongs to the session that holds the id if it says that session's epoch, which each answer carries
-and official clients give back when they reconnect; or says its name (`txn.session`), if it has one;
-or if it comes on a connection of that session. All else is a newer session, which begins so:
+A producer names its id (`txn.transactional.id`), and so may NEW_TXN. A command belongs to the
+session that holds the id if it repeats that session's epoch, which each answer contains and
+official clients repeat when they reconnect; or its name (`txn.session`), if it has one; or if it
+arrives on a connection of that session. Otherwise it starts a newer session:
 
     1  its epoch is durable                       from here on the older ones are fenced
     2  the older one's producers are closed       in the same turn: nothing of it is published
     3  its open transactions are aborted, and those that are ending have ended
-    4  who asked is answered
+    4  the client is answered
 
-After a crash in between, the next one who asks begins with 1 again, and 3 finds what is left.
+After a crash in between, the next client begins with 1 again, and 3 finds what is left.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ log = logging.getLogger(__name__)
 
 
 class Claim(NamedTuple):
-    """What a command says of its session."""
+    """The session claim in a command."""
 
     id: TransactionalId
-    session: str  # the digest of the name that its client gave it; empty where it has none
-    epoch: int  # that it was given; 0: none yet
+    session: str  # a digest of the name that its client gave; empty if none
+    epoch: int  # the epoch it was given; 0: none yet
 
     @classmethod
     def of_producer(
@@ -71,7 +71,7 @@ class Claim(NamedTuple):
 
 
 class Holder(ProducerOwner, Protocol):
-    """A connection, as its sessions see it."""
+    """A connection, as seen by its sessions."""
 
     peer: str
     producers: dict[int, ProducerSlot]
@@ -104,7 +104,7 @@ class _Held:
 
 
 class TransactionalSessions:
-    """Those whose clients are connected."""
+    """The sessions whose clients are connected."""
 
     def __init__(self, coordinators: Coordinators) -> None:
         self._coordinators = coordinators
@@ -113,7 +113,7 @@ class TransactionalSessions:
         self._looking = False
 
     def granted(self, connection: Holder, claim: Claim) -> TransactionalSession | None:
-        """The session that this belongs to, if that is known at once."""
+        """The session that the claim belongs to, if known at once."""
         newest = self._newest.get(claim.id)
         if newest is None or not newest.is_granted or not _is_of(newest, connection, claim):
             return None
@@ -122,10 +122,10 @@ class TransactionalSessions:
         return newest.session
 
     async def join(self, connection: Holder, claim: Claim) -> TransactionalSession:
-        """The session that this belongs to, once it holds its id.
+        """The session that the claim belongs to, once it holds its id.
 
         Raises ProducerFenced, NotAllowed (too many ids), or
-        ServiceNotReady: it takes long, and is to be asked again.
+        ServiceNotReady (it takes long; retry).
         """
         held = await self._find(connection, claim)
         held.connections[connection] = None
@@ -136,8 +136,8 @@ class TransactionalSessions:
         await asyncio.wait([held.granting], timeout=_GRANTED_WITHIN_S)
         if not held.is_settled:
             raise ServiceNotReady(
-                f"Transactional id {claim.id.name!r}: transactions of the session before this one "
-                "are still being ended; try again"
+                f"Transactional id {claim.id.name!r}: transactions of the previous session are "
+                "still being ended; try again"
             )
         await held.granting
         held.session.require_current()
@@ -166,7 +166,7 @@ class TransactionalSessions:
         session.ref = SessionRef(claim.id, known.epoch)
         held = self._newest[claim.id] = _Held(session)
         held.recorded.set_result(None)
-        held.granting = self._tasks.start(self._grant(held, session.ref), "a session comes again")
+        held.granting = self._tasks.start(self._grant(held, session.ref), "a session reconnects")
         return held
 
     def _newer(self, older: _Held | None, connection: Holder, claim: Claim) -> _Held:
@@ -185,15 +185,12 @@ class TransactionalSessions:
             if older is not None:
                 older.connections = {each: None for each in older.connections if not each.closed}
                 if older.connections:
-                    self._newest[session.id] = older  # which holds it still
+                    self._newest[session.id] = older  # which still holds it
             raise
         finally:
             held.recorded.set_result(None)
         self._look_after()
-        if older is not None:
-            older.session.is_fenced = True
-            await _close_producers(older)
-        aborted = await self._grant(held, session.ref)
+        aborted = await self._grant(held, session.ref, older)
         if not is_first:
             audit.act_as(actor)
             audit.done(
@@ -203,8 +200,15 @@ class TransactionalSessions:
             )
         return aborted
 
-    async def _grant(self, held: _Held, session: SessionRef) -> int:
-        aborted = await end_older(self._coordinators, session)
+    async def _grant(self, held: _Held, session: SessionRef, older: _Held | None = None) -> int:
+        try:
+            if older is not None:
+                older.session.is_fenced = True
+                await _close_producers(older)
+            aborted = await end_older(self._coordinators, session)
+        except BaseException:
+            self._forget(held)  # its epoch is durable: the next claim begins from the id's record
+            raise
         if not held.connections:
             self._forget(held)
         return aborted
@@ -214,7 +218,7 @@ class TransactionalSessions:
             del self._newest[held.session.id]
 
     def left(self, connection: Holder) -> None:
-        """It is closed. Who comes again is known by the id's record."""
+        """The session is closed. A reconnect is recognised by the id's record."""
         for transactional_id in connection.sessions:
             held = self._newest.get(transactional_id)
             if held is None:
@@ -227,7 +231,7 @@ class TransactionalSessions:
     # -- expiry
 
     def look_after_ids(self) -> None:
-        """At the start: those that are there expire by time."""
+        """Call at the start: existing ids expire by time."""
         if len(self._coordinators.ids):
             self._look_after()
 
@@ -237,7 +241,7 @@ class TransactionalSessions:
             self._tasks.start(self._expire(), "expiry")
 
     async def _expire(self) -> None:
-        """Ids that are in use are noted, others go when their time is over."""
+        """Records ids in use; others expire when their time is over."""
         ids = self._coordinators.ids
         while len(ids):
             await asyncio.sleep(ids.expiration_ms / 1000 / NOTES_PER_EXPIRATION / _LOOKS_PER_NOTE)
@@ -249,7 +253,7 @@ class TransactionalSessions:
                         await ids.used(transactional_id)
                     elif self._coordinators.are_all_open:
                         await ids.expire(transactional_id)
-                except Exception as error:  # at the next look, then
+                except Exception as error:  # retried at the next check
                     log.warning("Transactional id %r: %s", transactional_id.name, error)
         self._looking = False
 
@@ -277,7 +281,7 @@ def _was_fenced(known: IdRecord | None, claim: Claim) -> bool:
 
 
 def _is_fenced_here(connection: Holder, claim: Claim) -> bool:
-    """By no name, and on a connection whose session was fenced."""
+    """Whether it names no session and is on a connection whose session was fenced."""
     session = connection.sessions.get(claim.id)
     return session is not None and session.is_fenced and claim.session in ("", session.name)
 
@@ -287,8 +291,8 @@ def _holds(known: IdRecord, claim: Claim) -> bool:
 
 
 async def _close_producers(fenced: _Held) -> None:
-    """At once as far as few are concerned; SENDs of the others are refused until it is their turn.
-    Their clients come back, and are told why not.
+    """Immediately if only few are concerned; SENDs of the others are refused until their turn.
+    Their clients reconnect and get the reason.
     """
     pace = Pace(_CLOSED_A_TURN)
     for connection in list(fenced.connections):

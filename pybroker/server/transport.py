@@ -1,10 +1,10 @@
 """The listening socket: limits on connections, keep-alive, an orderly end.
 
-Limits: so many connections in all and per address, and an IPv6 address counts with its /64. At a
-limit a connection that has not logged in makes room: one of that address, or of the address with
-most of them. If there is none, the one that comes is told so, and closed. A connection without
-CONNECT is closed by its session; one that says nothing for two keep-alive intervals, though asked
-by a PING, is closed here.
+Limits: connections in total and per address; an IPv6 address counts with its /64. At a limit, a
+connection that has not logged in makes room: one of the same address, or of the address with most
+of them. If there is none, the new connection gets the reason and is closed. A connection without
+CONNECT is closed by its session; one that stays silent for two keep-alive intervals, despite a
+PING, is closed here.
 """
 
 import asyncio
@@ -46,12 +46,12 @@ class BrokerServer:
         self._refusals = Refusals()
         self._full = Seldom(
             log,
-            "refused a connection, for %d are open (brokerMaxConnections)",
+            "refused a connection: %d are open (brokerMaxConnections)",
             config.broker_max_connections,
         )
         self._full_address = Seldom(
             log,
-            "refused a connection, for its address has %d open (brokerMaxConnectionsPerIp)",
+            "refused a connection: its address has %d open (brokerMaxConnectionsPerIp)",
             config.broker_max_connections_per_ip,
         )
         self._servers: list[asyncio.Server] = []
@@ -75,7 +75,7 @@ class BrokerServer:
         return bound[0], bound[1]
 
     async def start_tls(self, listener: TlsListener) -> None:
-        """Listen with TLS, too, or only so."""
+        """Listen with TLS, in addition or only."""
         handshake_s = self._services.config.handshake_timeout_ms / 1000
         self._door = TlsDoor(listener.contexts, self.accept, handshake_s)
         self._servers.append(await listen(self._door, listener.socket))
@@ -93,46 +93,57 @@ class BrokerServer:
             self._watching.append(loop.create_task(checking, name="logins"))
 
     def accept(self) -> Session:
-        """A session, before its transport is made: of a socket, or in this process."""
-        return Session(
-            self._services, self._handlers, self._admit, self._newcomers.went, self._forget
-        )
+        """Creates a session before its transport, for a socket or in this process."""
+        return Session(self._services, self._handlers, self._admit, self._logged_in, self._forget)
 
     def _admit(self, session: Session, transport: asyncio.Transport, address: str) -> bool:
-        """Who is refused hears Apache Pulsar's words."""
+        """Refusals use Apache Pulsar's sentences."""
         config, machine = self._services.config, machine_of(address)
         if len(self._sessions) >= config.broker_max_connections > 0 and not self._make_room(
             self._newcomers.oldest_where_most_are()
         ):
             self._full.say(address)
+            self._refused("brokerMaxConnections")
             self._refusals.tell(transport, NotAllowed("Reached the maximum number of connections"))
             return False
         if self._per_machine[machine] >= config.broker_max_connections_per_ip > 0 and (
             not self._make_room(self._newcomers.oldest_of(address))
         ):
             self._full_address.say(address)
+            self._refused("brokerMaxConnectionsPerIp")
             reason = f"Reached the maximum number of connections on address/{session.peer}"
             self._refusals.tell(transport, NotAllowed(reason))
             return False
+        self._services.counts.connections_created += 1
         self._sessions[session] = machine
         self._per_machine[machine] += 1
         self._newcomers.came(session, address)
         return True
 
+    def _refused(self, limit: str) -> None:
+        self._services.counts.refused[limit] += 1
+        self._services.counts.connections_failed += 1
+
+    def _logged_in(self, session: Session) -> None:
+        self._services.counts.connections_logged_in += 1
+        self._newcomers.went(session)
+
     def _make_room(self, newcomer: Session | None) -> bool:
         if newcomer is None:
             return False
-        newcomer.close("it had not logged in when another connection needed its place")
+        newcomer.close("it had not logged in when its place was needed for another connection")
         self._forget(newcomer)
         return True
 
     def _forget(self, session: Session) -> None:
-        self._newcomers.went(session)
-        machine = self._sessions.pop(session, None)
+        counts, machine = self._services.counts, self._sessions.pop(session, None)
         if machine is not None:
+            counts.connections_closed += 1
+            counts.connections_failed += session in self._newcomers
             self._per_machine[machine] -= 1
             if not self._per_machine[machine]:
                 del self._per_machine[machine]
+        self._newcomers.went(session)
 
     async def _check_keep_alive(self) -> None:
         while True:
@@ -161,7 +172,7 @@ class BrokerServer:
             await asyncio.wait(watching)
 
     async def stop(self, answer_timeout_s: float = 2.0) -> None:
-        """Answer what is at hand, as far as time allows, and close every connection."""
+        """Answer pending requests as time allows, and close every connection."""
         await self.stop_listening()
         sessions = list(self._sessions)
         if not sessions:
@@ -178,12 +189,12 @@ class BrokerServer:
         await asyncio.wait([ended], timeout=_DRAIN_TIMEOUT_S)
 
     async def _answer(self, sessions: list[Session], timeout_s: float) -> None:
-        """Requests, and publishes, which are answered when they are durable."""
+        """Waits for requests, and for publishes to become durable."""
         work = asyncio.gather(
             self._services.budget.unused(), *(session.finish() for session in sessions)
         )
         done, _ = await asyncio.wait([work], timeout=timeout_s)
         if not done:
-            log.warning("not everything was answered within %g s of stopping", timeout_s)
+            log.warning("some requests were still unanswered %g s after stopping began", timeout_s)
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)

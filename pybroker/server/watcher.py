@@ -10,7 +10,7 @@ from pybroker.wire import commands
 
 
 class Watcher:
-    """Of one connection; what it hears goes out at once."""
+    """A watcher of one connection; updates are sent at once."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Watcher:
         self._id = watcher_id
         self.namespace = namespace
         self._pattern = pattern
-        self._told = self._tell  # one object, by which it is known
+        self._told = self._tell  # one object, which identifies it
 
     async def begin(self) -> TopicList:
         return await self._watches.begin(self.namespace, self._pattern, self._told)
@@ -39,5 +39,5 @@ class Watcher:
 
 @lru_cache(maxsize=8)
 def _encoded(change: Change) -> bytes:
-    """The same for everybody who hears of it."""
+    """The same for every watcher."""
     return commands.encode_topic_change(change.came, change.went, change.hash)

@@ -5,7 +5,7 @@ transfers = spark.readStream.format("pulsar").options(service_url=…, topic=…
 write = exactly_once(ledger, service_url=…, checkpoint=…, control_topic=…)
 transfers.writeStream.foreachBatch(write).option("checkpointLocation", …).start()
 
-The names are imported when they are asked for: Spark's Python processes need few of them.
+The names are imported lazily: Spark's Python processes need only a few of them.
 """
 
 from importlib import import_module
@@ -32,7 +32,7 @@ __all__ = [
     "register",
 ]
 
-# No module may have the name of what it defines: once imported, the package would have it instead.
+# No module may be named like what it defines: importing it would shadow that name in the package.
 _MODULES: Final = {
     "BatchRefused": "decision",
     "CursorsDisagree": "decision",

@@ -1,13 +1,13 @@
-"""What a query has committed, found on the control topic, which it may share with others.
+"""What a query has committed, read from the control topic, which it may share with other queries.
 
-A query's markers are a chain. Each transaction publishes one and acknowledges the one before it, on
-a subscription of the query's own. So the newest marker is the one that stands behind that cursor:
-it is found by reading what came since, whatever others have written, and the subscription keeps it
-from deletion. And the chain is a fence: of two drivers that would go on from the same marker, one
-gets a conflict. The first link is a plain message, the opening.
+A query's markers form a chain. Each transaction publishes a marker and acknowledges the previous
+one on the query's own subscription. So the newest marker is the one after that cursor: reading
+from there finds it whatever other queries have written, and the subscription keeps it from being
+deleted. The chain is also a fence: of two drivers that continue from the same marker, one gets a
+conflict. The first link is a plain message, the opening.
 
-Another query's open transaction hides what is behind it. Then nothing of ours is seen behind the
-cursor, though something must be there: that is waited for.
+Another query's open transaction hides what follows it. If no marker of this query is visible after
+the cursor, although there must be one, this module waits for it.
 """
 
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ from pybroker.spark.writing.notes import NoteBook, abort_all
 
 
 class Link(NamedTuple):
-    """A marker, and where it stands."""
+    """A marker and its position."""
 
     marker: Marker
     position: Position
 
 
 class Chain:
-    """One query's, as one driver sees it."""
+    """One query's chain, as one driver sees it."""
 
     def __init__(self, control_topic: str, query_id: str) -> None:
         self._control_topic = control_topic
@@ -49,11 +49,11 @@ class Chain:
         return self._newest.marker
 
     def forget(self) -> None:
-        """Something failed: what is newest must be read again."""
+        """Call after a failure: the newest marker must be read again."""
         self._newest = None
 
     def acknowledge(self, session: Session, txn: Transaction) -> None:
-        """Takes the place behind the newest marker. Raises TransactionConflict."""
+        """Claims the place after the newest marker. Raises TransactionConflict."""
         assert self._newest is not None
         session.acknowledge(self._cursor_name(session), self._newest.position, txn)
 
@@ -64,12 +64,12 @@ class Chain:
         self._newest = link
 
     def notes(self, session: Session, batch_id: int) -> NoteBook:
-        """Where the transactions of a batch are noted."""
+        """Where the transactions of a batch are recorded."""
         return NoteBook(self._topic(session), self._query_id, batch_id)
 
     def noted(self, session: Session, batch_id: int, job: TxnId | None = None) -> list[TxnId]:
-        """Since the marker before that batch's; tasks of the first were there before the opening.
-        Where that marker is not known any more, for the batch was committed: all that is kept."""
+        """The notes since the marker before that batch's; tasks of the first batch may precede the
+        opening. If that marker is no longer known, because the batch was committed: all notes."""
         newest = self._newest
         assert newest is not None
         known = 0 <= newest.marker.batch_id < batch_id
@@ -77,8 +77,8 @@ class Chain:
         return list(self.notes(session, batch_id).noted(session, after, job))
 
     def sweep(self, session: Session, batch_id: int, job: TxnId | None = None) -> None:
-        """Aborts what is noted and not committed. Of one job where that alone is over; of all when
-        the batch is, for nobody goes on with it."""
+        """Aborts what is noted and not committed: of one job if only that is over; of all jobs if
+        the batch is over, because no other job continues it."""
         abort_all(session, self.noted(session, batch_id, job))
 
     def _find(self, session: Session) -> Link | None:
@@ -88,7 +88,7 @@ class Chain:
             return None
         newest = max(links, key=lambda link: link.marker.batch_id)
         if newest.marker.is_opening and self._has_link_up_to(session, cursor):
-            raise self._hidden()  # It is an opening too many: batches were committed.
+            raise self._hidden()  # A second opening, although batches were committed.
         return newest
 
     def _open(self, session: Session) -> Link:
@@ -117,7 +117,9 @@ class Chain:
         return CursorName(self._topic(session), f"query-{self._query_id}")
 
     def _topic(self, session: Session) -> str:
-        """A chain has an order, so of a control topic with partitions it uses the first."""
+        """The chain needs an order, so it uses the first partition of a partitioned control
+        topic.
+        """
         if self._first_partition is None:
             self._first_partition = session.partitions(self._control_topic)[0]
         return self._first_partition
@@ -125,13 +127,13 @@ class Chain:
     def _hidden(self) -> ServiceNotReady:
         return ServiceNotReady(
             f"The markers of query {self._query_id} on {self._control_topic} cannot be read: an "
-            "open transaction of another query stands before them. Wait until it ends, or give "
-            "each query a control topic of its own"
+            "open transaction of another query precedes them. Wait until it ends, or give "
+            "each query its own control topic"
         )
 
 
 def _parsed(data: bytes) -> Marker | None:
-    """Anybody may write to the topic; what is no marker is none of ours."""
+    """Anyone may write to the topic; ignore what is not a marker."""
     try:
         return Marker.from_bytes(data)
     except ValueError:

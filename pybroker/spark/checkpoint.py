@@ -1,9 +1,9 @@
 """What the sink reads from Spark's checkpoint, and the one file that it adds to it.
 
-Spark writes offsets/<batch id> before a batch runs: a version, the batch's metadata, one line for
-each source. We add the id of the transaction that may be open, so that a driver which takes over
-the checkpoint can end its predecessor's transaction instead of waiting for it to time out. Files go
-through Hadoop's file systems, because the checkpoint may be on any of them.
+Spark writes offsets/<batch id> before a batch runs: a version, the batch's metadata, and one line
+per source. The sink adds the id of the transaction that may be open, so that a driver that takes
+over the checkpoint can end its predecessor's transaction instead of waiting for its timeout. Files
+are read through Hadoop's file systems, because the checkpoint may be on any of them.
 """
 
 import hashlib
@@ -35,18 +35,19 @@ class Checkpoint:
         self._files = path.getFileSystem(context._jsc.hadoopConfiguration())
 
     def require(self, query_id: str) -> None:
-        """Raises MetadataError if this is another query's checkpoint, or none."""
+        """Raises MetadataError if this is another query's checkpoint or not a checkpoint."""
         text = self._read("metadata")
         if text is None or json.loads(text)["id"] != query_id:
             raise MetadataError(
                 f"{self._location} is not the checkpoint of query {query_id}: give exactly_once "
-                "the same location as the option checkpointLocation"
+                "the location set in the option checkpointLocation"
             )
 
     def work(self, query_id: str, batch_id: int) -> Work:
-        """What the batch reads from our sources; a source that did not move reads nothing.
+        """What the batch reads from this format's sources; a source that did not move reads
+        nothing.
 
-        Raises NotAllowed if two sources share a cursor: it can pass over the messages of one only.
+        Raises NotAllowed if two sources share a cursor: it can track the messages of only one.
         """
         lines = self._sources(batch_id)
         before = self._sources(batch_id - 1) if batch_id > 0 else []
@@ -62,13 +63,13 @@ class Checkpoint:
         return Work(query_id, batch_id, progress, digest, goes_on_at_cursor=have_cursors)
 
     def open_transaction(self) -> TxnId | None:
-        """None, too, if whoever wrote it died over it: then nothing was done in that one yet."""
+        """None also for an incomplete file: its writer died before using the transaction."""
         try:
             text = self._read(_OPEN_TRANSACTION)
             return TxnId(*json.loads(text)) if text else None
         except (Py4JError, TypeError, ValueError) as error:
             log.warning(
-                "%s/%s cannot be read, so the transaction that it names is left to its timeout: %s",
+                "%s/%s cannot be read, so its transaction stays open until it times out: %s",
                 self._location,
                 _OPEN_TRANSACTION,
                 error,
@@ -83,15 +84,15 @@ class Checkpoint:
             stream.close()
 
     def _sources(self, batch_id: int) -> list[str]:
-        """Each source's offset, as it wrote it."""
+        """Each source's offset, unparsed."""
         text = self._read(f"offsets/{batch_id}")
         if text is None:
             raise MetadataError(f"{self._location} holds no offsets of batch {batch_id}")
         version, _, *sources = text.splitlines()
         if version != _OFFSET_LOG_VERSION:
             raise MetadataError(
-                f"{self._location}/offsets/{batch_id} has version {version}, which this pybroker "
-                f"cannot read: it knows {_OFFSET_LOG_VERSION}"
+                f"{self._location}/offsets/{batch_id} has version {version}, which this version of "
+                f"pybroker cannot read: it supports {_OFFSET_LOG_VERSION}"
             )
         return sources
 
@@ -111,7 +112,7 @@ class Checkpoint:
 
 
 def _ours(line: str, before: str | None = None) -> SourceOffset | None:
-    """Other sources may write what is no JSON; such a line is none of ours."""
+    """Other sources may write lines that are not JSON; ignore them."""
     offset = _parsed(line)
     if not is_pulsar_offset(offset):
         return None
@@ -132,8 +133,8 @@ def _require_cursors_of_their_own(lines: Sequence[str]) -> None:
         cursors = {CursorName(topic, offset.subscription) for topic in offset.spans}
         for shared in sorted(seen & cursors):
             raise NotAllowed(
-                f"Two sources of this query read {shared}, whose cursor can follow only one of "
-                "them: give each source a subscription of its own (a union may instead use one "
-                "DataFrame twice)"
+                f"Two sources of this query read {shared}, but its cursor can follow only one of "
+                "them: give each source its own subscription (or, for a union, use one DataFrame "
+                "twice)"
             )
         seen |= cursors

@@ -1,8 +1,8 @@
-"""format("pulsar"): the one class that Spark knows, and which part of ours does what.
+"""format("pulsar"): the one class that Spark knows, and which module implements what.
 
-The options are of one table (pybroker.spark.options); each way of use takes those that are its own.
-Spark makes several Python processes for a query, which import this anew: who reads does not import
-what writes, nor pyarrow.compute, which takes 50 ms.
+All options are in one table (pybroker.spark.options); each mode accepts its own. Spark starts
+several Python processes for a query, and each imports this module: so reading does not import the
+writing side, nor pyarrow.compute, which takes 50 ms.
 """
 
 import os
@@ -37,13 +37,13 @@ _PUSHES_FILTERS: Final = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format "pulsar" known to `spark`; before the `load` of each query.
+    """Registers the format "pulsar" with `spark`; call it before the `load` of each query.
 
-    PySpark 4 lets all queries of one registration share a Java map that each changes as it starts.
-    Two that start at once can break it, and every task then fails with OptionalDataException.
-    PySpark 4.1 and newer push filters down to sources in Python where a configuration says so: here
-    it does, unless it was set already. Python processes on this machine are started with this
-    Python where nobody has chosen one, and import PySpark from where it is installed.
+    In PySpark 4 all queries of one registration share a Java map that each changes as it starts.
+    Two that start at once can corrupt it, and then every task fails with OptionalDataException.
+    PySpark 4.1 and newer push filters down to Python sources if a configuration says so: this turns
+    it on unless it was set already. Spark's Python processes on this machine use this Python,
+    unless another was chosen, and import PySpark from where it is installed.
     """
     if not is_remote():
         _start_this_python(spark)
@@ -55,19 +55,19 @@ def register(spark: SparkSession) -> None:
 
 
 def _refuse_tables(options: Mapping[str, str]) -> None:
-    """Spark tells a source in Python a table's options when the table is made without columns,
-    beside two of its own; its queries come without any. Raises NotAllowed."""
+    """Spark passes a table's options, beside two of its own, to a Python source only when a table
+    is created without columns; its queries get none. Raises NotAllowed."""
     if not options or options.keys() >= {"provider", "owner"}:
         raise NotAllowed(
-            "Spark does not hand the options of a table on to its queries, so a table of CREATE "
+            "Spark does not pass a table's options to its queries, so a table created with CREATE "
             "TABLE … USING pulsar cannot be read or written: use CREATE TEMPORARY VIEW … USING "
-            'pulsar OPTIONS (…), or format("pulsar") with its options'
+            'pulsar OPTIONS (…), or format("pulsar") with options'
         )
 
 
 def _start_this_python(spark: SparkSession) -> None:
-    """Spark starts `python3`, which need not be the one that has this package. On a cluster the
-    driver's need not be there: PYSPARK_PYTHON says which it is."""
+    """Spark starts `python3`, which may not be the Python that has this package. On a cluster the
+    driver's Python may not exist on executors: set PYSPARK_PYTHON there."""
     if _CHOSEN_PYTHON in os.environ:
         return
     context = spark.sparkContext
@@ -78,7 +78,7 @@ def _start_this_python(spark: SparkSession) -> None:
 
 def _start_compiled(spark: SparkSession) -> None:
     """Puts pybroker.spark.startup on the path of the Python processes that Spark starts from now
-    on. Where there is no such folder, on another machine or within a zip, nothing comes of it."""
+    on. If there is no such folder, on another machine or inside a zip, this has no effect."""
     environment, folder = spark.sparkContext.environment, os.path.dirname(startup.__file__)
     given = environment.get("PYTHONPATH", "")
     if folder not in given.split(os.pathsep):
@@ -86,9 +86,9 @@ def _start_compiled(spark: SparkSession) -> None:
 
 
 def _start_in_any_thread() -> None:
-    """Spark looks a sink in Python up in the session that is the thread's own. A thread of Python
-    has none before something like createDataFrame sets it, and the sink would not be found: so what
-    starts a query does as createDataFrame does."""
+    """Spark looks up a Python sink in the thread's own session. A Python thread has none before
+    something like createDataFrame sets it, so the sink would not be found. Starting a query
+    therefore does what createDataFrame does."""
     for writer, name in ((DataStreamWriter, "start"), (DataFrameWriter, "save")):
         plain = getattr(writer, name)
         if not hasattr(plain, "__wrapped__"):

@@ -1,10 +1,10 @@
-"""Whether a batch runs: a table over where the cursors stand and what this query has committed.
+"""Decides whether a batch runs, from the cursors' positions and what this query has committed.
 
-A transaction moves the cursors over the batch's spans and publishes the output and a marker at
-once. Cursors at the spans' beginnings say that nobody committed the batch. Cursors past them say
-that somebody did, or that somebody skipped it: that it was this query, only its own marker says,
-for this batch, with these ends. Whatever does not fit is refused, in a sentence that says what to
-do: a batch that is repeated or left out in silence is the one thing that must not happen.
+A transaction atomically moves the cursors over the batch's spans and publishes the output and a
+marker. Cursors at the spans' beginnings mean that the batch was not committed. Cursors past them
+mean that it was committed or skipped; only this query's marker, for this batch with these ends,
+proves that this query committed it. Anything inconsistent is refused with an error that says what
+to do, because a batch must never be repeated or left out silently.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from pybroker.spark.work import Work
 class Cursors(Enum):
     """Where the sources' cursors stand."""
 
-    NONE = "the batch has no cursor to go by"
+    NONE = "the batch has no cursor to check"
     BEFORE = "all at the batch's beginning"
     PAST = "all at or past its end"
     BEHIND = "one of them before its beginning"
@@ -33,7 +33,7 @@ class Evidence(Enum):
 
     PRECEDING = "that of the batch before, or none before the first batch"
     ABSENT = "that of an earlier batch, or none though there were batches"
-    THIS = "that of this batch, with its ends"
+    THIS = "that of this batch, with the same ends"
     OTHER_ENDS = "that of this batch, with other ends"
     LATER = "that of a later batch"
 
@@ -46,66 +46,67 @@ class Decision(Enum):
 class Refusal(Enum):
     """What is wrong, and a way out that neither repeats nor loses a row.
 
-    Whether a new checkpoint is one depends on the query: see pybroker.spark.new_checkpoint.
+    Whether a new checkpoint is such a way out depends on the query: see
+    pybroker.spark.new_checkpoint.
     """
 
     MOVED = (
         "is neither committed nor untouched, so running it would repeat or lose messages: "
-        "{cursors}. Another query or consumer moves this subscription, or somebody skipped "
-        "messages: stop the other one. To publish the whole batch, set the subscription to its "
-        "beginning and start the query again; to leave out what was passed over, {new_checkpoint}"
+        "{cursors}. Another query or consumer moves this subscription, or messages were skipped: "
+        "stop the other one. To publish the whole batch, set the subscription to the batch's "
+        "beginning and start the query again; to leave out the skipped messages, {new_checkpoint}"
     )
     RESET = (
         "begins ahead of the cursors: {cursors}. The subscription was reset or deleted. Set it to "
-        "the batch's beginning and start the query again. From a new checkpoint it would publish "
-        "what lies between, which was published before, a second time"
+        "the batch's beginning and start the query again. Starting from a new checkpoint would "
+        "publish the messages in between, which were already published, a second time"
     )
     RESET_OR_RESTORED = (
         "begins ahead of the cursors: {cursors}; and {evidence}. If the broker was restored from "
-        "an older backup, what was published later is gone, too: {after_restoring}. If not, the "
+        "an older backup, what was published later is also gone: {after_restoring}. If not, the "
         "subscription was reset or deleted: set it to the batch's beginning and start the query "
         "again"
     )
     REWOUND = (
         "was committed, but the cursors are no longer past it: {cursors}. The subscription was "
-        "reset or deleted. Set it to the end of the batch and start the query again. From a new "
-        "checkpoint it would publish what lies behind the cursors a second time"
+        "reset or deleted. Set it to the end of the batch and start the query again. Starting from "
+        "a new checkpoint would publish the messages after the cursors a second time"
     )
     NOT_OURS = (
         "has not been committed by this query, but the cursors are past it: {cursors}. Another "
-        "query uses this subscription, or somebody skipped its messages: give each query a "
-        "subscription of its own. To publish the batch, set the subscription to its beginning and "
+        "query uses this subscription, or its messages were skipped: give each query its own "
+        "subscription. To publish the batch, set the subscription to its beginning and "
         "start the query again; to leave it out, {new_checkpoint}"
     )
     NO_MARKER = (
         "has not been committed by this query, as far as is known, but the cursors are past it: "
-        "{cursors}; and {evidence}. If the query had another control topic, give it back. If not, "
-        "another query uses this subscription, or somebody skipped its messages: to publish the "
+        "{cursors}; and {evidence}. If the query used another control topic, set it again. If not, "
+        "another query uses this subscription, or its messages were skipped: to publish the "
         "batch, set the subscription to its beginning and start the query again; to leave it out, "
         "{new_checkpoint}"
     )
     UNKNOWN = (
-        "has no cursor to go by, and nobody knows whether the batch before it was committed: "
-        "{evidence}. If the query had another control topic (control_topic of exactly_once, the "
-        "option controlTopic of writeStream), give it back. If the broker was restored from an "
-        "older backup, {after_restoring}. If the control topic is gone, look up in the outputs "
+        "has no cursor to check, and it is unknown whether the batch before it was committed: "
+        "{evidence}. If the query used another control topic (control_topic of exactly_once, the "
+        "option controlTopic of writeStream), set it again. If the broker was restored from an "
+        "older backup, {after_restoring}. If the control topic is gone, check in the output topics "
         "what was published; then {new_checkpoint}"
     )
     OTHER_ENDS = (
-        "was committed with other ends than those that Spark's checkpoint has for it now: the "
-        "checkpoint was restored from a copy or lost a file. Bring the newest checkpoint back. If "
-        "it is gone, {new_checkpoint}"
+        "was committed with ends other than those in Spark's checkpoint: the checkpoint was "
+        "restored from a copy or lost a file. Restore the newest checkpoint. If it is gone, "
+        "{new_checkpoint}"
     )
     OUTDATED = (
-        "is older than what this query committed last, batch {newest}: the checkpoint was restored "
-        "from a copy or lost its newest files. Bring the newest checkpoint back. If it is gone, "
+        "is older than this query's last commit, batch {newest}: the checkpoint was restored "
+        "from a copy or lost its newest files. Restore the newest checkpoint. If it is gone, "
         "{new_checkpoint}"
     )
 
 
 _AFTER_RESTORING: Final = {
-    True: "start from a new checkpoint, which goes on at the cursor, where the backup stands",
-    False: "bring back a checkpoint of the same time, whose last finished batch is that one",
+    True: "start from a new checkpoint, which continues at the cursor as of the backup",
+    False: "restore a checkpoint of the same time, whose last finished batch is that one",
 }
 
 
@@ -114,10 +115,10 @@ class BatchRefused(PulsarError):
 
 
 class CursorsDisagree(BatchRefused):
-    """The cursors are neither before nor behind the batch: somebody else moves them."""
+    """The cursors are neither before nor past the batch: another client moves them."""
 
 
-# A pattern may have thousands of topics, and an error is read by people.
+# A pattern may match thousands of topics, but an error message must stay readable.
 _MOST_TOLD: Final = 10
 
 
@@ -131,7 +132,8 @@ TABLE: Final[Mapping[Cursors, Mapping[Evidence, Decision | Refusal]]] = {
     },
     Cursors.BEFORE: {
         Evidence.PRECEDING: Decision.RUN,
-        Evidence.ABSENT: Decision.RUN,  # The cursors alone are proof: the control topic may change.
+        # The cursors suffice as proof: the control topic may have changed.
+        Evidence.ABSENT: Decision.RUN,
         Evidence.THIS: Refusal.REWOUND,
         Evidence.OTHER_ENDS: Refusal.OTHER_ENDS,
         Evidence.LATER: Refusal.OUTDATED,
@@ -207,7 +209,7 @@ def _refused(
 
 def _told(newest: Marker) -> str:
     if newest.is_opening:
-        return "the control topic holds no marker of a batch of this query"
+        return "the control topic has no batch marker of this query"
     return f"this query's newest marker on the control topic is that of batch {newest.batch_id}"
 
 

@@ -1,7 +1,7 @@
-"""What to do when a run of a query has ended. Spark tells its listeners, not foreachBatch.
+"""Runs an action when a run of a query has ended. Spark notifies its listeners, not foreachBatch.
 
-A batch's own session is a copy, whose listeners hear nothing: the one in which the query was
-started is asked of the query itself.
+A batch's own session is a copy whose listeners are never called: so this gets the session in which
+the query was started from the query itself.
 """
 
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger("pybroker.spark")
 def when_terminated(
     spark: SparkSession, query_id: str, run_id: str, action: Callable[[], None]
 ) -> None:
-    """`spark` is a batch's session. Does nothing where this Spark does not know of its queries."""
+    """`spark` is a batch's session. Does nothing if this Spark does not list its queries."""
     try:
         jvm: Any = spark.sparkContext._jvm
         queries = spark._jsparkSession.sharedState().activeStreamingQueries()
@@ -32,7 +32,7 @@ def when_terminated(
         manager = StreamingQueryManager(query.sparkSession().streams())
         manager.addListener(_Ending(manager, run_id, action))
     except (AttributeError, TypeError, Py4JError) as error:
-        log.info("The end of run %s will not be heard: %s", run_id, error)
+        log.info("Cannot listen for the end of run %s: %s", run_id, error)
 
 
 class _Ending(StreamingQueryListener):

@@ -1,4 +1,4 @@
-"""Where the cluster is and who comes: what drivers and tasks make their clients from."""
+"""The cluster's addresses and credentials, from which drivers and tasks create their clients."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ _OF_CLIENTS: Final = "pulsar.client."
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Travels to executors; credentials are left out of what it shows of itself."""
+    """Pickled to executors; its repr omits credentials."""
 
     service_url: str
     auth_plugin: str | None = None
@@ -55,7 +55,7 @@ class Endpoint:
         )
 
     def connect(self) -> Client:
-        """Raises NotAllowed for credentials that are of no known kind."""
+        """Raises NotAllowed for unknown kinds of credentials."""
         return Client(self.service_url, **self._client_options())
 
     def connect_on_loop(self) -> aio.Client:
@@ -81,14 +81,14 @@ class Endpoint:
         if self.auth_plugin is None:
             if self.auth_params:
                 raise NotAllowed(
-                    "pulsar.client.authParams needs pulsar.client.authPluginClassName beside it"
+                    "pulsar.client.authParams also needs pulsar.client.authPluginClassName"
                 )
             return None
         name = self.auth_plugin.rpartition(".")[2]
         if name not in _AUTHENTICATIONS:
             raise NotAllowed(
-                f"pulsar.client.authPluginClassName is {self.auth_plugin}; known are "
-                f"{', '.join(_AUTHENTICATIONS)}, with or without their package"
+                f"pulsar.client.authPluginClassName is {self.auth_plugin}; use one of "
+                f"{', '.join(_AUTHENTICATIONS)}, with or without the package name"
             )
         return _AUTHENTICATIONS[name](self.auth_params)
 
@@ -100,12 +100,14 @@ class Endpoint:
 
 
 def connecting(service_url: str, client_options: Mapping[str, str] | None) -> Connect:
-    """For functions that take the source's options for clients beside a service URL. Raises
+    """For functions that take a service URL and the source's client options. Raises
     NotAllowed."""
     given = dict(client_options or {})
     for name in given:
         if not name.lower().startswith(_OF_CLIENTS):
-            raise NotAllowed(f"client_options holds {name}; it takes what begins {_OF_CLIENTS}")
+            raise NotAllowed(
+                f"client_options contains {name}; it accepts only options of {_OF_CLIENTS}*"
+            )
     return partial(_connect, Endpoint.of(chosen({"service.url": service_url} | given, Mode.ALL)))
 
 
@@ -114,7 +116,7 @@ def _connect(endpoint: Endpoint, service_url: str) -> Client:
 
 
 def _token(params: str) -> Authentication:
-    """token:…, file:/…, or {"token": …}, as the Java client takes it."""
+    """token:…, file:/…, or {"token": …}, as in the Java client."""
     if params.startswith("file:"):
         path = "/" + params.removeprefix("file:").lstrip("/")
 
@@ -145,11 +147,11 @@ _AUTHENTICATIONS: Final[Mapping[str, Callable[[str], Authentication]]] = {
 
 
 def _parameters(params: str) -> Mapping[str, str]:
-    """JSON, or name:value with commas between them, as the Java client takes both."""
+    """JSON, or name:value separated by commas, as in the Java client."""
     if params.lstrip().startswith("{"):
         try:
             return {str(name): str(value) for name, value in json.loads(params).items()}
         except ValueError:
-            raise NotAllowed("pulsar.client.authParams begins like JSON and is none") from None
+            raise NotAllowed("pulsar.client.authParams starts like JSON but is not JSON") from None
     pairs = (part.partition(":") for part in params.split(",") if part)
     return {name.strip(): value.strip() for name, _, value in pairs}

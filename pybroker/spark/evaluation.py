@@ -1,7 +1,7 @@
-"""A stateful query keeps its state by being evaluated, each partition of each batch.
+"""A stateful query keeps its state only if every partition of every batch is evaluated.
 
 Spark writes a partition's new state when the partition has been computed to its end. So a batch
-must be evaluated though it was committed before, and though `write` looks at a part of it only.
+must be evaluated even if it was committed before, or if `write` looks at only a part of it.
 """
 
 from py4j.protocol import Py4JError
@@ -13,13 +13,13 @@ def evaluate(batch: DataFrame) -> None:
 
 
 def evaluate_rest(batch: DataFrame) -> None:
-    """Of a persisted batch: what nobody has evaluated yet."""
+    """Evaluates the partitions of a persisted batch that are not evaluated yet."""
     if not _is_cached_whole(batch):
         evaluate(batch)
 
 
 def _is_cached_whole(batch: DataFrame) -> bool:
-    """Spark's own account; these names are no part of its API, so where they are gone: no."""
+    """Asks Spark. These names are not part of its API; if they are missing, returns False."""
     try:
         manager = batch.sparkSession._jsparkSession.sharedState().cacheManager()
         cached = manager.lookupCachedData(batch._jdf)

@@ -1,8 +1,8 @@
 """The official Java client's jars, resolved from Maven Central before Spark starts.
 
-Spark could fetch them itself (`spark.jars.packages`), but then each start asks the network and a
-failure shows as a stack trace out of the JVM. Maven does it where it is installed, for it knows the
-user's mirrors and caches; elsewhere Ivy does, which comes with PySpark and needs nothing but Java.
+Spark could fetch them itself (`spark.jars.packages`), but then each start needs the network and a
+failure appears as a JVM stack trace. Maven does it if installed, because it knows the user's
+mirrors and caches; otherwise Ivy does, which comes with PySpark and needs only Java.
 """
 
 import shutil
@@ -25,7 +25,7 @@ def official_client_jars(directory: Path) -> list[Path]:
 
 
 def resolved_jars(pom: Path, directory: Path) -> list[Path]:
-    """The pom's jars, copied to `directory` once for each version of it. Raises MetadataError."""
+    """The pom's jars, copied to `directory` once per version of the pom. Raises MetadataError."""
     complete = directory / _COMPLETE
     if not complete.exists() or complete.read_text() != pom.read_text():
         shutil.rmtree(directory, ignore_errors=True)
@@ -45,7 +45,7 @@ def _resolve(pom: Path, directory: Path) -> None:
         for options in _ivy_options(pom, directory):
             _run(pom, [*command, *options])
     else:
-        raise MetadataError("Java 17 is not installed: `java` is nowhere on the PATH")
+        raise MetadataError("Java 17 is not installed: `java` is not on the PATH")
 
 
 def _ivy_jar() -> Path:
@@ -55,7 +55,7 @@ def _ivy_jar() -> Path:
 
 
 def _ivy_options(pom: Path, directory: Path) -> Iterator[list[str]]:
-    """For each dependency in turn: Ivy's command takes one."""
+    """Runs Ivy once per dependency: its command accepts one."""
     jars = directory / "[artifact]-[revision](-[classifier]).[ext]"
     options = ["-warn", "-confs", "default", "-retrieve", str(jars)]
     for dependency in ET.parse(pom).findall("{*}dependencies/{*}dependency"):
@@ -67,4 +67,4 @@ def _run(pom: Path, command: Sequence[str]) -> None:
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         output = result.stdout + result.stderr
-        raise MetadataError(f"The jars of {pom} were not resolved:\n{output}")
+        raise MetadataError(f"The jars of {pom} could not be resolved:\n{output}")

@@ -1,10 +1,10 @@
-"""Settings of the Java client that the pulsar-spark connector hands on: pulsar.client.*,
+"""The Java client settings that the pulsar-spark connector passes on: pulsar.client.*,
 pulsar.reader.*, pulsar.producer.*.
 
-Those that only tune the Java client are taken and have no effect: there is none here. Those that
-would change what is read or written, or who may see it, and that nothing here does, are refused;
-but for the value that asks for what is done anyway. A name that the Java client does not have is
-refused, too: it is a typing error, or it is new and nobody knows what it changes.
+Settings that only tune the Java client are accepted and ignored. Settings that would change what is
+read or written, or who may see it, are refused if they are not implemented here, except for the
+value that matches the actual behaviour. Names that the Java client does not have are refused too:
+they are typing errors, or new settings of unknown effect.
 """
 
 import difflib
@@ -13,7 +13,7 @@ from typing import Final
 
 from pybroker.base.errors import NotAllowed
 
-# What a query needs of the admin API it asks the broker for: none of these can change anything.
+# Queries do not use the admin API: they ask the broker, so these settings have no effect.
 _OF_ADMIN: Final = "pulsar.admin."
 
 _TUNING: Final[Mapping[str, str]] = {
@@ -40,20 +40,26 @@ _TUNING: Final[Mapping[str, str]] = {
     """,
 }
 
-# The value that changes nothing (None: there is none), and why others are refused.
+# The value that is harmless (None: none is), and why others are refused.
 _REFUSED: Final[Mapping[str, tuple[str | None, str]]] = {
-    "pulsar.client.proxyServiceUrl": (None, "the client knows no SNI proxy; connect directly"),
-    "pulsar.client.proxyProtocol": (None, "the client knows no SNI proxy; connect directly"),
-    "pulsar.client.socks5ProxyAddress": (None, "the client knows no SOCKS proxy"),
-    "pulsar.client.socks5ProxyUsername": (None, "the client knows no SOCKS proxy"),
-    "pulsar.client.socks5ProxyPassword": (None, "the client knows no SOCKS proxy"),
-    "pulsar.client.serviceUrlProvider": (None, "give the brokers' addresses by service.url"),
-    "pulsar.client.authentication": (None, "give pulsar.client.authPluginClassName and authParams"),
-    "pulsar.client.authParamMap": (None, "give pulsar.client.authParams, as JSON if you like"),
+    "pulsar.client.proxyServiceUrl": (
+        None,
+        "the client does not support SNI proxies; connect directly",
+    ),
+    "pulsar.client.proxyProtocol": (
+        None,
+        "the client does not support SNI proxies; connect directly",
+    ),
+    "pulsar.client.socks5ProxyAddress": (None, "the client does not support SOCKS proxies"),
+    "pulsar.client.socks5ProxyUsername": (None, "the client does not support SOCKS proxies"),
+    "pulsar.client.socks5ProxyPassword": (None, "the client does not support SOCKS proxies"),
+    "pulsar.client.serviceUrlProvider": (None, "set the brokers' addresses in service.url"),
+    "pulsar.client.authentication": (None, "set pulsar.client.authPluginClassName and authParams"),
+    "pulsar.client.authParamMap": (None, "set pulsar.client.authParams, which may be JSON"),
     **{
         f"pulsar.client.{name}": (
             harmless,
-            "certificates are PEM files here: give pulsar.client.tlsTrustCertsFilePath, and "
+            "certificates must be PEM files: set pulsar.client.tlsTrustCertsFilePath, and "
             "tlsCertificateFilePath with tlsKeyFilePath",
         )
         for name, harmless in (
@@ -67,26 +73,29 @@ _REFUSED: Final[Mapping[str, tuple[str | None, str]]] = {
         )
     },
     **{
-        f"pulsar.client.{name}": (None, "Python's ssl module chooses; configure OpenSSL instead")
+        f"pulsar.client.{name}": (None, "Python's ssl module decides; configure OpenSSL instead")
         for name in ("tlsCiphers", "tlsProtocols", "sslProvider")
     },
     "pulsar.client.sslFactoryPlugin": (None, "it names a Java class"),
-    "pulsar.client.sslFactoryPluginParams": (None, "it is for a Java class"),
+    "pulsar.client.sslFactoryPluginParams": (None, "it configures a Java class"),
     "pulsar.reader.readCompacted": (
         "false",
-        "every message is read, the earlier ones of a key too; to keep the last of each key, use "
+        "all messages are read, including earlier ones of a key; to keep the last of each key, use "
         "max_by(…, __messageId) or dropDuplicates",
     ),
-    "pulsar.reader.cryptoKeyReader": (None, "the source cannot decrypt, and fails where it must"),
+    "pulsar.reader.cryptoKeyReader": (
+        None,
+        "the source cannot decrypt and fails on encrypted messages",
+    ),
     "pulsar.reader.cryptoFailureAction": (
         "fail",
-        "an encrypted message fails the query; skip it on the subscription to go on",
+        "an encrypted message fails the query; skip it on the subscription to continue",
     ),
     "pulsar.reader.startMessageId": (None, "use the option startingOffsets"),
     "pulsar.reader.startMessageFromRollbackDurationInSec": (None, "use the option startingTime"),
     "pulsar.reader.resetIncludeHead": (
         "true",
-        "a message that startingOffsets names is read; name the next one",
+        "the message in startingOffsets is read; use the next message",
     ),
     "pulsar.reader.keyHashRanges": (None, "whole topics are read; filter the rows by __key"),
     "pulsar.reader.readerListener": (None, "it names a Java class"),
@@ -94,26 +103,26 @@ _REFUSED: Final[Mapping[str, tuple[str | None, str]]] = {
     "pulsar.reader.readerDecryptFailListener": (None, "it names a Java class"),
     "pulsar.producer.encryptionKeys": (
         None,
-        "the sink cannot encrypt, and the messages would be readable: encrypt the values before "
-        "they are written, or publish with pybroker.client and a crypto_key_reader",
+        "the sink cannot encrypt, so the messages would be readable: encrypt the values before "
+        "writing, or publish with pybroker.client and a crypto_key_reader",
     ),
     "pulsar.producer.cryptoKeyReader": (None, "the sink cannot encrypt"),
     "pulsar.producer.messageCrypto": (None, "the sink cannot encrypt"),
     "pulsar.producer.cryptoFailureAction": ("fail", "the sink cannot encrypt"),
     "pulsar.producer.messageRoutingMode": (
         "roundrobinpartition",
-        "keys decide the partition, and rows without a key take turns",
+        "keys decide the partition; rows without a key are distributed round-robin",
     ),
     "pulsar.producer.customMessageRouter": (None, "it names a Java class"),
     "pulsar.producer.hashingScheme": (
         "javastringhash",
-        "keys go where official clients put them by default",
+        "keys go to the same partition as with the official clients' default",
     ),
     "pulsar.producer.accessMode": (
         "shared",
-        "a query's tasks publish side by side; the control topic keeps a second query out",
+        "a query's tasks publish in parallel; the control topic keeps out a second query",
     ),
-    "pulsar.producer.initialSequenceId": (None, "transactions keep a rerun's messages apart"),
+    "pulsar.producer.initialSequenceId": (None, "transactions prevent duplicates of a rerun"),
     "pulsar.producer.initialSubscriptionName": (
         None,
         "create the subscription before the query starts",
@@ -130,8 +139,8 @@ _WHY_NOT: Final = {name.lower(): (name, *what) for name, what in _REFUSED.items(
 
 
 def check(name: str, value: str, ours: Sequence[str]) -> None:
-    """Of a name that the table of options, `ours`, lacks. Raises NotAllowed unless it changes
-    nothing."""
+    """For a name missing from the table of options, `ours`. Raises NotAllowed unless it is
+    harmless."""
     asked = name.lower()
     if asked in _HARMLESS or asked.startswith(_OF_ADMIN):
         return
@@ -139,10 +148,10 @@ def check(name: str, value: str, ours: Sequence[str]) -> None:
         known, harmless, why = _WHY_NOT[asked]
         if harmless is not None and value.strip().lower() == harmless:
             return
-        raise NotAllowed(f"The option {known}={value} cannot be met: {why}. Leave it out")
+        raise NotAllowed(f"The option {known}={value} is not supported: {why}. Remove it")
     names = {each.lower(): each for each in (*_HARMLESS.values(), *_REFUSED, *ours)}
     meant = difflib.get_close_matches(asked, names, n=1)
     raise NotAllowed(
-        f"The option {name} is none that the Java client is known to have"
-        + (f": did you mean {names[meant[0]]}?" if meant else ": leave it out")
+        f"The option {name} is not a known option of the Java client"
+        + (f": did you mean {names[meant[0]]}?" if meant else ": remove it")
     )

@@ -1,7 +1,7 @@
-"""What a worker of Spark has loaded.
+"""Excludes the modules that a Spark worker has loaded from garbage collection.
 
-Spark's Python collects garbage between two tasks, and the next task waits for it. Among all modules
-that takes 35 ms, each time; what is there when our first task begins is left out from then on.
+Spark's Python collects garbage between two tasks, and the next task waits for it. With all modules
+loaded that takes 35 ms each time; so whatever exists when the first task begins is frozen.
 """
 
 import gc
@@ -12,6 +12,6 @@ from pyspark import TaskContext
 
 @cache
 def keep_what_is_loaded() -> None:
-    """At the beginning of a task; elsewhere, as on a driver, nothing happens."""
+    """Call at the beginning of a task; elsewhere, as on a driver, this does nothing."""
     if TaskContext.get() is not None:
         gc.freeze()

@@ -1,7 +1,7 @@
-"""The record that each transaction leaves on the control topic: what it read, and who ran it.
+"""The record that each transaction leaves on the control topic: what it read and who ran it.
 
-It is published in the transaction itself, so a marker that can be read is a batch that counts. A
-query's first one, its opening, is of no batch: it is published plainly, before there are any.
+It is published in the transaction itself, so a visible marker means a committed batch. A query's
+first marker, its opening, belongs to no batch: it is published plainly before the first one.
 """
 
 import json
@@ -27,8 +27,8 @@ class Marker:
     progress: Progress
     # See Work; markers of earlier versions have none.
     sources: str = ""
-    # Behind which positions all input is kept, should this batch be evaluated again; also of
-    # the cursors over which earlier batches passed.
+    # The positions after which all input is kept in case this batch must be evaluated again, also
+    # for cursors that earlier batches passed over.
     kept: Places = field(default_factory=dict)
 
     @classmethod
@@ -40,7 +40,7 @@ class Marker:
         return self.batch_id == _OPENING
 
     def is_of(self, work: Work) -> bool:
-        """Whether it is that batch's, and the batch reads now what it read then."""
+        """Whether it belongs to that batch and the batch still reads the same input."""
         same_sources = self.sources in ("", work.sources)
         return (
             (self.query_id, self.batch_id) == (work.query_id, work.batch_id)
@@ -62,7 +62,7 @@ class Marker:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Raises ValueError, also where a field is missing or of another kind."""
+        """Raises ValueError, also for a missing field or one of a wrong type."""
         try:
             fields: dict[str, Any] = json.loads(data)
             starts, ends = _flat(fields["starts"]), _flat(fields["ends"])
@@ -76,7 +76,7 @@ class Marker:
                 _flat(fields.get("kept", {})),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"This is no marker: {data[:200]!r}") from error
+            raise ValueError(f"This is not a marker: {data[:200]!r}") from error
 
 
 def _nested(places: Places) -> dict[str, dict[str, str]]:

@@ -1,8 +1,9 @@
-"""What a new checkpoint is good for, as errors say it.
+"""The advice of error messages about starting from a new checkpoint.
 
-It makes a new query, which knows nothing of the old one's batches. Where the transactions of
-exactly_once move the cursors of all sources it goes on where the last committed batch ended. Any
-other source begins where its options say, so what was read behind that is published a second time.
+A new checkpoint makes a new query, which knows nothing of the old one's batches. If the
+transactions of exactly_once move the cursors of all sources, it continues after the last committed
+batch. Any other source begins where its options say, so input that was read after that point is
+published a second time.
 """
 
 from collections.abc import Mapping
@@ -12,18 +13,18 @@ from pybroker.spark.offsets import CursorName, Position
 from pybroker.spark.work import Work
 
 _GOES_ON = (
-    "start from a new checkpoint, which goes on at the cursor (the state of a stateful query "
-    "begins empty there)"
+    "start from a new checkpoint, which continues at the cursor (the state of a stateful query is "
+    "empty there)"
 )
 _REPEATS = (
-    "first have each source begin behind what was published (by startingOffsets, a subscription's "
-    "cursor, or files moved away), then start from a new checkpoint, which would otherwise publish "
-    "all of it a second time"
+    "first make each source begin after what was published (with startingOffsets, a subscription's "
+    "cursor, or by moving files away), then start from a new checkpoint, which would otherwise "
+    "publish everything a second time"
 )
 
 
 def new_checkpoint(work: Work, cursors: Mapping[CursorName, Position], newest: Marker) -> str:
-    """How to start from one without repeating or losing a row; words that follow a comma."""
+    """How to start from one without repeating or losing a row; worded to follow a comma."""
     if not work.goes_on_at_cursor:
         return _REPEATS
     ends = {name: span.to for name, span in newest.progress.items()}
@@ -31,6 +32,6 @@ def new_checkpoint(work: Work, cursors: Mapping[CursorName, Position], newest: M
         return _GOES_ON
     places = "; ".join(f"{name}: {end}" for name, end in ends.items())
     return (
-        f"first set the subscription to where batch {newest.batch_id} ended ({places}), for it is "
-        f"no longer there, then {_GOES_ON}"
+        f"first set the subscription to where batch {newest.batch_id} ended ({places}), since it "
+        f"is no longer there, then {_GOES_ON}"
     )

@@ -1,12 +1,12 @@
-"""How far a stream has been read: positions, the spans between them, a batch's offset as Spark
-keeps it.
+"""How far a stream has been read: positions, the spans between them, and a batch's offset as Spark
+stores it.
 
-Spark writes a source's end offset of each batch into its checkpoint before the batch runs, as the
-JSON that the source chose. Ours holds for each partition the span (after, to] that the batch reads,
-and the subscription whose cursor is the fence, so that the sink can find both without being told.
+Spark writes each source's end offset of a batch into its checkpoint before the batch runs, as JSON
+chosen by the source. Here it contains, for each partition, the span (after, to] that the batch
+reads and the subscription whose cursor is the fence, so that the sink finds both there.
 
-PySpark before 4.2 does not tell a source where a batch begins. Where it cannot know that, its span
-lacks the beginning, which is then where the batch before ended.
+PySpark before 4.2 does not tell a source where a batch begins. Where the source cannot know it, the
+span has no beginning, which is then the end of the previous batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple, Self
 
 _ACKNOWLEDGED: Final = "acknowledged"
 _PUBLISHED: Final = "published"
-# Whose cursor: one that a sink's transactions move, or one that the source itself moves.
+# Who moves the cursor: a sink's transactions, or the source itself.
 _FENCE: Final = "subscription"
 _FOLLOWER: Final = "cursor"
 
 
 class Position(NamedTuple):
-    """An entry of a topic; entry -1 is the place before a ledger's first."""
+    """An entry of a topic; entry -1 is the position before a ledger's first."""
 
     ledger_id: int
     entry_id: int
@@ -37,12 +37,12 @@ class Position(NamedTuple):
 
 # Before all messages of a topic.
 EARLIEST: Final = Position(-1, -1)
-# Where a batch begins that PySpark did not tell.
+# The unknown beginning of a batch, if PySpark did not tell it.
 UNTOLD: Final = Position(-2, -2)
 
 
 class Span(NamedTuple):
-    """The entries of a partition behind `after`, up to and including `to`."""
+    """The entries of a partition after `after`, up to and including `to`."""
 
     after: Position
     to: Position
@@ -61,7 +61,7 @@ class Span(NamedTuple):
         to = Position.parse(span["to"])
         if "after" in span:
             return cls(Position.parse(span["after"]), to)
-        # A partition that is new began with the batch; one that is empty stays where it is.
+        # A new partition began with the batch; an empty one stays where it is.
         after = EARLIEST if before is None else Position.parse(before["to"])
         return cls(after, after if to.entry_id < 0 else to)
 
@@ -88,9 +88,9 @@ Progress = Mapping[CursorName, Span]
 class SourceOffset:
     """Where a source's batch ends, and where it began.
 
-    `acknowledged`: what had been acknowledged one by one when the query began, and is not behind
-    the batch yet. `follows`: the source moves the cursor itself, behind what Spark has finished.
-    `published_ms`: when the message at a span's end was, where it is one.
+    `acknowledged`: entries that were individually acknowledged when the query began, after this
+    batch's start. `follows`: the source moves the cursor itself, up to what Spark has finished.
+    `published_ms`: the publish time of the message at a span's end, if that is a message.
     """
 
     subscription: str
@@ -116,7 +116,7 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, offset: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Self:
-        """`before`: where the batch before ended, for spans that do not say where they begin."""
+        """`before`: the end of the previous batch, for spans without a beginning."""
         earlier = {} if before is None else before["spans"]
         spans = {
             topic: Span.from_json(span, earlier.get(topic))
@@ -136,7 +136,7 @@ class SourceOffset:
         return cls(subscription, spans, acknowledged, follows, published_ms)
 
     def progress(self) -> dict[CursorName, Span]:
-        """The spans that hold something, by the cursor that passes over them."""
+        """The non-empty spans, by the cursor that passes over them."""
         return {
             CursorName(topic, self.subscription): span
             for topic, span in self.spans.items()
@@ -145,5 +145,5 @@ class SourceOffset:
 
 
 def is_pulsar_offset(offset: object) -> bool:
-    """Whether a source's line in Spark's offset log is one of ours, with a cursor for a fence."""
+    """Whether a line in Spark's offset log is from this format and has a cursor as its fence."""
     return isinstance(offset, dict) and offset.keys() - {_ACKNOWLEDGED} == {_FENCE, "spans"}

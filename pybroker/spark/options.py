@@ -1,8 +1,8 @@
 """The options of format("pulsar"): one table for spark.read, readStream, df.write and writeStream.
 
-Names are the pulsar-spark connector's where it has one, so that a job moves over as it is; names
-that earlier versions of ours had are aliases. What is not in the table is an error that says what
-may have been meant. Spark hands options over as text and does not tell capitals from small letters.
+Names are the pulsar-spark connector's where it has one, so that jobs can be moved unchanged; older
+names of this package are aliases. An unknown option is an error that suggests what may have been
+meant. Spark passes options as text and ignores their case.
 """
 
 import difflib
@@ -20,7 +20,7 @@ log = logging.getLogger("pybroker.spark")
 
 
 class Mode(Flag):
-    """The ways in which the format is used."""
+    """The ways to use the format."""
 
     READ = auto()
     READ_STREAM = auto()
@@ -44,14 +44,16 @@ _MODE_NAMES: Final = {
 class Option:
     name: str
     modes: Mode
-    # From text to the value; raises ValueError with what is wanted instead.
+    # Parses the text; raises ValueError that says what is accepted.
     parse: Callable[[str], Any]
     default: Any = None
     aliases: tuple[str, ...] = ()
 
     @property
     def is_prefix(self) -> bool:
-        """It stands for the Java client's names that begin so: see pybroker.spark.java_options."""
+        """It stands for all Java client options with this prefix: see
+        pybroker.spark.java_options.
+        """
         return self.name.endswith("*")
 
 
@@ -87,7 +89,7 @@ def whole(given: str) -> int:
 def names(given: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in given.split(",") if part.strip())
     if not found:
-        raise ValueError("names, with commas between them")
+        raise ValueError("names separated by commas")
     return found
 
 
@@ -108,7 +110,7 @@ def by_topic(given: str) -> dict[str, Any]:
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict) or not parsed:
-        raise ValueError("a JSON object with topics for its keys")
+        raise ValueError("a JSON object whose keys are topics")
     return parsed
 
 
@@ -132,7 +134,7 @@ def moment(given: str) -> int | dict[str, Any]:
     except (TypeError, ValueError, OverflowError):
         found = {}
     if not found or min(found.values()) < 0:
-        raise ValueError("milliseconds since 1970, or a JSON object of such by topics")
+        raise ValueError("milliseconds since 1970, or a JSON object of topics and such times")
     return found
 
 
@@ -189,10 +191,10 @@ OPTIONS: Final = (
     Option("pulsar.producer.chunkingEnabled", Mode.WRITES, boolean, True),
     Option("batchingType", Mode.WRITES, one_of("default", "keybased"), "default"),
     Option("schema.type", Mode.WRITES, one_of("avro", "json"), "avro"),
-    # Spark's own, which it hands to the sink with the others.
+    # Spark's own options, which it passes to the sink too.
     Option("checkpointLocation", Mode.WRITE_STREAM, text),
     Option("queryName", Mode.WRITE_STREAM, text),
-    # For the official Java client, which is not here.
+    # Options for the official Java client, which is not used here.
     Option("pulsar.client.*", Mode.ALL, anything),
     Option("pulsar.admin.*", Mode.ALL, anything),
     Option("pulsar.reader.*", Mode.READS, anything),
@@ -211,9 +213,9 @@ Chosen = Mapping[str, Any]
 
 
 def chosen(given: Mapping[str, str], mode: Mode) -> Chosen:
-    """Every option of `mode` by its name in the table, with its default where nothing was said.
+    """Every option of `mode` by its name in the table, with its default where none was given.
 
-    `mode` may be several together: then what is of any of them is taken. Raises NotAllowed.
+    `mode` may combine several: then options of any of them are accepted. Raises NotAllowed.
     """
     values = {option.name: option.default for option in OPTIONS if option.modes & mode}
     said: dict[str, str] = {}
@@ -225,8 +227,8 @@ def chosen(given: Mapping[str, str], mode: Mode) -> Chosen:
             continue
         if option.name in said:
             raise NotAllowed(
-                f"The options {said[option.name]} and {name} are two names of {option.name}: "
-                "give one of them"
+                f"The options {said[option.name]} and {name} are both names of {option.name}: "
+                "use one of them"
             )
         said[option.name] = name
         values[option.name] = _parsed(option, name, value)
@@ -266,7 +268,7 @@ def _meant(name: str, mode: Mode) -> str:
     nearest = difflib.get_close_matches(name.lower(), known, n=1)
     if nearest:
         return f": did you mean {known[nearest[0]]}?"
-    return f"; it knows {', '.join(_known(mode))}"
+    return f"; it has {', '.join(_known(mode))}"
 
 
 def _known(mode: Mode) -> Sequence[str]:
@@ -277,4 +279,4 @@ def _parsed(option: Option, name: str, value: str) -> Any:
     try:
         return option.parse(value)
     except ValueError as error:
-        raise NotAllowed(f"The option {name} is {value!r}; it takes {error}") from None
+        raise NotAllowed(f"The option {name} is {value!r}; it must be {error}") from None

@@ -1,16 +1,16 @@
-"""What a data engineer watches of a query: rows, bytes, rates, backlog, the batch's transaction.
+"""A query's progress for people: rows, bytes, rates, backlog, the batch's transaction.
 
     progress.show(spark, service_url="pulsar://localhost:6650")
 
-says a line for each batch of each query of the session:
+prints a line for each batch of each query of the session:
 
     ledger batch 12: 1,000,000 rows, ~100.0 MB, in 8.1 s: 123,457 rows/s; behind: ~9,000,000
     messages, ~900.0 MB in 4 partitions; transaction (3,17)
 
-It is made of Spark's StreamingQueryProgress, where a source of this format reports by its
-`latestOffset` where each partition ends and what is before the query: see
-pybroker.spark.reading.backlog. Spark has no place for a sink to report in; so a transaction's id is
-read from the marker that the batch left on the query's control topic.
+It is built from Spark's StreamingQueryProgress, in which a source of this format reports through
+`latestOffset` where each partition ends and its backlog: see pybroker.spark.reading.backlog. A sink
+cannot report anything to Spark; so a transaction's id is read from the marker that the batch left
+on the query's control topic.
 """
 
 import json
@@ -38,7 +38,7 @@ from pybroker.spark.session import Connect, Session, connect
 
 log = logging.getLogger("pybroker.spark")
 
-# Progress is told of a little later than a batch is committed.
+# Progress arrives a little after a batch is committed.
 _MOST_FOUND: Final = 10_000
 _UNITS: Final = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
@@ -52,7 +52,7 @@ class BatchProgress:
     seconds: float
     input_rows_per_second: float  # as they came in
     processed_rows_per_second: float
-    # Of each partition of our sources; empty where PySpark (4.0, 4.1) has nobody report it.
+    # For each partition of this format's sources; empty with PySpark 4.0 and 4.1.
     backlog: Mapping[str, Backlog] = field(default_factory=dict)
     transaction: TxnId | None = None
 
@@ -74,7 +74,7 @@ class BatchProgress:
 
     @property
     def size_bytes(self) -> int:
-        """Of the batch, as far as the entries that were looked at tell."""
+        """The batch's size, estimated from the sampled entries."""
         looked_at = [each.message_bytes for each in self.backlog.values() if each.message_bytes]
         return round(self.rows * sum(looked_at) / len(looked_at)) if looked_at else 0
 
@@ -95,7 +95,7 @@ class BatchProgress:
             behind = f"~{self.messages_behind:,} messages, ~{_size(self.bytes_behind)}"
             waiting = sum(each.entries > 0 for each in self.backlog.values())
             parts.append(
-                f"; behind: {behind} in {waiting} partitions" if waiting else "; at the end"
+                f"; behind: {behind} in {waiting} partitions" if waiting else "; caught up"
             )
         if self.transaction is not None:
             parts.append(f"; transaction {self.transaction}")
@@ -103,13 +103,13 @@ class BatchProgress:
 
 
 def _total(sources: Sequence[Mapping[str, Any]], rate: str) -> float:
-    """Spark leaves a rate out, or writes NaN, where no time has passed."""
+    """Spark omits a rate, or writes NaN, if no time has passed."""
     rates = [float(source.get(rate) or 0.0) for source in sources]
     return sum(each for each in rates if each == each and each != float("inf"))
 
 
 def _reported(source: Mapping[str, Any]) -> dict[str, Backlog]:
-    """What a source of ours reported; nothing for others, and for what it does not know."""
+    """What a source of this format reported; empty for other sources and unknown values."""
     try:
         latest = source["latestOffset"]
         parsed = json.loads(latest) if isinstance(latest, str) else latest
@@ -126,12 +126,12 @@ def _size(size_bytes: int) -> str:
 
 
 class Transactions:
-    """Which transaction made a batch visible, by the markers on a query's control topic."""
+    """Which transaction committed a batch, from the markers on a query's control topic."""
 
     def __init__(
         self, service_url: str, control_topic: str | None = None, connect: Connect = connect
     ) -> None:
-        """Without `control_topic`: that which the sink chooses, in the namespace public/default."""
+        """Without `control_topic`: the sink's default one, in the namespace public/default."""
         self._service_url = service_url
         self._control_topic = control_topic
         self._connect = connect
@@ -140,12 +140,12 @@ class Transactions:
         self._found: OrderedDict[tuple[str, int], TxnId] = OrderedDict()
 
     def of(self, query_id: str, batch_id: int) -> TxnId | None:
-        """None where there is no marker of that batch, or nobody answers."""
+        """None if there is no marker of that batch, or no answer."""
         if (query_id, batch_id) not in self._found:
             try:
                 self._read(query_id)
             except PulsarError as error:
-                log.info("Which transaction committed batch %d is not known: %s", batch_id, error)
+                log.info("Cannot tell which transaction committed batch %d: %s", batch_id, error)
                 self.close()
         return self._found.get((query_id, batch_id))
 
@@ -169,7 +169,7 @@ class Transactions:
                     self._found.popitem(last=False)
 
     def _topic(self, session: Session, query_id: str) -> str | None:
-        """None if there is none: to read it would make it."""
+        """None if the topic does not exist: reading it would create it."""
         chosen = self._control_topic or f"persistent://public/default/spark-query-{query_id}"
         first = session.partitions(chosen)[0]
         namespace = TopicName.parse(first).namespace_name
@@ -178,7 +178,7 @@ class Transactions:
 
 
 def _markers(data: bytes) -> Iterator[Marker]:
-    """Notes of attempts stand between them."""
+    """Skips the notes of attempts between the markers."""
     try:
         marker = Marker.from_bytes(data)
     except ValueError:
@@ -188,7 +188,7 @@ def _markers(data: bytes) -> Iterator[Marker]:
 
 
 class ProgressListener(StreamingQueryListener):
-    """Hands each batch that had rows to `say`."""
+    """Passes each batch that had rows to `say`."""
 
     def __init__(
         self, say: Callable[[BatchProgress], None], transactions: Transactions | None = None
@@ -220,11 +220,11 @@ def show(
     say: Callable[[str], None] = print,
     client_options: Mapping[str, str] | None = None,
 ) -> ProgressListener:
-    """Says a line for each batch of each query of `spark`, started already or to be.
+    """Prints a line for each batch of each query of `spark`, already started or not.
 
-    With `service_url` the line has the batch's transaction, read from `control_topic`, or from
-    where writeStream keeps its markers without one; `client_options` are those of exactly_once.
-    `spark.streams.removeListener(…)` of what this returns ends it.
+    With `service_url` the line includes the batch's transaction, read from `control_topic` or, by
+    default, from where writeStream keeps its markers; `client_options` are as in exactly_once.
+    `spark.streams.removeListener(…)` with the returned listener stops it.
     """
     transactions = None
     if service_url is not None:

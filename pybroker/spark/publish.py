@@ -1,14 +1,14 @@
 """The outputs of a foreachBatch: DataFrames for several topics, written by one Spark job.
 
-An output is a DataFrame with a column `value` (string or binary) and, if wanted, `__key` (string or
-binary), `__eventTime` (timestamp, or ms) and `__messageProperties` (map of strings), or `key`,
-`event_time` and `properties`: as for the sink (pybroker.spark.writing.rows), so that what a source
-hands out can be published as it is. All outputs of a batch become one Spark job: their union,
-encoded into batched entries where the rows are (pybroker.spark.writing).
+An output is a DataFrame with a column `value` (string or binary) and, optionally, `__key` (string
+or binary), `__eventTime` (timestamp, or ms) and `__messageProperties` (map of strings), or `key`,
+`event_time` and `properties`, as for the sink (pybroker.spark.writing.rows): so a source's rows can
+be published unchanged. All outputs of a batch become one Spark job: their union, encoded into
+batched entries where the rows are (pybroker.spark.writing).
 
-A task that has many entries publishes them itself; order is kept within each of the DataFrame's
-partitions, not between them. In driver mode all entries come to the driver, which sends them in the
-DataFrame's order, so a sorted one arrives sorted on a topic without partitions.
+A task with many entries publishes them itself; order is kept within each partition of the
+DataFrame, not between them. In driver mode all entries go to the driver, which sends them in the
+DataFrame's order, so a sorted DataFrame arrives sorted on a topic without partitions.
 """
 
 import pickle
@@ -40,9 +40,9 @@ def publish_outputs(
     turn: int,
     batching_type: BatchingType = BatchingType.Default,
 ) -> Sequence[Written]:
-    """What the accepted attempts did. Raises what Spark raises when a task failed.
+    """Returns what the accepted attempts did. Raises what Spark raises when a task failed.
 
-    `turn` says with which partition messages without a key begin.
+    `turn` selects the partition where messages without a key begin.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -67,23 +67,23 @@ def _with_all_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def message_columns(outputs: Outputs) -> DataFrame:
-    """With the columns that some output has: filling the others is Spark's work for each row."""
+    """With only the columns that some output has: filling others would cost Spark work per row."""
     parts = {topic: _parts(topic, frame) for topic, frame in outputs.items()}
     wanted = sorted(set[str]().union(*parts.values()))
     shaped = [_shaped(topic, frame, parts[topic], wanted) for topic, frame in outputs.items()]
     union = reduce(DataFrame.unionAll, shaped)
-    # A union has all its parts' tasks, most of them for a few rows each. Spark may put any of them
-    # together; the column `part` remembers which they were.
+    # A union has all its parts' tasks, most of them for a few rows each. Spark may coalesce them;
+    # the column `part` remembers which output each row is from.
     return union.coalesce(union.sparkSession.sparkContext.defaultParallelism)
 
 
 def _parts(topic: str, frame: DataFrame) -> Mapping[str, str]:
-    """The column of each part of a message. Raises NotAllowed for a column that is none: to leave
-    it out in silence would lose a key by another name."""
+    """The column of each part of a message. Raises NotAllowed for any other column: ignoring a
+    misnamed key silently would lose it."""
     rows = rows_of(frame.schema, topic)
     if not rows.is_raw:
         raise NotAllowed(
-            f"The output for {topic} has no column 'value' of text or bytes; it has {frame.columns}"
+            f"The output for {topic} has no string or binary column 'value', only {frame.columns}"
         )
     return {part: name for part, name in rows.parts.items() if part in _COLUMNS}
 
@@ -91,7 +91,7 @@ def _parts(topic: str, frame: DataFrame) -> Mapping[str, str]:
 def _shaped(
     topic: str, frame: DataFrame, parts: Mapping[str, str], wanted: Iterable[str]
 ) -> DataFrame:
-    """As EntryEncoder takes it."""
+    """In the form that EntryEncoder expects."""
     columns = [_COLUMNS[part](frame, parts.get(part)).alias(part) for part in wanted]
     return frame.select(
         F.lit(topic).alias("topic"),
@@ -106,14 +106,14 @@ def _key(frame: DataFrame, name: str | None) -> Column:
 
 
 def _event_time(frame: DataFrame, name: str | None) -> Column:
-    """Numbers are milliseconds already, as for the sink."""
+    """Numbers are already milliseconds, as for the sink."""
     if name is not None and isinstance(frame.schema[name].dataType, LongType):
         return _column(frame, name)
     return F.unix_millis(_column(frame, name).cast("timestamp"))
 
 
 def _properties(frame: DataFrame, name: str | None) -> Column:
-    """None are an empty map: with each row Spark counts the nulls of a batch of maps anew."""
+    """Null becomes an empty map: Spark would count a batch's nulls again for each row of maps."""
     none = F.create_map().cast(_MAP)
     return none if name is None else F.coalesce(_column(frame, name).cast(_MAP), none)
 

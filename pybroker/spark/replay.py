@@ -1,9 +1,9 @@
-"""The input of the batch that was committed last is kept, for Spark may evaluate it again.
+"""Keeps the input of the last committed batch, because Spark may evaluate it again.
 
 A driver can die between a batch's commit and Spark's own record of it. Its successor skips the
-batch, but a stateful query must see its rows once more, and the source's cursor, being past them,
-no longer keeps them from deletion. A second subscription does, `<subscription>-replay`: it follows
-one batch behind. A marker says from where on, so that a loss is noticed.
+batch, but a stateful query must see its rows again, and the source's cursor is past them and no
+longer keeps them from deletion. A second subscription, `<subscription>-replay`, does: it follows
+one batch behind. A marker records its start, so that a loss is noticed.
 """
 
 from collections.abc import Mapping
@@ -20,16 +20,16 @@ _SUFFIX: Final = "-replay"
 
 
 class InputLost(PulsarError):
-    """Messages that a batch is to read have been deleted."""
+    """Messages that a batch must read have been deleted."""
 
 
 def keep_input(session: Session, progress: Progress, kept: Places) -> dict[CursorName, Position]:
-    """For a batch that runs: lets go what no replay needs any more, and says what is kept.
+    """For a batch that runs: releases what no replay needs any more, and returns what is kept.
 
-    `kept` is that of the marker before. A cursor is let go as far as the last batch that passed
-    over it began. So it stands before a message of that batch, and stays there, though brokers move
-    cursors over what is no message. Before the first batch nothing of the kind is known: then the
-    first message is looked up.
+    `kept` is that of the previous marker. A cursor moves up to the beginning of the last batch that
+    passed over it. So it is before a message of that batch and stays there, although brokers move
+    cursors past anything that is not a message. Before the first batch no such position is known:
+    then the first message is looked up.
     """
     now = dict(kept)
     for name, span in progress.items():
@@ -59,10 +59,10 @@ def _replay(name: CursorName) -> CursorName:
 
 
 def _account(work: Work, committed: Marker, lost: Mapping[CursorName, Position]) -> str:
-    places = "; ".join(f"{name} is kept behind {place} only" for name, place in lost.items())
+    places = "; ".join(f"{name} keeps only what follows {place}" for name, place in lost.items())
     return (
-        f"Batch {committed.batch_id} of query {committed.query_id} was committed and Spark asks "
-        f"for its rows once more, but they have been deleted: {places}. Without them the query's "
-        f"state would be wrong. Leave the subscriptions named …{_SUFFIX} alone, which keep such "
-        f"rows. To go on, {new_checkpoint(work, {}, committed)}"
+        f"Batch {committed.batch_id} of query {committed.query_id} was committed and Spark needs "
+        f"its rows again, but they have been deleted: {places}. Without them the query's "
+        f"state would be wrong. Do not touch the subscriptions named …{_SUFFIX}: they keep such "
+        f"rows. To continue, {new_checkpoint(work, {}, committed)}"
     )

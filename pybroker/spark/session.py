@@ -1,9 +1,9 @@
-"""What the sink and the source hold at the broker: a client, and whatever hangs on it.
+"""What the sink and the source hold at the broker: a client, and everything created on it.
 
-A session is thrown away whole when anything in it fails: a new one starts from what the broker
-knows. Consumers here take no messages. They exist to read their subscription's cursor and to
-acknowledge; Failover lets those of several processes stand beside each other, and the transactions,
-not the consumers, decide which of them may move the cursor.
+If anything in a session fails, the whole session is discarded: a new one starts from what the
+broker knows. Consumers here receive no messages. They exist to read their subscription's cursor and
+to acknowledge; Failover allows those of several processes side by side, and the transactions, not
+the consumers, decide which process may move the cursor.
 """
 
 import contextlib
@@ -44,15 +44,15 @@ from pybroker.spark.offsets import CursorName, Position, Progress, Span
 from pybroker.spark.reading.limits import Sample
 
 _READ_TIMEOUT_MS = 10_000
-# After so long a reader asks whether there is anything to wait for.
+# How long a reader waits before it asks whether there is anything to wait for.
 _READ_PAUSE_MS = 500
 _READ_MESSAGES = 1000
 _LAST_TIME_MS = 2**63 - 1
 _SAMPLE_MESSAGES = 100
-# A transaction's worth of messages may be on its way; the batch itself bounds it.
+# All messages of a transaction may be in flight; the batch itself limits them.
 _MAX_PENDING_MESSAGES = 1_000_000
 
-# A new connection, and the truth from cursors and markers, may mend these.
+# A new connection, and a fresh look at cursors and markers, may resolve these.
 MAY_HEAL: Final = (
     AlreadyClosed,
     ConnectError,
@@ -65,12 +65,12 @@ MAY_HEAL: Final = (
     TransactionOutcomeUnknown,
 )
 BROKER_AWAY: Final = (ConnectError, Timeout, AlreadyClosed, ServiceNotReady)
-# For so long a broker may be away before the query, or a task, fails.
+# How long a broker may be unavailable before the query, or a task, fails.
 PATIENCE_S: Final = 120.0
 PAUSE_S: Final = 0.5
 
-# Of fewer topics each is asked about when the one before has answered: a thread costs more than it
-# saves.
+# With fewer topics, each is asked about after the previous one has answered: a thread costs more
+# than it saves.
 _FEW: Final = 16
 _THREADS: Final = 8
 
@@ -92,7 +92,7 @@ class Session:
 
     @property
     def incarnation(self) -> tuple[int, int]:
-        """Another one once the broker may have been started anew."""
+        """Changes whenever the broker may have been restarted."""
         return id(self), self.client.connections_made()
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Session:
 
     @cached_property
     def asks_about_many(self) -> bool:
-        """Whether the broker answers for many topics at once, and lists all their partitions."""
+        """Whether the broker answers about many topics at once and lists all their partitions."""
         return self.client.answers_topic_questions()
 
     # --- cursors ----------------------------------------------------------------------------
@@ -118,8 +118,8 @@ class Session:
         return position_of(consumer.get_mark_delete_position())
 
     def last_position(self, topic: str, create: bool = True) -> Position:
-        """The last entry that can be delivered; entry -1 if there is none. Without `create` a topic
-        that does not exist is not made: raises TopicNotFound."""
+        """The last deliverable entry; entry -1 if there is none. Without `create` a topic that does
+        not exist is not created: raises TopicNotFound."""
         if topic not in self._readers:
             self._readers[topic] = self.client.create_reader(
                 topic, MessageId.latest, receiver_queue_size=1, create_topic=create
@@ -127,7 +127,7 @@ class Session:
         return position_of(self._readers[topic].get_last_message_id())
 
     def log_end(self, topic: str) -> Position:
-        """Where the log of a topic ends, whether that can be delivered or not."""
+        """The end of a topic's log, deliverable or not."""
         with self.client.subscribe(
             topic,
             f"log-end-{uuid.uuid4()}",
@@ -138,7 +138,7 @@ class Session:
             return position_of(consumer.get_mark_delete_position())
 
     def forget(self, topic: str) -> None:
-        """It is gone, and what was open there is of no use, should it come again."""
+        """The topic is gone: whatever was open there is useless even if it is created again."""
         with contextlib.suppress(PulsarError):
             if (reader := self._readers.pop(topic, None)) is not None:
                 reader.close()
@@ -147,12 +147,12 @@ class Session:
                 self.release(name)
 
     def release(self, name: CursorName) -> None:
-        """Leaves the subscription to others, until something is asked of it again."""
+        """Leaves the subscription to others until it is used again."""
         if (consumer := self._consumers.pop(name, None)) is not None:
             consumer.close()
 
     def delete(self, name: CursorName) -> None:
-        """The subscription; one that is not there is made for that."""
+        """The subscription's consumer; creates the subscription if it is missing."""
         self._consumer(name, InitialPosition.Latest).unsubscribe()
         del self._consumers[name]
 
@@ -162,7 +162,7 @@ class Session:
 
     @contextlib.contextmanager
     def receiving(self, name: CursorName) -> Iterator[Consumer]:
-        """A consumer that is handed messages: this session's only one on the subscription."""
+        """A consumer that receives messages: this session's only one on the subscription."""
         self.release(name)
         with self.client.subscribe(
             name.topic, name.subscription, consumer_type=ConsumerType.Failover
@@ -170,10 +170,10 @@ class Session:
             yield consumer
 
     def cursors(self, progress: Progress) -> dict[CursorName, Position]:
-        """Each cursor, as far as messages go.
+        """Each cursor's position, counting messages only.
 
-        A cursor passes over entries that are no messages (markers, aborted ones), so one that
-        stands behind the span's beginning may still have all of the span's messages before it.
+        A cursor passes over entries that are not messages (markers, aborted ones), so a cursor
+        after the span's beginning may still have all of the span's messages before it.
         """
         return {name: self._settled_cursor(name, span) for name, span in progress.items()}
 
@@ -191,8 +191,8 @@ class Session:
         consumer.acknowledge_cumulative(message_id_at(name.topic, position), txn=txn)
 
     def let_go(self, name: CursorName, position: Position) -> None:
-        """Moves the cursor plainly, forward only; a crash may take the last second back. Creates
-        the subscription if it is missing."""
+        """Moves the cursor without a transaction, forward only; a crash may undo the last second.
+        Creates the subscription if it is missing."""
         consumer = self._consumer(name, InitialPosition.Earliest)
         if position.entry_id >= 0:
             consumer.acknowledge_cumulative(message_id_at(name.topic, position))
@@ -200,7 +200,7 @@ class Session:
     def _consumer(
         self, name: CursorName, initial_position: InitialPosition, create: bool = False
     ) -> Consumer:
-        """Without `create` it does not make a topic anew either that is deleted under it."""
+        """Without `create`, a topic that is deleted meanwhile is not created again either."""
         if name not in self._consumers:
             self._consumers[name] = self.client.subscribe(
                 name.topic,
@@ -215,17 +215,17 @@ class Session:
     # --- messages ---------------------------------------------------------------------------
 
     def partitions(self, topic: str, create: bool = True) -> Sequence[str]:
-        """Without `create` a topic that does not exist is not made: raises TopicNotFound, as far as
-        the broker tells; else `last_position` does."""
+        """Without `create` a topic that does not exist is not created: raises TopicNotFound, if the
+        broker reports it; else `last_position` does."""
         names = self.client.get_topic_partitions(topic, create)
         return [str(TopicName.parse(name)) for name in names]
 
     def producer(
         self, topic: str, schema: TopicSchema | None = None, chunks: bool = False
     ) -> Producer:
-        """The broker names it, anew for each session: no name outlives a session's sequence ids,
-        so deduplication never takes a rerun's messages for the aborted ones. `chunks`: a message
-        that is too large for an entry goes in several."""
+        """The broker names the producer, differently for each session: no name outlives a session's
+        sequence ids, so deduplication never confuses a rerun's messages with the aborted ones.
+        `chunks`: a message too large for an entry is split."""
         if topic not in self._producers:
             self._producers[topic] = self.client.create_producer(
                 topic,
@@ -237,7 +237,7 @@ class Session:
         return self._producers[topic]
 
     def first_position_after(self, topic: str, position: Position) -> Position | None:
-        """Where the first message behind `position` is that can be delivered."""
+        """The position of the first deliverable message after `position`."""
         reader = self.reader(topic, position)
         try:
             return _first_of(reader)
@@ -245,7 +245,7 @@ class Session:
             reader.close()
 
     def message_from(self, topic: str, position: Position) -> tuple[Position, int] | None:
-        """Where the first message from `position` on stands, and when it was published, in ms."""
+        """The first message from `position` on: its position and its publish time in ms."""
         reader = self.reader(
             topic, position, start_message_id_inclusive=True, receiver_queue_size=1
         )
@@ -258,7 +258,7 @@ class Session:
         return position_of(some[0].message_id()), some[0].publish_timestamp()
 
     def before_time(self, topic: str, time_ms: int) -> Position:
-        """Where the messages end that were published before a time, in ms since 1970."""
+        """The end of the messages published before a time, in ms since 1970."""
         reader = self.reader(topic, Position(-1, -1))
         try:
             reader.seek(min(time_ms, _LAST_TIME_MS))
@@ -269,8 +269,8 @@ class Session:
             reader.close()
 
     def entries_behind(self, topic: str, position: Position) -> int:
-        """How many there are, markers and aborted messages among them."""
-        if position.entry_id >= 0:  # A broker counts from the entry on that a reader begins at.
+        """Their number, including markers and aborted messages."""
+        if position.entry_id >= 0:  # A broker also counts the entry at which a reader begins.
             position = position._replace(entry_id=position.entry_id + 1)
         reader = self.reader(topic, position)
         try:
@@ -279,7 +279,7 @@ class Session:
             reader.close()
 
     def sample(self, topic: str, after: Position) -> Sample | None:
-        """What the entries behind `after` are like; None if there are none."""
+        """A sample of the entries after `after`; None if there are none."""
         reader = self.reader(topic, after, receiver_queue_size=_SAMPLE_MESSAGES)
         try:
             messages = _some_of(reader, _SAMPLE_MESSAGES)
@@ -292,11 +292,11 @@ class Session:
         return Sample(len(messages) / entries, size_bytes / entries)
 
     def publish(self, topic: str, data: bytes, txn: Transaction | None = None) -> Position:
-        """One message as an entry of its own; returns where it stands."""
+        """Publishes one message as its own entry; returns its position."""
         return position_of(self.producer(topic).send(data, txn=txn))
 
     def read_to_end(self, topic: str, after: Position) -> Iterator[tuple[Position, bytes]]:
-        """What stands behind `after` and can be delivered now."""
+        """The messages after `after` that can be delivered now."""
         reader = self.reader(topic, after)
         try:
             while messages := _some_of(reader, _READ_MESSAGES):
@@ -306,7 +306,7 @@ class Session:
             reader.close()
 
     def reader(self, topic: str, after: Position, **options: Any) -> Reader:
-        """What is encrypted is handed out as it is: it must not be passed over in silence."""
+        """Delivers encrypted messages undecrypted: they must not be skipped silently."""
         return self.client.create_reader(
             topic,
             message_id_at(topic, after),
@@ -316,7 +316,7 @@ class Session:
 
 
 def each_of(items: Sequence[Item], ask: Callable[[Item], Result]) -> list[Result]:
-    """The answers in order; of many items several are asked at a time."""
+    """The answers in order; many items are processed several at a time."""
     if len(items) < _FEW:
         return [ask(item) for item in items]
     with ThreadPoolExecutor(_THREADS) as threads:
@@ -329,8 +329,8 @@ def _first_of(reader: Reader) -> Position | None:
 
 
 def _some_of(reader: Reader, most: int) -> list[Message]:
-    """The next messages; empty if there are none. Whether a topic's last entries are whole messages
-    or chunks of a lost one, a reader knows when they have come. Raises Timeout."""
+    """The next messages; empty if there are none. A reader can tell whether a topic's last entries
+    are whole messages or chunks of a lost one only once they have arrived. Raises Timeout."""
     for _ in range(_READ_TIMEOUT_MS // _READ_PAUSE_MS):
         if not reader.has_message_available():
             return []

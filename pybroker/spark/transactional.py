@@ -1,7 +1,7 @@
 """Exactly-once micro-batches: a batch's input and its output in one transaction of the driver.
 
-The fence is the source subscription's cursor. A transaction that acknowledges the batch's end
-holds the cursor until it ends, so of any number of drivers, live or forgotten, one gets through:
+The fence is the source subscription's cursor. A transaction that acknowledges the batch's end holds
+the cursor until it ends. So of any number of drivers, active or forgotten, only one gets through:
 
 1. Find the batch's spans in Spark's offset log, and end the transaction that an earlier driver of
    this checkpoint may have left open.
@@ -11,9 +11,9 @@ holds the cursor until it ends, so of any number of drivers, live or forgotten, 
    output), publish the output and a marker, commit.
 4. If anything at the broker failed or its outcome is unknown: a new connection, and back to 1.
 
-A batch that reads nothing from Pulsar is fenced by the chain of the query's markers alone
-(pybroker.spark.chain). A skipped batch is evaluated, for the sake of the query's state, over input
-that is kept for it (pybroker.spark.replay).
+A batch that reads nothing from Pulsar is fenced only by the chain of the query's markers
+(pybroker.spark.chain). A skipped batch is still evaluated, for the query's state, over input that
+is kept for it (pybroker.spark.replay).
 """
 
 import contextlib
@@ -46,6 +46,7 @@ from pybroker.client import (
     Transaction,
     TransactionAborted,
     TransactionOutcomeUnknown,
+    tracing,
 )
 from pybroker.spark.chain import Chain
 from pybroker.spark.checkpoint import Checkpoint
@@ -67,10 +68,10 @@ log = logging.getLogger("pybroker.spark")
 WriteBatch = Callable[[DataFrame, int], Mapping[str, DataFrame]]
 BatchFunction = Callable[[DataFrame, int], None]
 
-# After these the broker may be away: whoever comes next ends the transaction.
+# After these the broker may be unavailable: the next attempt or driver ends the transaction.
 _UNANSWERED: Final = (AlreadyClosed, ConnectError, Timeout, TransactionOutcomeUnknown)
 _JOB_FAILED: Final = (PySparkException, Py4JError)
-# What a task leaves to the driver, in bytes; a task with more publishes itself. None: everything.
+# Up to how many bytes a task leaves to the driver; with more it publishes itself. None: no limit.
 _DRIVER_BYTES: Final[Mapping[str, int | None]] = {
     "auto": 1024 * 1024,
     "driver": None,
@@ -81,11 +82,11 @@ _PAUSE_S: Final = 0.5
 
 
 class Fenced(ProducerFenced):
-    """Another transaction held the source's cursor for longer than this driver was to wait."""
+    """Another transaction held the source's cursor for longer than this driver may wait."""
 
 
 class Step(StrEnum):
-    """Places of a transaction that an observer (`on_step`) hears of."""
+    """Steps of a transaction that are reported to an observer (`on_step`)."""
 
     ACKNOWLEDGED = "acknowledged"
     PUBLISHED = "published"
@@ -122,29 +123,34 @@ def exactly_once(
     client_options: Mapping[str, str] | None = None,
     batching_type: BatchingType = BatchingType.Default,
 ) -> BatchFunction:
-    """What to give to `foreachBatch`: publishes what `write(batch, batch_id)` returns, once.
+    """Returns a function for `foreachBatch` that publishes `write(batch, batch_id)` exactly once.
 
     `write` maps topics to DataFrames (columns: see pybroker.spark.publish); {} publishes nothing.
-    It may be called again for the same batch, so it must not have effects of its own. `checkpoint`
-    is the query's checkpointLocation. Queries may share a control topic: each keeps a subscription
-    `query-<its id>` there, to be deleted when the query is given up.
+    It may be called again for the same batch, so it must not have side effects. `checkpoint` is the
+    query's checkpointLocation. Queries may share a control topic: each keeps a subscription
+    `query-<its id>` there, to be deleted when the query is retired.
 
-    Tasks with more than 1 MiB publish it themselves; the rest goes through the driver, so that a
-    batch of any size fits. That keeps the order within each partition of a DataFrame. With the mode
-    "driver" all goes through it, in the order of the whole DataFrame, and must fit its memory; with
-    "executor" as little as can be. Apache Pulsar has everything go through the driver.
+    Tasks with more than 1 MiB publish it themselves; the rest goes through the driver, so a batch
+    of any size fits. That keeps the order within each partition of a DataFrame. With the mode
+    "driver" everything goes through the driver, in the order of the whole DataFrame, and must fit
+    its memory; with "executor" as little as possible. With Apache Pulsar everything goes through
+    the driver.
 
     With BatchingType.KeyBased the messages of an entry share their key, for Key_Shared consumers.
 
-    `client_options` are the source's that begin pulsar.client., for credentials and TLS.
+    `client_options` are the source's options that begin with pulsar.client., for credentials and
+    TLS.
 
-    The transaction's timeout must be far above what a batch takes. For `patience_s` (by default a
-    little more than that timeout) a batch tries again while the broker is away or another
-    transaction holds the cursor; then the query fails. Raises in the query: Fenced, BatchRefused
-    (see pybroker.spark.decision), InputLost, MetadataError, NotAllowed, what the broker refused.
+    The transaction's timeout must be far above the duration of a batch. For `patience_s` (by
+    default a little more than that timeout) a batch retries while the broker is unavailable or
+    another transaction holds the cursor; then the query fails. Raises in the query: Fenced,
+    BatchRefused (see pybroker.spark.decision), InputLost, MetadataError, NotAllowed, and refusals
+    of the broker.
     """
     if mode not in _DRIVER_BYTES:
-        raise ValueError(f"mode is {mode!r}; it may be {', '.join(map(repr, _DRIVER_BYTES))}")
+        raise ValueError(
+            f"mode is {mode!r}; it must be one of {', '.join(map(repr, _DRIVER_BYTES))}"
+        )
     patient_s = transaction_timeout_ms / 1000 + 60 if patience_s is None else patience_s
     options = Options(
         service_url,
@@ -169,7 +175,7 @@ class ExactlyOnce:
     _session: Session | None = None
     _open_transaction: TxnId | None = None
     _predecessor_settled: bool = False
-    # Whether tasks of earlier attempts, or of the driver before, may have left something open.
+    # Whether tasks of earlier attempts or of the previous driver may have left something open.
     _left_behind: bool = True
     _chain: Chain | None = None
     _run_id: str | None = None
@@ -183,12 +189,15 @@ class ExactlyOnce:
         work = checkpoint.work(query_id, batch_id)
         batch.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            self.process(batch, work, checkpoint)
+            with tracing.around("spark micro-batch", query_id=query_id, batch_id=batch_id):
+                self.process(batch, work, checkpoint)
         finally:
             batch.unpersist()
 
     def close(self) -> None:
-        """Of a query that has ended. Another driver may go on with it, and this one after it."""
+        """Call when the query has ended. Another driver may continue it, and this one again
+        later.
+        """
         session, self._session = self._session, None
         self._chain = None
         self._predecessor_settled = False
@@ -199,7 +208,8 @@ class ExactlyOnce:
     def _close_with_the_run(self, spark: SparkSession, query_id: str) -> None:
         run_id = spark.sparkContext.getLocalProperty("spark.jobGroup.id")
         if run_id is not None and run_id != self._run_id:
-            self.close()  # Of the run before, whose end Spark may tell of when this one is at work.
+            # From the previous run, whose end Spark may report while this one is running.
+            self.close()
             self._run_id = run_id
             when_terminated(spark, query_id, run_id, partial(self._run_has_ended, run_id))
 
@@ -226,7 +236,7 @@ class ExactlyOnce:
             self.options.pause(_PAUSE_S)
 
     def _worth_another_try(self, error: BaseException | None, failed_jobs: int) -> bool:
-        """An aborted transaction is worth another try if what made it fail is."""
+        """An aborted transaction is retried if the cause of its failure may be."""
         if isinstance(error, TransactionAborted):
             return self._worth_another_try(error.__cause__, failed_jobs)
         if isinstance(error, _JOB_FAILED):
@@ -257,11 +267,11 @@ class ExactlyOnce:
         cursors = session.cursors(work.progress)
         with contextlib.suppress(BatchRefused):
             return decide(work, cursors, chain.newest(session))
-        chain.forget()  # Another driver may have committed batches since it was read.
+        chain.forget()  # Another driver may have committed batches in the meantime.
         return decide(work, cursors, chain.newest(session))
 
     def _chain_of(self, work: Work) -> Chain:
-        """Another query's than the last time, if the same function is given to it afterwards."""
+        """Differs from the last batch's if the same function is later used for another query."""
         if self._chain is None or not self._chain.is_of(work.query_id):
             self._chain = Chain(self.options.control_topic, work.query_id)
         return self._chain
@@ -280,7 +290,7 @@ class ExactlyOnce:
         link = chain.publish(session, marker, txn)
         self._tell(Step.MARKED, work)
         txn.commit(together_with=attempts)
-        if attempts or self._left_behind:  # Else no task published, nor did its other attempts.
+        if attempts or self._left_behind:  # Otherwise no task published, in any attempt.
             self._clear(session, work)
         chain.committed(link)
         self._tell(Step.COMMITTED, work)
@@ -288,7 +298,7 @@ class ExactlyOnce:
     def _publish(
         self, session: Session, outputs: Mapping[str, DataFrame], txn: Transaction, work: Work
     ) -> list[TxnId]:
-        """The transactions of tasks that are to commit with `txn`."""
+        """The tasks' transactions that must commit with `txn`."""
         if not outputs:
             return []
         partitions = {topic: session.partitions(topic) for topic in outputs}
@@ -299,12 +309,12 @@ class ExactlyOnce:
         return to_commit(written)
 
     def _clear(self, session: Session, work: Work) -> None:
-        """A batch is over: nobody goes on with what tasks of it left open."""
+        """A batch is over: what its tasks left open can be aborted."""
         self._left_behind = not self._sweep(session, work)
 
     def _sweep(self, session: Session, work: Work, job: TxnId | None = None) -> bool:
-        """What tasks left open that nobody accepted; else it times out. Of a job that failed no
-        more than its own: who holds the lock now may be at work on the same batch."""
+        """Aborts what tasks left open and was not accepted; otherwise it times out. For a failed
+        job, only its own: the current lock holder may be working on the same batch."""
         with contextlib.suppress(PulsarError):
             chain = self._chain_of(work)
             chain.newest(session)
@@ -314,7 +324,7 @@ class ExactlyOnce:
 
     @property
     def _by_tasks(self) -> bool:
-        """Whether they may publish themselves."""
+        """Whether tasks may publish themselves."""
         return _DRIVER_BYTES[self.options.mode] is not None
 
     def _job(self, session: Session, work: Work, txn: Transaction) -> Job:
@@ -328,9 +338,9 @@ class ExactlyOnce:
         )
 
     def _settle(self, session: Session, checkpoint: Checkpoint) -> None:
-        """Ends the transaction left open by this driver's last attempt, or by the driver before.
+        """Ends the transaction left open by this driver's last attempt, or by the previous driver.
 
-        Owning the checkpoint is owning its transaction: Spark lets one query at a time use it.
+        Owning the checkpoint means owning its transaction: Spark lets one query at a time use it.
         """
         left_open = self._open_transaction
         if left_open is None and not self._predecessor_settled:
@@ -341,8 +351,8 @@ class ExactlyOnce:
         self._predecessor_settled = True
 
     def _start_over(self, work: Work, error: Exception) -> None:
-        """Leaves the session, and the transactions too if the broker can be told: that of the job
-        first, so that a task which goes on finds it over."""
+        """Drops the session, and ends its transactions if the broker can be reached: the job's
+        first, so that a task still running finds it over."""
         log.warning("Batch %d of query %s: %s", work.batch_id, work.query_id, error)
         session, self._session = self._session, None
         self._left_behind = True
@@ -363,31 +373,31 @@ def _outputs(returned: object) -> Mapping[str, DataFrame]:
     if isinstance(returned, Mapping):
         return returned
     raise NotAllowed(
-        f"write returned {type(returned).__name__}, and it must return a dictionary of topics and "
-        "DataFrames: did it forget its return? A batch that publishes nothing returns {}"
+        f"write returned {type(returned).__name__}; it must return a dictionary of topics to "
+        "DataFrames. Check that it has a return; to publish nothing, return {}"
     )
 
 
 def _require_a_jvm(spark: SparkSession) -> None:
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise NotAllowed(
-            "exactly_once reads the query's checkpoint through the driver's JVM, and Spark Connect "
-            "has none for Python. Run it in a session that is not remote, or write with "
-            'writeStream.format("pulsar"), which writes each row once, too'
+            "exactly_once reads the query's checkpoint through the driver's JVM, which Python does "
+            "not have under Spark Connect. Run it in a session that is not remote, or write with "
+            'writeStream.format("pulsar"), which also writes each row once'
         )
 
 
 def _query_id(spark: SparkSession) -> str:
     query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
-        raise MetadataError("exactly_once works inside foreachBatch of a streaming query only")
+        raise MetadataError("exactly_once works only inside foreachBatch of a streaming query")
     return query_id
 
 
 def _fenced(work: Work, error: TransactionConflict) -> Fenced:
     return Fenced(
         f"Batch {work.batch_id} of query {work.query_id} wrote nothing: another transaction holds "
-        f"the source's cursor, or the query's own ({error}). Another driver works on this "
-        "subscription or checkpoint: stop one of them; or one died and took its checkpoint along: "
-        "wait for its transaction's timeout"
+        f"the source's cursor or the query's own ({error}). Either another driver uses this "
+        "subscription or checkpoint: stop one of them. Or a driver died and its checkpoint is "
+        "lost: wait until its transaction times out"
     )

@@ -1,4 +1,4 @@
-"""One micro-batch, as Spark's checkpoint has planned it."""
+"""One micro-batch, as planned in Spark's checkpoint."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ class Work:
     """Which batch it is and what it reads; `sources` is a digest of all its sources' offsets.
 
     `goes_on_at_cursor`: each source of the query has a cursor that its transactions move, so a new
-    checkpoint goes on there. Elsewhere (files, a sink that knows no sources) it does not.
+    checkpoint continues there. Otherwise (files, a sink that knows no sources) it does not.
     """
 
     query_id: str

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from pybroker.base.config import BrokerConfig
+from pybroker.testing.clock import VirtualClock
 from pybroker.testing.running_broker import RunningBroker
 
-__all__ = ["RunningBroker", "broker"]
+__all__ = ["RunningBroker", "VirtualClock", "broker"]
 
 
 @contextmanager

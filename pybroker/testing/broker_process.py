@@ -78,7 +78,7 @@ class BrokerProcess:
         assert process.stdout is not None
         ready = _READY.match(process.stdout.readline())
         if ready is None:
-            raise RuntimeError(f"The broker ended with code {process.wait()} before it served")
+            raise RuntimeError(f"The broker ended with code {process.wait()} before it was ready")
         self.service_url, self._port = ready[1], ready[2]
         self.admin_url, self._http_port = ready[3] or "", ready[4] or self._http_port
 

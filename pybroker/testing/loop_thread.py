@@ -2,14 +2,16 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
 class LoopThread:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, new_loop: NewLoop = asyncio.new_event_loop) -> None:
+        self._new_loop = new_loop
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -25,7 +27,8 @@ class LoopThread:
         self._thread.join()
 
     def _run(self) -> None:
-        asyncio.run(self._main())
+        with asyncio.Runner(loop_factory=self._new_loop) as runner:
+            runner.run(self._main())
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()

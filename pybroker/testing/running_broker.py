@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 from pybroker.base.config import BrokerConfig
 from pybroker.base.names import TopicName, pending_ack_log
 from pybroker.process.app import Broker, embedded_backend, memory_backend, standalone
+from pybroker.testing.clock import AdvancingLoop, VirtualClock
 from pybroker.testing.loop_thread import LoopThread
 from pybroker.testing.reserved_port import ReservedPort
 
@@ -39,6 +41,7 @@ class RunningBroker:
         self.service_url = ""
         self.admin_url = ""
         self.service_url_tls = self.admin_url_tls = ""
+        self.clock = VirtualClock()
         self._config = config
         self._data_dir = data_dir
         self._http = http
@@ -53,13 +56,14 @@ class RunningBroker:
         """Serve; from the second time on at the same addresses."""
         if not self._reserved:
             self._reserve_ports()
-        self._thread = LoopThread("pybroker")
+        self._thread = LoopThread("pybroker", partial(AdvancingLoop, self.clock))
         try:
             self._broker = self._thread.run(self._start())
         except BaseException:
             self._thread.close()
             raise
         broker = self._broker
+        self.clock.run = self._thread.run
         self.service_url, self.admin_url = broker.service_url, broker.admin_url
         self.service_url_tls, self.admin_url_tls = broker.service_url_tls, broker.admin_url_tls
         urls = {
@@ -104,11 +108,12 @@ class RunningBroker:
         backend = self._memory
         if self._data_dir is not None:
             backend = embedded_backend(self._config, self._data_dir, _disk_failed)
-        return await standalone(self._config, backend, self._http)
+        return await standalone(self._config, backend, self._http, self.clock)
 
     def _end(self, how: Callable[[Broker], Awaitable[None]]) -> None:
         if self._thread is None or self._broker is None:
             return
+        self.clock.hold()
         thread, broker = self._thread, self._broker
         self._thread = self._broker = None
 
@@ -200,7 +205,7 @@ class RunningBroker:
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"Not so within {timeout_s:g} s")
+                raise TimeoutError(f"The condition did not hold within {timeout_s:g} s")
             time.sleep(0.01)
 
 
@@ -211,4 +216,4 @@ def _what_runs() -> str:
 
 
 def _disk_failed(error: Exception) -> None:
-    log.critical("the disk did not keep what was written: %s", error)
+    log.critical("the disk failed to store data: %s", error)

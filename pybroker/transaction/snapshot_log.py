@@ -1,23 +1,24 @@
-"""A durable log that can replace its past by a snapshot, so that replay is bounded by what lives.
+"""A durable log that can replace its past by a snapshot, so replay is bounded by the live state.
 
     [entries before]  [snapshot entries]  [entries since]
                     ^ mark-delete of the log's own cursor: replay begins behind it
 
-Records that come within one tick become one entry, for an entry costs more than a record. Where
-the storage has one order for all logs, whoever logs a record can append to other logs what is
-durable only if the record is (`in_order`): one commit of the storage takes both.
+Records that arrive within one tick become one entry, because an entry costs more than a record. If
+the storage has one order for all logs, the writer of a record can append to other logs what is
+durable only if the record is (`in_order`): both are in one commit of the storage.
 
-A snapshot is ordinary entries, made and appended one by one; others have the loop in between. Each
-says how a part of what lives is at that instant, when all that was logged before has been applied.
-So what is logged meanwhile may speak of what only a later entry brings: applying passes over it,
-for that entry has it, too. Once all are durable, and whatever else the caller keeps elsewhere, the
-mark-delete moves and the ledgers before it are trimmed. A crash before that replays the old entries
-and then, in part or whole, the snapshot: applying must bear the repetition.
+A snapshot consists of ordinary entries, created and appended one by one; other work runs in
+between. Each one describes part of the live state at that instant, with everything logged before
+already applied. So a record logged in between may refer to state that only a later entry brings.
+Applying ignores it, because that entry already includes it. Once all entries are durable, and
+whatever else the caller stores elsewhere, the mark-delete position moves and the ledgers before it
+are trimmed. After a crash before that, replay reads the old entries and then part or all of the
+snapshot: applying must tolerate the repetition.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, Generic, TypeVar
 
@@ -31,13 +32,14 @@ from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.operations import call_safely
 from pybroker.transaction.this_turn import WouldWait, this_turn
 
-# What a snapshot replaced is of no use: no retention, and new ledgers soon, so that it can go.
+# Data replaced by a snapshot is useless: no retention, and frequent rollovers so that it can go.
 _CONFIG: Final = ManagedLedgerConfig(min_rollover_time_ms=60_000)
 _READ_ENTRIES: Final = 1000
 _READ_BYTES: Final = 4 * 1024 * 1024
+_REPLAYED_A_TURN_BYTES: Final = 32 * 1024
 _RECORDS_PER_ENTRY: Final = 500
 _WITHOUT_HURRY_S: Final = 0.05
-PARTS_PER_ENTRY: Final = 500  # of a snapshot: so many are encoded in one go
+PARTS_PER_ENTRY: Final = 500  # of a snapshot, encoded in one go
 
 R = TypeVar("R")
 Done = Callable[[Exception | None], None]
@@ -53,15 +55,16 @@ class SnapshotLog(Generic[R]):
         self._ledger = ledger
         self._cursor = cursor
         self._encode = encode
-        self._gathered: list[R] = []  # in this tick, and what came before it without hurry
+        self._turn = this_turn()
+        self._gathered: list[R] = []  # in this tick, and earlier records without hurry
         self._gathered_done: list[Done] = []
         self._in_order: list[InOrder] = []
-        self._not_later: list[int] = []  # which of the gathered are not to be held
+        self._not_later: list[int] = []  # those of the gathered that must not be held
         self._writes_soon = False
-        self._timer: asyncio.TimerHandle | None = None  # while something came without hurry
+        self._timer: asyncio.TimerHandle | None = None  # set while records without hurry wait
         self.records_since_snapshot = 0
         self._replacing = asyncio.Lock()
-        # Told of every append that failed, whether or not anybody waits for it.
+        # Called for every append that fails, whether or not anybody waits for it.
         self.on_failure: Callable[[Exception], None] = lambda error: None
 
     @classmethod
@@ -81,52 +84,71 @@ class SnapshotLog(Generic[R]):
         return self._ledger.name
 
     async def replay(self, apply: Callable[[bytes], int]) -> None:
-        """Feed every entry that still counts to `apply`, oldest first; it returns the number of its
-        records. Raises CorruptStorage.
+        """Pass every entry that still counts to `apply`, oldest first; it returns the number of the
+        entry's records. Raises CorruptStorage.
         """
+        async for entry in self.entries():
+            self.records_since_snapshot += apply(entry)
+
+    async def entries(self) -> AsyncIterator[bytes]:
+        """As `replay`, for a caller that counts the records. Yields to other work now and then."""
         position, end = self._cursor.mark_delete_position.after, self._ledger.last_confirmed
+        given = 0
         while run := await self._read(position, end):
-            self.records_since_snapshot += sum(map(apply, run.entries))
+            for entry in run.entries:
+                yield entry
+                given += len(entry)
+                if given >= _REPLAYED_A_TURN_BYTES:
+                    given = 0
+                    await asyncio.sleep(0)
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
 
     async def _read(self, position: Position, end: Position) -> EntryRun | None:
         try:
             return await self._ledger.read(position, end, _READ_ENTRIES, _READ_BYTES)
-        except DamagedEntries as damage:  # which nobody may skip here
+        except DamagedEntries as damage:  # these must not be skipped here
             raise CorruptStorage(
                 f"{self.name} is damaged: {damage.what}; stop the broker and restore the data "
                 "directory from a backup"
             ) from damage
 
     def append(self, record: R, done: Done, in_order: InOrder | None = None) -> None:
-        """Queue it, now; `done` is told when it is durable, or why it is not.
+        """Queue it now; `done` is called when it is durable, or with the error.
 
-        `in_order` is called before that, if at all: while it runs, whatever is appended to a log
-        that does not hold it is durable only if the record is. If the record fails, `done` hears
-        of it first.
+        `in_order` is called before that, if at all. What is appended while it runs, to a log that
+        is not holding appends, is durable only if the record is. If the record fails, `done` is
+        called first.
         """
+        self._make_room()
         if in_order is not None:
             self._in_order.append(in_order)
         self._gather(record, done)
-        if len(self._gathered) >= _RECORDS_PER_ENTRY:
-            self._write_gathered()
-        elif not self._writes_soon:
+        if not self._writes_soon:
             self._writes_soon = True
-            this_turn().will_write(self._write_gathered)
+            self._turn.will_write(self._write_gathered)
 
     def append_not_later(self, record: R, done: Done) -> None:
-        """As `append`, for who is told `in_order`: goes to the storage before that is over, or
-        fails with WouldWait.
+        """As `append`, for use within `in_order`: the record is queued in the storage before that
+        returns, or fails with WouldWait.
         """
+        self._make_room()
         self._not_later.append(len(self._gathered))
         self.append(record, done)
 
     def append_without_hurry(self, record: R, done: Done) -> None:
-        """As `append`; it is written with the next one, or after a while."""
+        """As `append`, but written with the next record, or after a while."""
+        self._make_room()
         self._gather(record, done)
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_WITHOUT_HURRY_S, self._write_after_a_while)
+
+    def _make_room(self) -> None:
+        """Before a record is gathered, not after: the caller applies it once it is queued, and
+        `in_order` may only be called for records that have been applied.
+        """
+        if len(self._gathered) >= _RECORDS_PER_ENTRY:
+            self._write_gathered()
 
     def _gather(self, record: R, done: Done) -> None:
         self.records_since_snapshot += 1
@@ -138,7 +160,7 @@ class SnapshotLog(Generic[R]):
         self._write_gathered()
 
     def abandon(self, error: Exception) -> None:
-        """Drop what is not with the storage yet, and say so: it was decided on top of what has
+        """Drop and fail what is not queued in the storage yet: it was decided on top of what has
         failed.
         """
         done = self._gathered_done
@@ -163,17 +185,17 @@ class SnapshotLog(Generic[R]):
         self._gathered, self._gathered_done, self._in_order = [], [], []
         try:
             entry = self._encode(records)
-        except Exception as error:  # nothing of them is written, as if the storage had refused it
+        except Exception as error:  # none of them is written, as if the storage had refused them
             log.exception("%s: %d records cannot be written", self.name, len(records))
             self._written(done, None, error)
         else:
             if self._ledger.append([entry], [1], partial(self._written, done)) and in_order:
                 for tell in in_order:
                     call_safely(tell)
-                this_turn().write_now()
+                self._turn.write_now()
 
     def _leave_out_not_later(self) -> None:
-        """All of them, where what is written now would be held."""
+        """Fail all of them if what is written now would be held."""
         not_later, self._not_later = set(self._not_later), []
         if not self._ledger.holds_appends:
             return
@@ -183,7 +205,7 @@ class SnapshotLog(Generic[R]):
         self._gathered_done = [all_done[at] for at in gathered if at not in not_later]
         self.records_since_snapshot -= len(not_later)
         for at in sorted(not_later):
-            all_done[at](WouldWait(f"{self.name} goes on in a new ledger"))
+            all_done[at](WouldWait(f"{self.name} is switching to a new ledger"))
 
     def _written(
         self, done: Sequence[Done], position: Position | None, error: Exception | None
@@ -196,20 +218,21 @@ class SnapshotLog(Generic[R]):
         for tell in done:
             try:
                 tell(error)
-            except Exception:  # one record's trouble must not keep the others from hearing
-                log.exception("%s: what waited for a record failed", self.name)
+            except Exception:  # an error in one callback must not affect the others
+                log.exception("%s: a callback waiting for a record failed", self.name)
 
     async def replace_past(
         self,
-        snapshot: Iterable[R],
+        snapshot: Iterable[R | None],
         weigh: Callable[[R], int],
         elsewhere: Callable[[], Awaitable[None]],
     ) -> None:
-        """Append `snapshot`, beginning now, and let go of everything before it.
+        """Append `snapshot`, starting now, and drop everything before it.
 
-        Its records are asked for as they are encoded, some in a turn; `weigh` says how many parts
-        one has, PARTS_PER_ENTRY at most. `elsewhere` makes durable what the dropped entries led to
-        outside this log.
+        Its records are requested as they are encoded, some in a turn; `weigh` returns the number of
+        parts of a record, at most PARTS_PER_ENTRY. None ends a turn in which much was examined and
+        little found. `elsewhere` makes durable the effects that the dropped entries had outside
+        this log.
         """
         async with self._replacing:
             replaced, self.records_since_snapshot = self.records_since_snapshot, 0
@@ -222,17 +245,18 @@ class SnapshotLog(Generic[R]):
                 self.records_since_snapshot += replaced
                 raise
 
-    async def _append_durably(self, snapshot: Iterable[Sequence[R]]) -> Position:
-        """Of its first entry."""
+    async def _append_durably(self, snapshot: Iterable[Sequence[R] | None]) -> Position:
+        """Returns the position of its first entry."""
         appended: list[asyncio.Future[Position]] = []
         for records in snapshot:
-            self._write_gathered()  # it has been applied: the snapshot comes behind it
-            appended.append(self._append_snapshot(self._encode(records)))
+            if records is not None:
+                self._write_gathered()  # it has been applied: the snapshot follows it
+                appended.append(self._append_snapshot(self._encode(records)))
             await asyncio.sleep(0)
         try:
             first, *_ = await asyncio.gather(*appended)
         finally:
-            appended.clear()  # a failure's traceback keeps this frame, which must not keep it
+            appended.clear()  # a failure's traceback refers to this frame: avoid a cycle
         return first
 
     def _append_snapshot(self, entry: bytes) -> asyncio.Future[Position]:
@@ -242,19 +266,19 @@ class SnapshotLog(Generic[R]):
             if error is not None:
                 self.on_failure(error)
             if durable.done():
-                return  # whoever waited was cancelled
+                return  # the caller was cancelled
             if position is not None:
                 durable.set_result(position)
             elif error is not None:
                 durable.set_exception(error)
-                durable.exception()  # retrieved: nobody may be waiting
+                durable.exception()  # mark as retrieved: nobody may be waiting
 
         self._ledger.append([entry], [1], written)
         return durable
 
     async def close(self) -> None:
-        """Who is replacing the past has done so by then: what it has moved must not be told of what
-        went before by the next replay.
+        """A snapshot in progress completes first: otherwise the next replay would apply older
+        records to what the caller has already moved.
         """
         async with self._replacing:
             if self._timer is not None:
@@ -263,11 +287,15 @@ class SnapshotLog(Generic[R]):
             await self._ledger.close()
 
 
-def _by_weight(records: Iterable[R], weigh: Callable[[R], int]) -> Iterator[list[R]]:
-    """At least one list."""
+def _by_weight(records: Iterable[R | None], weigh: Callable[[R], int]) -> Iterator[list[R] | None]:
+    """Yields at least one list."""
     some: list[R] = []
     weight, empty = 0, True
     for record in records:
+        if record is None:  # what follows describes a later state
+            yield some if some or empty else None
+            some, weight, empty = [], 0, False
+            continue
         some.append(record)
         weight += weigh(record)
         if weight >= PARTS_PER_ENTRY:

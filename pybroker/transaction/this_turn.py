@@ -1,7 +1,7 @@
-"""What several logs gather in one turn of the event loop goes to the storage in one go.
+"""Writes what several logs gather in one turn of the event loop to the storage together.
 
-A callback that runs soon calls everybody who has something to write. What these writes lead to, in
-other logs, is written before the callback returns: the loop does nothing in between.
+A callback that runs soon calls every registered writer. If these writes lead to records in other
+logs, those are written before the callback returns, so the loop does nothing in between.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ Write = Callable[[], None]
 
 
 class WouldWait(Exception):
-    """What was to be in the storage's queue in this turn cannot be: something is still being
-    loaded, or a log is about to go on in a new ledger. Nothing has happened.
+    """The record cannot be in the storage's queue in this turn: something is still loading, or a
+    log is rolling over to a new ledger. Nothing has happened.
     """
 
 
@@ -33,8 +33,8 @@ class ThisTurn:
             asyncio.get_running_loop().call_soon(self._scheduled)
 
     def write_now(self) -> None:
-        """Returns when everybody has written, but to whom is writing already, who goes on with the
-        others, too, before the loop does anything else.
+        """Returns when all have written. If called while another call is writing, that call writes
+        the rest before the loop does anything else.
         """
         if self._is_writing:
             return
@@ -48,12 +48,12 @@ class ThisTurn:
         self.write_now()
 
 
-# The values must not refer to the loop, which else would never be forgotten.
+# The values must not refer to the loop; otherwise it would never be freed.
 _turn_of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, ThisTurn]] = WeakKeyDictionary()
 
 
 def this_turn() -> ThisTurn:
-    """Of the loop that runs."""
+    """That of the running loop."""
     loop = asyncio.get_running_loop()
     turn = _turn_of.get(loop)
     if turn is None:

@@ -1,7 +1,7 @@
-"""The states of a transaction, who may follow whom, and where everybody asks for the outcome.
+"""The states of a transaction, their transitions, and where participants ask for the outcome.
 
-A coordinator alone changes a status. Transaction buffers and pending acknowledgements look it up
-through `TransactionOutcomes`, so they act on what was decided, never on what they guess.
+Only a coordinator changes a status. Transaction buffers and pending acknowledgements look it up
+through `TransactionOutcomes`, so they act on decisions, never on guesses.
 """
 
 import enum
@@ -28,7 +28,7 @@ class TxnAction(enum.IntEnum):
 
 TXN_TRANSITIONS: Final = {
     TxnStatus.OPEN: {TxnStatus.COMMITTING, TxnStatus.ABORTING},
-    # A repeated END joins the one that runs.
+    # A repeated END joins the one in progress.
     TxnStatus.COMMITTING: {TxnStatus.COMMITTING, TxnStatus.COMMITTED},
     TxnStatus.COMMITTED: set(),
     TxnStatus.ABORTING: {TxnStatus.ABORTING, TxnStatus.ABORTED},
@@ -66,7 +66,7 @@ class TransactionOutcomes(Protocol):
     def has_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> bool: ...
 
     def why_aborted(self, txn_id: TxnId) -> str:
-        """As a clause; empty where its owner asked for it, or nobody knows any more."""
+        """As a clause; empty if its owner requested it, or if the reason is no longer known."""
         ...
 
 
@@ -96,8 +96,8 @@ def require_partition(outcomes: TransactionOutcomes, txn_id: TxnId, topic: str) 
 
 
 def require_decided(outcomes: TransactionOutcomes, txn_id: TxnId, action: TxnAction) -> bool:
-    """Whether it is being ended so; False: it is over. Raises TransactionNotFound, InvalidTxnStatus
-    (open, or decided otherwise), TransactionCoordinatorNotFound.
+    """True while it is being ended this way; False: it has ended. Raises TransactionNotFound,
+    InvalidTxnStatus (open, or decided otherwise), TransactionCoordinatorNotFound.
     """
     status = outcomes.status(txn_id)
     if status is None:
@@ -113,10 +113,10 @@ def require_decided(outcomes: TransactionOutcomes, txn_id: TxnId, action: TxnAct
 
 
 def action_to_settle(outcomes: TransactionOutcomes, txn_id: TxnId) -> TxnAction | None:
-    """How a participant ends a transaction it still holds; None: its coordinator will say so.
+    """How a participant ends a transaction it still holds; None: its coordinator will tell it.
 
-    A transaction nobody remembers cannot have been committed: while it holds one participant
-    unended, its coordinator keeps it. Raises TransactionCoordinatorNotFound.
+    A transaction that nobody remembers cannot have been committed: as long as one participant has
+    not ended it, its coordinator keeps it. Raises TransactionCoordinatorNotFound.
     Source: KIP-98, "correlated hard failures".
     """
     status = outcomes.status(txn_id)

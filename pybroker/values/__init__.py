@@ -1,1 +1,1 @@
-"""Values by their schemas: what is typed or sent as text becomes bytes, and back."""
+"""Converts text to bytes of a schema's type, and back."""

@@ -1,8 +1,9 @@
-"""Avro's binary encoding of values as JSON has them, and back: a node of the schema, a function.
+"""Avro's binary encoding of JSON values, and back: one function per type of schema node.
 
-For what is typed, read on a command line or sent over HTTP, so it is small, not quick. Bytes and
-fixed stand in JSON as Avro says: a character is a byte. A value of a union may be an object that
-names its branch, as Avro's own JSON has it; else it is whichever branch takes it first.
+It serves values typed on a command line or sent over HTTP, so it is small rather than fast. Bytes
+and fixed are strings of one character per byte, as Avro defines. A union's value may be an object
+that names its branch, as in Avro's JSON encoding; otherwise the first branch that accepts it is
+used.
 """
 
 import json
@@ -21,7 +22,7 @@ _MAX_EMPTY_VALUES: Final = 10_000
 _SHOWN_BRANCHES: Final = 8
 _STEPS_A_BREATH: Final = 1000
 _SHOWN_CHARS: Final = 80
-_MAX_NAME_CHARS: Final = 1024  # with its namespace: one may be repeated as often as values are
+_MAX_NAME_CHARS: Final = 1024  # including its namespace: a name may be repeated with every value
 _PRIMITIVE: Final = frozenset(
     ("null", "boolean", "int", "long", "float", "double", "bytes", "string", "array", "map")
 )
@@ -32,11 +33,11 @@ class NotAvro(ValueError):
 
 
 class TooMuchWork(NotAvro):
-    """Whether it fits was not found out."""
+    """It is undecided whether the value fits: too expensive."""
 
 
 class Codec:
-    """Of one schema. Raises NotAvro where that is none."""
+    """Encodes and decodes values of one schema. Raises NotAvro if that is not a schema."""
 
     def __init__(self, definition: str | bytes) -> None:
         self._names: Names = {}
@@ -45,7 +46,7 @@ class Codec:
             self._schema = json.loads(definition)
             self._learn(self._schema, "")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise NotAvro(f"{str(definition)[:80]} is no Avro schema: {error!r}") from None
+            raise NotAvro(f"{str(definition)[:80]} is not an Avro schema: {error!r}") from None
 
     def encode(self, value: Any, most_steps: int = sys.maxsize) -> bytes:
         """Raises NotAvro; also where finding each union's branch takes more than `most_steps`."""
@@ -63,13 +64,13 @@ class Codec:
         try:
             value = self._read(self._schema, reader, 0)
         except (struct.error, UnicodeDecodeError, LookupError, TypeError, RecursionError) as error:
-            raise NotAvro(f"the message is not as its schema says: {error!r}") from None
+            raise NotAvro(f"the message does not match its schema: {error!r}") from None
         if reader.left:
-            raise NotAvro(f"the message goes on for {reader.left} bytes behind its value")
+            raise NotAvro(f"the message has {reader.left} extra bytes after its value")
         return value
 
     def _learn(self, node: Any, space: str) -> None:
-        """Names of what the schema defines, in full and short."""
+        """The schema's named types, by full and short name."""
         if isinstance(node, list):
             for branch in node:
                 self._learn(branch, space)
@@ -87,7 +88,7 @@ class Codec:
                 self._learn(node["type"], space)
 
     def _resolved(self, node: Any) -> tuple[str, Any]:
-        """What it is, and the node that says more."""
+        """The type's name, and the node with its definition."""
         if isinstance(node, list):
             return "union", node
         if isinstance(node, dict):
@@ -100,16 +101,16 @@ class Codec:
     def count(self, steps: int) -> None:
         before, self.steps_left = self.steps_left, self.steps_left - steps
         if before // _STEPS_A_BREATH != self.steps_left // _STEPS_A_BREATH:
-            time.sleep(0)  # in a thread of its own, others need the interpreter more
+            time.sleep(0)  # runs in its own thread; let other threads have the interpreter
         if self.steps_left < 0:
-            raise TooMuchWork("the value's schema has too many ways to read it")
+            raise TooMuchWork("the value is too expensive to match with its schema")
 
     def _write(self, node: Any, value: Any, out: bytearray) -> None:
         self.count(1 + len(value) if isinstance(value, str | list | dict) else 1)
         kind, node = self._resolved(node)
         write = _WRITERS.get(kind)
         if write is None:
-            raise NotAvro(f"{shortly(kind)} is no type of Avro's")
+            raise NotAvro(f"{shortly(kind)} is not an Avro type")
         write(self, node, value, out)
 
     def _write_record(self, node: Any, value: Any, out: bytearray) -> None:
@@ -130,10 +131,10 @@ class Codec:
                 return
         if not self._write_branch(node, value, out):
             kinds = ", ".join(map(self._name_of, node[:_SHOWN_BRANCHES]))
-            raise NotAvro(f"{shortly(value)} is none of {kinds}")
+            raise NotAvro(f"{shortly(value)} is not one of {kinds}")
 
     def _write_branch(self, node: Any, value: Any, out: bytearray, name: str | None = None) -> bool:
-        """The first one that takes it, of those of that name if one is given."""
+        """The first branch that accepts it, of those with the given name, if any."""
         self.count(len(node))
         for index, branch in enumerate(node):
             if name is not None and name not in (self._name_of(branch), self._short_of(branch)):
@@ -153,7 +154,7 @@ class Codec:
         return self._name_of(branch).rpartition(".")[2]
 
     def _name_of(self, branch: Any) -> str:
-        """As an object names it that stands for a value of it."""
+        """The branch name used in an object for a union's value."""
         kind, node = self._resolved(branch)
         if kind in _PRIMITIVE or not isinstance(node, dict) or "name" not in node:
             return str(kind)[:_SHOWN_CHARS]
@@ -202,7 +203,7 @@ class Codec:
 
 def _name_within(space: Any, name: Any) -> str:
     if not isinstance(space, str) or not isinstance(name, str):
-        raise TypeError("names are texts")
+        raise TypeError("names must be strings")
     if len(space) + len(name) > _MAX_NAME_CHARS:
         raise ValueError(f"a name has more than {_MAX_NAME_CHARS} characters")
     return f"{space}.{name}"
@@ -215,10 +216,10 @@ class _Reader:
         self._values_left = _MAX_EMPTY_VALUES + len(data)
 
     def count_value(self) -> None:
-        """Values without a byte of their own, as null is, are not to be without number."""
+        """Limits values without bytes of their own, such as null."""
         self._values_left -= 1
         if self._values_left < 0:
-            raise NotAvro("the message has more values than its bytes can be")
+            raise NotAvro("the message declares more values than its bytes can hold")
 
     @property
     def left(self) -> int:
@@ -242,7 +243,7 @@ class _Reader:
                 raise NotAvro("the message has a number of more than 64 bits")
 
     def items(self) -> Any:
-        """As many rounds as the blocks of an array or a map say."""
+        """As many iterations as the blocks of an array or map declare."""
         while count := self.varint():
             if count < 0:
                 count = -count
@@ -255,7 +256,7 @@ class _Reader:
 
 def _within(index: int, count: int) -> int:
     if not 0 <= index < count:
-        raise NotAvro(f"the message chooses {index} of {count}")
+        raise NotAvro(f"the message chooses branch or symbol {index} of {count}")
     return index
 
 
@@ -284,7 +285,7 @@ def _varint(number: int) -> bytes:
 
 def _check(fits: bool, value: Any, kind: str) -> None:
     if not fits:
-        raise NotAvro(f"{shortly(value)} is no {kind}")
+        raise NotAvro(f"{shortly(value)} is not of type {kind}")
 
 
 def _write_null(_: Codec, node: Any, value: Any, out: bytearray) -> None:
@@ -309,7 +310,7 @@ def _write_real(_: Codec, node: Any, value: Any, out: bytearray) -> None:
     try:
         out += (_FLOAT if kind == "float" else _DOUBLE).pack(value)
     except OverflowError:
-        raise NotAvro(f"{shortly(value)} is no {kind}") from None
+        raise NotAvro(f"{shortly(value)} is not of type {kind}") from None
 
 
 def _write_text(_: Codec, node: Any, value: Any, out: bytearray) -> None:

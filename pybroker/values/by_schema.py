@@ -1,8 +1,8 @@
-"""Text as the bytes of a schema's type, as the Java client encodes them.
+"""Converts text to the bytes of a schema's type, as the Java client encodes them.
 
-Numbers are big-endian. A moment is milliseconds, as a number or in ISO 8601; JSON stays as it is,
-and Avro is written as JSON has it. How much work an Avro value may be is counted, for all values
-of a `TextEncoder` together.
+Numbers are big-endian. A timestamp is milliseconds, as a number or in ISO 8601; JSON is unchanged,
+and Avro is given as JSON. The work for Avro values is limited, for all values of a `TextEncoder`
+together.
 """
 
 import struct
@@ -14,7 +14,7 @@ from pybroker.base.json_text import json_of
 from pybroker.values.avro import Codec
 
 Encode = Callable[[str], bytes]
-_MOST_STEPS: Final = 1_000_000  # a second or so
+_MOST_STEPS: Final = 1_000_000  # about a second
 _STEPS_A_VALUE: Final = 1000
 _STEPS_A_CHAR: Final = 8
 _EPOCH: Final = date(1970, 1, 1).toordinal()
@@ -24,11 +24,11 @@ _MOST_SAID: Final = 1000
 
 
 class NotEncodable(ValueError):
-    """The text is no value of the schema, or the schema is of a type that no text has."""
+    """The text is not a value of the schema, or the schema's type has no text form."""
 
 
 class TextEncoder:
-    """Of one schema: `kind` is the type as the admin API names it. Raises NotEncodable."""
+    """For one schema: `kind` is the type's name in the admin API. Raises NotEncodable."""
 
     def __init__(self, kind: str, definition: bytes) -> None:
         self._kind = kind
@@ -37,15 +37,17 @@ class TextEncoder:
         elif kind in _ENCODERS:
             self._encode = _ENCODERS[kind]
         else:
-            raise NotEncodable(f"Text cannot be made a value of a {kind} schema; use a client")
+            raise NotEncodable(
+                f"Text cannot be converted to a value of a {kind} schema; use a client"
+            )
 
     def encode(self, text: str) -> bytes:
         """Raises NotEncodable."""
         try:
             return self._encode(text)
         except (ValueError, OverflowError, RecursionError, struct.error) as error:
-            why = str(error)[:_MOST_SAID]  # it may be said of each of many texts
-            raise NotEncodable(f"{text[:80]!r} is no {self._kind}: {why}") from None
+            why = str(error)[:_MOST_SAID]  # it may be repeated for each of many texts
+            raise NotEncodable(f"{text[:80]!r} is not a valid {self._kind}: {why}") from None
 
 
 class _Avro:

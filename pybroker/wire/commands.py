@@ -1,7 +1,7 @@
-"""Commands as the broker writes them: templates where there is one per message, protobuf elsewhere.
+"""Encodes the broker's commands: templates for per-message commands, protobuf for the others.
 
-A template is a frame whose changing numbers are padded varints (varint.py), so that its length,
-and with it both size fields, depends only on what stays the same within a run.
+A template is a frame whose variable numbers are padded varints (varint.py), so its length, and with
+it both size fields, depends only on what stays the same within a run.
 """
 
 import struct
@@ -37,11 +37,13 @@ _TOPIC_UPDATE_HEAD: Final = b"".join(
 
 
 def has_invalid_text(message: Message) -> bool:
-    """Whether a string somewhere in it is not UTF-8: proto2 lets it pass, and shows it as bytes.
+    """Whether any string in it is not UTF-8: proto2 accepts that and returns it as bytes.
 
-    Raises NotAllowed for more parts (properties, partitions and the like) than anybody needs.
+    Raises NotAllowed for an unreasonable number of parts (properties, partitions and the like).
     """
     textual = _textual(message.DESCRIPTOR)
+    if not textual:
+        return False
     for descriptor, value in message.ListFields():
         if descriptor.number not in textual:
             continue
@@ -49,7 +51,7 @@ def has_invalid_text(message: Message) -> bool:
         if len(parts) > MAX_PARTS:
             raise NotAllowed(f"{descriptor.name} has {len(parts)} parts: send at most {MAX_PARTS}")
         if descriptor.type == FieldDescriptor.TYPE_STRING:
-            if any(isinstance(text, bytes) for text in parts):
+            if bytes in map(type, parts):
                 return True
         elif any(map(has_invalid_text, parts)):
             return True
@@ -58,7 +60,7 @@ def has_invalid_text(message: Message) -> bool:
 
 @cache
 def _textual(descriptor: Descriptor) -> frozenset[int]:
-    """The numbers of the fields that hold text, in a message within them perhaps."""
+    """The numbers of the fields that contain text, possibly in a nested message."""
     return frozenset(field.number for field in descriptor.fields if _holds_text(field, ()))
 
 
@@ -67,7 +69,7 @@ def _holds_text(field: FieldDescriptor, within: tuple[Descriptor, ...]) -> bool:
         return bool(field.type == FieldDescriptor.TYPE_STRING)
     inner = field.message_type
     assert inner is not None
-    if inner in within:  # a message that may hold itself
+    if inner in within:  # a recursive message type
         return False
     return any(_holds_text(each, (*within, inner)) for each in inner.fields)
 
@@ -77,18 +79,22 @@ def _holds_text(field: FieldDescriptor, within: tuple[Descriptor, ...]) -> bool:
 
 def transaction_done(kind: int, field: int, request_id: int, most: int, least: int) -> bytes:
     """A response without an error, of type `kind`, in the field of that number of BaseCommand."""
-    body = b"\x08" + varint.encode(request_id)
     # Explicitly, even when 0: the Go client dereferences both.
-    body += b"\x10" + varint.encode(least) + b"\x18" + varint.encode(most)
+    body = b"\x08%b\x10%b\x18%b" % tuple(map(varint.encode, (request_id, least, most)))
+    return _done_head(kind, field, len(body)) + body
+
+
+@lru_cache(maxsize=256)
+def _done_head(kind: int, field: int, body: int) -> bytes:
     start = b"\x08" + varint.encode(kind) + varint.encode(field << 3 | 2)
-    return _head(start + varint.encode(len(body)), len(body)) + body
+    return _head(start + varint.encode(body), body)
 
 
 # -- SEND_RECEIPT --------------------------------------------------------------------------------
 
 
 def receipts(run: SendRun, ledger_id: int, first_entry_id: int) -> bytes:
-    """The receipts of a whole run whose entries are consecutive, as one piece to write."""
+    """The receipts of a whole run of consecutive entries, as one buffer."""
     message_id = _receipt_message_id(ledger_id)
     fixed = len(message_id) + ENTRY_WIDTH
     parts: list[bytes] = []
@@ -148,21 +154,21 @@ class MessageFrames:
 
     def __init__(self, consumer_id: int, partition: int) -> None:
         self._consumer_id = b"\x08" + varint.encode(consumer_id)
-        self._consumer = self._consumer_id  # and the consumer's epoch, once it has told it
+        self._consumer = self._consumer_id  # and the consumer's epoch, once known
         self._partition = b"" if partition < 0 else b"\x18" + varint.encode(partition)
         self._ledger_id = -1
         self._message_id = b""
         self._heads: dict[int, bytes] = {}
 
     def begin_epoch(self, consumer_epoch: int) -> None:
-        """Frames carry it from now on, so that the client can tell what was on its way before it
-        asked for everything again. Source: PIP-84.
+        """Frames carry the epoch from now on, so that the client can recognise messages sent before
+        it requested redelivery of everything. Source: PIP-84.
         """
         self._consumer = self._consumer_id + b"\x28" + varint.encode(consumer_epoch)
         self._ledger_id = -1
 
     def encode(self, ledger_id: int, entry_ids: Sequence[int], entries: Sequence[bytes]) -> bytes:
-        """Frames of first deliveries, as one piece to write."""
+        """Frames of first deliveries, as one buffer."""
         if ledger_id != self._ledger_id or len(self._heads) > 4096:
             self._begin_ledger(ledger_id)
         heads, partition = self._heads, self._partition
@@ -181,7 +187,7 @@ class MessageFrames:
         redelivery_counts: Sequence[int] | None,
         unacked_indexes: Mapping[int, tuple[int, int]] | None,
     ) -> bytes:
-        """Frames with redelivery counts, or of batches of which a part is acknowledged."""
+        """Frames with redelivery counts, or of partly acknowledged batches."""
         if ledger_id != self._ledger_id:
             self._begin_ledger(ledger_id)
         parts: list[bytes] = []
@@ -217,7 +223,7 @@ class MessageFrames:
 
 
 def ack_set_words(unacked: int, batch_size: int) -> list[int]:
-    """A bitset as the wire carries it: 64-bit words, lowest first, set bit = still unacked."""
+    """A bitset as on the wire: 64-bit words, lowest first, set bit = still unacked."""
     count = max(1, (max(batch_size, unacked.bit_length()) + 63) // 64)
     return [unacked >> (64 * word) & 0xFFFF_FFFF_FFFF_FFFF for word in range(count)]
 
@@ -228,8 +234,8 @@ def ack_set_bits(words: Sequence[int], batch_size: int) -> int:
     bits = int.from_bytes(struct.pack(f"<{len(held)}q", *held), "little")
     if bits >> batch_size or any(words[len(held) :]):
         raise NotAllowed(
-            f"An ack_set of {len(words)} words names messages that an entry of {batch_size} "
-            "messages does not have"
+            f"An ack_set of {len(words)} words refers to messages beyond the {batch_size} of its "
+            "entry"
         )
     return bits
 
@@ -240,7 +246,7 @@ def ack_set_bits(words: Sequence[int], batch_size: int) -> int:
 def encode_topics(
     topics: Sequence[str], topics_hash: str, changed: bool, filtered: bool = False
 ) -> bytes:
-    """The answer without the request's id, the same for everybody who asks."""
+    """The answer without the request id, the same for every client."""
     return pb.CommandGetTopicsOfNamespaceResponse(
         topics=topics, filtered=filtered, topics_hash=topics_hash, changed=changed
     ).SerializePartialToString()
@@ -251,7 +257,7 @@ def topics_of_namespace(request_id: int, encoded: bytes) -> bytes:
 
 
 def encode_topic_change(came: Sequence[str], went: Sequence[str], topics_hash: str) -> bytes:
-    """An update without the watcher's id, the same for everybody who hears of it."""
+    """An update without the watcher id, the same for every watcher."""
     return pb.CommandWatchTopicUpdate(
         new_topics=came, deleted_topics=went, topics_hash=topics_hash
     ).SerializePartialToString()

@@ -2,7 +2,7 @@
 "Connection establishment".
 """
 
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import Final
 
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -10,7 +10,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 _T = pb.BaseCommand
 
 
-class ConnectionState(Enum):
+class ConnectionState(IntEnum):  # every command looks it up: integers are hashed fast
     AWAITING_CONNECT = auto()
     CONNECTED = auto()
     CLOSED = auto()

@@ -1,4 +1,4 @@
-"""Payloads as their producers made them. zlib is always there; the others if their library is."""
+"""Decompresses payloads. zlib is always available; the others if their library is installed."""
 
 import importlib
 import zlib
@@ -9,29 +9,29 @@ _NONE, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)  # of the wire's CompressionType
 _PACKAGES: Final = {_LZ4: "lz4", _ZSTD: "zstandard", _SNAPPY: "python-snappy"}
 MAX_BYTES: Final = 64 * 1024 * 1024
 PART_BYTES: Final = 1024 * 1024
-_MAX_WHOLE_BYTES: Final = 16 * 1024 * 1024  # what can only be had in one piece
+_MAX_WHOLE_BYTES: Final = 16 * 1024 * 1024  # for codecs that only decompress in one piece
 
 
 class CannotDecompress(ValueError):
-    """The message says why, and what would help."""
+    """The message says why, and what to do."""
 
 
 def decompressed(compression: int, payload: bytes, size: int) -> bytes:
-    """`size` is what the metadata says of the result. Raises CannotDecompress."""
+    """`size` is the result's size according to the metadata. Raises CannotDecompress."""
     if compression == _NONE:
         return payload
     if size > MAX_BYTES:
-        raise CannotDecompress(f"it claims {size} bytes; at most {MAX_BYTES} are shown")
+        raise CannotDecompress(f"it claims {size} bytes; the limit for display is {MAX_BYTES}")
     try:
         plain = _decompressed(compression, payload, size)
     except ImportError:
         package = _PACKAGES[compression]
         raise CannotDecompress(
-            f"the broker needs {package} for it: pip install {package}"
+            f"the broker needs the package {package}: pip install {package}"
         ) from None
     except CannotDecompress:
         raise
-    except Exception as error:  # each library has errors of its own
+    except Exception as error:  # each library has its own errors
         raise CannotDecompress(f"it does not decompress: {error}") from error
     if len(plain) != size:
         raise _wrong_size(size)
@@ -39,16 +39,16 @@ def decompressed(compression: int, payload: bytes, size: int) -> bytes:
 
 
 def in_parts(compression: int, payload: bytes, size: int) -> Iterator[bytes]:
-    """As `decompressed`, a part at a time, for who lets others work in between. Less is taken of
-    what can only be had in one piece.
+    """As `decompressed`, in pieces, so that other work can run in between. The limit is lower for
+    codecs that only decompress in one piece.
     """
     if compression not in (_ZLIB, _ZSTD):
         if compression != _NONE and size > _MAX_WHOLE_BYTES:
-            raise CannotDecompress(f"it claims {size} bytes; at most {_MAX_WHOLE_BYTES} are taken")
+            raise CannotDecompress(f"it claims {size} bytes; the limit is {_MAX_WHOLE_BYTES}")
         yield decompressed(compression, payload, size)
         return
     if size > MAX_BYTES:
-        raise CannotDecompress(f"it claims {size} bytes; at most {MAX_BYTES} are taken")
+        raise CannotDecompress(f"it claims {size} bytes; the limit is {MAX_BYTES}")
     found = 0
     for part in _parts_of_zlib(payload) if compression == _ZLIB else _parts_of_zstd(payload):
         found += len(part)
@@ -75,7 +75,7 @@ def _parts_of_zstd(payload: bytes) -> Iterator[bytes]:
     except ImportError:
         package = _PACKAGES[_ZSTD]
         raise CannotDecompress(
-            f"the broker needs {package} for it: pip install {package}"
+            f"the broker needs the package {package}: pip install {package}"
         ) from None
     try:
         with library.ZstdDecompressor().stream_reader(payload) as reader:
@@ -96,7 +96,7 @@ def _decompressed(compression: int, payload: bytes, size: int) -> bytes:
         return zstd_decompressed(payload, size)
     if compression == _SNAPPY:
         return snappy_decompressed(payload, size)
-    raise CannotDecompress(f"compression {compression} is not known")
+    raise CannotDecompress(f"unknown compression {compression}")
 
 
 def _wrong_size(size: int) -> CannotDecompress:
@@ -104,8 +104,8 @@ def _wrong_size(size: int) -> CannotDecompress:
 
 
 def zstd_decompressed(payload: bytes, size: int) -> bytes:
-    """All, or somewhat more than `size`: what a payload says of itself, its sender says. Raises
-    CannotDecompress.
+    """The whole result, or slightly more than `size`: the declared size comes from the sender and
+    is not trusted. Raises CannotDecompress.
     """
     found = bytearray()
     for part in _parts_of_zstd(payload):
@@ -124,7 +124,7 @@ def snappy_decompressed(payload: bytes, size: int) -> bytes:
 
 
 def _size_for_snappy(payload: bytes) -> int:
-    """What it will allocate: a varint at the beginning."""
+    """How much it will allocate: a varint at the beginning."""
     size = 0
     for shift, byte in enumerate(payload[:5]):
         size |= (byte & 0x7F) << (7 * shift)

@@ -1,8 +1,8 @@
 """Frames: [total size u32][command size u32][command][entry], big-endian.
 
-The total counts everything behind itself. What stands behind the command (SEND and MESSAGE only)
-is an *entry*: see message_metadata.py. Broker and client share this decoder: `receive` takes a
-chunk as it came from the socket and returns every command that is complete.
+The total counts everything after itself. After the command (SEND and MESSAGE only) comes an
+*entry*: see message_metadata.py. Broker and client share this decoder: `receive` takes a chunk as
+it came from the socket and returns every complete command.
 
 The broker's hot path lives here: consecutive SENDs of one producer become one `SendRun`, parsed
 by a regular expression instead of protobuf. A chunk may be a view of the buffer that the socket is
@@ -24,11 +24,11 @@ from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import varint
 
-# What a frame may hold besides a message of the greatest size: command, metadata, properties.
+# What a frame may contain besides a message of maximum size: command, metadata, properties.
 FRAME_OVERHEAD_BYTES: Final = 10 * 1024
 MAX_COMMAND_BYTES: Final = 1024 * 1024
 _SMALL_PIECE: Final = 4096
-_LARGE_FRAME: Final = 16 * 1024  # of this size, a copy of an entry costs more than a few calls
+_LARGE_FRAME: Final = 16 * 1024  # above this, copying an entry costs more than a few calls
 _TOTAL: Final = struct.Struct(">I")
 SIZES: Final = struct.Struct(">II")
 _CHECKSUM: Final = struct.Struct(">HI")
@@ -49,12 +49,12 @@ _PREFIX: Final = re.compile(rb"\x08V\x10(V)".replace(b"V", _VARINT), re.DOTALL)
 _TXN: Final = re.compile(rb"\x20(V)\x28(V)".replace(b"V", _VARINT), re.DOTALL)
 
 # producer_id, sequence_id and the transaction with their tags; the values of the others. None for
-# what is not there.
+# absent ones.
 _SendGroups = tuple[Any, ...]
 
 
 class ProtocolError(Exception):
-    """The peer broke the framing; the connection cannot be read any further."""
+    """The peer broke the framing; the connection cannot be used any further."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class SendRun:
     producer_id: int
     txn_id: TxnId | None
     chunked: bool = False  # one part of a message that is larger than an entry may be
-    # Producer id and sequence id as they came: a receipt begins with the same bytes.
+    # Producer id and sequence id as received: a receipt begins with the same bytes.
     prefixes: list[bytes] = field(default_factory=list)
     message_counts: list[int] = field(default_factory=list)
     # b"" or the field highest_sequence_id as a receipt carries it.
@@ -85,11 +85,11 @@ class SendRun:
         )
 
     def sequence_ids(self) -> list[int]:
-        """Decoded only where somebody needs them: deduplication, errors."""
+        """Decoded only when needed: for deduplication and errors."""
         return [varint.decode(_sequence_of(prefix)) for prefix in self.prefixes]
 
     def highest_sequence_ids(self) -> list[int]:
-        """The highest sequence id in each batch; the message's own where there is no batch."""
+        """The highest sequence id in each batch; the message's own if it is not a batch."""
         return [
             varint.decode(highest[1:]) if highest else lowest
             for highest, lowest in zip(self.highest, self.sequence_ids(), strict=True)
@@ -107,26 +107,26 @@ class BadChecksum:
 
 @dataclass(slots=True)
 class CommandFrame:
-    """A command and, for MESSAGE, the entry behind it (b"" for all others)."""
+    """A command and, for MESSAGE, the entry after it (b"" for all others)."""
 
     command: pb.BaseCommand
     entry: bytes
-    size_bytes: int  # of the command as it came
+    size_bytes: int  # of the encoded command
 
 
 Event = SendRun | BadChecksum | CommandFrame
 
 
 class _TurnIsOver(Exception):
-    """As many events as one turn may have are there, and there is more."""
+    """The limit of events per turn is reached, and there are more."""
 
 
 class FrameDecoder:
     """Bytes in, events out; remembers the incomplete frame at the end of a chunk."""
 
     def __init__(self, max_message_bytes: int, events_a_turn: int = sys.maxsize) -> None:
-        """`receive` returns up to `events_a_turn` events; a run of SENDs is one. None follows after
-        so many bytes of other commands: a long one is much work.
+        """`receive` returns up to `events_a_turn` events; a run of SENDs is one. It stops after a
+        number of bytes of other commands, because a long command is much work.
         """
         self.behind = False  # there are more: receive(b"") returns them
         self.events_a_turn = events_a_turn
@@ -140,16 +140,16 @@ class FrameDecoder:
         self._run_key: tuple[bytes, bytes | None] | None = None
 
     def allow(self, max_message_bytes: int) -> None:
-        """Frames may hold so large messages from now on."""
+        """Sets the maximum message size from now on."""
         self._max_frame_bytes = max_message_bytes + FRAME_OVERHEAD_BYTES
 
     @property
     def wanted_bytes(self) -> int:
-        """The size of the frame that is half received, as far as that is known; 0 if none is."""
+        """The size of the partly received frame, as far as known; 0 if there is none."""
         return self._wanted if self.held_bytes else 0
 
     def receive(self, data: bytes | memoryview) -> list[Event]:
-        """Every event that is complete now. Raises ProtocolError; the decoder is then useless.
+        """All events complete now. After a ProtocolError the decoder must not be used any more.
 
         A view may change once this has returned.
         """
@@ -171,7 +171,7 @@ class FrameDecoder:
         return events
 
     def _with_held(self, data: bytes | memoryview, events: list[Event]) -> bytes | memoryview:
-        """What there is to parse, now that the frame that was held is complete."""
+        """The bytes to parse, now that the held frame is complete."""
         parts, self._parts = self._parts, []
         if self._wanted >= _LARGE_FRAME:
             missing = self._wanted - self.held_bytes
@@ -182,7 +182,7 @@ class FrameDecoder:
     def _add_large_send(
         self, parts: list[bytes | bytearray], rest: memoryview, events: list[Event]
     ) -> bool:
-        """The frame in parts, if it is a SEND as usual and the first one has its command."""
+        """The frame in parts, if it is a plain SEND whose command is in the first part."""
         head = memoryview(parts[0])
         command_end = 8 + SIZES.unpack_from(head)[1] if len(head) >= 8 else len(head) + 1
         send = _SEND.fullmatch(head, 8, command_end) if command_end <= len(head) else None
@@ -193,7 +193,7 @@ class FrameDecoder:
         return True
 
     def _hold(self, data: bytes) -> None:
-        """Small pieces together: each by itself would take many times its size."""
+        """Joins small pieces, each of which would take many times its size."""
         if len(data) >= _SMALL_PIECE:
             self._parts.append(data)
         elif isinstance(last := self._parts[-1], bytearray):
@@ -205,7 +205,7 @@ class FrameDecoder:
         position, end = 0, len(data)
         view = memoryview(data)
         if end < 4 or _TOTAL.unpack_from(view)[0] < _LARGE_FRAME:
-            data = bytes(data)  # of which a slice is cheaper
+            data = bytes(data)  # whose slices are cheaper
         sizes, match_send, add_send = SIZES.unpack_from, _SEND.fullmatch, self._add_send
         while end - position >= 8:
             total, command_size = sizes(data, position)
@@ -219,7 +219,8 @@ class FrameDecoder:
                 return position
             send = match_send(data, command_start, command_end)
             try:
-                # The third byte behind the tags is the length of the SEND's body: it must not lie.
+                # The third byte, after the tags, is the length of the SEND's body: it must be
+                # right.
                 if send is not None and data[command_start + 3] == command_size - 4:
                     add_send(send.groups(), data, view, command_end, frame_end, events)
                     position = frame_end
@@ -237,7 +238,7 @@ class FrameDecoder:
         return position
 
     def _check_total(self, total: int) -> None:
-        """Refuse a frame by its first four bytes, rather than wait for the rest of it."""
+        """Refuse a frame by its first four bytes instead of waiting for the rest."""
         if not 4 <= total <= self._max_frame_bytes:
             raise self._impossible(total, 0)
 
@@ -290,7 +291,7 @@ class FrameDecoder:
         view: memoryview,
         events: list[Event],
     ) -> int:
-        """This frame, and perhaps some behind it; returns where the next one begins."""
+        """Parses this frame and perhaps some after it; returns where the next one begins."""
         self._begin_event(events)
         if end - start > MAX_COMMAND_BYTES:
             raise ProtocolError(f"A command of {end - start} bytes is too large")
@@ -300,7 +301,7 @@ class FrameDecoder:
             raise ProtocolError(f"A command of {end - start} bytes does not parse") from error
         if command.type == pb.BaseCommand.SEND:
             if not command.HasField("send"):
-                raise ProtocolError("A SEND command without its body")
+                raise ProtocolError("A SEND frame has no message")
             self._add_send(_send_groups(command.send), data, view, end, frame_end, events)
             self._end_chunk(command.send)
         else:
@@ -322,7 +323,7 @@ class FrameDecoder:
 
 
 def _sequence_of(prefix: bytes) -> bytes:
-    """The sequence id in a prefix, whatever superfluous bytes the producer id is spelled with."""
+    """The sequence id in a prefix, even if the producer id has superfluous varint bytes."""
     match = _PREFIX.fullmatch(prefix)
     assert match is not None, prefix
     return match[1]
@@ -366,8 +367,8 @@ def _message_count(encoded: bytes) -> int:
 
 
 def _checksum_matches(data: bytes | memoryview, view: memoryview, start: int, end: int) -> bool:
-    """True also for an entry without a checksum; False for a wrong one or no room for any, and for
-    what begins as only the broker lets entries begin.
+    """True also for an entry without a checksum; False for a wrong or truncated checksum, and for
+    an entry that begins with broker entry metadata, which only the broker may write.
     """
     if end - start < 10:
         return False

@@ -1,10 +1,10 @@
-"""Entries: what SEND and MESSAGE carry behind their command, stored and delivered verbatim.
+"""Entries: what SEND and MESSAGE carry after their command, stored and delivered verbatim.
 
     [0x0e01 u16][crc32c u32] [metadata size u32][MessageMetadata][payload]
 
 Broker entry metadata may stand before it: [0x0e02 u16][size u32][BrokerEntryMetadata].
 
-The checksum covers everything behind itself and may be missing. A batch is one entry whose
+The checksum covers everything after itself and may be missing. A batch is one entry whose
 payload is a sequence of [metadata size u32][SingleMessageMetadata][payload], compressed as a whole.
 """
 
@@ -30,11 +30,11 @@ _MAGIC: Final = CHECKSUM_MAGIC.to_bytes(2, "big")
 _BROKER_HEAD: Final = struct.Struct(">HI")
 _BROKER_MAGIC: Final = BROKER_METADATA_MAGIC.to_bytes(2, "big")
 _DELIVER_AT_TAG: Final = b"\x98\x01"  # field 19, a varint
-_SHORT: Final = b"\0\0\0"  # how the size of metadata below 256 bytes begins
+_SHORT: Final = b"\0\0\0"  # the first bytes of a metadata size below 256
 
 
 class BadEntry(ValueError):
-    """An entry whose metadata does not parse; its checksum was right, so its sender made it so."""
+    """An entry whose metadata does not parse although its checksum is right: the sender's fault."""
 
 
 def _metadata_bounds(entry: bytes) -> tuple[int, int]:
@@ -53,7 +53,7 @@ def _broker_metadata_end(entry: bytes) -> int:
     try:
         return _BROKER_HEAD.size + int(_BROKER_HEAD.unpack_from(entry)[1])
     except struct.error:
-        raise BadEntry(f"An entry of {len(entry)} bytes is cut off") from None
+        raise BadEntry(f"An entry of {len(entry)} bytes is truncated") from None
 
 
 def with_broker_metadata(entry: bytes, timestamp_ms: int | None, index: int | None) -> bytes:
@@ -67,7 +67,7 @@ def without_broker_metadata(entry: bytes) -> bytes:
 
 
 def broker_index_of(entry: bytes) -> int | None:
-    """None where it has none. Raises BadEntry."""
+    """None if it has none. Raises BadEntry."""
     if not entry.startswith(_BROKER_MAGIC):
         return None
     try:
@@ -93,7 +93,7 @@ def split_entry(entry: bytes) -> tuple[pb.MessageMetadata, int]:
 
 
 def payload_of(entry: bytes) -> bytes:
-    """The payload as it was sent: compressed and batched as the metadata says."""
+    """The payload as sent: compressed and batched according to the metadata."""
     return entry[_metadata_bounds(entry)[1] :]
 
 
@@ -117,14 +117,14 @@ def marker_entry(txn_id: TxnId, marker_type: int, publish_time_ms: int) -> bytes
 
 
 def transaction_of(metadata: pb.MessageMetadata) -> TxnId | None:
-    """Presence counts, not value: coordinator 0 and its first id are valid."""
+    """Presence matters, not the value: coordinator 0 and its first id are valid."""
     if not metadata.HasField("txnid_least_bits"):
         return None
     return TxnId(metadata.txnid_most_bits, metadata.txnid_least_bits)
 
 
 def sticky_key(metadata: pb.MessageMetadata) -> bytes:
-    """What Key_Shared routes by: the ordering key, else the partition key, else nothing."""
+    """The key for Key_Shared: the ordering key, else the partition key, else empty."""
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
     key = _bytes_of(metadata.partition_key)
@@ -137,22 +137,22 @@ def sticky_key(metadata: pb.MessageMetadata) -> bytes:
 
 
 def has_sticky_key(metadata: pb.MessageMetadata) -> bool:
-    """An empty one is one."""
+    """An empty key counts as a key."""
     return metadata.HasField("partition_key") or metadata.HasField("ordering_key")
 
 
 def origin(metadata: pb.MessageMetadata) -> bytes:
-    """What Key_Shared routes by where there is no key: such messages spread over the consumers."""
+    """The key for Key_Shared of messages without one: they spread over the consumers."""
     return b"%b-%d" % (_bytes_of(metadata.producer_name), metadata.sequence_id)
 
 
 def _bytes_of(text: str | bytes) -> bytes:
-    """Protobuf hands out bytes where it is no UTF-8."""
+    """Protobuf returns bytes if it is not UTF-8."""
     return text.encode() if isinstance(text, str) else text
 
 
 def may_be_delayed(entries: Sequence[bytes]) -> list[int]:
-    """Indexes of those entries that may have a deliver_at_time: nearly always none, and quickly."""
+    """Indexes of entries that may have a deliver_at_time; a fast filter that rarely finds any."""
     tag, short = _DELIVER_AT_TAG, _SHORT
     return [
         index
@@ -177,7 +177,7 @@ def is_encrypted(entry: bytes) -> bool:
 
 
 def is_chunk(entry: bytes) -> bool:
-    """A piece of a message that is too large for an entry."""
+    """Whether it is a chunk of a larger message."""
     try:
         return parse_metadata(entry).HasField("chunk_id")
     except BadEntry:
@@ -185,7 +185,7 @@ def is_chunk(entry: bytes) -> bool:
 
 
 def last_batch_index(entry: bytes) -> int:
-    """-1 for an entry that is no batch."""
+    """-1 for an entry that is not a batch."""
     try:
         metadata = parse_metadata(entry)
     except BadEntry:

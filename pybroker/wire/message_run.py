@@ -1,8 +1,8 @@
-"""What a client reads: consecutive MESSAGEs of one consumer, by column.
+"""The client's receive path: consecutive MESSAGEs of one consumer, by column.
 
-As SENDs are the broker's hot path, MESSAGEs are the client's. A MESSAGE command is recognised by
-its first bytes, and only its body goes through protobuf. One that is spelled in another way comes
-as a CommandFrame.
+SENDs are the broker's hot path, MESSAGEs the client's. A MESSAGE command is recognised by its first
+bytes, and only its body goes through protobuf. A MESSAGE encoded differently is returned as a
+CommandFrame.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ _HEAD: Final = len(_MESSAGE) + 1
 
 @dataclass(slots=True)
 class MessageRun:
-    """MESSAGE commands, one right behind the other, and the entry behind each."""
+    """Consecutive MESSAGE commands, and the entry after each."""
 
     consumer_id: int
     messages: list[pb.CommandMessage] = field(default_factory=list)
@@ -27,7 +27,7 @@ class MessageRun:
 
 
 class ClientDecoder(FrameDecoder):
-    """A FrameDecoder for what brokers say; among its events are MessageRuns."""
+    """A FrameDecoder for data from brokers; its events include MessageRuns."""
 
     def _parse(self, data: bytes | memoryview, events: list[Any]) -> int:
         return super()._parse(bytes(data), events)
@@ -48,7 +48,7 @@ class ClientDecoder(FrameDecoder):
         return super()._add_command(data, start, end, frame_end, view, events)
 
     def _add_messages(self, data: bytes, position: int, events: list[Any]) -> int:
-        """To where something else begins than a complete MESSAGE as usual."""
+        """Parses up to the first thing that is not a complete plain MESSAGE."""
         end, sizes, is_message = len(data), SIZES.unpack_from, data.startswith
         parse, run, run_id = pb.CommandMessage.FromString, None, -1
         while position + 8 + _HEAD <= end:

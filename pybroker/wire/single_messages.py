@@ -1,4 +1,4 @@
-"""The messages of a batch, once that is decompressed: see message_metadata."""
+"""The messages of a decompressed batch: see message_metadata."""
 
 import struct
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _U32: Final = struct.Struct(">I")
 
 
 def single_messages(plain: bytes, count: int) -> Iterator[pb.SingleMessageMetadata]:
-    """What the batch says of each of its `count` messages. Raises BadEntry."""
+    """The metadata of each of the batch's `count` messages. Raises BadEntry."""
     at = 0
     parse = pb.SingleMessageMetadata.FromString
     try:
@@ -30,7 +30,7 @@ def single_messages(plain: bytes, count: int) -> Iterator[pb.SingleMessageMetada
 
 
 def split_batch(plain: bytes, count: int) -> Iterator[tuple[pb.SingleMessageMetadata, bytes]]:
-    """As `single_messages`, with what each of them holds."""
+    """As `single_messages`, with the content of each."""
     at = 0
     for single in single_messages(plain, count):
         start = at + 4 + _U32.unpack_from(plain, at)[0]

@@ -6,9 +6,13 @@ protobuf parser accepts it, and a template with one keeps its length whatever th
 
 from typing import Final
 
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
+
 
 def encode(value: int) -> bytes:
     """Negative values take ten bytes, as protobuf's int32 and int64 do."""
+    if 0 <= value <= 0x7F:
+        return _ONE_BYTE[value]
     value &= 0xFFFF_FFFF_FFFF_FFFF
     out = bytearray()
     while value > 0x7F:
@@ -19,7 +23,7 @@ def encode(value: int) -> bytes:
 
 
 def decode(data: bytes) -> int:
-    """The value of one varint that fills `data`; more than 64 bits are cut off."""
+    """The value of one varint that fills `data`; truncated to 64 bits."""
     value = 0
     for shift, byte in enumerate(data):
         value |= (byte & 0x7F) << (7 * shift)
@@ -27,7 +31,7 @@ def decode(data: bytes) -> int:
 
 
 class _High(dict[int, bytes]):
-    """Padded bytes 2 to 5 of an entry id, by `entry_id >> 7`; filled as they are met."""
+    """Padded bytes 2 to 5 of an entry id, by `entry_id >> 7`; filled on demand."""
 
     def __missing__(self, high: int) -> bytes:
         encoded = bytes((0x80 | high & 0x7F, 0x80 | high >> 7 & 0x7F, 0x80 | high >> 14 & 0x7F))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from described import check_described
+from scraped import Scrape, busy_broker, scrape
 
 import pybroker.testing
 from pybroker.client import Client
@@ -18,6 +19,13 @@ _numbers = itertools.count(1)
 def admin_broker() -> Iterator[RunningBroker]:
     with pybroker.testing.broker(http=True) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Scrape:
+    with busy_broker(tmp_path_factory.mktemp("data")) as broker:
+        scrape(broker)  # the first one does not know yet how long it takes
+        return scrape(broker)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_what_is_asked_of_the_broker_is_no_cluster(
     assert admin.get(f"{brokers}/backlog-quota-check").status_code == 204
     unknown = admin.get(f"{brokers}/backlog-quota-checks")
     assert unknown.status_code == 404
-    assert "is neither a route" in unknown.json()["reason"]
+    assert "is not a route" in unknown.json()["reason"]
 
 
 def test_an_unknown_route_is_an_error_with_a_reason(admin: httpx.Client) -> None:

@@ -389,5 +389,5 @@ def test_very_many_properties_are_refused_without_a_look_at_each(
     refusal = admin.put(f"/admin/v2/persistent/{namespace}/orders", json=many)
     assert (refusal.status_code, refusal.json()["reason"]) == (
         400,
-        "The body must have at most 5000 parts",
+        "The body must have at most 5000 properties",
     )

@@ -21,6 +21,8 @@ OURS: Final = {
     ("GET", "/admin/openapi.json"),
     ("GET", "/metrics"),
     ("GET", "/metrics/"),
+    ("GET", "/admin/v2/brokers/connections"),
+    ("GET", "/admin/v2/brokers/log"),
     ("GET", "/admin/v3/transactions/blocking"),
     ("GET", "/admin/v3/transactions/blocking/{}/{}/{}"),
     # Where Apache Pulsar's own Java client asks for these.
@@ -33,6 +35,10 @@ OURS: Final = {
     ("GET", "/admin/v2/namespaces/{}/{}/transactionCoordinators"),
     ("POST", "/admin/v2/namespaces/{}/{}/transactionCoordinators"),
     ("DELETE", "/admin/v2/namespaces/{}/{}/transactionCoordinators"),
+    ("GET", "/admin/v3/transactions/ended"),
+    ("GET", "/admin/v3/transactions/live"),
+    ("GET", "/admin/v3/transactions/segments/{}/{}/{}"),
+    ("GET", "/admin/v3/transactions/timeline/{}/{}"),
     ("GET", "/admin/v3/transactions/transactionalIds"),
     ("GET", "/admin/v3/transactions/transactionalIds/{}"),
 }

@@ -93,5 +93,5 @@ def test_who_goes_in_the_middle_of_a_body_is_no_error_of_the_broker() -> None:
         raise AssertionError("there is no body")
 
     made = routing.route("POST", "/odd", handler, body=TEXT)
-    with pytest.raises(HTTPException, match="ended before"):
+    with pytest.raises(HTTPException, match="before the body was complete"):
         asyncio.run(made.endpoint(Request({"type": "http", "headers": []}, gone)))

@@ -59,7 +59,7 @@ def test_transactions_of_others_add_nothing_there(
     topic = policies.topic
     assert not raw.add_partition(own, topic).HasField("error")
     assert not raw.add_subscription(own, topic, "sub").HasField("error")
-    why = f"coordinator 0 take no part in {bound}, but those of 1, 3"
+    why = f"coordinator 0 cannot take part in {bound}; its policy transactionCoordinators"
     refused(raw.add_partition(other, topic), why)
     refused(raw.add_subscription(other, topic, "sub"), why)
     policies.release()
@@ -90,7 +90,7 @@ def test_what_is_bound_meanwhile_is_not_taken_in(raw: RawClient, policies: Polic
     (message,) = raw.messages(1)
     txn_id = raw.new_txn(tc_id=0, spans_namespace=policies.namespace)
     policies.bind(1)
-    refused(raw.publish(b"b", 1, txn_id), "but those of 1")
+    refused(raw.publish(b"b", 1, txn_id), "allows only 1")
     ack = pb.CommandAck(
         consumer_id=1,
         ack_type=pb.CommandAck.Individual,
@@ -100,7 +100,7 @@ def test_what_is_bound_meanwhile_is_not_taken_in(raw: RawClient, policies: Polic
         request_id=99,
     )
     raw.send(pb.BaseCommand.ACK, "ack", ack)
-    refused(raw.answer_to(99), "but those of 1")
+    refused(raw.answer_to(99), "allows only 1")
 
 
 def test_the_python_client_picks_one_that_may(
@@ -115,7 +115,7 @@ def test_the_python_client_picks_one_that_may(
         assert {txn.txn_id.most for txn in begun} <= {1, 3}
         policies.bind(2)
         assert client.new_transaction(namespace=bound).txn_id.most == 2
-        with pytest.raises(NotAllowed, match="but those of 2"):
+        with pytest.raises(NotAllowed, match="allows only 2"):
             client.new_transaction(namespace=bound, beside=begun[0].txn_id)
         with client.new_transactions(2, namespace=bound) as group:
             assert {txn.txn_id.most for txn in group} == {2}

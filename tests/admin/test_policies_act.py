@@ -132,7 +132,7 @@ def test_subscriptions_come_into_being_where_that_is_allowed(
 ) -> None:
     policies.set("autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False})
     answer = raw.subscribe(policies.topic, 1)
-    refused(answer, pb.SubscriptionNotFound, "may not be created")
+    refused(answer, pb.SubscriptionNotFound, "auto-creation is off")
     policies.reset("autoSubscriptionCreation")
     assert isinstance(raw.subscribe(policies.topic, 1), pb.CommandSuccess)
 
@@ -182,7 +182,7 @@ def test_the_chunks_of_a_message_may_be_larger_than_the_topic_takes(
     content = random.Random(1).randbytes(6_000_000)
     producer.send(content)
     assert consumer.receive(timeout_millis=30_000).data() == content
-    with pytest.raises(NotAllowed, match="lets 1000 bytes into an entry"):
+    with pytest.raises(NotAllowed, match="allows 1000 bytes in an entry"):
         producer.send(bytes(2000))
 
 

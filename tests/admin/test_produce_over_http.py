@@ -187,7 +187,7 @@ def test_avro_is_written_from_json_and_bad_values_fail_alone(
         admin, topic, *({"payload": text} for text in texts), valueSchema=schema("AVRO", POINT)
     )
     assert codes(results) == [0, 2, 0, 2, 2]
-    assert "'one' is no int" in results[1]["errorMsg"]
+    assert "'one' is not of type int" in results[1]["errorMsg"]
     codec = Codec(json.dumps(POINT))
     found = received(client, topic, 2)
     assert [codec.decode(message.data()) for message in found] == [
@@ -274,4 +274,4 @@ def test_a_value_that_could_be_read_in_too_many_ways_is_refused(
         admin, topic, bad, {"payload": '{"n": null}'}, valueSchema=schema("AVRO", twins[0])
     )
     assert codes(results) == [2, 0]
-    assert "too many ways" in results[0]["errorMsg"]
+    assert "too expensive" in results[0]["errorMsg"]

@@ -81,7 +81,7 @@ def test_a_topic_that_is_being_compacted_is_not_truncated(topic: str) -> None:
                 return str(error)
             return "truncated"
 
-        assert "is running already: wait for its end" in broker.call(both)
+        assert "is already running: wait until it ends" in broker.call(both)
         assert pairs(read(client, name, compacted=False)) == [("a", b"1")]
 
 

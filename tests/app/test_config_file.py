@@ -96,9 +96,12 @@ def test_a_key_like_nothing_else_is_to_be_removed() -> None:
         ("maxTransactionTimeoutMs=-1", "must be at least 0"),
         ("managedLedgerDefaultMarkDeleteRateLimit=nan", "must be a number"),
         ("allowAutoTopicCreationType=some", "must be one of: non-partitioned, partitioned"),
-        ("subscriptionTypesEnabled=Shared,exclusive", "must be of: Exclusive, Shared"),
+        (
+            "subscriptionTypesEnabled=Shared,exclusive",
+            "must be a comma-separated list of: Exclusive, Shared",
+        ),
         ("maxMessageSize=2147483648", "must be at most 2147483647"),
-        ("clusterName", "not of the form key=value"),
+        ("clusterName", "not key=value"),
         ("clusterName=a\nclusterName=b", "line 2: clusterName is set twice"),
     ],
 )

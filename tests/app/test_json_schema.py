@@ -66,7 +66,7 @@ def test_what_fits(value: Any, schema: Schema) -> None:
         ([1, "a"], list_of(WHOLE), "The body[1] must be a whole number"),
         ([1, 2], list_of(WHOLE, 1), "The body must be at most 1 long"),
         ({"a": "b"}, map_of(WHOLE), "The body: a must be a whole number"),
-        ({"a": 1, "b": 2}, map_of(WHOLE, 1), "The body must have at most 1 parts"),
+        ({"a": 1, "b": 2}, map_of(WHOLE, 1), "The body must have at most 1 properties"),
         ({"x": 1}, POINT, "The body must have y"),
         ({"x": 1, "y": 2, "z": 3}, POINT, "The body must not have z"),
         ({}, taken({"a": TEXT}, required=("a",)), "The body must have a"),

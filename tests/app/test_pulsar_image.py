@@ -229,7 +229,7 @@ def test_it_runs_in_the_background_as_the_clients_own_tests_start_it(container: 
     finally:
         stopped = container.run("bin/pulsar-daemon stop standalone")
     assert (stopped.returncode, stopped.stdout) == (0, "stopping standalone\n")
-    assert "stopped; everything is written" in log.read_text()
+    assert "stopped; all data is on disk" in log.read_text()
     again = container.run("bin/pulsar-daemon stop standalone")
     assert (again.returncode, again.stdout) == (0, "no standalone to stop\n")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from documents import ROOT, blocks
 
-TEST, INI = (block.text for block in blocks(ROOT / "docs/testing.md"))
+TEST, INI, CLOCK = (block.text for block in blocks(ROOT / "docs/testing.md"))
 HEAD = "import httpx, pytest\nVALUES = '/admin/v2/brokers/configuration/runtime'\n"
 
 
@@ -21,9 +21,10 @@ def run(folder: Path, test: str, ini: str = "[pytest]\n") -> "subprocess.Complet
 
 
 def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
-    ended = run(tmp_path, TEST, INI)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "2 passed" in ended.stdout
+    for test, passed in ((TEST, "2 passed"), (CLOCK, "1 passed")):
+        ended = run(tmp_path, test, INI)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert passed in ended.stdout
 
 
 def test_the_markers_settings_count_more_than_those_of_the_ini_file(tmp_path: Path) -> None:

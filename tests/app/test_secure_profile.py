@@ -17,7 +17,8 @@ import pytest
 from typed_commands import environment_with_pybroker
 
 from pybroker.commands.admin.main import GROUPS
-from pybroker.process.cli import _configuration, _parser
+from pybroker.process.cli import _parser
+from pybroker.process.configuration import configuration
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
@@ -220,7 +221,7 @@ def test_docker_run_lines_end_in_what_the_broker_understands(
     for line in lines:
         listed = shlex.split(line)
         arguments = listed[listed.index("pybroker") + 1 :] or default
-        config = _configuration(_parser().parse_args(secure.here(arguments)))
+        config = configuration(_parser().parse_args(secure.here(arguments)))
         assert config.bind_address in ("0.0.0.0", "127.0.0.1")
 
 

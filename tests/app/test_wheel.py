@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,25 +16,68 @@ PROJECT = Path(__file__).parents[2]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "pybroker", "managed_ledger")
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory that the wheel was installed to."""
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    for name in SOURCES:  # a copy: building leaves files behind
+MAX_WHEEL_BYTES = 1_500_000
+BUILT_AT = {"SOURCE_DATE_EPOCH": "1700000000"}
+
+
+def built(source: Path) -> Path:
+    """The wheel of a copy of the project: building leaves files behind."""
+    for name in SOURCES:
         path = PROJECT / name
-        copy = shutil.copytree if path.is_dir() else shutil.copy
-        copy(path, source / name)
+        if path.is_dir():
+            shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, source / name)
     wheels = source / "wheels"
     pip(["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(source)])
     (wheel,) = wheels.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory that the wheel was installed to."""
+    target = tmp_path_factory.mktemp("site")
     pip(["install", "--no-deps", "--target", str(target), str(wheel)])
     return target
 
 
 def pip(arguments: Sequence[str]) -> None:
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, *arguments],
+        env=os.environ | BUILT_AT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_same_sources_give_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    assert built(tmp_path).read_bytes() == wheel.read_bytes()
+
+
+def test_the_wheel_is_small_and_typed(wheel: Path) -> None:
+    assert wheel.stat().st_size < MAX_WHEEL_BYTES
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {"pybroker/py.typed", "managed_ledger/py.typed"} <= names
+    assert not [name for name in names if name.startswith("tests/") or "__pycache__" in name]
+
+
+def test_the_command_of_the_wheel_starts(installed: Path, tmp_path: Path) -> None:
+    command = installed / "bin" / "pybroker"
+    assert command.exists()  # what `pipx run` starts
+    first_steps = python(installed, tmp_path, str(command))
+    assert "pybroker demo" in first_steps
+    version = python(installed, tmp_path, "-c", "import pybroker; print(pybroker.__version__)")
+    assert python(installed, tmp_path, str(command), "--version") == f"pybroker {version}"
 
 
 def python(installed: Path, directory: Path, *arguments: str) -> str:

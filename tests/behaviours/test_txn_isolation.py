@@ -153,11 +153,11 @@ class TestFixedWhenItIsMade:
     @pytest.mark.parametrize("where", ("properties", "subscription_properties"))
     def test_an_unknown_level_is_refused(self, client: Client, topic: str, where: str) -> None:
         said: dict[str, Any] = {where: {"isolation.level": "serializable"}}
-        with pytest.raises(NotAllowed, match="'serializable': it is read_committed"):
+        with pytest.raises(NotAllowed, match="'serializable': must be read_committed"):
             subscribe(client, topic, **said)
 
     def test_two_levels_at_once_are_refused(self, client: Client, topic: str) -> None:
-        with pytest.raises(NotAllowed, match="say it once"):
+        with pytest.raises(NotAllowed, match="set it once"):
             uncommitted(client, topic, properties={"isolation.level": "read_committed"})
 
     def test_reading_compacted_is_refused(self, client: Client, topic: str) -> None:
@@ -197,7 +197,7 @@ class TestFixedWhenItIsMade:
         other = {"isolation.level": "read_committed"}
         refused = ask(shared_broker, "PUT", topic, "subscription/sub/properties", other)
         assert refused.status_code == 405
-        assert "fixed when it was made" in refused.json()["reason"]
+        assert "fixed when it was created" in refused.json()["reason"]
         body = {"properties": {"isolation.level": "none"}}
         unknown = ask(shared_broker, "PUT", topic, "subscription/other", body | LATEST)
         assert (unknown.status_code, "read_committed" in unknown.text) == (405, True)

@@ -183,7 +183,7 @@ def test_a_log_of_transactions_is_no_part_of_one(raw: RawClient) -> None:
     for end in (_end_on_partition, _end_on_subscription):
         refused = end(raw, txn_id, NO_TOPIC, pb.COMMIT)
         assert refused.error == errors.NotAllowed.code
-        assert "is a log of transactions, not a topic" in refused.message
+        assert "is a transaction log, not a topic" in refused.message
 
 
 def test_only_parts_that_a_transaction_has_are_ended(

@@ -17,6 +17,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 OPEN_AT_ONCE = 256
 FEW_AT_ONCE, COORDINATORS = 50, 16
+BUFFERS = "logOrder", "commitOrder"
 MESSAGES_PER_TXN = 1000
 WINDOW = 10_000
 
@@ -59,6 +60,44 @@ def small_transactions(bench: Bench) -> list[Figure]:
     ]
 
 
+def fast_path(bench: Bench) -> list[Figure]:
+    """The smallest transactions, in both buffers: no target, but neither may fall behind."""
+    count = bench.scaled(5_000)
+    figures = []
+    for buffer in BUFFERS:
+        alone: list[Spent] = []
+        with_ack: list[Spent] = []
+        with bench.broker("txn-fast", f"transactionBuffer={buffer}") as broker:
+            for _ in range(bench.runs):
+                pump = publishing(broker, new_topic(), count, FEW_AT_ONCE, COORDINATORS)
+                alone.append(measure(broker, [pump]))
+                pump.connection.close()
+                pump = _transform(broker, count, FEW_AT_ONCE, COORDINATORS)
+                with_ack.append(measure(broker, [pump]))
+                pump.connection.close()
+        for name, spent in (("one topic", alone), ("one topic, one acknowledgement", with_ack)):
+            name = f"{buffer}, {name}, {FEW_AT_ONCE} open"
+            figures.append(Figure(f"{name}: rate", "txn/s", [s.rate(count) for s in spent]))
+            figures.append(
+                Figure(f"{name}: broker CPU", "µs/txn", [s.cpu_us(count) for s in spent])
+            )
+    return figures
+
+
+def publishing(
+    broker: MeasuredBroker,
+    topic: str,
+    count: int,
+    window: int,
+    coordinators: int = 1,
+    action: pb.TxnAction | None = pb.COMMIT,
+) -> Transform:
+    """Transactions of one message."""
+    connection = connect_coordinator(broker, coordinators)
+    connection.create_producer(topic, in_txn=True)
+    return Transform(connection, topic, None, count, window, coordinators, action)
+
+
 def _transform(broker: MeasuredBroker, count: int, window: int, coordinators: int = 1) -> Transform:
     source_topic, output = new_topic(), new_topic()
     publish(broker, source_topic, Load(count, 1, 100, window=10_000))
@@ -93,7 +132,7 @@ def transactional_publish(bench: Bench) -> list[Figure]:
     with bench.broker("txn-publish") as broker:
         for _ in range(3 * bench.runs):
             plain.append(publish(broker, new_topic(), Load(count, 1, 100, WINDOW)))
-            in_txn.append(_publish_in_transactions(broker, txns))
+            in_txn.append(publish_in_transactions(broker, new_topic(), txns))
     plain_us, in_txn_us = ([s.cpu_us(count) for s in spent] for spent in (plain, in_txn))
     extra = [100 * (median(in_txn_us) / median(plain_us) - 1)]
     return [
@@ -103,9 +142,10 @@ def transactional_publish(bench: Bench) -> list[Figure]:
     ]
 
 
-def _publish_in_transactions(broker: MeasuredBroker, txns: int) -> Spent:
-    """Opening the transactions is not counted; sending and committing is."""
-    topic = new_topic()
+def publish_in_transactions(
+    broker: MeasuredBroker, topic: str, txns: int, action: pb.TxnAction = pb.COMMIT
+) -> Spent:
+    """Of 1,000 messages each. Opening them is not counted; sending and ending is."""
     control = connect_coordinator(broker)
     # From 128 on an id takes two bytes, so that all frames are of one size.
     while (first := open_transaction(control, topic)).least < 128:
@@ -119,16 +159,16 @@ def _publish_in_transactions(broker: MeasuredBroker, txns: int) -> Spent:
     connection.create_producer(topic, in_txn=True)
     cpu_before, started = broker.cpu_s(), time.perf_counter()
     drive([Publisher(connection, frames, len(frames) // count, count, WINDOW)])
-    _commit(control, txn_ids)
+    end_all(control, txn_ids, action)
     spent = Spent(time.perf_counter() - started, broker.cpu_s() - cpu_before)
     connection.close()
     control.close()
     return spent
 
 
-def _commit(control: RawConnection, txn_ids: Sequence[TxnId]) -> None:
+def end_all(control: RawConnection, txn_ids: Sequence[TxnId], action: pb.TxnAction) -> None:
     for number, txn_id in enumerate(txn_ids):
-        control.send(end_txn(number, txn_id))
+        control.send(end_txn(number, txn_id, action))
     for _ in txn_ids:
         control.wait_for(Type.END_TXN_RESPONSE)
 

@@ -2,6 +2,7 @@
 
 Each transaction acknowledges one message of an input topic and publishes one to an output topic:
 NEW, ADD_PARTITION + ADD_SUBSCRIPTION, SEND + ACK, END, each step behind the last one's answers.
+Without an input topic it publishes only; without an end it stays open.
 """
 
 import time
@@ -24,17 +25,18 @@ class BrokenTransaction(Exception):
 
 class Transform:
     """A pump that runs `count` transactions, `window` of them at any time, over `coordinators` by
-    turns.
+    turns. `action`: how they end, or None.
     """
 
     def __init__(
         self,
         connection: RawConnection,
         output: str,
-        source: "Source",
+        source: "Source | None",
         count: int,
         window: int,
         coordinators: int = 1,
+        action: pb.TxnAction | None = pb.COMMIT,
     ) -> None:
         self.connection = connection
         self.done = False
@@ -45,7 +47,8 @@ class Transform:
         self._count = count
         self._window = window
         self._coordinators = coordinators
-        self._started = 0
+        self._action = action
+        self._started = self._over = 0
         self._missing: dict[int, int] = {}  # answers that a transaction's present step lacks
         self._txn_ids: dict[int, TxnId] = {}
         self._ended_at: dict[int, float] = {}
@@ -111,49 +114,50 @@ class Transform:
 
     def _add_participants(self, number: int) -> None:
         most, least = self._txn_ids[number]
-        self._await(number, 2, self._work)
+        self._await(number, 1 if self._source is None else 2, self._work)
         add_partition = pb.CommandAddPartitionToTxn(
             request_id=number,
             txnid_most_bits=most,
             txnid_least_bits=least,
             partitions=[self._output],
         )
+        self._write(pb.BaseCommand(type=Type.ADD_PARTITION_TO_TXN, addPartitionToTxn=add_partition))
+        if self._source is None:
+            return
         add_subscription = pb.CommandAddSubscriptionToTxn(
             request_id=number, txnid_most_bits=most, txnid_least_bits=least
         )
         add_subscription.subscription.add(topic=self._source.topic, subscription=SUBSCRIPTION)
-        self._write(pb.BaseCommand(type=Type.ADD_PARTITION_TO_TXN, addPartitionToTxn=add_partition))
         self._write(
             pb.BaseCommand(type=Type.ADD_SUBSCRIPTION_TO_TXN, addSubscriptionToTxn=add_subscription)
         )
 
     def _work(self, number: int) -> None:
         most, least = self._txn_ids[number]
-        self._await(number, 2, self._end)
+        then = self._forget if self._action is None else self._end
+        self._await(number, 1 if self._source is None else 2, then)
         send = pb.CommandSend(
             producer_id=1, sequence_id=number, txnid_most_bits=most, txnid_least_bits=least
         )
-        ack = pb.CommandAck(
-            consumer_id=1,
-            ack_type=pb.CommandAck.Individual,
-            txnid_most_bits=most,
-            txnid_least_bits=least,
-            request_id=number,
-        )
-        ack.message_id.add(ledgerId=self._source.ledger_id, entryId=self._source.take())
         entry = build_batch(1, 100, self._txn_ids[number])
         self._write(pb.BaseCommand(type=Type.SEND, send=send), entry)
-        self._write(pb.BaseCommand(type=Type.ACK, ack=ack))
+        if self._source is not None:
+            self._write(acknowledgement(self._source, self._txn_ids[number], number))
 
     def _end(self, number: int) -> None:
-        self._await(number, 1, self._committed)
+        assert self._action is not None
+        self._await(number, 1, self._ended)
         self._ended_at[number] = time.perf_counter()
-        self._write(end_txn(number, self._txn_ids[number]))
+        self._write(end_txn(number, self._txn_ids[number], self._action))
 
-    def _committed(self, number: int) -> None:
+    def _ended(self, number: int) -> None:
         self.commit_ms.append((time.perf_counter() - self._ended_at.pop(number)) * 1000)
+        self._forget(number)
+
+    def _forget(self, number: int) -> None:
         del self._txn_ids[number], self._steps[number], self._missing[number]
-        self.done = len(self.commit_ms) >= self._count
+        self._over += 1
+        self.done = self._over >= self._count
         if self._started < self._count:
             self._begin()
 
@@ -185,6 +189,19 @@ class Source:
         entry_id = self._next_entry_id
         self._next_entry_id += 1
         return entry_id
+
+
+def acknowledgement(source: Source, txn_id: TxnId, request_id: int) -> pb.BaseCommand:
+    """Of its next message, by consumer 1."""
+    ack = pb.CommandAck(
+        consumer_id=1,
+        ack_type=pb.CommandAck.Individual,
+        txnid_most_bits=txn_id.most,
+        txnid_least_bits=txn_id.least,
+        request_id=request_id,
+    )
+    ack.message_id.add(ledgerId=source.ledger_id, entryId=source.take())
+    return pb.BaseCommand(type=Type.ACK, ack=ack)
 
 
 def end_txn(request_id: int, txn_id: TxnId, action: pb.TxnAction = pb.COMMIT) -> pb.BaseCommand:

@@ -259,6 +259,21 @@ def test_the_last_sequence_id_leaves_out_what_was_aborted() -> None:
     with_world(scenario)
 
 
+def test_the_last_sequence_id_leaves_out_what_is_not_durable() -> None:
+    """A producer goes on behind it: what a crash then loses, nobody would send again."""
+
+    async def scenario(world: World) -> None:
+        await world.publish(one(3))
+        flying, later = world.take(one(4)), world.take(one(5))
+        assert world.deduplication.last_sequence_id("p") == 3
+        later.stored()
+        assert world.deduplication.last_sequence_id("p") == 3
+        flying.stored()
+        assert world.deduplication.last_sequence_id("p") == 5
+
+    with_world(scenario)
+
+
 # -- chunks
 
 

@@ -86,7 +86,7 @@ def test_a_subscriptions_deletion_that_failed_ends_before_its_topic_loads() -> N
         with pytest.raises(StorageFailed):
             await topic.delete_subscription(SUBSCRIPTION)
         await life.topics.unload(ORDERS)
-        with pytest.raises(ServiceNotReady, match="being deleted, which cannot be finished now"):
+        with pytest.raises(ServiceNotReady, match="being deleted, and the deletion cannot finish"):
             await life.topics.get(ORDERS)
         again = await life.topics.get(ORDERS)
         assert again is not None and SUBSCRIPTION not in again.subscriptions

@@ -62,7 +62,7 @@ def test_a_topic_that_vanishes_is_audited_with_the_reason(
                 "from": "-",
                 "on": str(ORDERS),
                 "result": "ok",
-                "why": "nobody used it for 60 s",
+                "why": "it was unused for 60 s",
             },
         ),
     ]

@@ -226,7 +226,7 @@ def test_calls_on_a_closed_client_are_refused(service: Any):
 
 
 def test_a_client_is_not_pickled_and_says_what_to_do(client: Client):
-    with pytest.raises(TypeError, match="pass on the service URL"):
+    with pytest.raises(TypeError, match="pass a service URL"):
         pickle.dumps(client)
 
 

@@ -67,7 +67,7 @@ def test_what_belongs_to_no_partition_leaves_its_room_and_is_answered(
         producer = await client.create_producer("parts")
         producer.room_freed = freed.append
         if waits:
-            with pytest.raises(InvalidConfiguration, match="no partition 3, but 0 to 2"):
+            with pytest.raises(InvalidConfiguration, match="no partition 3, only 0 to 2"):
                 await producer.send_batch(batch, partition=3)
             return
         producer.send_batch_async(batch, lambda result, _: answers.append(result), partition=3)
@@ -80,7 +80,7 @@ def test_what_belongs_to_no_partition_leaves_its_room_and_is_answered(
 def test_a_batch_of_nothing_is_refused(broker: ScriptedBroker, client: Any):
     async def work() -> None:
         producer = await client.create_producer("t")
-        with pytest.raises(InvalidConfiguration, match="without messages"):
+        with pytest.raises(InvalidConfiguration, match="empty batch"):
             await producer.send_batch(encode_batch([]))
         await producer.send(b"x")
 
@@ -96,7 +96,7 @@ def test_properties_above_what_the_broker_takes_are_refused(broker: ScriptedBrok
 
     async def work() -> None:
         producer = await client.create_producer("t")
-        with pytest.raises(MessageTooBig, match="with its key and properties"):
+        with pytest.raises(MessageTooBig, match="including key and properties"):
             await producer.send(b"x", {"much": "y" * 12_000})
         await producer.send(b"x", {"less": "y" * 900})
 

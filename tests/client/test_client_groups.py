@@ -31,7 +31,7 @@ def ends(broker: ScriptedBroker) -> list[int]:
 def test_a_broker_that_cannot_commit_together_is_named_before_anything_begins(
     broker: ScriptedBroker, client: aio.Client
 ) -> None:
-    with pytest.raises(NotAllowed, match="one decision"):
+    with pytest.raises(NotAllowed, match="several transactions atomically"):
         broker.run(client.new_transactions(2))
     assert not broker.asked_for(pb.CommandNewTxn)
 

@@ -342,5 +342,5 @@ class TestReaders:
     def test_a_message_id_is_no_start_for_several_partitions(
         self, broker: ScriptedBroker, client: Any
     ):
-        with pytest.raises(InvalidConfiguration, match="reader for that one"):
+        with pytest.raises(InvalidConfiguration, match="reader for that partition"):
             broker.run(client.create_reader("parts", MessageId(0, 1, 5)))

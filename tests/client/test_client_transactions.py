@@ -407,7 +407,7 @@ def test_an_abort_on_disconnect_is_asked_only_of_a_broker_that_knows_it(
     """Others would drop the field, and leave the transaction open."""
 
     async def work() -> None:
-        with pytest.raises(NotAllowed, match="aborts no transaction when its client is gone"):
+        with pytest.raises(NotAllowed, match="does not abort transactions of disconnected clients"):
             await client.new_transaction(abort_on_disconnect=True)
 
     broker.run(work())

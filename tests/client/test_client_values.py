@@ -218,7 +218,7 @@ class TestBatches:
             codec(CompressionType.SNAPPY)
         except UnsupportedCompression as error:
             assert "pip install python-snappy" in str(error)
-        with pytest.raises(UnsupportedCompression, match="not known"):
+        with pytest.raises(UnsupportedCompression, match="Unknown compression"):
             codec(99)
 
     def test_nothing_is_unpacked_beyond_what_its_metadata_says(self):

@@ -181,7 +181,7 @@ def test_a_broker_that_does_not_say_that_it_answers_is_not_asked(monkeypatch, to
     monkeypatch.setattr(pb, "FeatureFlags", fewer)
     with pybroker.testing.broker() as running, Client(running.service_url) as client:
         assert not client.answers_topic_questions()
-        with pytest.raises(NotAllowed, match="cannot be asked about several topics"):
+        with pytest.raises(NotAllowed, match="does not answer questions about several topics"):
             client.ask_topics([TopicQuestion(topic)])
 
 

@@ -92,7 +92,7 @@ def test_who_shows_none_is_sent_on(broker: Listening, stranger: Listening) -> No
 
 def test_nobody_is_sent_on_to_what_is_not_http(broker: Listening) -> None:
     broker.to = "ftp://127.0.0.1:1/there"
-    with pytest.raises(RestError, match="which is no broker"):
+    with pytest.raises(RestError, match="which is not a broker URL"):
         Rest(broker.url).ask("GET", "brokers/version")
 
 

@@ -51,10 +51,10 @@ def test_nothing_said_is_nobody() -> None:
 @pytest.mark.parametrize(
     ("plugin", "params", "said"),
     [
-        ("Kerberos", "", "Kerberos is not known"),
+        ("Kerberos", "", "unknown --auth-plugin Kerberos"),
         ("AuthenticationToken", "", "has no token"),
         ("AuthenticationToken", "file:///nowhere", "cannot be read"),
-        ("AuthenticationToken", "{", "no JSON object"),
+        ("AuthenticationToken", "{", "not a JSON object"),
         ("AuthenticationBasic", "userId:u", "userId:…,password:…"),
         ("AuthenticationTls", "tlsCertFile:a", "tlsCertFile:…,tlsKeyFile:…"),
     ],

@@ -38,7 +38,7 @@ PREPARED: Final = (
 REFUSED: Final = {
     ("brokers", "update-dynamic-config"): "configuration file",
     ("brokers", "delete-dynamic-config"): "configuration file",
-    ("brokers", "shutdown"): "within another process",
+    ("brokers", "shutdown"): "embedded in another process",
     ("bookies", "list-bookies"): "no bookies",
     ("bookies", "racks-placement"): "no bookies",
     ("bookies", "get-bookie-rack"): "no bookies",
@@ -47,8 +47,8 @@ REFUSED: Final = {
     ("schemas", "extract"): "Java class",
     ("clusters", "create"): "already exists",
     ("clusters", "delete"): "own",
-    ("clusters", "update-cluster-migration"): "migrates no cluster",
-    ("namespaces", "split-bundle"): "not to be split",
+    ("clusters", "update-cluster-migration"): "migration is not supported",
+    ("namespaces", "split-bundle"): "cannot be split",
     ("namespaces", "create"): "already exists",
     ("namespaces", "delete"): "topics",
     ("tenants", "create"): "already exists",
@@ -59,7 +59,7 @@ REFUSED: Final = {
     ("topics", "create-partitioned-topic"): "already exists",
     ("persistent", "create-subscription"): "already exists",
     ("persistent", "create-partitioned-topic"): "already exists",
-    ("topics", "offload"): "no offloader",
+    ("topics", "offload"): "Offloading is not supported",
     ("namespaces", "grant-permission"): "authorizationEnabled",
     ("namespaces", "grant-subscription-permission"): "authorizationEnabled",
     ("topics", "grant-permission"): "authorizationEnabled",
@@ -69,7 +69,7 @@ REFUSED: Final = {
     ("transactions", "transaction-metadata"): "Transaction",
     ("transactions", "abort-transaction"): "Transaction",
     ("transactions", "transaction-in-pending-ack-stats"): "Transaction",
-    ("transactions", "pending-ack-internal-stats"): "never saw",
+    ("transactions", "pending-ack-internal-stats"): "never taken part",
 }
 
 

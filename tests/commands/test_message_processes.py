@@ -111,10 +111,10 @@ def test_the_words_of_pulsar_client_are_taken(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--url", "ws://localhost:8080"], "not the broker's own protocol"),
-        (["--proxy-url", "pulsar://p:1"], "--proxy-url are not served"),
+        (["--url", "ws://localhost:8080"], "is not a service URL"),
+        (["--proxy-url", "pulsar://p:1"], "--proxy-url is not supported"),
         (["--client-conf", "/nowhere"], "/nowhere cannot be read"),
-        (["--auth-plugin", "Kerberos"], "is not known"),
+        (["--auth-plugin", "Kerberos"], "unknown --auth-plugin"),
     ],
 )
 def test_a_service_that_cannot_be_reached_so_is_told(run: Run, words: list[str], said: str) -> None:

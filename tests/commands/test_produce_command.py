@@ -132,15 +132,15 @@ def test_a_rate_is_kept(run: Run, topic: str, monkeypatch: pytest.MonkeyPatch) -
     ("words", "said"),
     [
         ([], "supply message content"),
-        (["-m", "a", "--stdin"], "--stdin is for itself"),
-        (["-m", "a", "-p", "x"], "'x' is not of the form key=value"),
-        (["-m", "a", "-ekn", "k"], "need each other"),
+        (["-m", "a", "--stdin"], "--stdin cannot be combined"),
+        (["-m", "a", "-p", "x"], "'x' is not key=value"),
+        (["-m", "a", "-ekn", "k"], "must be given together"),
         (["-m", "a", "-ekn", "k", "-ekv", "file:///nowhere"], "/nowhere cannot be read"),
-        (["-m", "a", "-vs", "int"], "none of bytes, string"),
-        (["-m", "a", "-vs", "avro:{"], "no Avro schema"),
-        (["-m", "a", "-vs", 'avro:"int"'], "to be JSON"),
-        (["-m", '"1"', "-vs", 'avro:"int"'], "'1' is no int"),
-        (["-m", "a", "-kvet", "inline"], "needs a key"),
+        (["-m", "a", "-vs", "int"], "not bytes, string"),
+        (["-m", "a", "-vs", "avro:{"], "not an Avro schema"),
+        (["-m", "a", "-vs", 'avro:"int"'], "must be JSON"),
+        (["-m", '"1"', "-vs", 'avro:"int"'], "'1' is not of type int"),
+        (["-m", "a", "-kvet", "inline"], "needs --key-value-key"),
     ],
 )
 def test_what_cannot_be_sent_is_told(run: Run, topic: str, words: list[str], said: str) -> None:

@@ -27,13 +27,13 @@ REFUSED: Final = {
     ("properties", "delete"): "still has namespaces",
     ("namespaces", "delete"): "topics; delete them first or use force",
     ("clusters", "delete"): "this broker's own",
-    ("brokers", "shutdown"): "within another process",
+    ("brokers", "shutdown"): "embedded in another process",
     # It has no meaning for one broker, or nothing to do it with.
     ("brokers", "update-dynamic-config"): "configuration file",
     ("brokers", "delete-dynamic-config"): "configuration file",
-    ("clusters", "update-cluster-migration"): "migrates no cluster",
-    ("namespaces", "split-bundle"): "not to be split",
-    ("topics", "offload"): "no offloader",
+    ("clusters", "update-cluster-migration"): "migration is not supported",
+    ("namespaces", "split-bundle"): "cannot be split",
+    ("topics", "offload"): "Offloading is not supported",
     # The program refuses by itself: there is no such jar.
     ("schemas", "extract"): "ClassNotFoundException",
 }

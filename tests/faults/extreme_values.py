@@ -216,7 +216,7 @@ _PARTS: Final = {
 }
 _BODIES: Final = {
     "nothing": b"",
-    "no JSON": b"{",
+    "not JSON": b"{",
     "null": b"null",
     "true": b"true",
     "0": b"0",

@@ -194,7 +194,7 @@ def test_a_topic_loads_though_its_recovery_comes_to_what_is_damaged(
             reset = pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)
             reader = client.subscribe("t", 1, durable=False, start_message_id=reset)
             assert isinstance(reader, pb.CommandSuccess)
-        assert "is opened without what is damaged" in caplog.text
+        assert "is opened without its damaged entries" in caplog.text
 
 
 @pytest.mark.parametrize("coordinators", [1, 3])

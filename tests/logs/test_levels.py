@@ -71,7 +71,7 @@ def test_levels_read_as_they_are_written() -> None:
     [
         ("loud", "'loud' is not a level; levels are debug, info, warning, error, off"),
         ("disk=debug", "'disk' is not an area; areas are storage, "),
-        ("info,debug", "info and debug cannot both hold"),
+        ("info,debug", "info and debug cannot both apply"),
         ("storage=debug,storage=off", "storage cannot be both debug and off"),
         ("storage=", "'' is not a level"),
         ("=debug", "'' is not an area"),

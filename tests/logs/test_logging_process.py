@@ -94,7 +94,7 @@ def test_by_default_it_says_its_start_its_end_and_every_change(start: Start) -> 
     broker.until("INFO pybroker.audit: PUT who=- from=127.0.0.1:")
     lines = broker.stop()
     assert "INFO pybroker: version " in lines[0]
-    assert lines[-1].endswith("INFO pybroker: stopped; everything is written\n")
+    assert lines[-1].endswith("INFO pybroker: stopped; all data is on disk\n")
 
 
 def test_as_json_every_line_is_an_object(start: Start, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_hangup_with_a_broken_file_changes_nothing(
     broker = start("--config", str(config))
     config.unlink() if broken is None else config.write_text(broken)
     broker.process.send_signal(signal.SIGHUP)
-    assert why in broker.until("SIGHUP: the configuration is kept as it was")
+    assert why in broker.until("SIGHUP: the configuration is unchanged")
     broker.create_tenant("afterwards")
     broker.until("tenants/afterwards")
     broker.stop()

@@ -50,7 +50,7 @@ def test_what_was_left_out_is_counted_in_the_next_line_of_any_kind() -> None:
     written.lines()
     written.now_s += 60
     written.say("anything")
-    assert written.lines() == ["7 more lines like this were left out: closing", "anything"]
+    assert written.lines() == ["7 similar lines were suppressed: closing", "anything"]
     written.now_s += 60
     written.say("anything")
     assert written.lines() == ["anything"]
@@ -65,7 +65,7 @@ def test_what_was_left_out_is_said_with_an_example() -> None:
     written.lines()
     written.now_s += 60
     written.say("anything")
-    assert written.lines()[0] == f"3 more lines like this were left out: closing {USUAL.at_once}"
+    assert written.lines()[0] == f"3 similar lines were suppressed: closing {USUAL.at_once}"
 
 
 def test_what_was_left_out_is_said_at_the_end() -> None:
@@ -74,7 +74,7 @@ def test_what_was_left_out_is_said_at_the_end() -> None:
         written.say("closing")
     written.lines()
     written.output.close()
-    assert written.lines() == ["7 more lines like this were left out: closing"]
+    assert written.lines() == ["7 similar lines were suppressed: closing"]
 
 
 def test_a_kind_has_its_lines_again_after_a_while() -> None:

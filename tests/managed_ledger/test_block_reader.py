@@ -132,7 +132,7 @@ def test_a_damaged_block_is_named_with_the_entry_to_go_on_at(run):
             await world.read(1)
         assert (found.value.ledger_id, found.value.first, found.value.last) == (4, 1, 1)
         assert "entries 1 to 1 of ledger 4 cannot be read" in str(found.value)
-        assert f"{NAME} does not read back" in str(found.value)
+        assert f"{NAME} does not return what was written" in str(found.value)
         assert "to ledger 4, entry 2 (resetcursor)" in str(found.value)
         assert world.state.damaged == ((1, 1),)
         assert await world.read(2) == [world.entries[2]]

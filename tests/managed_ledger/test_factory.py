@@ -103,7 +103,7 @@ def test_a_ledger_that_is_listed_and_not_there_is_dropped_and_said_so(run, clock
         await backend.metadata.put(ledgers_key("log"), LedgerList(listed).encode())
         with caplog.at_level(logging.ERROR):
             ledger = await ManagedLedgerFactory(backend, clock).open("log")
-        assert "lists ledger 99, which is not there" in caplog.text
+        assert "lists ledger 99, which does not exist" in caplog.text
         assert ledger.last_confirmed == (there, 0)
         assert len(ledger.ledgers()) == 2
 

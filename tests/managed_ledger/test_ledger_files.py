@@ -241,7 +241,7 @@ def test_a_file_that_is_too_short_or_gone_is_damaged_from_there_on():
     assert index.damage is not None
     assert (index.next_entry_id, index.covers(last)) == (last, False)
     size = flushed.file_bytes
-    assert damage_of(disk, LEDGER, flushed) == f"{NAME} has {size - 1} bytes of {size}"
+    assert damage_of(disk, LEDGER, flushed) == f"{NAME} has {size - 1} of {size} bytes"
     assert disk.open_files == 0
     disk.unlink(NAME)
     index = load_index(disk, LEDGER, flushed)

@@ -359,8 +359,8 @@ def test_who_has_to_know_what_there_is_reads_all_but_what_is_damaged(run, clock,
             found += run_.entries
             position = Position(run_.ledger_id, run_.first_entry_id + len(run_.entries))
         assert found == [entries[0], entries[3]]
-        assert "log is opened without what is damaged: entries 1 to 1 of ledger" in caplog.text
-        assert "without what is damaged: entries 2 to 2 of ledger" in caplog.text
+        assert "log is opened without its damaged entries: entries 1 to 1 of ledger" in caplog.text
+        assert "without its damaged entries: entries 2 to 2 of ledger" in caplog.text
 
     run(scenario())
 

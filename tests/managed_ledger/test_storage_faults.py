@@ -238,7 +238,7 @@ def test_a_bit_flipped_anywhere_in_a_ledger_file_is_noticed(run, clock):
             flipped = bytearray(files[name])
             flipped[at] ^= 1 << at % 8
             damaged = await opened(FaultyDisk({**files, name: bytes(flipped)}), clock)
-            with pytest.raises(CorruptStorage, match=f"{name} does not read back"):
+            with pytest.raises(CorruptStorage, match=f"{name} does not return what was written"):
                 await damaged.read(ledger, 0, 3, 100, 1 << 20)
 
     run(scenario())

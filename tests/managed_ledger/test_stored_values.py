@@ -59,6 +59,24 @@ def test_a_number_takes_seven_bits_a_byte(number, data):
         read.raw(1)
 
 
+def test_several_numbers_are_written_and_read_as_each_by_itself():
+    numbers, one_by_one, together = [0, 0x7F, 0x80, 2**63 - 1, 5], Writer(), Writer()
+    for number in numbers:
+        one_by_one.number(number)
+    together.numbers(numbers)
+    assert together.getvalue() == one_by_one.getvalue()
+    read = Reader(together.getvalue(), "it")
+    assert read.numbers(4) == numbers[:4]
+    assert read.numbers(0) == []
+    assert read.number() == 5 and read.at_end
+
+
+@pytest.mark.parametrize(("data", "count"), [(b"\x01", 2), (b"\x01\x80", 2), (b"\x01", 2**60)])
+def test_several_numbers_that_end_too_early_are_corrupt(data, count):
+    with pytest.raises(CorruptStorage, match=f"ends after {len(data)} bytes"):
+        Reader(data, "it").numbers(count)
+
+
 @pytest.mark.parametrize("field", ["number", "blob", "text", "raw"])
 def test_a_value_that_ends_in_the_middle_of_a_field_is_corrupt(field):
     out = Writer()

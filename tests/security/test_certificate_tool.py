@@ -81,7 +81,7 @@ def test_an_authority_without_its_key_is_none(run: Any, tmp_path: Path) -> None:
 def test_an_authority_with_another_key_is_none(run: Any, tmp_path: Path) -> None:
     run()
     shutil.copy(tmp_path / "broker.key", tmp_path / "ca.key")
-    assert "of two authorities" in run(code=1)
+    assert "do not belong together" in run(code=1)
 
 
 @pytest.mark.parametrize("name", ["ca", "broker"])
@@ -115,14 +115,14 @@ def test_a_file_that_is_no_key_is_not_written_over(
 ) -> None:
     secret = tmp_path / "secret.key"  # what signs tokens, as docker/secure/keys.sh calls it
     secret.write_bytes(bytes(range(32)))
-    assert "is not written over" in run("--role", "secret", *words, code=1)
+    assert "is not overwritten" in run("--role", "secret", *words, code=1)
     assert secret.read_bytes() == bytes(range(32))
 
 
 def test_an_authority_that_is_none_is_told(run: Any, tmp_path: Path) -> None:
     run()
     (tmp_path / "ca.key").write_text("nothing")
-    assert "is no private key" in run("--renew", code=1)
+    assert "is not a private key" in run("--renew", code=1)
     run("--output", str(tmp_path / "other"))
     (tmp_path / "other" / "ca.crt").write_text("nothing")
     assert "cannot be read" in run("--output", str(tmp_path / "other"), code=1)

@@ -16,11 +16,11 @@ from credentials import TOKEN_SETTINGS
 
 import pybroker.testing
 from pybroker.base.errors import AuthenticationError
-from pybroker.base.runtime import SystemClock
 from pybroker.security.certificates import TlsProvider
 from pybroker.security.identity import Credentials
 from pybroker.server import on_connect
 from pybroker.testing import RunningBroker
+from pybroker.testing.clock import VirtualClock
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import FrameDecoder, encode_frame
 
@@ -29,7 +29,7 @@ WAIT_S = 30
 WEEK_MS = 7 * 24 * 3600 * 1000
 
 
-class MovedClock(SystemClock):
+class MovedClock(VirtualClock):
     """Certificates of these tests are valid for a day from now."""
 
     ahead_ms = 0
@@ -56,7 +56,7 @@ def clock() -> MovedClock:
 def broker(
     authority: Authority, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RunningBroker]:
-    monkeypatch.setattr("pybroker.process.app.SystemClock", lambda: clock)
+    monkeypatch.setattr("pybroker.testing.running_broker.VirtualClock", lambda: clock)
     settings: dict[str, Any] = {
         "broker_service_port_tls": 0,
         "web_service_port_tls": 0,

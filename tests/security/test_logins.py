@@ -400,10 +400,10 @@ def test_a_changed_password_holds_for_who_logs_in_from_then_on(
             assert [clusters(broker, auth=auth) for auth in (before, after)] == [401, 200]
             assert clusters(broker, auth=("berta", "hers")) == 401
             assert refusal(broker, "anna:before", "basic")[0] == REFUSED
-            assert "were read again: users 1" in caplog.text
+            assert "passwords of basicAuthConf (users: 1)" in caplog.text
             file.write_text("anna:plain")
             reload(broker)
-            assert "who may log in stays as it was: basicAuthConf, line 1" in caplog.text
+            assert "previous ones stay in effect: basicAuthConf, line 1" in caplog.text
             assert clusters(broker, auth=after) == 200
             connected.create_producer(TOPIC)
 
@@ -420,11 +420,11 @@ def test_a_changed_key_of_tokens_holds_for_who_logs_in_from_then_on(
         with raw(broker, token("anna")) as connected:
             file.write_bytes(b"another" * 10)
             reload(broker)
-            assert "the key of tokens was read again" in caplog.text
+            assert "reloaded the token key" in caplog.text
             assert [clusters(broker, headers=each) for each in (shown, other)] == [401, 200]
             assert refusal(broker, token("anna"))[0] == REFUSED
             file.write_bytes(b"short")
             reload(broker)
-            assert "who may log in stays as it was: tokenSecretKey has 5 bytes" in caplog.text
+            assert "previous ones stay in effect: tokenSecretKey has 5 bytes" in caplog.text
             assert clusters(broker, headers=other) == 200
             connected.create_producer(TOPIC)

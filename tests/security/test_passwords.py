@@ -152,7 +152,7 @@ def test_apr1_is_apaches() -> None:
     [
         ("anna:plain", "not hashed"),
         ("anna", "user:hash"),
-        ("# nobody", "names no user"),
+        ("# nobody", "contains no users"),
         ("anna:rqXexS6ZhobKA", "not hashed"),
     ],
 )

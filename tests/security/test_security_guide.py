@@ -106,7 +106,7 @@ def test_lines_3_and_4_make_tokens(shell: Shell, file: str, role: str) -> None:
     assert ('"exp"' in said) is (role == "app")
 
 
-def test_lines_5_to_8_are_a_configuration(shell: Shell) -> None:
+def test_lines_5_to_8_are_aconfiguration(shell: Shell) -> None:
     config = load_config(shell.directory / "broker.conf")
     assert config.broker_service_port is config.web_service_port is None
     assert (config.broker_service_port_tls, config.web_service_port_tls) == (6651, 8443)
@@ -117,11 +117,12 @@ def test_lines_5_to_8_are_a_configuration(shell: Shell) -> None:
 
 
 def test_line_9_is_allowed_beyond_this_machine(shell: Shell) -> None:
-    from pybroker.process.cli import _configuration, _parser
+    from pybroker.process.cli import _parser
+    from pybroker.process.configuration import configuration
 
     arguments = LINES[8].split()[1:]
     arguments[arguments.index("broker.conf")] = str(shell.directory / "broker.conf")
-    assert not _configuration(_parser().parse_args(arguments)).local_only
+    assert not configuration(_parser().parse_args(arguments)).local_only
 
 
 def test_line_9_serves_with_tls_alone(urls: list[str]) -> None:

@@ -181,7 +181,7 @@ def test_https_takes_certificates_too(mutual: RunningBroker, authority: Authorit
 def test_tls_without_a_certificate_is_nobodys(mutual: RunningBroker, authority: Authority) -> None:
     with (
         client(mutual, authority, authentication=AuthenticationTLS()) as tls,
-        pytest.raises(PulsarException, match="none came"),
+        pytest.raises(PulsarException, match="none was sent"),
     ):
         tls.create_producer(TOPIC)
     with client(mutual, authority, authentication=AuthenticationToken(token("bob"))) as tls:

@@ -157,7 +157,7 @@ def test_the_role_may_stand_in_another_claim() -> None:
     assert login(token("x", roles="ops"), **settings).role == "ops"
     assert login(token("x", roles=["ops", "dev"]), **settings).role == "ops"
     for wrong in (None, "", "  ", 7, [], [7], "r" * 1025):
-        assert "names no role" in refusal(token("x", roles=wrong), **settings)
+        assert "has no role" in refusal(token("x", roles=wrong), **settings)
 
 
 def test_a_role_that_no_encoding_has_is_nobodys() -> None:
@@ -196,22 +196,22 @@ def test_claims_that_are_no_object_are_refused() -> None:
         ({"token_secret_key": ""}, "tokenSecretKey or tokenPublicKey"),
         ({"token_secret_key": url(b"short")}, "HS256 needs 32"),
         ({"token_secret_key": "file:///nowhere/key"}, "No such file"),
-        ({"token_secret_key": "/nowhere/key"}, "if it names a file, there is no such file"),
+        ({"token_secret_key": "/nowhere/key"}, "if it names a file, that file does not exist"),
         ({"token_secret_key": "data:;base64,*"}, "cannot be read"),
         ({"token_secret_key": "!!"}, "cannot be read"),
-        ({"token_secret_key": url(public_pem(RSA))}, "no secret key"),
-        ({"token_secret_key": url(public_der(RSA))}, "no secret key"),
-        ({"token_secret_key": url(public_der(CURVE))}, "no secret key"),
-        ({"token_secret_key": url(private_der(RSA))}, "no secret key"),
+        ({"token_secret_key": url(public_pem(RSA))}, "key of a pair"),
+        ({"token_secret_key": url(public_der(RSA))}, "key of a pair"),
+        ({"token_secret_key": url(public_der(CURVE))}, "key of a pair"),
+        ({"token_secret_key": url(private_der(RSA))}, "key of a pair"),
         ({"token_public_key": "x"}, "not both"),
-        (with_public_key(RSA, "HS256"), "goes with a tokenSecretKey"),
-        (with_public_key(RSA, "none"), "no algorithm"),
-        (with_public_key(RSA, "ES256"), "another kind"),
-        (with_public_key(CURVE, "RS256"), "another kind"),
-        (with_public_key(RSA, "RS256") | {"token_public_key": url(b"x")}, "no public key"),
+        (with_public_key(RSA, "HS256"), "needs tokenSecretKey"),
+        (with_public_key(RSA, "none"), "not a token algorithm"),
+        (with_public_key(RSA, "ES256"), "not the kind of key"),
+        (with_public_key(CURVE, "RS256"), "not the kind of key"),
+        (with_public_key(RSA, "RS256") | {"token_public_key": url(b"x")}, "not a public key"),
         ({"token_audience_claim": "aud"}, "tokenAudience"),
         ({"authentication_providers": ()}, "authenticationProviders"),
-        ({"authentication_providers": ("kerberos",)}, "not provided"),
+        ({"authentication_providers": ("kerberos",)}, "not supported"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

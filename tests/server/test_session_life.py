@@ -10,10 +10,10 @@ import pytest
 from managed_ledger.errors import StorageFull
 from pybroker.base.config import BrokerConfig
 from pybroker.server import requests as requests_module
+from pybroker.server.disconnections import Disconnections
 from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.handlers import HANDLERS
 from pybroker.server.outbox import Outboxes
-from pybroker.server.owned_transactions import Disconnections
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.requests import as_answer
 from pybroker.server.services import Services

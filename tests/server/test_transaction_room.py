@@ -64,7 +64,7 @@ def test_what_is_too_much_is_refused_in_its_order_and_an_end_makes_room(
         *stored, refused, also = outcomes(raw, txn_id, 5)
         assert stored == [""] * 3
         assert "open transactions in public/default (the policy transactionLimits) would" in refused
-        assert "hold 4 messages, and may hold 3" in refused
+        assert "hold 4 messages; the limit is 3" in refused
         assert "hold 4 messages" in also
         assert not raw.end(txn_id, commit=False).HasField("error")
         assert outcomes(raw, begin(raw, T), 3, first=5) == [""] * 3
@@ -79,7 +79,7 @@ def test_the_error_is_the_one_that_clients_hand_to_whoever_publishes(
         raw.create_producer(T)
         answer = raw.publish(b"a", 0, txn_id)
         assert answer.error == pb.NotAllowedError
-        assert ", and may hold 1: end some" in answer.message
+        assert "; the limit is 1: end some" in answer.message
         assert isinstance(raw.publish(b"plain", 1), pb.CommandSendReceipt)
 
 
@@ -125,7 +125,7 @@ def test_a_batch_counts_by_its_messages(broker: RunningBroker) -> None:
         }
         assert isinstance(raw.publish(b"five", 0, txn_id, **fields), pb.CommandSendReceipt)
         assert (
-            "hold 10 messages, and may hold 9" in raw.publish(b"five", 1, txn_id, **fields).message
+            "hold 10 messages; the limit is 9" in raw.publish(b"five", 1, txn_id, **fields).message
         )
 
 
@@ -136,9 +136,9 @@ def test_the_python_client_s_application_hears_it_and_nothing_is_committed_in_pa
     with Client(broker.service_url) as client:
         producer, txn = client.create_producer(T), client.new_transaction()
         producer.send(b"a", txn=txn)
-        with pytest.raises(NotAllowed, match="hold 2 messages, and may hold 1"):
+        with pytest.raises(NotAllowed, match="hold 2 messages; the limit is 1"):
             producer.send(b"b", txn=txn)
-        with pytest.raises(TransactionAborted, match="may hold 1"):
+        with pytest.raises(TransactionAborted, match="the limit is 1"):
             txn.commit()
         with client.new_transaction() as again:
             producer.send(b"c", txn=again)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -15,6 +15,7 @@ from pybroker.base.names import TxnId
 from pybroker.client import Client, TransactionAborted
 from pybroker.server.begun_transactions import BegunTransactions
 from pybroker.testing import RunningBroker
+from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.wire import pulsar_api_pb2 as pb
 
 TOO_MANY = pb.TooManyRequests
@@ -123,10 +124,11 @@ def test_a_begin_that_fails_gives_its_place_back(broker: RunningBroker) -> None:
 
 def test_a_begin_that_was_not_stored_gives_its_place_back() -> None:
     async def counts() -> list[int]:
-        loop, begun, counted = asyncio.get_running_loop(), BegunTransactions(), []
+        loop, counted = asyncio.get_running_loop(), list[int]()
+        begun = BegunTransactions(cast("Coordinators", None))
         stored, failed, cancelled = beginning = [loop.create_future() for _ in range(3)]
         for each in beginning:
-            begun.begins(each)
+            begun.begins(each, False)
         counted.append(len(begun))
         stored.set_result(TxnId(0, 0))
         failed.set_exception(TransactionCoordinatorNotFound("the disk is full"))
@@ -207,20 +209,6 @@ def test_no_limit_is_none() -> None:
     }
     with pybroker.testing.broker(**settings) as broker, login(broker, "alice") as alice:
         begin_all(alice, 5 * OF_PRINCIPAL)
-
-
-@pytest.mark.parametrize("role", ["admin", "alice"])
-def test_what_is_not_limited_is_not_remembered(role: str) -> None:
-    settings = SETTINGS | {"max_active_transactions_per_principal": 0}
-    if role == "alice":
-        settings["max_active_transactions_per_connection"] = 0
-
-    async def remembered(running: Any) -> int:
-        return sum(len(session.begun) for session in running.server.sessions)
-
-    with pybroker.testing.broker(**settings) as broker, login(broker, role) as client:
-        begin_all(client, 10)
-        assert broker.call(remembered) == 0
 
 
 # -- of a namespace

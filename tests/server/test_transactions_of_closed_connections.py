@@ -78,6 +78,19 @@ def test_the_python_client_asks_for_it(broker: RunningBroker) -> None:
         takes_the_plain_one(consumer)
 
 
+def test_each_transaction_of_a_group_that_asked_is_aborted(broker: RunningBroker) -> None:
+    topics = [f"{TOPIC}-{name}" for name in ("debits", "credits")]
+    with Client(broker.service_url) as client:
+        gone = Client(broker.service_url, enable_transaction=True)
+        group = gone.new_transactions(2, timeout_ms=3_600_000, abort_on_disconnect=True)
+        for topic, txn in zip(topics, group, strict=True):
+            gone.create_producer(topic).send(b"held", txn=txn)
+        consumers = [waiting_behind(client, topic) for topic in topics]
+        gone.close()
+        for consumer in consumers:
+            takes_the_plain_one(consumer)
+
+
 def test_a_namespace_asks_for_the_transactions_in_it(broker: RunningBroker) -> None:
     url = f"{broker.admin_url}/admin/v2/namespaces/public/other/transactionLimits"
     httpx.post(url, json={"abortOnDisconnect": True}).raise_for_status()

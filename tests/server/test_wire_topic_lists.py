@@ -114,7 +114,7 @@ def test_nothing_is_kept_of_a_connection_that_has_gone(
 
 @pytest.mark.parametrize(
     ("pattern", "sentence"),
-    [("x" * 60, "Pattern longer than maximum: 50"), ("(?!a).*", "looks around")],
+    [("x" * 60, "Pattern longer than maximum: 50"), ("(?!a).*", "lookaround")],
 )
 def test_a_pattern_that_is_not_worked_off_is_refused(
     raw: RawClient, namespace: str, pattern: str, sentence: str

@@ -252,8 +252,8 @@ def test_an_exclusive_producer_keeps_its_topic_epoch(
 
 @pytest.mark.parametrize("wrong", ["", "x" * 257])
 def test_an_id_has_1_to_256_characters(raw: RawClient, topic: str, wrong: str) -> None:
-    assert "one has 1 to 256 characters" in ask(raw, topic, wrong).message
-    assert "one has 1 to 256 characters" in begin(raw, wrong).message
+    assert "it must have 1 to 256 characters" in ask(raw, topic, wrong).message
+    assert "it must have 1 to 256 characters" in begin(raw, wrong).message
 
 
 def test_an_epoch_that_was_never_given_is_refused(raw: RawClient, topic: str, name: str) -> None:

@@ -208,6 +208,11 @@ class BrokerProcess:
             or ongoing.first_position >= topic.ledger.first_position
         ]
 
+    def waits_aside(self, topic: str, txn_id: TxnId) -> bool:
+        """Where an abort that a crash has undone waits to be done again: it holds nobody back."""
+        aside = self.topics.serving(TopicName.parse(topic)).buffer._aside  # type: ignore[union-attr]
+        return aside is not None and txn_id in aside.open
+
     def end_of(self, topic: str) -> tuple[int, int] | None:
         """Where the log of a topic that is being served ends."""
         if not self.serving or self.broker is None:

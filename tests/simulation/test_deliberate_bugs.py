@@ -39,6 +39,9 @@ CASES = {
     "ages-by-the-wall-clock": Case("KEPT", 4, ("clocks", "trimming")),
     "batches-that-come-twice-taken-whole": Case("CURSOR AHEAD", 35, ("mixed acknowledgements",)),
     "clients-drop-nothing": Case("CURSOR AHEAD", 20, ("succession",)),
+    "commit-order-swapped-by-recovery": Case(
+        "COMMIT ORDER", 302, ("commit order", "slow reads", "unloads")
+    ),
     "committed-twice-after-a-crash": Case("DUPLICATE", 1, ("commit order",)),
     "compaction-reads-past-max-read-position": Case("NOT IN THE LOG", 2, ("compacting",)),
     "copy-answered-as-duplicate": Case("LOST COPY", 0, ("copying",)),
@@ -58,7 +61,7 @@ CASES = {
     "epoch-not-durable": Case("FENCED WRITE", 0, ("fencing",)),
     "everything-expires": Case("DROPPED", 3, ("perishing",)),
     "evicted-entries-mistaken": Case("STUCK", 0),
-    "expired-within-a-visit": Case("KEPT", 50, ("trimming",)),
+    "expired-within-a-visit": Case("KEPT", 38, ("trimming",)),
     "fenced-ones-left-open": Case("FENCED WRITE", 0, ("fencing",)),
     "group-half-decided": Case("HALF TOGETHER", 0, ("groups",)),
     "given-back-forgotten-by-an-unload": Case("CURSOR AHEAD", 1, ("succession", "unloads")),
@@ -88,12 +91,15 @@ CASES = {
     "reserve-for-records-only": Case("NOT HEALED", 118, FULL_DISK),
     "reserve-kept-at-a-start": Case("NOT HEALED", 18, FULL_DISK),
     "reserve-not-regained": Case("NO RESERVE", 10, FULL_DISK),
+    "rest-of-a-commit-forgotten-by-an-unload": Case(
+        "ACKNOWLEDGED TWICE", 12, ("long ends", "unloads")
+    ),
     "rollover-turns-the-order": Case("ORDER", 71),
     "seek-keeps-single-acknowledgements": Case("MOVED WRONGLY", 1, ("navigation",)),
     "seek-leaves-old-records": Case("MOVED WRONGLY", 68, ("navigation",)),
     "sequence-ids-forgotten-at-recovery": Case("DUPLICATE", 30),
     "sequence-ids-kept-elsewhere": Case("LOSS", 0, ("older backups",)),
-    "side-data-trimmed-early": Case("LOSS", 42, ("commit order",)),
+    "side-data-trimmed-early": Case("LOSS", 50, ("commit order",)),
     "snapshot-forgets-cumulative-ones": Case("REDELIVERED AFTER COMMIT", 103, SMALL_AND_UNLOADED),
     "snapshot-forgets-partial-batches": Case("ACKNOWLEDGED TWICE", 50, ("small logs",)),
     "snapshot-outlives-its-topic": Case("SWALLOWED", 1, REBIRTH),

@@ -281,6 +281,19 @@ def test_a_transaction_that_is_split_by_another_is_named(in_commit_order):
     assert kinds(history, t=["a/0", "b/0", "a/1"]) == ["COMMIT ORDER"]
 
 
+def test_a_plain_message_may_come_between_the_pieces_of_a_large_copy(in_commit_order):
+    history = in_commit_order
+    a = begins(history, "A")
+    sends(history, "a/0", a)
+    sends(history, "a/1", a)
+    asks(history, a)
+    sends(history, "p/0")
+    hears(history, a)
+    sends(history, "p/1")
+    assert found(history, t=["a/0", "p/0", "a/1", "p/1"]) == []
+    assert kinds(history, t=["a/0", "p/0", "p/1", "a/1"]) == ["COMMIT ORDER"]
+
+
 def test_a_commit_that_was_over_before_another_was_asked_for_comes_first(pair):
     history, a, b = pair
     commits(history, a, b)

@@ -106,7 +106,7 @@ def test_the_search_has_a_limit_and_says_so(pulsar_broker, monkeypatch, caplog):
     left_behind(pulsar_broker, 10, [2, 8])
     monkeypatch.setattr(acknowledged, "MAX_ENTRIES", 4)
     assert holes(pulsar_broker) == [(2, 2)]
-    assert "is read again" in caplog.text
+    assert "are read again" in caplog.text
 
 
 def test_a_query_leaves_out_what_was_acknowledged_batch_by_batch(pulsar_broker):

@@ -73,10 +73,11 @@ def test_cursors_past_the_batch_without_its_marker_are_no_proof_of_output():
 
 
 @pytest.mark.parametrize(
-    ("newest", "told"), [(marker(3), "is that of batch 3"), (Marker.opening("query"), "no marker")]
+    ("newest", "told"),
+    [(marker(3), "is that of batch 3"), (Marker.opening("query"), "no batch marker")],
 )
 def test_cursors_past_the_batch_without_any_marker_may_mean_another_control_topic(newest, told):
-    with pytest.raises(BatchRefused, match=f"{told}.* another control topic, give it back"):
+    with pytest.raises(BatchRefused, match=f"{told}.* another control topic, set it again"):
         decide(WORK, PAST, newest)
 
 
@@ -101,9 +102,9 @@ def test_a_batch_without_pulsar_input_is_known_by_its_marker_alone():
 
 
 def test_without_the_marker_of_the_batch_before_nobody_knows():
-    with pytest.raises(BatchRefused, match="had another control topic"):
+    with pytest.raises(BatchRefused, match="used another control topic"):
         decide(EMPTY, {}, marker(4, EMPTY))
-    with pytest.raises(BatchRefused, match="had another control topic"):
+    with pytest.raises(BatchRefused, match="used another control topic"):
         decide(EMPTY, {}, Marker.opening("query"))
 
 
@@ -115,7 +116,7 @@ def test_without_the_marker_of_the_batch_before_nobody_knows():
     ],
 )
 def test_a_batch_that_was_committed_with_other_ends_is_refused(newest):
-    with pytest.raises(BatchRefused, match="with other ends"):
+    with pytest.raises(BatchRefused, match="with ends other than"):
         decide(WORK, PAST, newest)
 
 
@@ -125,7 +126,7 @@ def test_a_marker_of_an_earlier_version_says_nothing_of_other_sources():
 
 @pytest.mark.parametrize("cursors", [BEFORE, PAST])
 def test_a_checkpoint_that_is_older_than_the_newest_marker_is_refused(cursors):
-    with pytest.raises(BatchRefused, match="committed last, batch 9"):
+    with pytest.raises(BatchRefused, match="last commit, batch 9"):
         decide(WORK, cursors, marker(9))
 
 
@@ -143,7 +144,7 @@ CASES = {
     Refusal.OTHER_ENDS: (PAST, marker(7, replace(WORK, sources="of other sources"))),
     Refusal.OUTDATED: (PAST, marker(9)),
 }
-GOES_ON_AT_THE_CURSOR = "which goes on at the cursor"
+GOES_ON_AT_THE_CURSOR = "which continues at the cursor"
 
 
 def advice(refusal, work):
@@ -177,7 +178,7 @@ def test_nobody_whose_sources_have_no_cursor_is_told_that_a_new_checkpoint_goes_
 @pytest.mark.parametrize("refusal", [Refusal.RESET, Refusal.REWOUND])
 def test_where_the_cursor_is_behind_what_was_published_a_new_checkpoint_is_no_way_out(refusal):
     assert GOES_ON_AT_THE_CURSOR not in advice(refusal, WORK)
-    assert "From a new checkpoint it would publish" in advice(refusal, WORK)
+    assert "Starting from a new checkpoint would publish" in advice(refusal, WORK)
     assert "start the query again" in advice(refusal, WORK)
 
 

@@ -44,5 +44,7 @@ def test_exactly_once_comes_in_with_the_sources_options():
 
 
 def test_what_is_no_option_of_clients_is_refused():
-    with pytest.raises(NotAllowed, match=r"holds topic; it takes what begins pulsar\.client"):
+    with pytest.raises(
+        NotAllowed, match=r"contains topic; it accepts only options of pulsar\.client"
+    ):
         options_of("pulsar://somewhere:6650", topic="x")

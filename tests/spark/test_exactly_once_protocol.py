@@ -359,7 +359,7 @@ def test_a_replay_whose_input_is_gone_is_refused():
 def test_a_write_that_returns_no_outputs_is_an_error_and_commits_nothing(returned):
     driver = Driver()
     driver.sink.write = lambda batch, batch_id: returned
-    with pytest.raises(NotAllowed, match="did it forget its return"):
+    with pytest.raises(NotAllowed, match="Check that it has a return"):
         driver.process()
     assert driver.broker.cursors[CURSOR] == 4
 

@@ -169,7 +169,7 @@ def test_with_data_loss_a_stream_goes_on_at_the_cursor_of_the_backup(world, ahea
         offset = world.planned(ahead, failOnDataLoss="false")
         assert span(offset).after == cursor
         assert len(list(_positions(world, cursor))) == 100 + sent
-        assert "goes on at its cursor" in caplog.text
+        assert "continuing at the query's cursor" in caplog.text
 
 
 def _positions(world, after):
@@ -274,7 +274,7 @@ def test_without_the_deleted_topic_a_stream_goes_on_if_it_may(world, caplog):
         world.call("DELETE", "persistent/public/default/in?force=true")
         with world.run(failOnDataLoss="false") as reader:
             reader.latestOffset(offset, ALL)
-        assert "goes on without it" in caplog.text
+        assert "continuing without it" in caplog.text
         assert not world.is_there()
 
 

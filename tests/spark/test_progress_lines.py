@@ -48,7 +48,7 @@ def test_a_line_has_rows_bytes_rate_backlog_and_transaction():
 
 
 def test_a_query_at_its_topics_end_says_so():
-    assert BatchProgress.of(progress(reported(a=0))).line().endswith("rows/s; at the end")
+    assert BatchProgress.of(progress(reported(a=0))).line().endswith("rows/s; caught up")
 
 
 def test_what_another_source_reports_is_left_out():

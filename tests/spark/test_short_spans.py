@@ -124,7 +124,7 @@ def test_a_broker_that_hands_nothing_over_is_read_by_readers(running, client, mo
         return await ask(self, *arguments, **options)
 
     async def knows_nothing(*_, **__):
-        raise NotAllowed("This broker cannot be asked about several topics at once")
+        raise NotAllowed("This broker does not answer questions about several topics at once")
 
     for answer in (knows_no_reading, knows_nothing):
         monkeypatch.setattr(AioClient, "ask_topics", answer)

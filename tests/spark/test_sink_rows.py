@@ -69,13 +69,17 @@ def test_without_a_value_of_bytes_all_columns_are_the_message():
 @pytest.mark.parametrize(
     ("text", "topic", "said"),
     [
-        ("value string, colour string", TOPIC, "Beside the column value.* there are colour"),
+        (
+            "value string, colour string",
+            TOPIC,
+            "The column value is the whole message, but there are also colour",
+        ),
         ("__key string", TOPIC, "None of the columns __key is the message"),
         ("value string", None, "needs the option topic, or a column __topic"),
         ("value string, key string, __key string", TOPIC, "key and __key are both the key"),
         ("value string, __key int", TOPIC, "__key is int; it must be string or binary"),
         ("value string, __KEY string", TOPIC, "did you mean __key"),
-        ("id long, __event_time timestamp", TOPIC, "__event_time is no part.*__eventTime"),
+        ("id long, __event_time timestamp", TOPIC, "__event_time is not part.*__eventTime"),
     ],
 )
 def test_a_frame_that_is_no_message_is_refused(text, topic, said):

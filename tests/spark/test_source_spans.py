@@ -272,7 +272,7 @@ def test_a_first_batch_whose_beginning_was_not_told_is_not_read_from_elsewhere(m
     monkeypatch.setattr(stream, "LIMITS_TRIGGERS", True)
     end = {"cursor": "s", "spans": {PARTITIONS[0]: {"to": "3:4"}}}
     start = {"cursor": "s", "spans": {PARTITIONS[0]: {"after": "3:9", "to": "3:9"}}}
-    with pytest.raises(InputLost, match="set it to where it stood"):
+    with pytest.raises(InputLost, match="set it back to where it was"):
         reader_of(None).partitions(start, end)
 
 
@@ -307,7 +307,7 @@ def test_a_topic_that_is_gone_ends_the_query_unless_data_may_be_lost(caplog, ava
         reader.latestOffset(start, ReadAllAvailable())
     careless = reader_of(session, failOnDataLoss="false")
     assert ends(careless.latestOffset(start, ReadAllAvailable()))[0] == Position(3, 4)
-    assert "goes on without it" in caplog.text
+    assert "continuing without it" in caplog.text
 
 
 def test_a_topic_that_came_when_the_targets_were_set_is_not_gone(monkeypatch):
@@ -322,10 +322,10 @@ def test_a_topic_that_came_when_the_targets_were_set_is_not_gone(monkeypatch):
 
 
 def test_a_sinks_subscription_begins_at_no_time_or_id():
-    with pytest.raises(NotAllowed, match="may be 'earliest' or 'latest'"):
+    with pytest.raises(NotAllowed, match="must be 'earliest' or 'latest'"):
         reader_of(None, startingTime="5")
 
 
 def test_two_subscriptions_are_refused():
-    with pytest.raises(NotAllowed, match="give one of them"):
+    with pytest.raises(NotAllowed, match="use one of them"):
         reader_of(None, predefinedSubscription="other")

@@ -94,7 +94,7 @@ def test_a_null_value_is_one_without_a_batch_too(client, read):
 def test_a_span_whose_end_is_gone_is_an_error(client, read):
     [place] = sent(client, Outgoing(b"v"))
     beyond = Position(place.ledger_id, place.entry_id + 7)
-    with pytest.raises(InputLost, match="To go on without them, set failOnDataLoss=false"):
+    with pytest.raises(InputLost, match="To continue without them, set failOnDataLoss=false"):
         read(before(place), beyond)
 
 

@@ -1,4 +1,6 @@
-"""The examples of README.md, docs/spark.md and docs/spark-writing.md that need Spark, as typed."""
+"""The examples that need Spark, as typed: those of docs/exactly-once-spark.md, docs/spark.md and
+docs/spark-writing.md.
+"""
 
 import os
 import signal
@@ -52,7 +54,7 @@ def typed(broker: BrokerProcess, folder: Path, text: str) -> Iterator["subproces
 
 
 def test_transfers_become_debits_and_credits(broker: BrokerProcess, tmp_path: Path) -> None:
-    (example,) = examples("README.md")
+    (example,) = examples("docs/exactly-once-spark.md")
     client = Client(broker.service_url)
     transfers = client.create_producer("transfers")
     outputs = [

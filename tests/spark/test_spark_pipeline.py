@@ -145,7 +145,7 @@ def test_a_batch_that_fails_leaves_nothing_and_runs_again(pipeline):
 
 
 def test_another_location_than_the_querys_checkpoint_is_refused(pipeline, tmp_path):
-    with pytest.raises(StreamingQueryException, match="the same location as the option"):
+    with pytest.raises(StreamingQueryException, match="the location set in the option"):
         pipeline.run(checkpoint_location=str(tmp_path / "elsewhere"))
     assert pipeline.published() == []
 

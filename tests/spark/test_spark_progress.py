@@ -83,7 +83,7 @@ def test_a_batch_of_a_sink_is_a_line_with_its_transaction(spark, broker, topic, 
     assert line.startswith("copier batch 0: 200 rows")
     assert "; transaction (" in line
     if LIMITS_TRIGGERS:
-        assert "~10.0 kB" in line and "; at the end;" in line
+        assert "~10.0 kB" in line and "; caught up;" in line
 
 
 def test_a_batch_of_exactly_once_is_a_line_with_its_transaction(

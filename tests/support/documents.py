@@ -24,6 +24,7 @@ REASONS: Final[Mapping[str, str]] = {
     "make": r"^make ",  # these run everything, this too
     "docker": r"^docker |PulsarContainer|pulsar\.Run\(",
     "root": r"/etc/systemd",
+    "Prometheus": r"^scrape_configs:",
     "Spark cluster": r"spark-submit|venv-pack",
 }
 _FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -26,9 +26,7 @@ def watched_answers() -> Iterator[list[Answer]]:
     """Of every broker that starts meanwhile; in the order in which requests came."""
     answers: list[Answer] = []
     make = application.create_app
-    with patch.object(
-        application, "create_app", lambda services: _watched(make(services), answers)
-    ):
+    with patch.object(application, "create_app", lambda *parts: _watched(make(*parts), answers)):
         yield answers
 
 

@@ -142,11 +142,18 @@ def test_every_fence_of_a_document_is_found() -> None:
         assert len(fences) == 2 * len(blocks(document)), document.name
 
 
+def test_examples_are_fenced() -> None:
+    """An indented one would not be found, and not be run."""
+    for document in DOCUMENTS:
+        outside = re.sub(r"^ *```.*?^ *```$", "", document.read_text(), flags=re.M | re.S)
+        assert not re.findall(r"\n\n    \S.*", outside), document.name
+
+
 def test_most_of_the_readme_runs() -> None:
     left_out = [b for b in blocks(ROOT / "README.md") if b.declared]
     assert {b.declared for b in left_out} == {
         "not run: make",
-        "runs in tests/spark/test_spark_documents.py",
+        "runs in tests/demo/test_quick_demo.py",
     }
 
 

@@ -46,6 +46,17 @@ def test_every_command_in_the_readme_is_in_the_makefile() -> None:
         assert re.search(rf"^{command}:", MAKEFILE, re.MULTILINE), f"no target for make {command}"
 
 
+def test_every_make_target_of_the_documents_is_in_the_makefile() -> None:
+    for document in (ROOT / "docs").glob("*.md"):
+        for command in re.findall(r"^\s*make ([a-z-]+)", document.read_text(), re.MULTILINE):
+            assert re.search(rf"^{command}:", MAKEFILE, re.MULTILINE), f"{document.name}: {command}"
+
+
+def test_the_extra_all_has_what_users_need() -> None:
+    (everything,) = PROJECT["optional-dependencies"]["all"]
+    assert {"compression", "encryption", "security", "spark"} <= Requirement(everything).extras
+
+
 def test_ci_runs_the_command_of_the_readme() -> None:
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("\nmake test")
 
@@ -79,3 +90,13 @@ def test_the_broker_alone_installs_nothing_heavy() -> None:
 def test_the_changelog_knows_this_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text()
     assert f"## [{PROJECT['version']}]" in changelog or "## [Unreleased]" in changelog
+
+
+def test_the_changelog_is_for_users_and_has_each_section_once() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
+    assert len(lines) < 400, "say what a user notices, in a line each; was an old text merged back?"
+    headings = [line for line in lines if line.startswith("## ")]
+    assert len(set(headings)) == len(headings)
+    unreleased = lines[lines.index(headings[0]) : lines.index(headings[1])]
+    parts = [line for line in unreleased if line.startswith("### ")]
+    assert len(set(parts)) == len(parts)

@@ -1,4 +1,4 @@
-"""README's first two examples are run as they stand, against a broker of this process."""
+"""The first examples of README and docs/first-minute.md run as they stand, in this process."""
 
 import re
 from pathlib import Path
@@ -8,9 +8,17 @@ import pytest
 
 import pybroker.testing
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-OFFICIAL, TRANSACTIONS, *_ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+ROOT = Path(__file__).resolve().parents[2]
 URL = "pulsar://localhost:6650"
+
+
+def only_example(document: str) -> str:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+    return str(example)
+
+
+OFFICIAL = only_example("docs/first-minute.md")
+TRANSACTIONS = only_example("README.md")
 
 
 def run(example: str, service_url: str) -> None:

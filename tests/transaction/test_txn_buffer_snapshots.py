@@ -127,9 +127,9 @@ async def test_so_many_changes_are_written_at_once(world: World) -> None:
 async def test_exactly_so_many_changes_are_written_at_once(world: World) -> None:
     buffer = await world.buffer()
     for _ in range(2):
-        assert buffer._books.snapshots.head() is None
         txn_id = await world.begin_on(ORDERS)
         await world.send(txn_id, "a")
+        assert buffer._books.snapshots.head() is None
         await world.end(txn_id, COMMIT)
         await soon()
     assert snapshot_position(buffer).entry_id == 3
@@ -163,6 +163,24 @@ async def test_many_plain_messages_pay_a_snapshot(
         assert snapshot_position(buffer) == written
         await world.send(None, "6")
         await asyncio.sleep(60)
+    assert snapshot_position(buffer) == (await world.ledger(ORDERS)).last_confirmed
+
+
+@in_world
+async def test_many_open_ones_are_written_again_when_that_costs_less_than_the_scan(
+    world: World,
+) -> None:
+    buffer = await world.buffer()
+    for name in "abcde":
+        await world.send(await world.begin_on(ORDERS), name)
+    await buffer._snapshot()
+    written = snapshot_position(buffer)
+    with patch.multiple(books, _SCAN_LIMIT_ENTRIES=2, _ENTRIES_PER_RANGE=1):
+        await world.send(None, *"12345")
+        await asyncio.sleep(12)
+        assert snapshot_position(buffer) == written
+        await world.send(None, "6")
+        await asyncio.sleep(12)
     assert snapshot_position(buffer) == (await world.ledger(ORDERS)).last_confirmed
 
 

@@ -9,7 +9,12 @@ from aside_world import ABORT, COMMIT, ORDERS, AsideWorld, in_aside_world, side_
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import InvalidTxnStatus, TransactionNotFound
 from pybroker.base.names import TxnId
-from pybroker.transaction.buffer.commit_order import commit_order_buffer, copying, side_log
+from pybroker.transaction.buffer.commit_order import (
+    commit_order_buffer,
+    copying,
+    side_log,
+    turn_share,
+)
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 
 
@@ -22,7 +27,7 @@ def piece_by_piece():  # type: ignore[no-untyped-def]
     return (
         patch.multiple(side_log, _READ_ENTRIES=1, _READ_BYTES=1),
         patch.object(commit_order_buffer, "_AT_ONCE_BYTES", 0),
-        patch.object(copying, "_ON_THE_WAY_BYTES", 0),
+        patch.multiple(copying, _APPENDED_BYTES=0, _ON_THE_WAY_BYTES=0),
     )
 
 
@@ -90,6 +95,24 @@ async def test_a_large_transaction_shows_as_a_whole(world: AsideWorld) -> None:
     first, second = [f"l{n}" for n in range(5)], [f"s{n}" for n in range(5)]
     assert await world.read() == first + second, "one copy after the other, as the ENDs came"
     assert all(each in ([], first, first + second) for each in seen)
+
+
+@in_aside_world
+async def test_many_ends_take_several_turns_of_the_loop(world: AsideWorld) -> None:
+    buffer, txn_ids = await world.buffer(), [await world.begin_on(ORDERS) for _ in range(12)]
+    for number, txn_id in enumerate(txn_ids):
+        await world.send(txn_id, f"{number}")
+    with patch.object(turn_share, "_A_TURN", 2):
+        endings = [
+            buffer.end(each, COMMIT if n % 2 else ABORT, -1) for n, each in enumerate(txn_ids)
+        ]
+        turns = 0
+        while not all(ending is not None and ending.done() for ending in endings):
+            await soon_after()
+            turns += 1
+    assert turns > 10
+    assert await world.read() == [f"{number}" for number in range(1, 12, 2)]
+    assert await side_entries(world) == 0
 
 
 @in_aside_world

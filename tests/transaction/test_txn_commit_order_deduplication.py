@@ -9,6 +9,7 @@ from virtual_loop import run_virtually
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New
+from pybroker.broker.deduplication.snapshot import forget
 from pybroker.transaction.buffer.topic_transactions import TopicTransactions
 from pybroker.transaction.buffer.transactional_entries import with_sent
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -73,6 +74,21 @@ class DeduplicatedWorld(AsideWorld):
 
     async def snapshot(self) -> None:
         await self.deduplication.snapshot()
+
+
+class SwitchedOff(DeduplicatedWorld):
+    """Nobody compares sequence ids here."""
+
+    async def recovered(self, topic: str, buffer: TopicTransactions) -> None:
+        await forget(self.storage.metadata, (await self.ledger(topic)).name)
+
+
+async def over(world: AsideWorld, then: type[DeduplicatedWorld]) -> DeduplicatedWorld:
+    """Loaded anew, deduplicated or not."""
+    await world.stopped()
+    again = await then(world.storage.durable_copy()).start()
+    await again.buffer()
+    return again
 
 
 Test = Callable[[DeduplicatedWorld], Coroutine[Any, Any, None]]
@@ -214,6 +230,48 @@ async def test_what_was_refused_may_still_come_after_the_copy(world: Deduplicate
 
 
 @deduplicated
+async def test_what_came_again_while_others_waited_stays_though_they_are_copied_without(
+    world: DeduplicatedWorld,
+) -> None:
+    txn_id = await world.begin_on(ORDERS)
+    world.deduplication.refused("p", 5, 5)
+    await world.publish(6, txn_id)
+    assert await world.publish(5) == "new"
+    off = await over(world, SwitchedOff)
+    await off.end(txn_id, COMMIT)
+    world = await over(off, DeduplicatedWorld)
+    assert await world.publish(5) == "duplicate"
+    assert await world.read() == ["5", "6"]
+
+
+@deduplicated
+async def test_what_was_refused_may_still_come_though_the_copy_was_made_without(
+    world: DeduplicatedWorld,
+) -> None:
+    txn_id = await world.begin_on(ORDERS)
+    world.deduplication.refused("p", 5, 5)
+    await world.publish(6, txn_id)
+    off = await over(world, SwitchedOff)
+    await off.end(txn_id, COMMIT)
+    world = await over(off, DeduplicatedWorld)
+    assert await world.publish(6) == "duplicate"
+    assert await world.publish(5) == "new"
+
+
+@deduplicated
+async def test_what_waits_while_nobody_compares_is_known_again_afterwards(
+    world: DeduplicatedWorld,
+) -> None:
+    txn_id = await world.begin_on(ORDERS)
+    await world.publish(5, txn_id)
+    world = await over(await over(world, SwitchedOff), DeduplicatedWorld)
+    assert await world.publish(5, txn_id) == "duplicate"
+    assert await world.publish(5) == "copy"
+    await world.end(txn_id, ABORT)
+    assert await world.publish(5) == "new"
+
+
+@deduplicated
 async def test_a_message_in_chunks_waits_as_a_whole(world: DeduplicatedWorld) -> None:
     txn_id = await world.begin_on(ORDERS)
     assert await world.publish(5, txn_id, 0, 3) == "new"
@@ -239,3 +297,17 @@ async def test_nothing_that_an_abort_tells_deduplication_is_read(world: Deduplic
     assert await world.read() == []
     assert (await world.buffer()).last_visible_position().entry_id == -1
     assert await (await world.crashed()).read() == []
+
+
+@deduplicated
+async def test_an_abort_gives_back_a_message_whose_chunks_were_not_complete(
+    world: DeduplicatedWorld,
+) -> None:
+    txn_id = await world.begin_on(ORDERS)
+    assert await world.publish(5, txn_id, chunk=0, chunks=2) == "new"
+    assert await world.publish(6) == "new"
+    await world.end(txn_id, ABORT)
+    world = await world.restarted()
+    await world.buffer()
+    assert await world.publish(5) == "new"
+    assert await world.publish(6) == "duplicate"

@@ -25,7 +25,7 @@ from pybroker.base.errors import TransactionCoordinatorNotFound, TransactionNotF
 from pybroker.base.names import TxnId
 from pybroker.server.begun_transactions import BegunTransactions
 from pybroker.server.connection import Connection
-from pybroker.server.transaction_share import begin_within_share
+from pybroker.server.transaction_share import AskedFor, begin_within_share
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.txn_status import TxnStatus
 
@@ -76,10 +76,16 @@ async def begin_on_a_connection(world: World) -> TxnId:
     config = BrokerConfig()
     services = SimpleNamespace(config=config, coordinators=world.coordinators)
     session = SimpleNamespace(
-        login=None, owner=None, begun=BegunTransactions(), services=services, sessions={}
+        login=None,
+        owner=None,
+        begun=BegunTransactions(world.coordinators),
+        services=services,
+        sessions={},
+        peer="127.0.0.1:1",
+        client_version="test",
     )
     coordinator = await world.coordinators.get(0)
-    return await begin_within_share(cast("Connection", session), coordinator, 1000)
+    return await begin_within_share(cast("Connection", session), coordinator, AskedFor(1000))
 
 
 @in_world_with(max_active_transactions_per_coordinator=1)

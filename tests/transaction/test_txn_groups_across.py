@@ -180,7 +180,7 @@ async def test_one_leader_is_not_committed_with_two_groups_at_once(world: World)
     txn_ids = await begun(world)
     committing = asyncio.create_task(commit(world, txn_ids))
     await asyncio.sleep(0)
-    with pytest.raises(InvalidTxnStatus, match="with others than these"):
+    with pytest.raises(InvalidTxnStatus, match="already committing with others"):
         await commit(world, txn_ids[:2])
     await committing
 
@@ -321,3 +321,21 @@ async def test_the_leader_is_kept_until_its_members_have_followed(world: World) 
     assert statuses(after, txn_ids) == [COMMITTED] * 3
     well.set()
     await committing
+
+
+@in_world
+async def test_a_stop_in_the_middle_of_a_commit_leaves_no_task_behind(world: World) -> None:
+    txn_ids = await begun(world)
+    world.storage.holding = True
+    committing = asyncio.ensure_future(commit(world, txn_ids))
+    await soon()
+    assert promised(world, txn_ids) == txn_ids[1:]
+    fail(world, 0)  # the leader's, which would say that it did not decide
+    closing = asyncio.ensure_future(world.coordinators.close())
+    await soon()
+    world.storage.release()
+    await closing
+    with pytest.raises(asyncio.CancelledError):
+        await committing
+    await soon()
+    assert len(world.coordinators._tasks) == 0

@@ -1,6 +1,7 @@
 """What is touched in a namespace takes part in a transaction that spans it."""
 
 import asyncio
+from unittest.mock import patch
 
 import pytest
 from txn_world import COMMIT, ORDERS, World, in_world, in_world_with, soon
@@ -151,3 +152,41 @@ async def test_whoever_may_not_take_part_is_told_and_does_not(world: World) -> N
     with pytest.raises(NotAllowed, match="in public/default"):
         joining.subscription(txn_id, NAME, "sub", None)
     assert not world.coordinators.has_partition(txn_id, ORDERS)
+
+
+@pytest.mark.parametrize("sent", [ORDERS, "public/default/orders", "orders"])
+def test_a_participant_is_known_however_its_name_was_written(sent: str) -> None:
+    @in_world
+    async def scenario(world: World) -> None:
+        txn_id, coordinator = await world.begin(), await world.coordinators.get(0)
+        await coordinator.add_partitions(txn_id, [sent], None)
+        await coordinator.add_subscriptions(txn_id, [(sent, "sub")], None)
+        outcomes = world.coordinators
+        assert outcomes.has_partition(txn_id, ORDERS)
+        assert outcomes.has_subscription(txn_id, ORDERS, "sub")
+        assert not outcomes.has_subscription(txn_id, ORDERS, "another")
+        assert not outcomes.has_partition(txn_id, str(ELSEWHERE))
+
+    scenario()
+
+
+@in_world
+async def test_one_of_many_participants_is_found_without_a_walk(world: World) -> None:
+    txn_id, coordinator = await world.begin(), await world.coordinators.get(0)
+    names = [f"persistent://public/default/{number}" for number in range(1000)]
+    await coordinator.add_partitions(txn_id, names, None)
+    await coordinator.add_subscriptions(txn_id, [(name, "sub") for name in names], None)
+    with patch.object(TopicName, "parse", side_effect=TopicName.parse) as parsed:
+        assert world.coordinators.has_partition(txn_id, names[-1])
+        assert world.coordinators.has_subscription(txn_id, names[-1], "sub")
+        assert not world.coordinators.has_partition(txn_id, ORDERS)
+    assert parsed.call_count <= 1
+
+
+@pytest.mark.parametrize(
+    "text", ["t", "a/b/t", "public/default/t", "public/default/t/u", "non-persistent://a/b/t"]
+)
+def test_every_spelling_of_a_topic_means_it(text: str) -> None:
+    name = TopicName.parse(text)
+    assert text in name.spellings
+    assert {TopicName.parse(each) for each in name.spellings} == {name}

@@ -143,5 +143,5 @@ async def test_a_snapshot_has_what_each_transaction_touches_and_drops_outcomes_t
     again = (await (await world.crashed()).coordinators.get(0)).metadata(txn_id)
     assert before is not None and again is not None
     assert list(again.partitions) == [ORDERS, COPIES]
-    assert again.subscriptions == before.subscriptions
+    assert list(again.subscriptions) == list(before.subscriptions)
     assert len(again.subscriptions) == 2

@@ -75,7 +75,7 @@ async def test_a_timeout_above_the_namespace_s_is_refused_there(world: World) ->
     await world.begin_on(ORDERS)
     longer = await world.begin(timeout_ms=60_001)
     await world.add(longer, ELSEWHERE)
-    with pytest.raises(NotAllowed, match=r"for 60001 ms, and public/default allows 60000 .*short"):
+    with pytest.raises(NotAllowed, match=r"for 60001 ms, but public/default allows 60000 .*short"):
         await world.add(longer, ORDERS)
 
 

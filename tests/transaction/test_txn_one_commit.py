@@ -4,6 +4,7 @@ of it is durable, the decision is; and where that cannot be, the participants wa
 
 import asyncio
 from collections.abc import Awaitable
+from unittest.mock import patch
 
 import pytest
 from txn_world import ABORT, COPIES, ORDERS, StorageToBreak, World, books_closed, in_world, soon
@@ -14,6 +15,7 @@ from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.operations import Append
 from pybroker.base.errors import PulsarError, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
+from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
 from pybroker.transaction.pending_acks.store import PendingAck
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
@@ -281,3 +283,17 @@ async def test_what_was_gathered_behind_a_failure_is_never_written(world: World)
     await asyncio.sleep(2)
     found = (await world.coordinators.get(0)).metadata(second)
     assert found is not None and list(found.partitions) == []
+
+
+@in_world
+async def test_participants_are_told_of_a_decision_once_it_is_in_force(world: World) -> None:
+    """However many there are in a turn: some fill an entry of the log, which is written at once."""
+    coordinator, told = await world.coordinators.get(0), list[TxnStatus]()
+    txn_ids = [await world.begin() for _ in range(1200)]
+
+    def note(transaction: TransactionMetadata, *_: object) -> None:
+        told.append(transaction.status)
+
+    with patch.object(coordinator._participants, "begin_everywhere", note):
+        await asyncio.gather(*(coordinator.end(each, COMMIT, None) for each in txn_ids))
+    assert told == [TxnStatus.COMMITTING] * 1200

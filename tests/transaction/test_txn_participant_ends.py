@@ -61,7 +61,7 @@ def started(participants: SlowParticipants, count: int) -> tuple[ParticipantEnds
     transaction = TransactionMetadata(ID, 1000, 0, None)
     transaction.partitions.update(dict.fromkeys(f"t{number}" for number in range(count)))
     transaction.subscriptions[("t", "s")] = None
-    ends = ParticipantEnds(participants, Tasks("test"))
+    ends = ParticipantEnds(participants, Tasks("test"), lambda: 0)
     ends.end_everywhere(transaction, COMMIT, -1, lambda: followed.append(True))
     return ends, followed
 
@@ -207,7 +207,7 @@ def ending(
     followed: list[float] = []
     transaction = TransactionMetadata(ID, 1000, 0, None)
     transaction.partitions.update(dict.fromkeys(topics))
-    ends = ParticipantEnds(participants, tasks or Tasks("test"))
+    ends = ParticipantEnds(participants, tasks or Tasks("test"), lambda: 0)
     loop = asyncio.get_running_loop()
     ends.end_everywhere(transaction, ABORT, 7, lambda: followed.append(round(loop.time(), 2)))
     return ends, followed

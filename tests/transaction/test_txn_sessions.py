@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from txn_world import COMMIT, ORDERS, World, in_world, in_world_with
@@ -9,10 +10,12 @@ from txn_world import COMMIT, ORDERS, World, in_world, in_world_with
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import ProducerFenced, ServiceNotReady
 from pybroker.base.names import TxnId
+from pybroker.server import transactional_sessions
 from pybroker.server.slots import ProducerSlot
 from pybroker.server.transactional_session import TransactionalSession
 from pybroker.server.transactional_sessions import Claim, TransactionalSessions
 from pybroker.transaction.coordinator.transactional_ids import TransactionalId
+from pybroker.transaction.txn_status import TxnStatus
 
 HOUR_S = 3600.0
 
@@ -203,3 +206,23 @@ async def test_ids_of_an_earlier_life_expire_too(world: World) -> None:
     await asyncio.sleep(30 * HOUR_S)
     assert len(after.coordinators.ids) == 0
     await sessions.close()
+
+
+@in_world
+async def test_a_session_whose_predecessors_could_not_be_ended_is_not_taken_for_granted(
+    world: World,
+) -> None:
+    sessions, connection = sessions_of(world), Connection()
+    open_one = await publish_in(world, await sessions.join(Connection(), claim("older")))
+
+    async def fails(*_: object) -> int:
+        raise OSError("not foreseen")
+
+    with (
+        patch.object(transactional_sessions, "end_older", fails),
+        pytest.raises(OSError, match="not foreseen"),
+    ):
+        await sessions.join(connection, claim("newer"))
+    assert sessions.granted(connection, claim("newer")) is None
+    assert epoch(await sessions.join(connection, claim("newer"))) == 2
+    assert world.coordinators.status(open_one) is TxnStatus.ABORTED

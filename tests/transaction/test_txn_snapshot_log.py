@@ -1,7 +1,7 @@
 """A log that replaces its past: what becomes one entry, and who hears of a write that failed."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from txn_world import World, in_world, soon, told_to_nobody
@@ -191,3 +191,34 @@ def test_an_entry_of_a_snapshot_has_so_many_parts_and_there_is_at_least_one(
     parted = list(_by_weight(weights, lambda weight: weight))
     assert [len(records) for records in parted] == entries
     assert [weight for records in parted for weight in records] == weights
+
+
+async def _looked_on(world: World, live: list[int]) -> list[int]:
+    """What a replay finds of `live` and of 7, which comes while a snapshot finds nothing more."""
+    log, _ = await opened(world)
+    log.append(0, ignore)
+    await soon()
+
+    def snapshot() -> Iterator[int | None]:
+        yield from live
+        yield from [None] * 5
+
+    replacing = asyncio.ensure_future(log.replace_past(snapshot(), lambda record: 1, nothing))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    log.append(7, ignore)
+    await replacing
+    await soon()
+    return [number for entry in await replayed(await world.crashed()) for number in entry]
+
+
+@in_world
+async def test_what_comes_while_a_snapshot_looks_on_stands_behind_what_it_has(
+    world: World,
+) -> None:
+    assert await _looked_on(world, [1]) == [1, 7]
+
+
+@in_world
+async def test_what_comes_while_a_snapshot_has_found_nothing_is_kept(world: World) -> None:
+    assert await _looked_on(world, []) == [7]

@@ -251,6 +251,20 @@ async def test_a_principal_has_so_many_ids(world: World) -> None:
     await ids.begin(TransactionalId(None, "c"), "")
 
 
+@in_world_with(max_transactional_ids_per_principal=2)
+async def test_ids_that_begin_at_the_same_time_do_not_pass_the_limit(world: World) -> None:
+    ids = world.coordinators.ids
+    world.storage.full = True
+    with pytest.raises(ManagedLedgerError):  # which takes no place
+        await ids.begin(TransactionalId("alice", "z"), "")
+    world.storage.full = False
+    began = await asyncio.gather(
+        *(ids.begin(TransactionalId("alice", name), "") for name in "abcd"), return_exceptions=True
+    )
+    assert [isinstance(each, NotAllowed) for each in began] == [False, False, True, True]
+    assert len(ids) == 2
+
+
 @in_world
 async def test_the_names_of_the_last_sixteen_sessions_are_known(world: World) -> None:
     ids = world.coordinators.ids

@@ -284,7 +284,7 @@ async def nothing(participant: str) -> None:
     """The participant is well."""
 
 
-async def ended(ending: "asyncio.Future[None] | None") -> None:
+async def ended(ending: Awaitable[object] | None) -> None:
     """What `end` of a participant gives is there for all who ask; None: it has ended."""
     if ending is not None:
         await asyncio.shield(ending)

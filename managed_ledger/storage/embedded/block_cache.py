@@ -1,7 +1,7 @@
-"""Blocks of ledger files that were read lately: so many bytes, and nothing that nobody asks for.
+"""A cache of recently read blocks of ledger files, limited in bytes and in idle time.
 
-Two generations: a block that is asked for belongs to the new one; from time to time the old one is
-dropped and the new one becomes old. Where there is no room, the least recently used block goes.
+Two generations: a requested block moves to the new one; from time to time the old one is dropped
+and the new one becomes old. When there is no room, the least recently used block is dropped.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Final
 from managed_ledger.storage.entry_columns import EntryColumns
 
 MAX_BYTES: Final = 32 * 1024 * 1024
-IDLE_S: Final = 10.0  # a block that is not asked for stays once to twice as long
+IDLE_S: Final = 10.0  # an unused block stays once to twice as long
 ENTRY_OVERHEAD_BYTES: Final = 56  # what Python adds to an entry
 
 Key = tuple[int, int]  # ledger id, first entry id
@@ -40,7 +40,7 @@ class BlockCache:
         self._set_timer()
 
     def ledgers(self) -> int:
-        """How many ledgers have a block here: about as many readers share the room."""
+        """How many ledgers have a block here: roughly the number of readers sharing the cache."""
         return len({ledger_id for ledger_id, _ in (*self._new, *self._old)})
 
     def close(self) -> None:

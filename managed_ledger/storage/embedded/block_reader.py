@@ -1,4 +1,4 @@
-"""Reads of entries that are no longer in memory: whole blocks, some way ahead, kept for a while."""
+"""Reads entries that are no longer in memory: whole blocks, with read-ahead, cached."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,10 +30,14 @@ class BlockReader:
         self._executor = executor
         self._cache = BlockCache()
 
+    @property
+    def cached_bytes(self) -> int:
+        return self._cache.size_bytes
+
     def cached(
         self, state: LedgerState, first: int, last: int, max_entries: int, max_bytes: int
     ) -> EntryRun | None:
-        """From the tail or a block that was read lately."""
+        """From the tail or a cached block."""
         limits = last, max_entries, max_bytes
         if first >= state.tail.first_entry_id:
             return state.tail.run(state.ledger_id, first, *limits)
@@ -70,7 +74,7 @@ class BlockReader:
         return run
 
     async def _load_index(self, state: LedgerState) -> BlockIndex:
-        """Read it from the file; a flush that ended meanwhile has it read anew."""
+        """Read it from the file; read again if a flush ended in the meantime."""
         while state.index is None:
             flushed = state.flushed
             load = partial(load_index, self._disk, state.ledger_id, flushed)
@@ -94,7 +98,7 @@ class BlockReader:
             raise unreadable(error, name) from error
 
     def _read_ahead(self) -> int:
-        """Many readers read less far ahead, or they would drive out what each other will want."""
+        """Many readers read less far ahead, or they would evict each other's blocks."""
         share = self._cache.max_bytes // (2 * (self._cache.ledgers() + 1))
         return min(READ_AHEAD_BYTES, share)
 

@@ -1,11 +1,11 @@
-"""The background work: entries into their ledgers' files, a snapshot, and old journals removed.
+"""The background work: flush entries to their ledgers' files, write snapshots, remove old journals.
 
 When the journal has moved on to a new file, everything before that is written elsewhere: each
 ledger's entries into its file, synced; then the snapshot, synced and renamed into place; and only
-then the old journals go. The snapshot holds what the newest journal says up to that moment, which
-is synced first: a journal that a power cut left older than its snapshot could not be replayed on
-top of it. If this falls behind, commits that need a new journal wait for it, which bounds both
-memory and the time of a recovery.
+then are the old journals removed. The snapshot contains the state of the newest journal up to that
+moment, which is synced first: a journal that a power failure left older than its snapshot could not
+be replayed on top of it. If this falls behind, commits that need a new journal wait for it, which
+limits both memory and recovery time.
 """
 
 import asyncio
@@ -62,14 +62,14 @@ class Checkpoints:
         self._due = asyncio.Event()
         self._progress = asyncio.Event()
         self._stopping = False
-        self._names_to_sync = False  # of ledgers' files, perhaps since an earlier try
-        self._ledger_went_in = -1  # the youngest journal that may hold entries of a deleted one
+        self._names_to_sync = False  # of ledgers' files, perhaps from an earlier attempt
+        self._ledger_went_in = -1  # the newest journal that may hold entries of a deleted one
         self._stalled: ManagedLedgerError | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
     def behind(self) -> bool:
-        """Has the journal to wait before it begins yet another file?"""
+        """Must the journal wait before it begins another file?"""
         return self.old_journals >= self._max_old_journals
 
     @property
@@ -81,11 +81,11 @@ class Checkpoints:
         self.wake()
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """There may be work."""
         self._due.set()
 
     def ledger_went(self) -> None:
-        """Its file can go; what of it is only in the journal goes with that."""
+        """Its file can be removed; parts that are only in the journal go with that."""
         self._ledger_went_in = self._writer.generation
         self.wake()
 
@@ -98,14 +98,14 @@ class Checkpoints:
             await self._progress.wait()
 
     async def stop(self) -> None:
-        """Finish what is under way."""
+        """Finish work in progress."""
         self._stopping = True
         self.wake()
         if self._task is not None:
             await self._task
 
     async def run_once(self) -> None:
-        """Whatever is due. Raises OSError."""
+        """Does what is due. Raises OSError."""
         await self._unlink_doomed()  # first: the checkpoint may need their room
         if self.old_journals:
             await self._checkpoint_even_if_full()
@@ -118,12 +118,12 @@ class Checkpoints:
             try:
                 await self.run_once()
                 self._stalled = None
-            except Exception as error:  # a mistake of ours, too, must not leave commits waiting
+            except Exception as error:  # a bug, too, must not leave commits waiting
                 self._note(translated(error, "the ledger files"))
             self._progress.set()
 
     def _note(self, error: ManagedLedgerError) -> None:
-        """A full disk passes; any other failure is the end."""
+        """A full disk is temporary; any other failure is final."""
         self._stalled = error
         if isinstance(error, StorageFull):
             log.error("%s", error)
@@ -133,8 +133,8 @@ class Checkpoints:
             self._on_failure(error)
 
     async def _checkpoint_even_if_full(self) -> None:
-        """What was deleted may stand in nothing but the journal, which goes when all the rest of it
-        has been written once more: into the reserve, where that suffices.
+        """Deleted entries may remain only in the journal, which is removed once everything else in
+        it has been written again: into the reserve, if that suffices.
         """
         try:
             await self._checkpoint()
@@ -160,7 +160,7 @@ class Checkpoints:
             state.evict()
 
     async def _flush_ledgers(self) -> None:
-        """Everything that is durable now, a batch at a time."""
+        """Everything durable now, in batches."""
         targets = {
             state: state.tail.next_entry_id
             for state in self._state.ledgers.values()
@@ -180,7 +180,7 @@ class Checkpoints:
             self._names_to_sync = False
 
     async def _write_and_sync(self, jobs: list[FlushJob]) -> list[FlushResult]:
-        """Syncs run side by side: the file system settles them with one commit of its own."""
+        """Syncs run in parallel: the file system merges them into one commit of its own."""
         results = await self._in_thread(partial(write_all, self._disk, jobs))
         shares = [jobs[n::SYNCS_AT_ONCE] for n in range(SYNCS_AT_ONCE)]
         syncs = [partial(sync_all, self._disk, share) for share in shares if share]
@@ -201,7 +201,7 @@ class Checkpoints:
     async def _unlink_doomed(self) -> None:
         doomed, self._state.doomed = self._state.doomed, []
         if doomed:
-            await self._sync_journal()  # which says that they were deleted
+            await self._sync_journal()  # which records their deletion
             names = map(ledger_file_name, doomed)
             await self._in_thread(partial(unlink_all, self._disk, names))
 

@@ -1,11 +1,11 @@
-"""Writing and reading around the page cache what is written or read in bulk.
+"""Bulk writes and reads that bypass the page cache.
 
 The page cache costs a large write more than the disk does: fresh pages, a copy into cold memory,
-writeback. So the whole blocks in the middle of a large write go straight to the file from a buffer
-of ours, which stays warm; what is before and behind them goes the usual way, so that blocks are
-never padded and the file is byte for byte the same. Both ways are only durable once synced. A file
-system that cannot do this says so at the first try, and is not asked again. Reading costs the same
-fresh pages, and goes through the same buffers.
+writeback. So the whole blocks in the middle of a large write go straight to the file from a reused
+buffer, which stays warm; what is before and after them is written normally, so blocks are never
+padded and the file is byte for byte the same. Either way data is durable only once synced. A file
+system without support reports it at the first try and is not tried again. Reading needs the same
+fresh pages and uses the same buffers.
 """
 
 import errno
@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, mmap
 from typing import Final
 
-BLOCK_BYTES: Final = max(4096, PAGESIZE)  # offsets, sizes and memory are aligned to that
-LEAST_BYTES: Final = 256 * 1024  # the disk is waited for once more: not worth it for less
+BLOCK_BYTES: Final = max(4096, PAGESIZE)  # alignment of offsets, sizes and memory
+LEAST_BYTES: Final = 256 * 1024  # an extra wait for the disk is not worth it below this
 BUFFER_BYTES: Final = 1024 * 1024
 BUFFERS_KEPT: Final = 2  # the journal's, and one for a ledger's file
 _FLAG: Final = getattr(os, "O_DIRECT", 0)
 
 Views = list[memoryview]
-_free_buffers: list[memoryview] = []  # that were used: their memory is there
+_free_buffers: list[memoryview] = []  # already used, so their memory is mapped
 
 
 class DirectWriter:
@@ -35,7 +35,7 @@ class DirectWriter:
         self._supported = bool(_FLAG)
 
     def write(self, parts: Sequence[bytes], offset: int) -> None:
-        """Raises OSError; any part of it may be there then."""
+        """Raises OSError; any part may have been written then."""
         rest = [memoryview(part) for part in parts if part]
         end = offset + sum(map(len, rest))
         first, last = -(-offset // BLOCK_BYTES) * BLOCK_BYTES, end // BLOCK_BYTES * BLOCK_BYTES
@@ -51,12 +51,12 @@ class DirectWriter:
             while views:
                 piece = gather(take_front(views, BUFFER_BYTES), buffer)
                 written = self._write_piece(piece, offset)
-                if written < len(piece):  # says why, if there is a reason
+                if written < len(piece):  # reports the reason, if there is one
                     self._write_cached([piece[written:]], offset + written)
                 offset += len(piece)
 
     def _write_piece(self, piece: memoryview, offset: int) -> int:
-        """How much of it was written."""
+        """How much was written."""
         if not self._supported:
             return 0
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
@@ -73,9 +73,9 @@ class DirectWriter:
 
 
 def read_direct(descriptor: int, size: int, offset: int) -> bytes:
-    """Up to `size` bytes; less at the file's end, or where the system gave less. For a descriptor
-    that is used for nothing else meanwhile. Raises OSError, also where the file system cannot do
-    this.
+    """Up to `size` bytes; fewer at the end of the file or if the system returned fewer. The
+    descriptor must not be used for anything else meanwhile. Raises OSError, also if the file system
+    lacks support.
     """
     at = offset // BLOCK_BYTES * BLOCK_BYTES
     skip, end = offset - at, offset + size
@@ -98,7 +98,7 @@ def read_direct(descriptor: int, size: int, offset: int) -> bytes:
 
 @contextmanager
 def _buffer() -> Iterator[memoryview]:
-    """One for this thread alone, of aligned memory."""
+    """A buffer of aligned memory for this thread alone."""
     try:
         buffer = _free_buffers.pop()
     except IndexError:

@@ -1,7 +1,7 @@
-"""The disk as the embedded engine sees it: the seam where a simulated disk goes in.
+"""The disk as the embedded engine sees it: the seam for a simulated disk.
 
 Names are relative paths with '/' between folders ("journal/0000000001", "ledgers/42"); folders
-come into being with their first file. Calls block; the engine makes them from its worker thread.
+come into being with their first file. Calls block; the engine makes them from a worker thread.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,11 +10,11 @@ from typing import Protocol
 
 class DiskFile(Protocol):
     def pwritev(self, parts: Sequence[bytes], offset: int) -> None:
-        """Write all parts, one behind the other, from `offset` on. Not durable until synced."""
+        """Write all parts in sequence from `offset` on. Not durable until synced."""
         ...
 
     def pwritev_uncached(self, parts: Sequence[bytes], offset: int) -> None:
-        """The same, for what will not be read soon; by one thread at a time."""
+        """The same, for data not read soon; by one thread at a time."""
         ...
 
     def pread(self, size: int, offset: int) -> bytes:
@@ -22,7 +22,7 @@ class DiskFile(Protocol):
         ...
 
     def fdatasync(self) -> None:
-        """Everything written to this file so far, and its length, survives a power cut."""
+        """Everything written to this file so far, and its length, survives a power failure."""
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -58,7 +58,7 @@ class Disk(Protocol):
     def sync_folder(self, folder: str) -> None: ...
 
     def free_bytes(self) -> int | None:
-        """What can still be written; None if nobody knows. Does not block."""
+        """Free bytes; None if unknown. Does not block."""
         ...
 
     def lock(self) -> None:
@@ -69,8 +69,8 @@ class Disk(Protocol):
 
 
 def numbered_files(disk: Disk, folder: str, name_of: Callable[[int], str]) -> list[int]:
-    """The numbers of the files there that `name_of` gives a name; files with others are let alone,
-    a copy under a number written otherwise, too.
+    """The numbers of the files that `name_of` can name. Files with other names are left alone, also
+    a copy whose number is written differently.
     """
     numbers = []
     for name in disk.names(folder):

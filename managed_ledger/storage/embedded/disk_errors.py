@@ -1,4 +1,4 @@
-"""What an OSError means to callers: the disk is full, descriptors are out, or the disk failed."""
+"""Translates an OSError: the disk is full, descriptors ran out, or the disk failed."""
 
 import errno
 from typing import Final
@@ -18,25 +18,27 @@ def is_out_of_descriptors(error: Exception) -> bool:
 
 
 def translated(error: Exception, name: str) -> ManagedLedgerError:
-    """Of a write: one refused for lack of space or of a descriptor did not happen."""
+    """For a write; one refused for lack of space or descriptors did not happen."""
     if is_full(error):
-        return StorageFull(f"no space left to write {name}; free some, nothing was lost ({error})")
+        return StorageFull(
+            f"no space left to write {name}; free some space. Nothing was lost ({error})"
+        )
     return unreadable(error, name)
 
 
 def unreadable(error: Exception, name: str) -> ManagedLedgerError:
-    """Of a read, or of opening a file."""
+    """For a read, or for opening a file."""
     if is_out_of_descriptors(error):
         return NoDescriptors(
-            f"no file descriptor left to open {name}; close connections, or raise the limit of "
-            f"open files (ulimit -n); nothing was lost ({error})"
+            f"no file descriptor left to open {name}; close connections, or raise the limit on "
+            f"open files (ulimit -n). Nothing was lost ({error})"
         )
     return failed(error, name)
 
 
 def failed(error: Exception, name: str) -> StorageFailed:
-    """Of a sync, whatever the reason: after a failed one nothing is known."""
+    """For a sync, whatever the reason: after a failed one the disk's contents are unknown."""
     return StorageFailed(
-        f"the disk failed on {name} ({error}): what it holds is known again only after a restart; "
+        f"the disk failed on {name} ({error}): what the file holds is known only after a restart; "
         "check the disk, then start again"
     )

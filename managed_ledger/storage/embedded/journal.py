@@ -2,11 +2,11 @@
 
 Appends and metadata changes become frames of one journal, by group commit, and show once they are
 durable. Recent entries stay in memory; when a journal file is full, Checkpoints moves its entries
-into the ledgers' own files. All that blocks runs in two executors: commits, one at a time, in the
-first, so that reads and flushes in the second never hold one up.
+into the ledgers' own files. Blocking work runs in two executors: commits, one at a time, in the
+first, so that reads and flushes in the second never delay one.
 
-With durability="relaxed" a commit is not synced; a timer does that once a second. A power cut may
-then lose what was acknowledged within about that time, always the newest part of it.
+With durability="relaxed" a commit is not synced; a timer does that once a second. A power failure
+may then lose what was acknowledged within about that time, always the newest part of it.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class EmbeddedBackend(QueueingBackend):
         max_old_journals: int = 2,
     ) -> None:
         """`on_fatal` is called once, when the disk failed: everything fails from then on, and the
-        process had better end. `executor` serves both kinds of work; None makes two of threads.
+        process should end. `executor` serves both kinds of work; None creates two, with threads.
         """
         super().__init__()
         self._disk = disk
@@ -81,6 +81,7 @@ class EmbeddedBackend(QueueingBackend):
         recovery = Recovery(self._disk)
         self._writer = await self._in_thread(lambda: self._lock_and_recover(recovery))
         self._writer.room = self._room
+        self._writer.time(self._clock, self.commit_stats.fsync_seconds)
         self._state.ledgers = recovery.ledgers
         self._state.next_ledger_id = recovery.next_ledger_id
         self._state.table.load(recovery.items.items())
@@ -114,6 +115,10 @@ class EmbeddedBackend(QueueingBackend):
         if self._own_executors:
             self._commit_executor.shutdown(wait=False)
             self._file_executor.shutdown(wait=False)
+
+    @property
+    def cached_bytes(self) -> int | None:
+        return self._reader.cached_bytes
 
     def delete_ledger(self, ledger_id: int) -> asyncio.Future[None]:
         done = super().delete_ledger(ledger_id)
@@ -165,7 +170,7 @@ class EmbeddedBackend(QueueingBackend):
         self._disk.unlock()
 
     async def _empty_journal(self) -> None:
-        """Write everything where it belongs, so that the next start has nothing to replay."""
+        """Write everything to its final place, so that the next start has nothing to replay."""
         try:
             if self._writer.size:
                 await self._in_thread(self._writer.rotate)
@@ -185,29 +190,29 @@ class EmbeddedBackend(QueueingBackend):
         return self.fullness.why(self._clock.monotonic_s())
 
     def _must_wait(self, operation: Operation) -> bool:
-        """A message that must see to it that the journal makes room."""
+        """A message for which the journal must make room."""
         if not self._room.must_wait(operation):
             return False
         self.fullness.refuse(str(no_room()), self._clock.monotonic_s())
         self._make_room()
-        self._see_to_the_reserve()  # perhaps nothing else is written that would look for room
+        self._see_to_the_reserve()  # perhaps no other write will check for room
         return True
 
     def _make_room(self) -> None:
-        """Have the journal go, if it should; nothing else need be written for that."""
+        """Rotate the journal if it should be; this needs no other write."""
         if self._journal_should_go and not self._making_room:
             self._making_room = asyncio.get_running_loop().create_future()
             self._making_room.add_done_callback(self._room_was_made)
             asyncio.get_running_loop().call_soon(self._commits.submit, Sync(self._making_room))
 
     def _room_was_made(self, done: asyncio.Future[None]) -> None:
-        done.exception()  # `_committed` sees to it
+        done.exception()  # `_committed` handles it
         self._making_room = None
 
     @property
     def _journal_should_go(self) -> bool:
-        """When room is low a journal goes early: what is in it stands on the disk twice. It goes,
-        too, where there is room without the message that was refused: the next one is as large.
+        """When room is low a journal is rotated early, because its contents are on disk twice. The
+        same applies if only the refused message lacks room: the next one is as large.
         """
         if not self._room.is_low and self._making_room is None:
             return self._writer.size >= self._journal_max_bytes
@@ -246,13 +251,13 @@ class EmbeddedBackend(QueueingBackend):
         else:
             if isinstance(error, StorageFull):
                 self.fullness.refuse(str(error), self._clock.monotonic_s())
-            if rotated:  # also if what was to be written then did not fit
+            if rotated:  # also if the following write did not fit
                 self._checkpoints.wake()
         self._see_to_the_reserve()
 
     def _see_to_the_reserve(self) -> None:
-        """Others may make room while nothing is written here, and fill the disk up once more; and
-        what was deleted may stand in a journal that nobody writes to.
+        """Other processes may free space while nothing is written here, and fill the disk again;
+        and deleted entries may remain in a journal that is not written to.
         """
         is_short = self._room.lacks_reserve or self._room.is_low or self.fullness.is_full
         if is_short and self._room_timer is None and self._is_open:
@@ -264,11 +269,11 @@ class EmbeddedBackend(QueueingBackend):
         if self._room_is_low():
             self._make_room()
         elif self._room.lacks_reserve:
-            self._checkpoints.wake()  # which keeps one
+            self._checkpoints.wake()  # which keeps the reserve
         self._see_to_the_reserve()
 
     async def _sync_journal(self) -> None:
-        """All that has taken effect. No commit does it: the next ones may wait for a checkpoint."""
+        """Sync everything that has taken effect; commits may be waiting for a checkpoint."""
         if not self._syncs_commits:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._commit_executor, self._writer.sync)
@@ -276,7 +281,7 @@ class EmbeddedBackend(QueueingBackend):
     def _sync_relaxed(self) -> None:
         self._sync_timer = None
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(lambda done: done.exception())  # `_committed` sees to it
+        done.add_done_callback(lambda done: done.exception())  # `_committed` handles it
         self._commits.submit(Sync(done))
 
     def _checkpoint_failed(self, error: ManagedLedgerError) -> None:

@@ -1,11 +1,11 @@
 """The bytes of the journal: one frame per group commit.
 
-Frame = header | body | end byte. The header says which journal file (generation) and offset it
-belongs to, so that left-over bytes never pass for a frame, and how far the file was synced when it
-was written, so that a bad frame in front of it can be told from one that was lost in a crash. It
-also counts the disk sectors of body and end that are rightly all zeros: a sector that never reached
-the disk reads as zeros, and only the count tells the two apart. The end byte keeps the last sector
-from being zeros. Body = records, each opened by its kind. Numbers are little-endian.
+Frame = header | body | end byte. The header identifies the journal file (generation) and offset, so
+that left-over bytes are never taken for a frame, and how far the file was synced when it was
+written, so that a bad earlier frame can be told from one lost in a crash. It also counts the disk
+sectors of body and end that are legitimately all zeros: a sector that never reached the disk reads
+as zeros, and only the count distinguishes the two. The end byte keeps the last sector from being
+zeros. Body = records, each beginning with its kind. Numbers are little-endian.
 """
 
 import sys
@@ -27,13 +27,13 @@ from managed_ledger.storage.operations import (
     Remove,
 )
 
-assert sys.byteorder == "little", "arrays are written as they are in memory"
+assert sys.byteorder == "little", "arrays are written in memory order"
 
 MAGIC: Final = b"PBJ1"
 END: Final = b"\xa5"
 SECTOR: Final = 512
 ZERO_SECTOR: Final = bytes(SECTOR)
-LARGE_BYTES: Final = 8 * 1024  # entries of this size are cheaper written from where they are
+LARGE_BYTES: Final = 8 * 1024  # entries of this size are cheaper to write uncopied
 
 HEADER: Final = Struct("<4sIQQIII")  # magic, generation, offset, synced to, body, zeros, body crc
 CRC: Final = Struct("<I")
@@ -110,7 +110,7 @@ def encode_frame(
 
 
 def checksum(parts: Iterable[bytes]) -> int:
-    """The CRC32C of all of them, one behind the other."""
+    """The CRC32C of their concatenation."""
     crc = 0
     for part in parts:
         crc = crc32c(part, crc)
@@ -118,7 +118,7 @@ def checksum(parts: Iterable[bytes]) -> int:
 
 
 def decode_header(data: bytes, offset: int) -> FrameHeader | None:
-    """The header at `offset` of a journal file; None if it is none, or belongs elsewhere."""
+    """The header at `offset` of a journal file; None if it is invalid or belongs elsewhere."""
     if len(data) < offset + HEADER_BYTES:
         return None
     packed = data[offset : offset + HEADER.size]
@@ -131,7 +131,7 @@ def decode_header(data: bytes, offset: int) -> FrameHeader | None:
 
 
 def zero_sectors(parts: Sequence[bytes], offset: int) -> int:
-    """How many aligned sectors of the parts, which start at `offset` of their file, are all zeros.
+    """How many aligned sectors of the parts, which begin at file offset `offset`, are all zeros.
 
     A last sector that is not whole counts; a first one that begins before the parts does not.
     """
@@ -158,7 +158,7 @@ def sector_at(parts: Sequence[bytes], index: int, start: int) -> bytes:
 
 
 def encode_body(operations: Iterable[Operation]) -> list[bytes]:
-    """In parts: large entries stand alone, uncopied; all between them is joined."""
+    """In parts: large entries are separate and uncopied; everything between is joined."""
     body: list[bytes] = []
     parts: list[bytes | array[int]] = []
     for operation in operations:
@@ -199,7 +199,7 @@ def encode_mutation(operation: Operation) -> bytes:
 
 
 def decode_body(body: bytes) -> Iterator[Record]:
-    """The body's CRC was right: what does not decode is a mistake of ours, or of a later version.
+    """The body's CRC was right: undecodable data comes from a bug or a later version.
 
     Raises CorruptStorage for a kind of record that this version does not know.
     """
@@ -224,7 +224,7 @@ def decode_body(body: bytes) -> Iterator[Record]:
             yield CreateLedgerRecord(ledger_id) if created else DeleteLedgerRecord(ledger_id)
         else:
             raise CorruptStorage(
-                f"The journal has a record of kind {kind}, which this version does not know: run "
+                f"The journal has a record of kind {kind}, which this version cannot read: run "
                 "the version that wrote it"
             )
 

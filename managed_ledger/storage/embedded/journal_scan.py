@@ -1,13 +1,13 @@
 """The frames of one journal file, and where they end: torn by a crash, or corrupt.
 
-Only what was written after the last sync can be missing after a crash. A bad frame is torn, and the
-journal ends before it, if it is in the last journal and either reaches beyond the end of the file
-or has lost a sector (which then reads as zeros, more of them than the header counts), and if no
-good frame behind it says that it had been synced. Any other bad frame may have been acknowledged:
-that is corruption, and nothing is touched.
+Only what was written after the last sync can be missing after a crash. A bad frame counts as torn,
+and the journal ends before it, if it is in the last journal, and either extends beyond the end of
+the file or has lost a sector (which then reads as zeros, more than the header counts), and no good
+frame after it says that it had been synced. Any other bad frame may have been acknowledged: that is
+corruption, and nothing is changed.
 
-What this cannot tell: a file cut off exactly between two frames is a shorter journal; and within
-the very last frame, a sector zeroed by something else than a crash.
+What this cannot detect: a file cut exactly between two frames looks like a shorter journal; and,
+within the very last frame, a sector zeroed by something other than a crash.
 """
 
 from collections.abc import Iterator
@@ -29,36 +29,47 @@ from managed_ledger.storage.embedded.journal_format import (
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The journal ends at `offset`; the bytes behind it are of writes never acknowledged."""
+    """The journal ends at `offset`; the bytes after it belong to writes that were never
+    acknowledged.
+    """
 
     offset: int
     lost_bytes: int
 
 
 class JournalScan:
-    """Iterate for the bodies of the good frames; `torn` is set afterwards if there was a tail."""
+    """Iterates over the bodies of the good frames; then `torn` is set if there was a tail."""
 
     def __init__(self, name: str, generation: int, data: bytes, is_last: bool) -> None:
-        self._name = name
-        self._generation = generation
+        self.name = name
+        self.generation = generation
         self._data = data
         self._is_last = is_last
         self.torn: Torn | None = None
+        self.at = 0  # where the next frame begins
 
     def __iter__(self) -> Iterator[bytes]:
         """Raises CorruptStorage at a bad frame that is not torn."""
-        offset = 0
-        while offset < len(self._data):
-            header = self._header(offset)
+        while self.at < len(self._data):
+            header = self._header(self.at)
             if header is None or not self._is_whole(header):
-                self._end_at(offset, header)
+                self._end_at(self.at, header)
                 return
             yield self._data[header.body_start : header.body_start + header.body_bytes]
-            offset = header.end
+            self.at = header.end
+
+    def good_frames_behind(self) -> int:
+        """How many whole frames follow the one that is bad."""
+        found, at = 0, self.at + 1
+        while (at := self._data.find(MAGIC, at)) >= 0:
+            header = self._header(at)
+            whole = header is not None and self._is_whole(header)
+            found, at = found + whole, header.end if header is not None and whole else at + 1
+        return found
 
     def _header(self, offset: int) -> FrameHeader | None:
         header = decode_header(self._data, offset)
-        return header if header and header.generation == self._generation else None
+        return header if header and header.generation == self.generation else None
 
     def _is_whole(self, header: FrameHeader) -> bool:
         body_end = header.body_start + header.body_bytes
@@ -69,10 +80,10 @@ class JournalScan:
         was_torn = self._header_is_torn(offset) if header is None else self._body_is_torn(header)
         if not self._is_last or not was_torn or self._was_synced(offset, header):
             raise CorruptStorage(
-                f"{self._name} is corrupt at offset {offset}: a write that may have been "
+                f"{self.name} is corrupt at offset {offset}: a write that may have been "
                 "acknowledged does not read back. Nothing was changed. Check the disk, and restore "
                 "the data directory from a backup; or, giving up all that was written since, cut "
-                f"the file off at that offset (truncate -s {offset} {self._name})"
+                f"the file off at that offset (truncate -s {offset} {self.name})"
             )
         self.torn = Torn(offset, len(self._data) - offset)
 
@@ -83,8 +94,8 @@ class JournalScan:
         return zero_sectors([body_and_end], header.body_start) > header.zero_sectors
 
     def _header_is_torn(self, offset: int) -> bool:
-        """A header may lie across two sectors; the first one has its beginning lost if the rest
-        of it is zeros.
+        """A header may span two sectors; if its first part was lost, the rest of that sector is
+        zeros.
         """
         end = offset + HEADER_BYTES
         if end > len(self._data):
@@ -95,7 +106,7 @@ class JournalScan:
         return first_is_lost or second_is_lost
 
     def _was_synced(self, offset: int, header: FrameHeader | None) -> bool:
-        """Does a good frame further on say that the file was synced beyond `offset`?"""
+        """Does a later good frame say that the file was synced beyond `offset`?"""
         at = header.end if header else offset + 1
         while (at := self._data.find(MAGIC, at)) >= 0:
             later = self._header(at)

@@ -5,7 +5,9 @@ One commit runs at a time, so nothing here is ever used by two threads at once.
 
 from typing import Final
 
+from managed_ledger.config import Clock
 from managed_ledger.errors import StorageFull
+from managed_ledger.histogram import Histogram
 from managed_ledger.storage.embedded.disk import Disk, DiskFile, numbered_files
 from managed_ledger.storage.embedded.disk_errors import failed, is_full, translated
 from managed_ledger.storage.embedded.journal_format import encode_body, encode_frame
@@ -20,12 +22,12 @@ def journal_name(generation: int) -> str:
 
 
 def generations(disk: Disk) -> list[int]:
-    """Of the journals that are there, oldest first; other files are let alone."""
+    """The generations of existing journals, oldest first; other files are ignored."""
     return numbered_files(disk, FOLDER, journal_name)
 
 
 def create_journal(disk: Disk, generation: int) -> DiskFile:
-    """Raises OSError with no such journal there, so that it can be tried again."""
+    """Raises OSError and leaves no such journal, so that it can be retried."""
     file = disk.create(journal_name(generation))
     try:
         disk.sync_folder(FOLDER)
@@ -48,13 +50,19 @@ class JournalWriter:
         self._synced_to = size
         self.generation = generation
         self.size = size
+        self._clock: Clock | None = None
+        self._fsync_seconds: Histogram | None = None
+
+    def time(self, clock: Clock, seconds: Histogram) -> None:
+        """Count in `seconds` how long each sync takes."""
+        self._clock, self._fsync_seconds = clock, seconds
 
     @property
     def name(self) -> str:
         return journal_name(self.generation)
 
     def write(self, group: Group, sync: bool, rotate: bool) -> None:
-        """Raises StorageFull with the journal as it was, or StorageFailed."""
+        """Raises StorageFull with the journal unchanged, or StorageFailed."""
         body = encode_body(group.operations)
         if rotate:
             self._try_to_rotate()
@@ -64,7 +72,7 @@ class JournalWriter:
             self.sync()
 
     def _try_to_rotate(self) -> None:
-        """When room is low it is done to make some: what is to be written does not depend on it."""
+        """When room is low, rotate to make some; the pending write does not depend on it."""
         try:
             self.rotate()
         except StorageFull:
@@ -72,7 +80,7 @@ class JournalWriter:
                 raise
 
     def rotate(self) -> None:
-        """Go on in a new journal; the old one is wholly on the platter by then."""
+        """Continue in a new journal; the old one is fully on disk by then."""
         self.sync()
         generation = self.generation + 1
         try:
@@ -87,11 +95,14 @@ class JournalWriter:
         """Raises StorageFailed."""
         if self._synced_to == self.size:
             return
+        began_s = 0.0 if self._clock is None else self._clock.monotonic_s()
         try:
             self._file.fdatasync()
         except OSError as error:
             raise failed(error, self.name) from error
         self._synced_to = self.size
+        if self._clock is not None and self._fsync_seconds is not None:
+            self._fsync_seconds.add(self._clock.monotonic_s() - began_s)
 
     def close(self) -> None:
         self._file.close()
@@ -110,8 +121,8 @@ class JournalWriter:
             self.size += sum(map(len, parts))
 
     def _take_back(self, error: OSError) -> None:
-        """Part of the frame may be there; remove it durably, or what comes next would mix with it:
-        after a power cut a sector might hold the beginning of this one, and no end of any.
+        """Part of the frame may have been written; remove it durably, or it would mix with the next
+        one: after a power failure a sector might hold the beginning of this frame without its end.
         """
         if is_full(error):
             try:

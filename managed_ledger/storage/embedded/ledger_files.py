@@ -1,9 +1,9 @@
 """The bytes of a ledger's own file: blocks of consecutive entries, each verified by CRC when read.
 
-Block = header | u32 lengths | u32 message counts | payloads. Where entries carry tags its magic is
-another, and the tags stand behind the header. A file counts only up to the length that the snapshot
-records; what lies behind is left from a flush that a crash cut short, and the
-next flush overwrites it. All functions here block; they run in worker threads.
+Block = header | u32 lengths | u32 message counts | payloads. If entries carry tags, the block has
+another magic, and the tags follow the header. A file counts only up to the length in the snapshot;
+the rest is left from a flush that a crash interrupted, and the next flush overwrites it. All
+functions here block; they run in worker threads.
 """
 
 from array import array
@@ -30,12 +30,12 @@ CRC: Final = Struct("<I")
 COUNT: Final = Struct("<I")  # of tag runs
 HEADER_BYTES: Final = HEADER.size + CRC.size
 BLOCK_BYTES: Final = 64 * 1024
-GAP_BYTES: Final = 1024 * 1024  # of what is lacking, to a block: about what is read in vain
+GAP_BYTES: Final = 1024 * 1024  # of missing data per block: about what is read in vain
 
 
 @dataclass(frozen=True, slots=True)
 class FlushedPart:
-    """What of a ledger is in its file; `file_bytes` is how much of the file counts."""
+    """The part of a ledger in its file; `file_bytes` is how much of the file counts."""
 
     entries: int = 0
     file_bytes: int = 0
@@ -45,7 +45,7 @@ class FlushedPart:
 
 @dataclass(frozen=True, slots=True)
 class FlushJob:
-    """Entries to write behind what is in the file."""
+    """Entries to append to the file."""
 
     ledger_id: int
     flushed: FlushedPart
@@ -55,14 +55,14 @@ class FlushJob:
 
 
 class BlockIndex:
-    """Where the blocks of a file begin, by their first entry."""
+    """The offsets of a file's blocks, by first entry."""
 
     __slots__ = ("_first_entry_ids", "_offsets", "damage", "next_entry_id", "next_offset")
 
     def __init__(self) -> None:
         self._first_entry_ids: array[int] = array("Q")
         self._offsets: array[int] = array("Q")
-        self.damage: CorruptStorage | None = None  # why it ends before the file's part does
+        self.damage: CorruptStorage | None = None  # why it ends early
         self.next_entry_id = 0
         self.next_offset = 0
 
@@ -78,7 +78,7 @@ class BlockIndex:
         return self._first_entry_ids[bisect_right(self._first_entry_ids, entry_id) - 1]
 
     def end_of_block(self, entry_id: int, next_entry_id: int) -> int:
-        """The last entry of the block that `entry_id` is in, of a file that has so many entries."""
+        """The last entry of the block that contains `entry_id`, given the file's entry count."""
         following = bisect_right(self._first_entry_ids, entry_id)
         if following < len(self._first_entry_ids):
             return self._first_entry_ids[following] - 1
@@ -98,7 +98,7 @@ class BlockIndex:
 
 
 NOTHING_FLUSHED: Final = FlushedPart()
-NO_BLOCKS: Final = BlockIndex()  # of files that are still empty: nothing is put into it
+NO_BLOCKS: Final = BlockIndex()  # shared by empty files; never modified
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +112,12 @@ def ledger_file_name(ledger_id: int) -> str:
 
 
 def ledger_ids(disk: Disk) -> list[int]:
-    """Of the files that are there; files with other names are let alone."""
+    """The ids of existing files; files with other names are ignored."""
     return numbered_files(disk, FOLDER, ledger_file_name)
 
 
 def write_all(disk: Disk, jobs: Iterable[FlushJob]) -> list[FlushResult]:
-    """Write the entries of each job behind what counts of its file. Raises OSError."""
+    """Write the entries of each job after the part of its file that counts. Raises OSError."""
     results = []
     for job in jobs:
         file = open_for_flush(disk, job)
@@ -129,7 +129,7 @@ def write_all(disk: Disk, jobs: Iterable[FlushJob]) -> list[FlushResult]:
 
 
 def sync_all(disk: Disk, jobs: Iterable[FlushJob]) -> None:
-    """Make last what was written to the files of these jobs. Raises OSError."""
+    """Sync what was written to the files of these jobs. Raises OSError."""
     for job in jobs:
         file = disk.open(ledger_file_name(job.ledger_id))
         try:
@@ -155,8 +155,8 @@ def write_blocks(file: DiskFile, job: FlushJob) -> FlushResult:
 
 
 def open_for_flush(disk: Disk, job: FlushJob) -> DiskFile:
-    """A file that does not count yet may be there all the same, from before a crash; and one that
-    counts may be missing: that was said at the start, and is no reason to stop all others.
+    """A file that does not count yet may already exist, from before a crash; and one that counts
+    may be missing: that was logged at the start and must not stop the others.
     """
     name = ledger_file_name(job.ledger_id)
     ways = [disk.create, disk.open] if job.flushed.file_bytes == 0 else [disk.open, disk.create]
@@ -174,15 +174,15 @@ def open_for_flush(disk: Disk, job: FlushJob) -> DiskFile:
 
 
 def fence_gap(disk: Disk, file: DiskFile, job: FlushJob) -> None:
-    """Blocks in place of those that the file lacks, which do not read back: the ones behind them
-    are found all the same. Durable before these are written, or nobody would see the gap again.
+    """Writes placeholder blocks for missing ones that cannot be read back, so that the blocks after
+    them can still be found. Durable before those are written, or the gap would go unnoticed later.
     """
     index = load_index(disk, job.ledger_id, job.flushed)
     offset, first, entries = index.next_offset, index.next_entry_id, job.flushed.entries
     lacking_bytes = job.flushed.file_bytes - offset
     pieces = max(1, lacking_bytes // GAP_BYTES)
     sizes = [lacking_bytes - (pieces - 1) * GAP_BYTES, *[GAP_BYTES] * (pieces - 1)]
-    for size in sizes:  # the first one stands for all the entries
+    for size in sizes:  # the first one represents all the entries
         body_bytes = size - HEADER_BYTES
         wrong = crc32c(bytes(body_bytes)) ^ 1
         header = HEADER.pack(MAGIC, job.ledger_id, first, entries - first, body_bytes, wrong)
@@ -231,7 +231,7 @@ def encode_tags(tags: TagRuns, first_entry_id: int) -> bytes:
 
 
 def decode_tags(data: bytes, at: int, first_entry_id: int) -> tuple[TagRuns, int]:
-    """And where they end."""
+    """The tags, and where they end."""
     (count,) = COUNT.unpack_from(data, at)
     at += COUNT.size
     firsts, lasts, lengths = (u32_column(data, at + 4 * count * n, count) for n in range(3))
@@ -243,7 +243,7 @@ def decode_tags(data: bytes, at: int, first_entry_id: int) -> tuple[TagRuns, int
 
 
 def load_index(disk: Disk, ledger_id: int, flushed: FlushedPart) -> BlockIndex:
-    """Hop from header to header, as far as they are good. Raises OSError."""
+    """Walk from header to header while they are good. Raises OSError."""
     index = BlockIndex()
     try:
         read_headers(disk, ledger_id, flushed, index)
@@ -336,11 +336,11 @@ def decode_header(
 
 
 def corrupt(name: str, offset: int) -> CorruptStorage:
-    return CorruptStorage(f"{name} does not read back what was written at offset {offset}")
+    return CorruptStorage(f"{name} does not return what was written at offset {offset}")
 
 
 def damage_of(disk: Disk, ledger_id: int, flushed: FlushedPart) -> str | None:
-    """What can be seen without reading it. Raises OSError."""
+    """What is visible without reading the file. Raises OSError."""
     name = ledger_file_name(ledger_id)
     try:
         file = disk.open(name)
@@ -351,5 +351,5 @@ def damage_of(disk: Disk, ledger_id: int, flushed: FlushedPart) -> str | None:
     finally:
         file.close()
     if size < flushed.file_bytes:
-        return f"{name} has {size} bytes of {flushed.file_bytes}"
+        return f"{name} has {size} of {flushed.file_bytes} bytes"
     return None

@@ -13,12 +13,12 @@ from managed_ledger.errors import DirectoryInUse
 from managed_ledger.storage.embedded.direct_io import DirectWriter, read_direct
 from managed_ledger.storage.embedded.spare_descriptors import SpareDescriptors
 
-MAX_PARTS: Final = 1024  # of one pwritev
+MAX_PARTS: Final = 1024  # per pwritev
 LOCK_FILE: Final = "lock"
 LARGE_READ_BYTES: Final = 256 * 1024
-LARGEST_DIRECT_READ_BYTES: Final = 16 * 1024 * 1024  # it is in memory twice for a moment
-# Another user has made the directory, long ago, or it is mounted where nothing can be made: folders
-# of squashfs and autofs, among others, have no sync.
+LARGEST_DIRECT_READ_BYTES: Final = 16 * 1024 * 1024  # it is in memory twice briefly
+# Folders created long ago by another user, or on file systems that cannot create files, do not
+# support sync: squashfs and autofs, among others.
 _NOT_OURS_TO_SYNC: Final = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.EOPNOTSUPP)
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", None)
 
@@ -61,7 +61,7 @@ class OsDisk:
     def free_bytes(self) -> int | None:
         try:
             found = os.statvfs(self.path)
-        except OSError:  # who writes next will hear of it
+        except OSError:  # the next write will report it
             return None
         return found.f_bavail * found.f_frsize
 
@@ -85,7 +85,9 @@ class OsDisk:
             raise
 
     def _make_names_last(self) -> None:
-        """Of folders that are there: a process may have been killed between making and syncing."""
+        """Syncs existing folders: a process may have been killed between creating and syncing
+        one.
+        """
         self._spare.opened(lambda: sync_folder(self.path))
         try:
             self._spare.opened(lambda: sync_folder(self.path.parent))
@@ -128,9 +130,10 @@ class OsFile:
 
     def pread(self, size: int, offset: int) -> bytes:
         if LARGE_READ_BYTES <= size <= LARGEST_DIRECT_READ_BYTES and not self._cached(offset, size):
-            with suppress(OSError):  # a file system that cannot, or a disk that will say so again
+            with suppress(OSError):  # no support, or a disk error that will occur again
                 data = read_direct(self._descriptor, size, offset)
-                if len(data) == size:  # else the usual way tells whether that is the file's end
+                # Otherwise a normal read tells whether that is the end of the file.
+                if len(data) == size:
                     return data
         data = os.pread(self._descriptor, size, offset)
         while 0 < len(data) < size:
@@ -141,8 +144,8 @@ class OsFile:
         return data
 
     def _cached(self, offset: int, size: int) -> bool:
-        """Whether the page cache has it, as the byte in the middle says: nobody waits for a disk.
-        Where it has not, filling it would cost more than all else that a read does.
+        """Whether the page cache has it, judged by the byte in the middle, without waiting for the
+        disk. If not, filling the cache would cost more than the rest of the read.
         """
         if _NOWAIT is None:
             return True
@@ -150,7 +153,7 @@ class OsFile:
             return bool(os.preadv(self._descriptor, [bytearray(1)], offset + size // 2, _NOWAIT))
         except BlockingIOError:
             return False
-        except OSError:  # nobody can say
+        except OSError:  # unknown
             return True
 
     def fdatasync(self) -> None:

@@ -1,9 +1,9 @@
-"""How much room the disk has left, and what may still be written then.
+"""How much space the disk has left, and what may still be written.
 
-What is in the journal has to be written once more, into the ledgers' files, before the journal can
-go. So messages are refused while there would be no room for that; deletions, and all that is small,
-go on, and what they give back is room at once. Where others have filled the disk up, a file that is
-held in reserve is given up for the records that make room.
+What is in the journal must be written again, into the ledgers' files, before the journal can be
+removed. So messages are refused while there would be no room for that; deletions and all small
+writes continue, and the space they release is available at once. If other processes have filled the
+disk, a reserve file is given up for the records that make room.
 """
 
 from typing import Final
@@ -18,9 +18,9 @@ from managed_ledger.storage.operations import (
     Sync,
 )
 
-SPARE_BYTES: Final = 16 * 1024 * 1024  # beside a second copy of the journal
+SPARE_BYTES: Final = 16 * 1024 * 1024  # in addition to a second copy of the journal
 NEXT_TO_NOTHING_BYTES: Final = 1024 * 1024
-EARLY_JOURNAL_BYTES: Final = 64 * 1024  # a journal of so much goes when room is low
+EARLY_JOURNAL_BYTES: Final = 64 * 1024  # a journal of this size is rotated when room is low
 RESERVE_FOLDER: Final = "reserve"
 RESERVE: Final = f"{RESERVE_FOLDER}/room"
 RESERVE_BYTES: Final = 4 * 1024 * 1024
@@ -30,12 +30,12 @@ class Room:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._has_reserve = False
-        self.free_bytes: int | None = None  # when it was last looked at
+        self.free_bytes: int | None = None  # at the last check
         self.is_low = False
         self.is_out = False
 
     def look(self, wanted_bytes: int) -> None:
-        """`wanted_bytes` would be written now, and the journal once more."""
+        """Whether there is room for `wanted_bytes` and a second copy of the journal."""
         free_bytes = self.free_bytes = self._disk.free_bytes()
         self.is_low = free_bytes is not None and free_bytes < wanted_bytes + SPARE_BYTES
         self.is_out = free_bytes is not None and free_bytes < NEXT_TO_NOTHING_BYTES
@@ -45,12 +45,12 @@ class Room:
 
     @property
     def lacks_reserve(self) -> bool:
-        """It was given up, or there was no room for it yet."""
+        """The reserve was given up, or there was no room for it yet."""
         return self.free_bytes is not None and not self._has_reserve
 
     def begin(self) -> None:
-        """Use what an earlier process has held in reserve: on a full disk at once, for a broker
-        has to start before it can be told what to delete. Blocks; raises OSError.
+        """Use a reserve kept by an earlier process: on a full disk at once, because a broker must
+        start before it can be told what to delete. Blocks; raises OSError.
         """
         self._has_reserve = self._is_whole()
         self.look(0)
@@ -58,7 +58,7 @@ class Room:
             self.give_up_reserve()
 
     def _is_whole(self) -> bool:
-        """A crash may have come while it was written; then it goes."""
+        """Removes a reserve that a crash left incomplete."""
         if RESERVE not in self._disk.names(RESERVE_FOLDER):
             return False
         file = self._disk.open(RESERVE)
@@ -71,7 +71,7 @@ class Room:
         return is_whole
 
     def keep_reserve(self) -> None:
-        """Have the reserve on the disk, if there is room. Blocks; raises OSError."""
+        """Write the reserve to disk if there is room. Blocks; raises OSError."""
         free_bytes = self._disk.free_bytes()
         if self._has_reserve or self.is_low or not free_bytes or free_bytes < SPARE_BYTES:
             return
@@ -91,7 +91,7 @@ class Room:
     def give_up_reserve(self) -> bool:
         """Whether there was one. Blocks.
 
-        Another thread may be about to keep one: until it is gone it counts as being there.
+        Another thread may be about to write one: until removed, it counts as existing.
         """
         if not self._has_reserve:
             return False

@@ -1,12 +1,12 @@
-"""The metadata snapshot: where recovery starts, so that older journals can go.
+"""The metadata snapshot: where recovery starts, so that older journals can be removed.
 
 It holds every key, and for every ledger how much of it is in its own file. Journals from
 `first_generation` on are replayed on top; each of their records may already be in the snapshot.
 
-Its first line tells the format of the whole data directory, in words, and is there before anything
-of that format is. Raise `FORMAT` when earlier versions would misread what is written from now on:
-they refuse the directory then. Those that know no such line take the file for damaged, and refuse
-it, too.
+Its first line states the format of the whole data directory, in words, and is written before
+anything of that format. Raise `FORMAT` when earlier versions would misread what is written from now
+on: they then refuse the directory. Versions that do not know this line take the file for damaged,
+and refuse it, too.
 """
 
 import re
@@ -86,7 +86,7 @@ def decode(data: bytes) -> Snapshot:
 
 
 def _format_of(data: bytes) -> tuple[int, int]:
-    """The format, and where the header begins."""
+    """The format, and the offset of the header."""
     if data.startswith(_FIRST_MAGIC):
         return FIRST_FORMAT, len(_FIRST_MAGIC)
     line = _FORMAT_LINE.match(data)
@@ -95,9 +95,9 @@ def _format_of(data: bytes) -> tuple[int, int]:
     found = int(line[1])
     if found > FORMAT:
         raise NewerFormat(
-            f"the data directory has format {found}, of a later version of pybroker, and this one "
-            f"reads formats up to {FORMAT}: start the later version again, or restore a backup "
-            "from before the upgrade"
+            f"the data directory has format {found}, written by a later version of pybroker; this "
+            f"version reads formats up to {FORMAT}: start the later version again, or restore a "
+            "backup from before the upgrade"
         )
     if found <= FIRST_FORMAT:
         raise corrupt()
@@ -105,7 +105,7 @@ def _format_of(data: bytes) -> tuple[int, int]:
 
 
 def write(disk: Disk, snapshot: Snapshot) -> None:
-    """Durable when it returns; until then the one before counts. Raises OSError."""
+    """Durable when it returns; until then the previous one counts. Raises OSError."""
     disk.unlink(NEW_NAME)
     file = disk.create(NEW_NAME)
     try:
@@ -150,6 +150,6 @@ def decode_items(body: bytes, at: int, count: int) -> list[tuple[str, Versioned]
 
 def corrupt() -> CorruptStorage:
     return CorruptStorage(
-        f"{NAME} does not read back what was written: check the disk, and restore the data "
+        f"{NAME} does not return what was written: check the disk, and restore the data "
         "directory from a backup"
     )

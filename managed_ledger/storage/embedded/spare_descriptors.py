@@ -1,7 +1,7 @@
-"""Descriptors held in reserve, so that files can be opened when connections have taken all others.
+"""Spare descriptors, so that files can be opened when connections have taken all others.
 
-When there is none left a spare one is closed, and the file opened in its place; each file that is
-closed makes room for a spare one again.
+When none is left, a spare one is closed and the file opened in its place; each closed file makes
+room for a spare one again.
 """
 
 import os
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class SpareDescriptors:
-    """Used by several threads: one operation of a list is one step to all of them."""
+    """Used by several threads: each list operation is atomic."""
 
     def __init__(self, count: int = COUNT) -> None:
         self._count = count
         self._spare: list[int] = []
 
     def refill(self) -> None:
-        """As far as there are any."""
+        """As many as are available."""
         while len(self._spare) < self._count:
             try:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY))
@@ -34,8 +34,8 @@ class SpareDescriptors:
             pass
 
     def opened(self, opening: Callable[[], T]) -> T:
-        """What `opening` returns. Raises as it does, also EMFILE when all spare ones are given up:
-        somebody else may have taken them.
+        """Returns the result of `opening`. Raises as it does, also EMFILE when all spare ones are
+        used up: other threads may have taken them.
         """
         while True:
             try:

@@ -1,1 +1,3 @@
-"""What every request passes before it comes to a route: the socket, limits, who asks, and may."""
+"""What every request passes before it reaches a route: socket, limits, authentication,
+permissions.
+"""

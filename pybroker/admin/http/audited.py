@@ -1,8 +1,8 @@
-"""Every request once it is answered: what changed something or was refused is audited, and with
-`access=info` each one has a line.
+"""Logs every request once it is answered: changes and refusals are audited, and with `access=info`
+each request gets a line.
 
-This stands in front of everything else, so what is refused unseen is told of, too. Who asks is
-known behind it: `Authenticated` says so by `act_as`, in the same task.
+This is in front of everything else, so early refusals are included. The identity is determined
+behind it: `Authenticated` reports it by `act_as`, in the same task.
 """
 
 import json
@@ -20,7 +20,7 @@ access = logging.getLogger("pybroker.access")
 
 _READING_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 _REFUSALS: Final = (401, 403)
-_MOST_BYTES: Final = 64 * 1024  # of a refusal that is looked at for its reason
+_MOST_BYTES: Final = 64 * 1024  # of a refusal that is searched for its reason
 
 
 class Audited:
@@ -42,11 +42,11 @@ class Audited:
 
 
 class _Answer:
-    """What goes out, as far as the log wants to know."""
+    """What the log needs to know about the answer."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.status = 0  # as long as nothing was answered
+        self.status = 0  # until something is answered
         self.size_bytes = 0
         self.why = ""
 
@@ -62,12 +62,12 @@ class _Answer:
 
 
 def _reason(body: bytes) -> str:
-    """Of a refusal: `{"reason": …}`, with the advice if there is one."""
+    """From a refusal: `{"reason": …}`, with the advice if there is any."""
     if not body.startswith(b'{"reason":') or len(body) > _MOST_BYTES:
         return ""
     try:
         return ": ".join(map(str, json.loads(body).values()))
-    except ValueError:  # the first piece of several
+    except ValueError:  # incomplete: the first of several pieces
         return ""
 
 
@@ -94,7 +94,7 @@ def _access(scope: Scope, answer: _Answer, took_s: float) -> None:
 
 
 def _path(scope: Scope) -> str:
-    """As it was sent, with what was asked."""
+    """As sent, with the query."""
     path: str = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
     query = scope.get("query_string", b"").decode("latin-1")
     return f"{path}?{query}" if query else path

@@ -1,7 +1,7 @@
-"""Who every HTTP request is from, before anything else looks at it.
+"""Authenticates every HTTP request before anything else processes it.
 
-Credentials come as `Authorization: Bearer` or `Basic`, or as the client's certificate of TLS. The
-identity travels in the request's scope, for the permissions.
+Credentials come as `Authorization: Bearer` or `Basic`, or as the TLS client certificate. The
+identity is stored in the request's scope, for the permissions.
 """
 
 import base64
@@ -38,8 +38,7 @@ class Authenticated:
             try:
                 identity = await self._identity(scope)
                 scope = {**scope, IDENTITY: identity}
-                address = audit.current_actor().address
-                audit.act_as(audit.Actor("/".join(identity.roles), address))
+                _act_as(identity)
             except PulsarError as error:
                 headers = self._challenge if error.http_status == 401 else {}
                 answer = JSONResponse(refusal(error), error.http_status, headers)
@@ -58,8 +57,25 @@ class Authenticated:
         )
 
 
+class Known:
+    """For internal requests, which come with their identity, if there is one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if IDENTITY in scope:
+            _act_as(scope[IDENTITY])
+        await self._app(scope, receive, send)
+
+
+def _act_as(identity: Identity) -> None:
+    address = audit.current_actor().address
+    audit.act_as(audit.Actor("/".join(identity.roles), address))
+
+
 def with_certificate(app: ASGIApp, certificate: Certificate) -> ASGIApp:
-    """Of the connection, for all its requests."""
+    """The connection's certificate, for all its requests."""
 
     async def called(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, CERTIFICATE: certificate}, receive, send)
@@ -83,4 +99,4 @@ def _decoded(value: str) -> bytes:
     try:
         return base64.b64decode(value.strip(), validate=True)
     except (binascii.Error, ValueError):
-        return b""  # which is nobody's
+        return b""  # matches nobody

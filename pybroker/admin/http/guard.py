@@ -1,7 +1,7 @@
-"""What every HTTP request passes first: sizes, time, and where it says it comes from.
+"""The first checks of every HTTP request: size, time, and stated origin.
 
-A browser on the same machine is an attacker's way in: a page may post here (Origin), or reach here
-under its own name by DNS rebinding (Host). Both are refused without looking further.
+A browser on the same machine gives attackers a way in: a web page may post here (Origin), or reach
+this port under its own name by DNS rebinding (Host). Both are refused without further processing.
 """
 
 import asyncio
@@ -24,21 +24,21 @@ _READING_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 
 
 class Guard:
-    """`host_names` is what a Host header may say beside addresses; None allows every name."""
+    """`host_names`: allowed in a Host header besides addresses; None allows every name."""
 
     def __init__(self, app: ASGIApp, host_names: Iterable[str] | None) -> None:
         self._app = app
         self._host_names = None if host_names is None else frozenset(host_names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await own_turn()  # a hundred requests at once are not one long wait for everybody else
+        await own_turn()  # a hundred requests at once must not block everything else
         headers = Headers(scope=scope)
         refusal = self._refusal(scope["method"], headers)
         if refusal is not None:
             status, reason = refusal
             await JSONResponse({"reason": reason}, status)(scope, receive, send)
             return
-        # Routes match what was sent: a topic's name may hold an encoded slash.
+        # Routes match the raw path: a topic's name may contain an encoded slash.
         raw_path = scope.get("raw_path") or scope["path"].encode()
         scope = {**scope, "path": raw_path.decode("latin-1")}
         await self._app(scope, _bounded(receive), send)
@@ -49,9 +49,12 @@ class Guard:
         if not self._knows_host(headers.get("host")):
             return 403, "The Host header names another machine"
         if method not in _READING_METHODS and not _same_origin(headers):
-            return 403, "The Origin header names another site; this API is not for its pages"
+            return (
+                403,
+                "The Origin header names another site; cross-origin requests are not allowed",
+            )
         if "content-length" in headers and "transfer-encoding" in headers:
-            return 400, "Content-Length and Transfer-Encoding exclude each other"
+            return 400, "Content-Length and Transfer-Encoding are mutually exclusive"
         if int(headers.get("content-length", "0")) > MAX_BODY_BYTES:
             return 413, f"The body is larger than {MAX_BODY_BYTES} bytes"
         return None
@@ -67,7 +70,7 @@ class Guard:
 
 
 def _parts(url: str) -> SplitResult | None:
-    """None for what is no URL, such as half of an IPv6 address."""
+    """None if it is not a URL, such as half of an IPv6 address."""
     try:
         return urlsplit(url)
     except ValueError:
@@ -92,19 +95,21 @@ def _same_origin(headers: Headers) -> bool:
 
 def _bounded(receive: Receive) -> Receive:
     received_bytes, complete = 0, False
-    due_s: float | None = None  # of the whole body
+    due_s: float | None = None  # for the whole body
 
     async def bounded() -> Message:
         nonlocal received_bytes, complete, due_s
         if complete:
-            return await receive()  # that is: wait until the client goes away
+            return await receive()  # which waits until the client disconnects
         if due_s is None:
             due_s = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
         try:
             async with asyncio.timeout_at(due_s):
                 message = await receive()
         except TimeoutError:
-            raise HTTPException(408, f"No body within {BODY_TIMEOUT_S:g} s") from None
+            raise HTTPException(
+                408, f"The body did not arrive within {BODY_TIMEOUT_S:g} s"
+            ) from None
         received_bytes += len(message.get("body", b""))
         if received_bytes > MAX_BODY_BYTES:
             raise HTTPException(413, f"The body is larger than {MAX_BODY_BYTES} bytes")

@@ -1,4 +1,4 @@
-"""Either side of a connection may end it while a request is being answered."""
+"""Both sides of a connection may end it while a request is being answered."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,11 +8,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 T = TypeVar("T")
-HANG_UP: Final = "pybroker.hang_up"  # in the scope; not there without a connection
+HANG_UP: Final = "pybroker.hang_up"  # in the scope; absent without a connection
 
 
 def with_hang_up(app: ASGIApp, hang_up: Callable[[], None]) -> ASGIApp:
-    """`hang_up` closes the connection at once, and forgets what its peer has not taken."""
+    """`hang_up` closes the connection at once and discards what the peer has not taken."""
 
     async def called(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, HANG_UP: hang_up}, receive, send)

@@ -1,10 +1,11 @@
-"""How long a connection of the HTTP port may keep the broker waiting, and how many there may be.
+"""How long an HTTP connection may keep the broker waiting, and how many there may be.
 
-At any moment a connection is answering (a handler runs), or its peer has to do something: send a
-whole request head within `HEAD_S` of connecting or of the last answer, or take what was written to
-it, some of it every `TAKE_S`. At most `MAX_CONNECTIONS` are open: one more, and of the address with
-most of those that wait for their peer the one that has waited longest makes room. So whoever asks
-and reads is always served.
+At any moment a connection is either answering (a handler runs), or waiting for its peer: the peer
+must send a complete request head within `HEAD_S` of connecting or of the last answer, or take what
+was written to it, some of it every `TAKE_S`. At most `MAX_CONNECTIONS` are open. When one more
+arrives, a connection is closed: among those waiting for their peer, of the address with the most of
+them, the one that has waited longest. So clients that send requests and read the answers are always
+served.
 """
 
 import asyncio
@@ -21,15 +22,15 @@ from pybroker.base.runtime import break_cycles_of
 
 HEAD_S: Final = 10.0
 TAKE_S: Final = 10.0
-_LINGER_S: Final = 5.0  # to take what was written before it is closed
+_LINGER_S: Final = 5.0  # for taking what was written before it is closed
 MAX_CONNECTIONS: Final = 200
-# Each chunk of a body is an event of the parser, however short: what has more lines goes in pieces.
+# Each chunk of a body is a parser event, however short; data with more lines is parsed in pieces.
 MOST_LINES: Final = 400
 PIECE_BYTES: Final = 2048
 
 
 class _Flow(FlowControl):
-    """Of a connection; while it is `held`, nobody reads on."""
+    """Of a connection; while it is `held`, nothing is read."""
 
     held = False
 
@@ -44,11 +45,11 @@ class ImpatientProtocol(H11Protocol):
         self.waiting_since_s = self.loop.time()
         self._head_due: asyncio.TimerHandle | None = None
         self._take_due: asyncio.TimerHandle | None = None
-        self._later: deque[bytes] = deque()  # what was received and not parsed
+        self._later: deque[bytes] = deque()  # received but not parsed
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Java's HTTP client asks for HTTP/2 in every first request, and takes HTTP/1.1. uvicorn
-        would warn of each, and advise to install what this broker does not use.
+        """Java's HTTP client offers HTTP/2 in every first request, and accepts HTTP/1.1. uvicorn
+        would warn about each, and recommend a package that this broker does not use.
         """
 
     @property
@@ -100,7 +101,7 @@ class ImpatientProtocol(H11Protocol):
         self._reading.held = True
 
     def _parse_next(self) -> None:
-        """Others have their turn between pieces."""
+        """Other work runs between the pieces."""
         if self.transport.is_closing():
             self._later.clear()
             return

@@ -1,5 +1,5 @@
-"""Every route behind its row of the table of permissions: the check comes before the handler, and
-looks at names alone, so that a refusal is the same whether or not there is such a thing.
+"""Puts every route behind its row in the table of permissions. The check comes before the handler
+and looks only at names, so a refusal is the same whether or not the object exists.
 """
 
 import re
@@ -17,7 +17,7 @@ from pybroker.security.permissions import RouteRow, route_row
 
 
 def permitted(route: DescribedRoute, authorizer: Authorizer | None) -> DescribedRoute:
-    """Raises LookupError for a route without a row, also where nobody is refused anything."""
+    """Raises LookupError for a route without a row, even without authorization."""
     row = route_row(route.method, plain_path(route.path))
     if authorizer is None or row.need in (Need.NOTHING, Need.LOGIN):
         return route
@@ -61,7 +61,7 @@ def identity_of(request: Request) -> Identity:
 
 
 def target_of(request: Request) -> Target:
-    """What the path is about. Raises InvalidTopicName."""
+    """The object that the path names. Raises InvalidTopicName."""
     params = request.path_params
     if "topic" in params:
         return Target.of_topic(topic_of(request), params.get("subscription"))

@@ -28,7 +28,7 @@ class HttpServer:
             server_header=False,
             proxy_headers=False,
             backlog=ACCEPTED_A_TURN,
-            # Those that make room for others may not have gone yet.
+            # Connections that are being closed to make room may still be open.
             limit_concurrency=2 * MAX_CONNECTIONS,
             timeout_graceful_shutdown=_DRAIN_TIMEOUT_S,
         )
@@ -43,7 +43,7 @@ class HttpServer:
         await self._server.ready.wait()
 
     async def stop(self) -> None:
-        """Let running requests end; idempotent."""
+        """Let running requests finish; idempotent."""
         self._server.should_exit = True
         if self._serving is not None:
             await self._serving
@@ -65,7 +65,7 @@ class _EmbeddedServer(uvicorn.Server):
         self.ready.set()
 
     async def _listen_with_tls(self, tls: TlsListener) -> None:
-        """uvicorn's own would not let certificates change, nor bound the handshakes."""
+        """uvicorn's own TLS can neither reload certificates nor limit handshakes."""
         self._door = TlsDoor(tls.contexts, self._new_protocol, HEAD_S)
         self.servers.append(await listen(self._door, tls.socket))
 

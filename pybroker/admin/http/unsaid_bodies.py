@@ -1,9 +1,9 @@
-"""Requests that two readers may end in different places: a DELETE whose body is not announced, as
-some clients send it, and one with both Content-Length and Transfer-Encoding.
+"""Requests whose end is ambiguous: a DELETE with an unannounced body, as some clients send it, and
+one with both Content-Length and Transfer-Encoding.
 
-What one takes for a body the other takes for the next request, whose answer would go to the next
-request's sender. So the connection ends with the answer: what comes behind the request is never
-looked at.
+What one reader takes for a body another takes for the next request, whose answer would go to the
+sender of the next request. So the connection is closed after the answer: what follows the request
+is never processed.
 """
 
 from starlette.datastructures import Headers, MutableHeaders

@@ -1,1 +1,1 @@
-"""What is answered where: a file for each subject of Apache Pulsar's REST API."""
+"""The routes: one file for each subject of Apache Pulsar's REST API."""

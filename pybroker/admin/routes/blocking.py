@@ -1,4 +1,4 @@
-"""Which transactions hold readers back: over all topics, and on one."""
+"""Which transactions hold readers back: across all topics, and on one."""
 
 import heapq
 from typing import Final
@@ -47,9 +47,9 @@ class BlockingRoutes:
         ]
 
     async def everywhere(self, request: Request) -> Stats:
-        """Topics that are loaded and have entries that nobody may read yet, most of them first,
-        each with the transaction that is in the way; ?limit=N of them. ?namespace=tenant/namespace
-        for the topics of one.
+        """Loaded topics with entries that cannot be read yet, those with most first, each with the
+        transaction that blocks it; ?limit=N limits their number. ?namespace=tenant/namespace
+        selects one namespace.
         """
         return await self._worst(_limit(request), asked(request, "namespace"))
 
@@ -65,7 +65,7 @@ class BlockingRoutes:
         coordinators, pace, topics = self._served(), Pace(_DESCRIBED_A_TURN), []
         for _, topic in worst:
             await pace.step()
-            for blocking in open_on(topic, 1, coordinators, now_ms):  # unless it has ended by now
+            for blocking in open_on(topic, 1, coordinators, now_ms):  # unless it has just ended
                 topics.append(of_topic(topic) | {"blocking": blocking})
         return {
             "timestamp": now_ms,
@@ -75,8 +75,8 @@ class BlockingRoutes:
         }
 
     async def on_topic(self, request: Request) -> Stats:
-        """All that is open on a topic, the one that is in the way first, ?limit=N of them; and
-        what that means for each subscription.
+        """All open transactions of a topic, the blocking one first, ?limit=N of them; and their
+        effect on each subscription.
         """
         topic = await existing(self._topics, topic_of(request))
         limit = _limit(request)
@@ -105,5 +105,5 @@ class BlockingRoutes:
 def _limit(request: Request) -> int:
     limit = number(request, "limit", _UNLESS_SAID)
     if not 1 <= limit <= _MOST:
-        raise HTTPException(400, f"limit is {limit}: say 1 to {_MOST}")
+        raise HTTPException(400, f"limit is {limit}; it must be 1 to {_MOST}")
     return limit

@@ -1,4 +1,4 @@
-"""The one broker: whether it is well, how it is configured, and its end."""
+"""The broker itself: health, configuration, shutdown."""
 
 import dataclasses
 from typing import Any, NoReturn
@@ -97,7 +97,7 @@ class BrokerRoutes:
         return [self._services.broker_id]
 
     async def health(self, _: Request) -> Response:
-        """A message was stored and read back, within the last second; or why not."""
+        """Checks that a message can be stored and read back; the result is cached for a second."""
         await self._services.health.check()
         return PlainTextResponse("ok")
 
@@ -109,7 +109,7 @@ class BrokerRoutes:
         return {"brokerId": services.broker_id, "serviceUrl": services.admin_url}
 
     async def configuration(self, _: Request) -> dict[str, str]:
-        """What holds now. A secret is not shown, only that there is one."""
+        """The configuration in effect. Secrets are masked."""
         values = dataclasses.asdict(self._services.dynamic.config)
         return {
             camel_case(name): _HIDDEN if name in _SECRETS and value else _spelt(value)
@@ -117,18 +117,18 @@ class BrokerRoutes:
         }
 
     async def dynamic_names(self, _: Request) -> list[str]:
-        """Of what can be changed while the broker runs."""
+        """The names of the keys that can be changed while the broker runs."""
         logs = [] if self._services.logs is None else [_LOG_LEVEL]
         return logs + self._services.dynamic.names()
 
     async def dynamic_values(self, _: Request) -> dict[str, str]:
-        """What was set while a broker ran, and not taken back."""
+        """The dynamic configuration: keys set at run time and not removed."""
         logs, values = self._services.logs, self._services.dynamic.values()
         return values if logs is None or logs.chosen is None else {_LOG_LEVEL: logs.chosen} | values
 
     async def change(self, request: Request) -> None:
-        """Every topic acts on it when this is answered, and it holds after a restart; but what the
-        log says goes back to the configuration when the broker ends.
+        """When this is answered, every topic acts on the new value, and it survives restarts; only
+        log levels return to the configuration when the broker ends.
         """
         key, value = request.path_params["key"], request.path_params["value"]
         if key == _LOG_LEVEL and (logs := self._services.logs) is not None:
@@ -141,7 +141,7 @@ class BrokerRoutes:
         await self._services.topics.following.told()
 
     async def take_back(self, request: Request) -> None:
-        """What the configuration file says holds again."""
+        """Returns to the configuration file's value."""
         key = request.path_params["key"]
         if key == _LOG_LEVEL and (logs := self._services.logs) is not None:
             logs.reset()
@@ -150,27 +150,30 @@ class BrokerRoutes:
         await self._services.topics.following.told()
 
     async def internal_configuration(self, _: Request) -> dict[str, str]:
-        """Where other systems would find the metadata: here it is within the broker."""
+        """The location of the metadata, which is inside the broker."""
         return dict.fromkeys(_STORES.split(), "")
 
     async def metadata_migration(self, _: Request) -> dict[str, str | None]:
         return {"phase": "NOT_STARTED", "targetUrl": None}
 
     async def migrate_metadata(self, request: Request) -> NoReturn:
-        """From one metadata store to another: this broker has one, which is its own."""
+        """Migration between metadata stores, which is not supported: this broker has its own."""
         if not asked(request, "target"):
-            raise HTTPException(400, "Where to? Say ?target=…")
+            raise HTTPException(400, "No target given: add ?target=…")
         raise HTTPException(
-            400, "This broker keeps its metadata in its data directory: copy that to move it"
+            400,
+            "This broker keeps its metadata in its data directory: copy that directory to move it",
         )
 
     async def check_quotas(self, _: Request) -> None:
-        """They are looked at all the time, without being asked."""
+        """Does nothing: quotas are checked continuously."""
 
     async def shut_down(self, _: Request) -> None:
-        """In order, after this was answered."""
+        """Shuts the broker down gracefully after answering this request."""
         if self._services.shut_down is None:
-            raise HTTPException(412, "This broker runs within another process, which must end it")
+            raise HTTPException(
+                412, "This broker is embedded in another process, which must stop it"
+            )
         self._services.shut_down()
 
     async def owned(self, request: Request) -> dict[str, dict[str, Any]]:
@@ -184,18 +187,18 @@ class BrokerRoutes:
         return {f"{namespace}/0x00000000_0xffffffff": status for namespace in namespaces}
 
     def _check_cluster(self, request: Request) -> None:
-        """Brokers of other clusters are not known."""
+        """Only this broker's own cluster is known."""
         name = request.path_params["cluster"]
         if name != self._cluster:
             raise HTTPException(
                 404,
-                f"{request.url.path} is neither a route nor one of this broker's cluster, "
+                f"{request.url.path} is not a route, and this broker's only cluster is "
                 f"{self._cluster}",
             )
 
 
 def _spelt(value: object) -> str:
-    """As broker.conf has it: a port that there is not is empty."""
+    """As in broker.conf: a disabled port is empty."""
     if value is None:
         return ""
     if isinstance(value, tuple):

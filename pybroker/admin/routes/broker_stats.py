@@ -1,6 +1,4 @@
-"""Statistics of the whole broker: of all its topics, and what balances load between brokers, of
-which there is one.
-"""
+"""Statistics of the whole broker: of all its topics, and its load report."""
 
 import json
 import resource
@@ -79,7 +77,7 @@ class BrokerStatsRoutes:
         return StreamingResponse(self._topics_as_json(), media_type="application/json")
 
     async def _topics_as_json(self) -> AsyncIterator[str]:
-        """A topic at a time: there may be very many."""
+        """Written topic by topic, because there may be very many."""
         pace, before = Pace(PARTS_A_TURN), "{"
         await pace.turn()
         by_namespace: dict[str, list[Topic]] = {}
@@ -102,7 +100,7 @@ class BrokerStatsRoutes:
         return stats | {"ownerBroker": self._services.broker_id}
 
     async def metrics(self, _: Request) -> list[dict[str, Any]]:
-        """What /metrics says of the broker, in Apache Pulsar's older form."""
+        """The broker's metrics, in Apache Pulsar's older form."""
         services = self._services
         counts = {
             "brk_connections_count": services.connections(),
@@ -112,15 +110,15 @@ class BrokerStatsRoutes:
         return [{"metrics": counts, "dimensions": {"broker": services.broker_id}}]
 
     async def nothing(self, _: Request) -> list[Any]:
-        """There is no Java virtual machine to tell of."""
+        """Empty: there is no Java virtual machine."""
         return []
 
     async def no_fields(self, _: Request) -> dict[str, Any]:
-        """No bookies, and no allocator, to tell of."""
+        """Empty: there are no bookies and no allocator."""
         return {}
 
     async def load_report(self, _: Request) -> dict[str, Any]:
-        """LocalBrokerData, as far as one broker alone has something to say."""
+        """LocalBrokerData, as far as it applies to a single broker."""
         services = self._services
         return {
             "webServiceUrl": services.admin_url,
@@ -135,7 +133,7 @@ class BrokerStatsRoutes:
         }
 
     async def availability(self, request: Request) -> dict[str, Any]:
-        """Which brokers could take the namespace: this one."""
+        """The brokers that could serve the namespace: this one."""
         self._services.topics.tenants.check_namespace(namespace_of(request))
         return {self._services.broker_id: {"resourceId": self._services.admin_url}}
 

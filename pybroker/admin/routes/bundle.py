@@ -1,6 +1,6 @@
-"""All topics of a namespace at once: backlogs, subscriptions; and its bundles, of which it has one.
+"""Operations on all topics of a namespace: backlogs, subscriptions; and its single bundle.
 
-What Apache Pulsar does to one of a namespace's bundles is done here to the namespace.
+Operations on a bundle apply to the whole namespace.
 """
 
 import zlib
@@ -69,7 +69,7 @@ class BundleRoutes:
             *(route("PUT", f"{path}/unload", self.unload) for path in both),
             route("PUT", f"{_BUNDLE}/split", self.split, refuses=(409,)),
             route("DELETE", _BUNDLE, self.delete, refuses=(409,)),
-            # Of what is no bundle this is a topic's path, which has no GET.
+            # For anything but a bundle this is a topic's path, which has no GET.
             route("GET", f"{TOPICS}/{{bundle:bundle}}", self.topics, TEXTS, refuses=(405,)),
             route(
                 "GET",
@@ -85,9 +85,10 @@ class BundleRoutes:
         return {"boundaries": _WHOLE.split("_"), "numBundles": 1}
 
     async def clear_backlog(self, request: Request) -> None:
-        """Of one subscription's name, or of all; messages of open transactions are still to come.
+        """Clears the backlog of one subscription name, or of all; messages of open transactions
+        remain.
 
-        Topics are loaded for it one after the other.
+        Topics are loaded for this one after the other.
         """
         name = request.path_params.get("subscription")
         async for topic in self._each_topic(request):
@@ -96,7 +97,7 @@ class BundleRoutes:
                     await subscription.skip_all()
 
     async def unsubscribe(self, request: Request) -> None:
-        """The subscription goes from every topic, unless consumers are connected to it."""
+        """Deletes the subscription on every topic, unless it has connected consumers."""
         name = request.path_params["subscription"]
         async for topic in self._each_topic(request):
             if (found := topic.subscriptions.get(name)) is not None:
@@ -109,19 +110,21 @@ class BundleRoutes:
 
     async def split(self, request: Request) -> NoReturn:
         self._namespace(request)
-        raise HTTPException(412, "There is one broker: a namespace is one bundle, not to be split")
+        raise HTTPException(
+            412, "Bundles cannot be split: there is one broker, so each namespace has one bundle"
+        )
 
     async def delete(self, request: Request) -> None:
         if names := await self._names(request):
             raise Conflict(f"{self._namespace(request)} has {len(names)} topics; delete them first")
 
     async def topics(self, request: Request) -> list[str]:
-        """All of one domain: which bundle they are in is no question."""
+        """All topics of one domain: there is only one bundle."""
         domain = f"{request.path_params['domain']}://"
         return [name for name in await self._names(request) if name.startswith(domain)]
 
     async def hash_positions(self, request: Request) -> dict[str, Any]:
-        """Where topics lie in the bundle: of ?topics=a,b, or all."""
+        """The hash positions of topics in the bundle: of ?topics=a,b, or all."""
         wanted = set((asked(request, "topics") or "").split(",")) - {""}
         positions = {
             name: zlib.crc32(name.encode())
@@ -132,7 +135,7 @@ class BundleRoutes:
         return {"namespace": namespace, "bundle": _WHOLE, "topicHashPositions": positions}
 
     def _namespace(self, request: Request) -> str:
-        """Raises NotFound; so does a bundle that is not the one there is."""
+        """Raises NotFound, also for any other bundle."""
         namespace = namespace_of(request)
         self._tenants.check_namespace(namespace)
         if request.path_params.get("bundle", _WHOLE) != _WHOLE:
@@ -145,7 +148,7 @@ class BundleRoutes:
     async def _each_topic(self, request: Request) -> AsyncIterator[Topic]:
         for name in map(TopicName.parse, await self._names(request)):
             if not name.persistent:
-                continue  # keeps no subscription, and no backlog
+                continue  # has no stored subscription and no backlog
             topic = await self._topics.get(name)
-            if topic is not None:  # not deleted meanwhile
+            if topic is not None:  # not deleted in the meantime
                 yield topic

@@ -1,5 +1,5 @@
-"""Clusters: this one and what is written down of others, with their failure domains, isolation
-policies and peers. Nothing is replicated or migrated.
+"""Clusters: this one and the records of others, with their failure domains, isolation policies and
+peers. Nothing is replicated or migrated.
 """
 
 from collections.abc import Callable
@@ -107,7 +107,7 @@ class ClusterRoutes:
         ]
 
     def _belongings(self, path: str, kind: str, belonging: "_Belonging") -> list[DescribedRoute]:
-        """What a cluster has several of, by name: listed, read, written, deleted."""
+        """Named objects of a cluster: list, read, write, delete."""
         clusters, one = self._clusters, f"{path}/{{name:segment}}"
 
         async def every(request: Request) -> dict[str, Any]:
@@ -173,7 +173,9 @@ class ClusterRoutes:
         data = self._clusters.data(name)
         for peer in peers:
             if peer == name or peer not in self._clusters.names():
-                raise HTTPException(412, f"{peer} cannot be a peer of {name}: no other cluster")
+                raise HTTPException(
+                    412, f"{peer} cannot be a peer of {name}: it is not another registered cluster"
+                )
         data.pop(_PEERS, None)
         await self._clusters.update(name, data | ({_PEERS: peers} if peers else {}))
 
@@ -183,7 +185,7 @@ class ClusterRoutes:
 
     async def migrate(self, request: Request) -> NoReturn:
         self._clusters.check(request.path_params["cluster"])
-        raise HTTPException(400, "This broker migrates no cluster: move its clients over yourself")
+        raise HTTPException(400, "Cluster migration is not supported: move the clients yourself")
 
     async def isolated_brokers(self, request: Request) -> list[dict[str, Any]]:
         return [self._isolation(request.path_params["cluster"])]
@@ -195,7 +197,7 @@ class ClusterRoutes:
         return self._isolation(request.path_params["cluster"])
 
     def _isolation(self, cluster: str) -> dict[str, Any]:
-        """What policies say of this broker; with one broker they change nothing."""
+        """How isolation policies apply to this broker; with one broker they have no effect."""
         policies = self._clusters.belongings(cluster, ISOLATION_POLICIES)
         regexes = [text for policy in policies.values() for text in policy["namespaces"]]
         return {
@@ -213,8 +215,8 @@ async def _data(request: Request) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Belonging:
-    """What a cluster has several of: how it is sent and shown, and what is made of what was sent,
-    which must agree with the others.
+    """A kind of named objects of a cluster: how it is sent, shown, and built from a request, in
+    agreement with the others.
     """
 
     body: Body
@@ -233,7 +235,7 @@ def _failure_domain(body: dict[str, Any], others: dict[str, Any]) -> dict[str, A
 def _isolation_policy(body: dict[str, Any], _: dict[str, Any]) -> dict[str, Any]:
     named = {name: body.get(name) or [] for name in _ISOLATION_LISTS}
     if not named["namespaces"] or not named["primary"]:
-        raise HTTPException(400, "namespaces and primary must name something")
+        raise HTTPException(400, "namespaces and primary must not be empty")
     return named | {"auto_failover_policy": body["auto_failover_policy"]}
 
 

@@ -1,4 +1,4 @@
-"""Compaction by an administrator, and what became of it."""
+"""Manual compaction and its status."""
 
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import process_status
 from pybroker.broker.compaction.compaction import Status
 
-# Of a partitioned topic: the first of these that one of its partitions has.
+# The status of a partitioned topic: the first of these that any partition has.
 _TELLING: Final = (Status.RUNNING, Status.ERROR, Status.NOT_RUN, Status.SUCCESS)
 
 
@@ -31,7 +31,9 @@ class CompactionRoutes:
         ]
 
     async def compact(self, request: Request) -> None:
-        """Begins with it; of a partitioned topic, with each partition. 409 while it is running."""
+        """Starts compaction; for a partitioned topic, of each partition. 409 while it is
+        running.
+        """
         async for topic in each_part(self._topics, topic_of(request)):
             topic.compaction.start()
 

@@ -27,7 +27,7 @@ class DescriptionRoutes:
     async def description(self, request: Request) -> Response:
         """This description."""
         if self._document is None:
-            # Imported here: a broker that nobody asks for it starts without it.
+            # Imported here, so that a broker starts without it.
             from pybroker.admin.description import described
 
             served: Any = request.app.routes
@@ -36,6 +36,6 @@ class DescriptionRoutes:
 
 
 async def _in_pieces(document: bytes) -> AsyncIterator[bytes]:
-    """As they are taken: it is long, and who asks may be slow."""
+    """Sent as the client reads: it is long, and clients may be slow."""
     for start in range(0, len(document), _PIECE_BYTES):
         yield document[start : start + _PIECE_BYTES]

@@ -1,5 +1,5 @@
-"""Namespaces that belong together: their resource group and their anti-affinity group; and the way
-out of offloading that has a route of its own. Kept, without any effect on one broker.
+"""Namespace groups: resource groups and anti-affinity groups; and the offload route that is
+separate from the other policies. Stored, without an effect on a single broker.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ from pybroker.broker.records import Records
 
 _RESOURCE_GROUP: Final = f"{NAMESPACE}/resourcegroup"
 _GROUP_OF_CLUSTER: Final = "/{cluster:segment}/antiAffinity/{group:segment}"
-# The second is where Apache Pulsar's own Java client asks for these.
+# The second is the path that Apache Pulsar's own Java client uses.
 _BASES: Final = ("/admin/v2/namespaces", "/admin/namespaces")
 
 
@@ -68,7 +68,7 @@ class GroupRoutes:
         return None if found is None else PlainTextResponse(found)
 
     async def set_resource_group(self, request: Request) -> None:
-        """Of a group that exists."""
+        """Assigns the namespace to an existing resource group."""
         group = request.path_params["group"]
         self._groups.get(group)
         await self._policies.set_for_namespace(namespace_of(request), RESOURCE_GROUP, group)
@@ -77,7 +77,7 @@ class GroupRoutes:
         await self._policies.set_for_namespace(namespace_of(request), RESOURCE_GROUP, None)
 
     async def anti_affinity_namespaces(self, request: Request) -> list[str]:
-        """All of a group, or those of ?tenant=…, which older clients call a property."""
+        """All namespaces of a group, or those of ?tenant=…, which older clients call a property."""
         known_cluster(self._clusters, request)
         wanted = asked(request, "tenant") or asked(request, "property")
         tenants = self._tenants.tenants() if wanted is None else [wanted]
@@ -90,16 +90,18 @@ class GroupRoutes:
         ]
 
     async def older_names(self, request: Request) -> list[str]:
-        """Namespaces with a cluster in their name, as they were long ago: there are none."""
+        """Old namespaces with a cluster in their name: there are none."""
         self._tenants.tenant(tenant_of(request))
         known_cluster(self._clusters, request)
         return []
 
     async def migrate(self, request: Request) -> None:
-        """Not to migrate is what every namespace does here."""
+        """Accepts only false: migration is not supported."""
         self._tenants.check_namespace(namespace_of(request))
         if await read_json(request, False):
-            raise HTTPException(400, "This broker migrates no namespace: move its clients yourself")
+            raise HTTPException(
+                400, "Namespace migration is not supported: move the clients yourself"
+            )
 
     async def remove_offload(self, request: Request) -> None:
         await self._policies.set_for_namespace(namespace_of(request), OFFLOAD, None)

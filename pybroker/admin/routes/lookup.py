@@ -29,7 +29,7 @@ class LookupRoutes:
         ]
 
     async def bundle(self, request: Request) -> Response:
-        """A namespace is one."""
+        """The bundle of a topic: each namespace has one."""
         self._services.topics.tenants.check_namespace(topic_of(request).namespace_name)
         return PlainTextResponse("0x00000000_0xffffffff")
 
@@ -58,7 +58,7 @@ def _wanted_listener(request: Request) -> str:
 
 
 def _as_reached(url: str, request: Request) -> str:
-    """A broker that listens on every address is told to the client as it found it."""
+    """If the broker listens on all addresses, returns the host that the client used."""
     parts = urlsplit(url)
     if parts.hostname not in ("0.0.0.0", "::"):
         return url

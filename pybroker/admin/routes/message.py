@@ -1,8 +1,8 @@
-"""Single messages: the n-th that waits on a subscription, or is stored; the one at a position.
+"""Single messages: the n-th in a subscription's backlog, the n-th stored, or the one at a position.
 
-The body is the payload as the producer made it, decompressed; what is encrypted, and a chunk, is
-as it is stored. A batch is a sequence of [metadata size u32][SingleMessageMetadata][payload], and
-says so by X-Pulsar-num-batch-message. All else stands in headers, under Apache Pulsar's names.
+The body is the payload as published, decompressed; encrypted payloads and chunks are returned as
+stored. A batch is a sequence of [metadata size u32][SingleMessageMetadata][payload], indicated by
+X-Pulsar-num-batch-message. Everything else is in headers, under Apache Pulsar's names.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from pybroker.base.json_schema import BYTES, WHOLE, choice, whole
 from pybroker.base.names import check_subscription_name
 from pybroker.base.runtime import iso_time
 from pybroker.broker.entry_metadata import INDEX, entry_with_index
-from pybroker.broker.publish_time import first_published_at
+from pybroker.broker.publish_time import first_to_read
 from pybroker.broker.topic import Topic
 from pybroker.broker.waiting_entries import NothingAcknowledged, waiting_entry
 from pybroker.wire.decompression import CannotDecompress, decompressed
 from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
 
 _NUMBER: Final = "{number:int}"
-# Fields of MessageMetadata that are shown as they are, by their names in the header.
+# Fields of MessageMetadata that are shown unchanged, by header name.
 _PLAIN: Final = {
     "producer_name": "producer-name",
     "sequence_id": "sequence-id",
@@ -101,9 +101,9 @@ class MessageRoutes:
         ]
 
     async def peek(self, request: Request) -> Response:
-        """Counted from 1: the first that is not acknowledged. On a subscription that does not
-        exist, what it would get if it were created at the topic's earliest message. Damaged entries
-        count, for consumers stop there, too; the next ones can be seen.
+        """Shows the n-th unacknowledged message, counted from 1. For a subscription that does not
+        exist, what it would get if created at the topic's earliest message. Damaged entries count,
+        because consumers stop at them, too.
 
         Differs: Apache Pulsar creates that subscription, which then keeps every message.
         """
@@ -119,7 +119,9 @@ class MessageRoutes:
             nothing = NothingAcknowledged(topic.ledger)
             found = await waiting_entry(topic.ledger, nothing, topic.hidden, number)
         if found is None:
-            raise HTTPException(404, f"Message not found: {number} messages do not wait on {name}")
+            raise HTTPException(
+                404, f"Message not found: fewer than {number} messages wait on {name}"
+            )
         return await _answer(topic, *found)
 
     async def by_id(self, request: Request) -> Response:
@@ -128,12 +130,12 @@ class MessageRoutes:
         return await self._stored(topic, position)
 
     async def examine(self, request: Request) -> Response:
-        """The n-th entry that is stored (?messagePosition, from 1), from ?initialPosition on."""
+        """The n-th stored entry (?messagePosition, from 1), from ?initialPosition on."""
         topic = await self._topic(request)
         count = max(1, number(request, "messagePosition", default=1))
         origin = asked(request, "initialPosition") or "latest"
         if origin not in ("earliest", "latest"):
-            raise HTTPException(412, "initialPosition is earliest or latest")
+            raise HTTPException(412, "initialPosition must be earliest or latest")
         ledgers = topic.ledger.ledgers()
         total = sum(info.entries for info in ledgers)
         if not total:
@@ -143,22 +145,24 @@ class MessageRoutes:
         return await self._stored(topic, position)
 
     async def id_by_time(self, request: Request) -> dict[str, int]:
-        """Of the first message that was published then or later; else of the next one."""
+        """The id of the first message published at that time or later; else of the next one."""
         topic = await self._topic(request)
-        found = await first_published_at(topic.ledger, request.path_params["timestamp_ms"])
+        found = await first_to_read(topic.ledger, request.path_params["timestamp_ms"])
         return _message_id(topic, found)
 
     async def id_by_index(self, request: Request) -> dict[str, int]:
-        """Of the entry that holds the message of this number, where the broker numbers them."""
+        """The id of the entry with the message of this index, if the broker assigns indexes."""
         topic = await self._topic(request)
         if INDEX not in topic.config.broker_entry_metadata_interceptors:
             raise HTTPException(
-                412, f"Messages have numbers with brokerEntryMetadataInterceptors={INDEX}"
+                412, f"Messages have an index only with brokerEntryMetadataInterceptors={INDEX}"
             )
         index = number(request, "index", default=0)
         found = await entry_with_index(topic.ledger, index) if index >= 0 else None
         if found is None:
-            raise HTTPException(404, f"Message not found: {topic.name} has none of number {index}")
+            raise HTTPException(
+                404, f"Message not found: {topic.name} has no message with index {index}"
+            )
         return _message_id(topic, found)
 
     async def _stored(self, topic: Topic, position: Position) -> Response:
@@ -166,7 +170,7 @@ class MessageRoutes:
         if topic.ledger.has_entry(position):
             run = await topic.ledger.read(position, position, 1, 1)
         if run is None:
-            raise HTTPException(404, f"Message not found: {topic.name} holds no entry {position}")
+            raise HTTPException(404, f"Message not found: {topic.name} has no entry {position}")
         return await _answer(topic, position, run.entries[0])
 
     async def _topic(self, request: Request) -> Topic:
@@ -194,7 +198,7 @@ async def _answer(topic: Topic, position: Position, entry: bytes) -> Response:
         metadata, payload = parse_metadata(entry), payload_of(entry)
     except BadEntry as error:
         raise HTTPException(500, f"The message at {position} cannot be shown: {error}") from None
-    # A chunk is a piece of what was compressed; only all of them together can be unpacked.
+    # A chunk is a piece of compressed data; only all chunks together can be decompressed.
     if not metadata.encryption_keys and metadata.num_chunks_from_msg <= 1:
         loop = asyncio.get_running_loop()
         try:
@@ -230,15 +234,15 @@ def _described(metadata: Any) -> Iterator[tuple[str, object]]:
         yield "replicated-to", cluster
     properties = {_text(pair.key): _text(pair.value) for pair in metadata.properties}
     if properties:
-        yield "PROPERTY", json.dumps(properties)  # for Apache Pulsar's clients from 3 on
+        yield "PROPERTY", json.dumps(properties)  # for Apache Pulsar's clients since version 3
     for key, value in properties.items():
-        yield f"PROPERTY-{key}", value  # for those before
+        yield f"PROPERTY-{key}", value  # for earlier clients
 
 
 def _decided(topic: Topic, position: Position, metadata: Any) -> Iterator[tuple[str, object]]:
-    """Whether readers are given it. A message behind an open transaction is uncommitted, too.
+    """Whether readers get it. A message after an open transaction counts as uncommitted, too.
 
-    Differs: an aborted message is one though its producer named the transaction in SEND only.
+    Differs: a message counts as aborted even if only SEND named the transaction.
     """
     hidden = topic.hidden.contains(position)
     if not metadata.HasField("marker_type") and (hidden or metadata.HasField("txnid_least_bits")):
@@ -255,11 +259,11 @@ def _time(at_ms: int) -> str:
     try:
         return iso_time(at_ms)
     except (ValueError, OverflowError, OSError):
-        return str(at_ms)  # no time that a calendar has
+        return str(at_ms)  # outside the calendar's range
 
 
 def _header(name: str) -> bytes:
-    """As Apache Pulsar spells it: the Java client looks at the case."""
+    """Spelled like Apache Pulsar: the Java client is case-sensitive."""
     return _UNFIT.sub(b"_", f"X-Pulsar-{name}".encode())
 
 

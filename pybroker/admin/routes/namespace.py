@@ -1,4 +1,4 @@
-"""Namespaces: list, create, show, delete; those of their policies that are no family's."""
+"""Namespaces: list, create, show, delete; their policies without a common route family."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -35,7 +35,7 @@ from pybroker.broker.policies.policy import Record
 _PROPERTY: Final = NAMESPACE + "/property/{key:segment}"
 
 
-# What Apache Pulsar shows of a namespace, too: nothing is migrated.
+# Also shown by Apache Pulsar; nothing is migrated here.
 _NEVER: Final = {"deleted": False, "migrated": False}
 
 
@@ -80,7 +80,7 @@ class NamespaceRoutes:
         return standard | shown_namespace(values, self._cluster) | granted
 
     async def create(self, request: Request) -> None:
-        """With its policies, and with what `auth_policies` grants."""
+        """Creates a namespace with its policies and the grants of `auth_policies`."""
         body, namespace = await read_object(request), namespace_of(request)
         policies, said = checked_namespace(body, self._cluster), body.get("auth_policies") or {}
         if (why := misfit(said, AUTH_POLICIES_TAKEN, "auth_policies")) is not None:
@@ -90,14 +90,14 @@ class NamespaceRoutes:
         await self._applied()
 
     async def delete(self, request: Request) -> None:
-        """With ?force=true the topics go too, and whoever uses them is disconnected."""
+        """Deletes a namespace; with ?force=true also its topics, disconnecting their clients."""
         namespace, force = namespace_of(request), flag(request, "force")
         if not force:
             await check_empty(self._topics, namespace)
         await delete_namespace(self._topics, namespace, force)
 
     async def topics(self, request: Request) -> Sequence[str]:
-        """Persistent ones unless ?mode=NON_PERSISTENT or ALL."""
+        """The namespace's topics: persistent ones unless ?mode=NON_PERSISTENT or ALL."""
         found = await self._topics.lists.get(namespace_of(request))
         match (asked(request, "mode") or "").upper():
             case "NON_PERSISTENT":
@@ -115,7 +115,7 @@ class NamespaceRoutes:
         self._tenants.check_namespace(namespace_of(request))
         clusters = await read_json(request)
         if clusters != [self._cluster]:
-            raise HTTPException(412, f"The clusters must be {[self._cluster]}: there is no other")
+            raise HTTPException(412, f"The clusters must be {[self._cluster]}: it is the only one")
 
     # -- properties, one by one
 
@@ -128,7 +128,7 @@ class NamespaceRoutes:
         await self._change_properties(request, lambda now: (now or {}) | {key: value})
 
     async def remove_property(self, request: Request) -> Response:
-        """Answers what it was."""
+        """Removes a property and returns its old value."""
         key, removed = request.path_params["key"], ""
 
         def change(now: Record | None) -> Record:

@@ -1,6 +1,6 @@
 """Permissions: of roles in a namespace and on a topic, of roles on a subscription.
 
-An answer comes when the change has taken effect on every connection.
+Requests are answered when the change has taken effect on every connection.
 """
 
 from typing import Any, Final
@@ -18,7 +18,7 @@ from pybroker.base.names import TopicName
 from pybroker.broker.permissions import OnTopic, check_role, merged
 from pybroker.security.authorization import ACTIONS, Need, Target
 
-_MOST: Final = 1000  # roles or topics of one request
+_MOST: Final = 1000  # roles or topics per request
 _NAMESPACES: Final = "/admin/v2/namespaces"
 
 
@@ -138,7 +138,7 @@ class PermissionRoutes:
         await self._applied()
 
     async def grant_on_topics(self, request: Request) -> None:
-        """The body lists topics with a role and its actions each; all are checked before any."""
+        """The body lists topics, each with a role and its actions; all are checked first."""
         self._check_enabled()
         mine = self._each_of_mine(request, await read_json(request))
         await self._permissions.set_on_topics(
@@ -153,7 +153,7 @@ class PermissionRoutes:
         await self._applied()
 
     def _each_of_mine(self, request: Request, body: Any) -> list[tuple[TopicName, str, Any]]:
-        """Of topics whose tenant's admin asks. Raises AuthorizationError for all of them else."""
+        """Allowed for the tenant's admin of every topic; otherwise raises AuthorizationError."""
         found = [(*_topic_and_role(each), each) for each in body]
         for topic, _, _ in found:
             if self._authorizer is not None:

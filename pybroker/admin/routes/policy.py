@@ -1,7 +1,7 @@
 """The policies of namespaces and topics: the same three routes for each, from the table's rows.
 
-GET says what was set, and nothing where nothing is; for a topic with ?applied=true what holds.
-POST or PUT sets, DELETE takes back. An answer comes when every loaded topic acts on it.
+GET returns what was set, or nothing; for a topic with ?applied=true the effective value. POST or
+PUT sets, DELETE removes. Requests are answered when every loaded topic acts on the change.
 """
 
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ class PolicyRoutes:
             yield route("DELETE", path, policy.remove, query=query, refuses=_REFUSES)
 
     async def remove_all(self, request: Request) -> None:
-        """What was set for the topic alone."""
+        """The policies set for the topic itself."""
         topic = existing_topic(self._topics, request)
         await self._policies.forget_topic(topic)
         await self._topics.following.told()
@@ -128,14 +128,14 @@ class _OfTopic:
 
 
 def existing_topic(topics: Topics, request: Request) -> TopicName:
-    """From the path; of a partition, the topic that it belongs to. Raises TopicNotFound."""
+    """The topic in the path; for a partition, its partitioned topic. Raises TopicNotFound."""
     name = topic_of(request).partitioned_name
     topics.check_there(name)
     return name
 
 
 async def value_of(request: Request, level: Level) -> Any:
-    """From the body, or from the query. None, or null, takes the policy back."""
+    """The value in the body or query. None or null removes the policy."""
     if level.bare:
         return await read_text(request)
     if not level.by_query:

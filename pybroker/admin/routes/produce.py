@@ -1,6 +1,6 @@
-"""Messages published over HTTP, the way of every producer's: one is opened for the request.
+"""Publishes messages over HTTP like any producer: a connection is opened for each request.
 
-The answer comes when each message is durable or refused; one that is refused fails alone.
+The answer comes when each message is durable or refused; a refused message fails alone.
 """
 
 import asyncio
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 
 _TOPIC: Final = "/topics/{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:form}"
 MOST_BYTES_AT_WORK: Final = 16 * 1024 * 1024
-ENCODING_TIMEOUT_S: Final = 10.0  # what others sent comes first
+ENCODING_TIMEOUT_S: Final = 10.0  # earlier requests come first
 _TAKEN: Final = Body(MESSAGES, misfit=None, most_bytes=MAX_BODY_BYTES, at_once=UNSEEN_MESSAGES)
 _STORED, _TRY_AGAIN, _REFUSED = 0, 1, 2  # Apache Pulsar's error codes
 _MAY_GO_WELL: Final = (ServiceNotReady, PersistenceError, QuotaExceededError)
 _NO_VERSION: Final = -1
-_MOST_SAID: Final = 1500  # of each of many messages
+_MOST_SAID: Final = 1500  # per message, of which there may be many
 
 _Made = LocalMessage | str
-Parts = Callable[[], list[TopicName]]  # of a topic as it is now. Raises TopicNotFound
+Parts = Callable[[], list[TopicName]]  # the topic's current partitions. Raises TopicNotFound
 
 
 class ProduceRoutes:
@@ -58,7 +58,7 @@ class ProduceRoutes:
         self._topics = services.topics
         self._turn = itertools.count()
         self._at_work_bytes = 0
-        # One: of several that work, the loop would wait for each.
+        # One thread: with several at work, the loop would wait for each.
         self._encoding = OneThread("encoding")
 
     def routes(self) -> list[DescribedRoute]:
@@ -80,8 +80,8 @@ class ProduceRoutes:
         ]
 
     async def produce(self, request: Request) -> dict[str, Any]:
-        """Publish messages to a topic that is there: with a key to the partition of its hash, the
-        others in turn.
+        """Publish messages to an existing topic: keyed messages go to the partition of their hash,
+        others round-robin.
         """
         name = topic_of(request)
         return await self._publish(request, lambda: names_of_parts(self._topics, name))
@@ -90,7 +90,7 @@ class ProduceRoutes:
         """Publish messages to one partition."""
         name, index = topic_of(request), request.path_params["partition"]
         if name.partition >= 0:
-            raise HTTPException(400, f"{name} is a partition already; name its partitioned topic")
+            raise HTTPException(400, f"{name} is a partition; name its partitioned topic")
         return await self._publish(request, lambda: [self._partition(name, index)])
 
     def _partition(self, name: TopicName, index: int) -> TopicName:
@@ -100,15 +100,15 @@ class ProduceRoutes:
         return parts[index]
 
     async def _publish(self, request: Request, parts: Parts) -> dict[str, Any]:
-        parts()  # or there is nothing to wait for
+        parts()  # fail early if the topic is missing
         with self._room(len(await read_body(request))):
             return await self._publish_body(request, parts)
 
     @contextmanager
     def _room(self, size_bytes: int) -> Iterator[None]:
-        """Raises TooManyRequests: who waits for a topic's rate does so with all that it sent."""
+        """Raises TooManyRequests: a request waiting for a topic's rate holds all of its data."""
         if self._at_work_bytes + size_bytes > MOST_BYTES_AT_WORK:
-            raise TooManyRequests("Too much is being published over HTTP; try again later")
+            raise TooManyRequests("Too many bytes are being published over HTTP; try again later")
         self._at_work_bytes += size_bytes
         try:
             yield
@@ -120,15 +120,15 @@ class ProduceRoutes:
         if (why := json_schema.misfit(body, UNSEEN_MESSAGES)) is not None:
             raise HTTPException(400, why)
         check_client("Producer", body.get("producerName") or "", {})
-        from pybroker.admin import producing  # not before somebody publishes here
+        from pybroker.admin import producing  # imported on first use
 
         schema = self._schema(producing, parts[0], body)
         made, chosen = await self._made(producing, body["messages"], schema, len(parts))
         sender = LocalSender(_address(request), body.get("producerName") or "")
         forget_body(request)
-        del body  # a topic's rate may keep this waiting, with what the messages take alone
+        del body  # a publish rate may delay this; keep only the messages
         if there() != parts:
-            raise ServiceNotReady("The topic got other partitions meanwhile; try again")
+            raise ServiceNotReady("The topic's partitions changed in the meantime; try again")
         batches = _batches(made, chosen, parts)
         await self._services.publish(
             request.scope.get(IDENTITY),
@@ -142,7 +142,7 @@ class ProduceRoutes:
     def _schema(
         self, producing: "ModuleType", topic: TopicName, body: dict[str, Any]
     ) -> StoredSchema:
-        """Of the version that is named, as it is declared, or the topic's own."""
+        """The schema of the given version, the declared one, or the topic's own."""
         version = body.get("schemaVersion")
         if version is not None and version >= 0:
             return self._topics.schemas.get(topic, version).schema
@@ -172,7 +172,9 @@ class ProduceRoutes:
                 return await asyncio.get_running_loop().run_in_executor(self._encoding, work)
         except TimeoutError:
             given_up = True
-            raise TooManyRequests("Others publish too much over HTTP; try again later") from None
+            raise TooManyRequests(
+                "Too many bytes are being published over HTTP; try again later"
+            ) from None
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
 
@@ -195,12 +197,12 @@ def _batches(
 
 
 def _check_any_opened(batches: Iterable[LocalBatch]) -> None:
-    """Raises why nothing was published, where nobody let the producers in."""
+    """Raises the reason if all producers were refused."""
     refusals = [batch.refusal for batch in batches]
     refused = [refusal for refusal in refusals if refusal is not None]
     if not refused or len(refused) < len(refusals):
         return
-    if isinstance(refused[0], MetadataError):  # what the topic asks for is no fault of the broker
+    if isinstance(refused[0], MetadataError):  # the request does not meet the topic's requirements
         raise NotAllowed(str(refused[0]))
     raise refused[0]
 

@@ -1,4 +1,4 @@
-"""The properties of topics: what whoever made a topic says of it. All partitions have the same."""
+"""The properties of topics, set by their creators. All partitions share them."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -42,13 +42,13 @@ class PropertyRoutes:
         return await properties_of(self._topics, topic_of(request))
 
     async def update(self, request: Request) -> None:
-        """Those that are not named stay."""
+        """Sets properties; others stay."""
         await change_properties(self._topics, topic_of(request), texts(await read_json(request)))
 
     async def remove(self, request: Request) -> None:
-        """?key=…; it need not be there."""
+        """Removes the property ?key=…, which need not exist."""
         if not (key := asked(request, "key")):
-            raise HTTPException(400, "Which property? Say ?key=…")
+            raise HTTPException(400, "No property given: add ?key=…")
         await change_properties(self._topics, topic_of(request), {key: None})
 
 
@@ -78,13 +78,15 @@ async def change_properties(
 
 
 def _changed(now: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Raises HTTPException where that is too much."""
+    """Raises HTTPException if they are too large."""
     return topic_properties({k: v for k, v in {**now, **changes}.items() if v is not None})
 
 
 def topic_properties(value: Any) -> dict[str, str]:
-    """A JSON object of strings, or none, as a topic may have it. Raises HTTPException."""
+    """A JSON object of strings, or none. Raises HTTPException."""
     properties = texts(value)
     if sum(len(k.encode()) + len(v.encode()) for k, v in properties.items()) > MOST_BYTES:
-        raise HTTPException(412, f"A topic's properties take up to {MOST_BYTES} bytes together")
+        raise HTTPException(
+            412, f"A topic's properties may take at most {MOST_BYTES} bytes in total"
+        )
     return properties

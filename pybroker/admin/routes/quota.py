@@ -1,4 +1,4 @@
-"""Policies that hold several of a kind: backlog quotas by type, dispatch rates by subscription."""
+"""Policies with several values: backlog quotas by type, dispatch rates by subscription."""
 
 from typing import Any, Final
 
@@ -115,7 +115,7 @@ async def _quota_change(request: Request) -> Change[Record]:
 
 
 def _part_change(name: str, part: Record | None) -> Change[Record]:
-    """Sets one of several; None takes it away."""
+    """Sets one of several values; None removes it."""
 
     def change(now: Record | None) -> Record | None:
         rest = {other: kept for other, kept in (now or {}).items() if other != name}

@@ -67,7 +67,7 @@ class ResourceRoutes:
         return self._groups.get(request.path_params["group"])
 
     async def put_group(self, request: Request) -> None:
-        """What is not said stays as it was."""
+        """Omitted fields stay unchanged."""
         name, body = request.path_params["group"], await read_object(request)
         said = {field: body[field] for field in _GROUP_FIELDS if body.get(field) is not None}
         check_name(name, "resource group")
@@ -95,7 +95,7 @@ class ResourceRoutes:
             await self._quotas.delete(namespace)
 
     def _of_namespace(self, request: Request) -> dict[str, Any]:
-        """A namespace is one bundle here, whatever bundle is named."""
+        """Each namespace has one bundle, whichever is named."""
         found = self._quotas.find(self._checked(request)) or {}
         return dict(found.get("quota", {}))
 

@@ -1,7 +1,7 @@
 """Schemas by topic and version.
 
-A key-value schema's data is a JSON object of two schemas here, and two schemas behind their sizes
-in the protocol; a part that is no JSON (of a primitive type) is the empty string.
+A key-value schema's data is a JSON object of two schemas here, and two length-prefixed schemas in
+the protocol; a part that is not JSON (of a primitive type) is the empty string.
 """
 
 import json
@@ -41,7 +41,7 @@ from pybroker.broker.schemas.compatibility import (
 from pybroker.broker.schemas.known_versions import SchemaVersion
 
 _TOPIC: Final = "/admin/v2/schemas/{tenant:segment}/{namespace:segment}/{topic:form}"
-# Bytes as they are: the protocol has no number of its own for them.
+# Plain bytes: the protocol has no number for them.
 _NUMBERS: Final = {name: number for number, name in enumerate(TYPE_NAMES)} | {"BYTES": NONE}
 _SEPARATORS: Final = (",", ":")
 
@@ -133,7 +133,7 @@ class SchemaRoutes:
         return {"getSchemaResponses": [_shown(version) for version in versions]}
 
     async def metadata(self, request: Request) -> dict[str, Any]:
-        """SchemaMetadata: the versions without the schemas."""
+        """SchemaMetadata: the versions without their schemas."""
         versions = await self._schemas.all(topic_of(request))
         if not versions:
             raise TopicNotFound(f"{topic_of(request)} has no schema")
@@ -143,14 +143,14 @@ class SchemaRoutes:
         return {"info": infos[-1], "index": infos}
 
     async def add(self, request: Request) -> dict[str, Any]:
-        """The topic may come later; its namespace is to be there."""
+        """Adds a schema. The topic need not exist yet, but its namespace must."""
         schema = await _schema_of(request)
         self._tenants.check_takes_topics(topic_of(request).namespace_name)
         version = await self._schemas.add(topic_of(request), schema, by_admin=True)
         return {"version": {"version": version}}
 
     async def delete(self, request: Request) -> dict[str, Any]:
-        """With ?force=true what was stored of all versions goes; else consumers may read it."""
+        """Deletes a schema; with ?force=true all stored versions, which stay readable otherwise."""
         force = flag(request, "force")
         return {"version": await self._schemas.delete(topic_of(request), force)}
 
@@ -213,7 +213,7 @@ def _joined(text: str) -> bytes:
         key, value = parts["key"], parts["value"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise HTTPException(
-            422, 'The schema of a key-value schema is {"key": …, "value": …} as text'
+            422, 'The definition of a key-value schema must be the string {"key": …, "value": …}'
         ) from None
     return join_key_value(_stored_part(key), _stored_part(value))
 

@@ -120,7 +120,7 @@ class StatsRoutes:
         return stats | {"ownerBroker": self._broker_id}
 
     async def _topic(self, name: TopicName) -> ServedTopic:
-        hint = "; it is partitioned: ask for partitioned-stats"
+        hint = "; it is partitioned: use partitioned-stats"
         return await served(
             self._topics, name, hint if self._topics.tenants.partitions(name) else ""
         )
@@ -138,14 +138,14 @@ async def _internal(topic: ServedTopic) -> Stats:
 
 
 async def _replayed(topic: Topic) -> None:
-    """What cannot be read, or not now, is told of without it."""
+    """Omits what cannot be read now."""
     for subscription in list(topic.subscriptions.values()):
         with suppress(PersistenceError, ServiceNotReady):
             await subscription.replayed()
 
 
 def _wanted(request: Request) -> Wanted:
-    """A backlog is always precise here, whatever getPreciseBacklog says."""
+    """Backlogs are always precise here, regardless of getPreciseBacklog."""
     return Wanted(
         publishers=not flag(request, "excludePublishers"),
         consumers=not flag(request, "excludeConsumers"),

@@ -1,6 +1,6 @@
-"""What topics have stored: how much, in which ledgers, and letting go of it.
+"""What topics have stored: sizes, ledgers, trimming.
 
-Nothing is offloaded here: what Apache Pulsar answers where no offloader is configured.
+Nothing is offloaded: answers are those of Apache Pulsar without an offloader.
 """
 
 from typing import Any, Final
@@ -72,14 +72,14 @@ class StorageRoutes:
         ]
 
     async def backlog_size(self, request: Request) -> int:
-        """Bytes from a message id, {ledgerId, entryId}, to the end: of entries of average size."""
+        """Estimated bytes from a message id, {ledgerId, entryId}, to the topic's end."""
         topic = await single(self._topics, topic_of(request), "ask for")
         first = message_id(await read_json(request))
         before = topic.ledger.previous_position(first)
         return size_of(topic.ledger.count_between(before, topic.ledger.last_confirmed), topic)
 
     async def backlog(self, request: Request) -> dict[str, Any]:
-        """PersistentOfflineTopicStats: entries that wait for whom, without who is connected."""
+        """PersistentOfflineTopicStats: backlogs by subscription, without connected clients."""
         topic = await single(self._topics, topic_of(request), "ask for")
         entries = sum(info.entries for info in topic.ledger.ledgers())
         backlogs = {name: found.backlog for name, found in topic.subscriptions.items()}
@@ -96,9 +96,9 @@ class StorageRoutes:
         }
 
     async def analyze(self, request: Request) -> dict[str, Any]:
-        """How many messages wait, read and counted; {ledgerId, entryId}: from there on.
+        """Counts the messages of a backlog by reading them; {ledgerId, entryId}: from there on.
 
-        Of a longer backlog the first 10,000 entries, and `aborted` is true.
+        Of a longer backlog only the first 10,000 entries; then `aborted` is true.
         """
         topic = await single(self._topics, topic_of(request), "analyze")
         name = request.path_params["subscription"]
@@ -118,13 +118,13 @@ class StorageRoutes:
         return infos.get(str(name)) or {"version": 0, "partitions": infos}
 
     async def trim(self, request: Request) -> None:
-        """Deletes the ledgers that retention releases, now instead of soon."""
+        """Deletes the ledgers that retention releases now, without waiting."""
         async for topic in each_part(self._topics, topic_of(request)):
             await topic.ledger.trim()
 
     async def truncate(self, request: Request) -> None:
-        """Acknowledges everything for every subscription and deletes it, whatever retention says;
-        messages of open transactions are still to come.
+        """Acknowledges everything for every subscription and deletes it regardless of retention;
+        messages of open transactions remain.
         """
         async for topic in each_part(self._topics, topic_of(request)):
             await truncate(topic)
@@ -135,7 +135,7 @@ class StorageRoutes:
 
     async def offload(self, request: Request) -> None:
         await single(self._topics, topic_of(request), "offload")
-        raise HTTPException(412, "There is no offloader here: ledgers stay on this broker's disk")
+        raise HTTPException(412, "Offloading is not supported: ledgers stay on this broker's disk")
 
 
 async def _analyzed(topic: Topic, subscription: Subscription, after: Position) -> dict[str, Any]:
@@ -146,7 +146,7 @@ async def _analyzed(topic: Topic, subscription: Subscription, after: Position) -
             up_to = Position(ledger_id, min(end, start + _READ - 1))
             run = await topic.ledger.read(Position(ledger_id, start), up_to, _READ, _READ_BYTES)
             if run is None or run.ledger_id != ledger_id:
-                break  # trimmed meanwhile
+                break  # trimmed in the meantime
             entries += len(run.entries)
             messages += sum(run.message_counts)
             start = run.first_entry_id + len(run.entries)

@@ -34,7 +34,7 @@ from pybroker.broker.waiting_entries import nth_waiting
 
 _SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:form}"
 _AGE: Final = "{age_s:int}"
-_SAID: Final = 10  # subscriptions that one error names
+_SAID: Final = 10  # subscriptions listed in an error
 
 
 class SubscriptionRoutes:
@@ -106,9 +106,10 @@ class SubscriptionRoutes:
         return sorted(set(names))
 
     async def create(self, request: Request) -> None:
-        """The body is a position, as reset_to_position takes it; without one, the end.
+        """Creates a subscription at the position in the body (as in reset_to_position), by default
+        at the end.
 
-        The topic is created as by a client, where that is allowed.
+        The topic is auto-created if that is enabled.
         """
         name = request.path_params["subscription"]
         body = await read_json(request, "latest")
@@ -127,7 +128,7 @@ class SubscriptionRoutes:
     async def delete(self, request: Request) -> None:
         name = request.path_params["subscription"]
         topics = [topic async for topic in self._each_served(request)]
-        there = [topic for topic in topics if name in topic.subscriptions]  # all of them loaded
+        there = [topic for topic in topics if name in topic.subscriptions]  # all of them are loaded
         _check_found(bool(there), request)
         if any(topic.subscriptions[name].consumers for topic in there) and not flag(
             request, "force"
@@ -144,7 +145,7 @@ class SubscriptionRoutes:
             await subscription.skip_all()
 
     async def skip(self, request: Request) -> None:
-        """The first so many entries that wait; all, if there are fewer."""
+        """Skips the first entries of the backlog; all if there are fewer."""
         await single(self._topics, topic_of(request), "skip entries of")
         async for topic, subscription in self._each(request):
             if count := request.path_params["count"]:
@@ -162,22 +163,22 @@ class SubscriptionRoutes:
             await subscription_properties.replace(subscription.cursor, properties)
 
     async def replicated(self, request: Request) -> dict[str, bool]:
-        """By topic, or by partition."""
+        """The subscription's properties, by topic or partition."""
         return {
             str(topic.name): subscription_properties.is_replicated(subscription.cursor)
             async for topic, subscription in self._each(request)
         }
 
     async def set_replicated(self, request: Request) -> None:
-        """The body is true or false."""
+        """Marks the subscription as replicated or not: the body is true or false."""
         replicated = await read_json(request)
         async for _, subscription in self._each(request):
             await subscription_properties.set_replicated(subscription.cursor, replicated)
 
     async def expire_to_position(self, request: Request) -> None:
-        """All up to {ledgerId, entryId}; with excluded, all before it.
+        """Expires everything up to {ledgerId, entryId}; with excluded, everything before it.
 
-        What open transactions hold stays, and what stays is a conflict; all else has expired then.
+        Messages held by open transactions stay, which is reported as a conflict; all others expire.
         """
         await single(self._topics, topic_of(request), "expire the messages of")
         body = await read_json(request)
@@ -188,7 +189,7 @@ class SubscriptionRoutes:
         )
 
     async def expire_by_age(self, request: Request) -> None:
-        """All that were published that many seconds ago, or before; a conflict if some stay."""
+        """Expires messages published at least that many seconds ago; a conflict if some stay."""
         _check_nothing_stays(
             [
                 await self._expire_older(topic, subscription, *await self._older(topic, request))
@@ -197,7 +198,7 @@ class SubscriptionRoutes:
         )
 
     async def expire_all(self, request: Request) -> None:
-        """As by age, on each subscription."""
+        """Expires by age, on each subscription."""
         stay = []
         async for topic in self._each_topic(request):
             younger_ms, last = await self._older(topic, request)
@@ -206,8 +207,8 @@ class SubscriptionRoutes:
         _check_nothing_stays(stay)
 
     async def _expire(self, topic: Topic, subscription: Subscription, up_to: Position) -> str:
-        """As the policy expires messages. Says what stays, if anything does. Raises
-        ServiceNotReady if it is closed meanwhile.
+        """Expires messages like the policy. Returns a description of what stays, if anything.
+        Raises ServiceNotReady if it is closed meanwhile.
         """
         up_to = min(up_to, topic.ledger.last_confirmed)
         await expiry.drop(topic, subscription, up_to, self._clock.now_ms())
@@ -222,14 +223,14 @@ class SubscriptionRoutes:
         return await self._expire(topic, subscription, up_to)
 
     async def _older(self, topic: Topic, request: Request) -> tuple[int, Position]:
-        """From when on a message is too young, and the last one that is not."""
+        """The time from which on messages are too young, and the last older one."""
         younger_ms = self._clock.now_ms() - request.path_params["age_s"] * 1000 + 1
         younger = await first_published_at(topic.ledger, younger_ms)
         return younger_ms, topic.ledger.previous_position(younger)
 
     async def reset_to_position(self, request: Request) -> None:
-        """{ledgerId, entryId[, batchIndex][, excluded]}: the next message; with excluded the one
-        before.
+        """Moves the cursor to {ledgerId, entryId[, batchIndex][, excluded]}, the next message to
+        deliver; with excluded, to the message after it.
         """
         body = await read_json(request)
         if _position(body) not in (EARLIEST, LATEST):
@@ -242,14 +243,14 @@ class SubscriptionRoutes:
             await subscription.seek_to_time(request.path_params["timestamp_ms"])
 
     async def _each_wanted(self, request: Request) -> AsyncIterator[ServedTopic]:
-        """Created if that is allowed."""
+        """Auto-creates the topic if that is enabled."""
         name = topic_of(request)
         try:
             count = await self._topics.partitions_for_client(name, auto_create=True)
             for part in [name.partition_at(index) for index in range(count)] or [name]:
                 yield await self._topics.require(part)
         except TopicNotFound as error:
-            raise HTTPException(412, f"Topic cannot be created by its use: {error}") from None
+            raise HTTPException(412, f"Topic cannot be auto-created: {error}") from None
 
     def _each_served(self, request: Request) -> AsyncIterator[ServedTopic]:
         return each_served(self._topics, topic_of(request))
@@ -279,8 +280,8 @@ def _check_nothing_stays(stay: Sequence[str]) -> None:
     if said := [text for text in stay if text]:
         more = f" and on {len(said) - _SAID} more" if len(said) > _SAID else ""
         raise Conflict(
-            "Open transactions hold entries that were to expire, so these wait still: "
-            f"{', '.join(said[:_SAID])}{more}. All before them have expired. Ask again when the "
+            "Open transactions hold entries that should expire, so these were not expired: "
+            f"{', '.join(said[:_SAID])}{more}. Everything before them has expired. Retry when the "
             "transactions have ended (slow-transactions lists them)"
         )
 
@@ -293,12 +294,12 @@ def _position(body: Any) -> Position:
 
 
 def _is_excluded(body: Any) -> bool:
-    """As Apache Pulsar's clients spell it, or as its field is called."""
+    """Accepts the spelling of Apache Pulsar's clients and that of its field."""
     return isinstance(body, dict) and bool(body.get("excluded") or body.get("isExcluded"))
 
 
 async def _place(topic: Topic, body: Any) -> tuple[Position, int, int]:
-    """What Subscription.seek wants."""
+    """The arguments of Subscription.seek."""
     position, excluded = _position(body), _is_excluded(body)
     if position in (EARLIEST, LATEST):
         return position, 0, 0

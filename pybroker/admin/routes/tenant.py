@@ -50,12 +50,12 @@ class TenantRoutes:
         await self._permissions_applied()
 
     async def delete(self, request: Request) -> None:
-        """With ?force=true its namespaces go too, with their topics."""
+        """Deletes a tenant; with ?force=true also its namespaces with their topics."""
         name = tenant_of(request)
         self._tenants.tenant(name)
         if flag(request, "force"):
             namespaces = self._tenants.namespaces(name)
-            for namespace in namespaces:  # before anything is lost
+            for namespace in namespaces:  # check before anything is deleted
                 self._tenants.check_deletable(namespace)
             for namespace in namespaces:
                 await delete_namespace(self._topics, namespace)
@@ -66,5 +66,5 @@ class TenantRoutes:
         known = self._clusters.names()
         clusters = body.get("allowedClusters") or [self._clusters.own]
         if not all(name in known for name in clusters):
-            raise HTTPException(412, f"allowedClusters must be of {', '.join(known)}")
+            raise HTTPException(412, f"allowedClusters must be among: {', '.join(known)}")
         return {"adminRoles": body.get("adminRoles") or [], "allowedClusters": clusters}

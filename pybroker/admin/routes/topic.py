@@ -96,7 +96,7 @@ class TopicRoutes:
         return _message_id(await topic.terminate())
 
     async def terminate_partitions(self, request: Request) -> dict[str, dict[str, int]]:
-        """The last message's id, by the number of the partition."""
+        """Terminates all partitions; the last message ids, by partition number."""
         partitioned(self._topics, topic_of(request))
         return {
             str(topic.name.partition): _message_id(await topic.terminate())
@@ -130,7 +130,7 @@ class TopicRoutes:
         await self._topics.update_partitions(topic_of(request), count)
 
     async def create_missed_partitions(self, request: Request) -> None:
-        """None is ever missing: a partition is made when it is first asked for."""
+        """Does nothing: partitions are created on first use, so none is missing."""
         partitioned(self._topics, topic_of(request))
 
     async def delete_partitioned(self, request: Request) -> None:
@@ -145,7 +145,7 @@ def _message_id(position: Position) -> dict[str, int]:
 
 
 def _partitioned(body: Any) -> tuple[int, dict[str, str]]:
-    """From a number of partitions, or {"partitions": …, "properties": {…}}."""
+    """Parses a number of partitions, or {"partitions": …, "properties": {…}}."""
     count, properties = body, None
     if isinstance(body, dict):
         count, properties = body.get("partitions"), body.get("properties")

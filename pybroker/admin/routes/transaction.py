@@ -1,4 +1,4 @@
-"""Transactions: coordinators, single transactions, what topics and subscriptions hold of them."""
+"""Transactions: coordinators, single transactions, their parts in topics and subscriptions."""
 
 import asyncio
 from contextlib import suppress
@@ -154,18 +154,22 @@ class TransactionRoutes:
         return [{"id": number, "brokerServiceUrl": url} for number in range(count)]
 
     async def raise_count(self, request: Request) -> None:
-        """The body is the new number of coordinators. It lasts, and clients see it at once."""
+        """Sets the number of coordinators to that in the body: durable, visible to clients at
+        once.
+        """
         count = await read_json(request)
         most = self._services.config.max_num_partitions_per_partitioned_topic
         async with self._raising:
             now = self._coordinators.count
             if not now <= count <= most:
-                raise HTTPException(406, f"{now} coordinators can only become more, up to {most}")
+                raise HTTPException(
+                    406, f"There are {now} coordinators; the number can only grow, up to {most}"
+                )
             await self._topics.tenants.set_partitions(COORDINATOR_ASSIGN, count)
             self._coordinators.count = count
 
     async def coordinator_stats(self, request: Request) -> Stats:
-        """One coordinator's with ?coordinatorId=N, else those of all that are in use, by id."""
+        """Stats of one coordinator with ?coordinatorId=N, else of all in use, by id."""
         chosen = await self._chosen(request)
         stats = {str(c.coordinator_id): _coordinator_stats(c) for c in chosen}
         return next(iter(stats.values())) if asked(request, "coordinatorId") is not None else stats
@@ -181,14 +185,14 @@ class TransactionRoutes:
         return log_stats(ledger)
 
     async def slow(self, request: Request) -> Stats:
-        """Transactions that are open for at least so many milliseconds, by id."""
+        """Transactions that have been open for at least that many milliseconds, by id."""
         latest_ms = self._services.clock.now_ms() - request.path_params["timeout_ms"]
         found: Stats = {}
         pace = Pace(_DESCRIBED_A_TURN)
         for coordinator in await self._chosen(request):
             for transaction in coordinator.live():
                 if transaction.status is TxnStatus.OPEN and transaction.opened_at_ms <= latest_ms:
-                    found[str(transaction.txn_id)] = await self._described(transaction)
+                    found[str(transaction.txn_id)] = await self._described(transaction, pace)
                     await pace.step()
         return found
 
@@ -198,7 +202,7 @@ class TransactionRoutes:
         transaction = coordinator.metadata(txn_id)
         self._check_owner(request, None if transaction is None else transaction.owner)
         if transaction is not None:
-            return await self._described(transaction)
+            return await self._described(transaction, Pace(_DESCRIBED_A_TURN))
         status = coordinator.status(txn_id)
         if status is None:
             raise TransactionNotFound(f"Transaction {txn_id} does not exist or ended long ago")
@@ -207,8 +211,8 @@ class TransactionRoutes:
         return {"txnId": str(txn_id), "status": status.name, **because}
 
     def _check_owner(self, request: Request, owner: str | None) -> None:
-        """Superusers see every transaction, others their own. What has ended, and what never was,
-        has no owner: the refusal is the same. Raises AuthorizationError.
+        """Superusers see every transaction, others their own. A transaction that ended long ago and
+        one that never existed get the same refusal. Raises AuthorizationError.
         """
         authorizer = self._services.authorizer
         if authorizer is None:
@@ -219,8 +223,8 @@ class TransactionRoutes:
             authorizer.require(identity, Need.SUPER_USER, target_of(request), doing)
 
     async def abort(self, request: Request) -> None:
-        """Its owner's commit hears the ?reason=, which is audited. Success for one that is aborted
-        already.
+        """Aborts a transaction. Its owner's commit gets the ?reason=, which is audited. Succeeds if
+        it is already aborted.
         """
         txn_id, said = _txn_id(request), _reason(request)
         coordinator = await self._coordinator(txn_id.most)
@@ -241,34 +245,36 @@ class TransactionRoutes:
             raise HTTPException(404, f"There is no transaction coordinator {number}")
         return await self._coordinators.get(number)
 
-    async def _described(self, transaction: TransactionMetadata) -> Stats:
+    async def _described(self, transaction: TransactionMetadata, pace: Pace) -> Stats:
         acked: dict[str, Stats] = {}
-        for topic, subscription in transaction.subscriptions:
+        for topic, subscription in list(transaction.subscriptions):
             found = await self._acked(topic, subscription, transaction.txn_id)
             acked.setdefault(topic, {})[subscription] = found
+            await pace.step()
+        produced: dict[str, Stats] = {}
+        for topic in list(transaction.partitions):
+            produced[topic] = await self._produced(topic, transaction.txn_id)
+            await pace.step()
         return {
             "txnId": str(transaction.txn_id),
             "status": transaction.status.name,
             "openTimestamp": transaction.opened_at_ms,
             "timeoutAt": transaction.timeout_ms,
             "owner": transaction.owner,
-            "producedPartitions": {
-                topic: await self._produced(topic, transaction.txn_id)
-                for topic in transaction.partitions
-            },
+            "producedPartitions": produced,
             "ackedPartitions": acked,
         }
 
     async def _produced(self, topic: str, txn_id: TxnId) -> Stats:
-        """Without a position where the topic cannot be loaded, as for `_acked`."""
+        """Without a position if the topic cannot be loaded, as for `_acked`."""
         loaded = None
         with suppress(PersistenceError, ServiceNotReady):
             loaded = await self._topics.get(topic)
         return {"startPosition": None, "aborted": False} if loaded is None else _in(loaded, txn_id)
 
     async def _acked(self, topic: str, subscription: str, txn_id: TxnId) -> Stats:
-        """Without a position where the subscription does not know what it holds: the other
-        transactions are shown all the same.
+        """Without a position if the subscription's state is unknown: the other transactions are
+        still shown.
         """
         pending = None
         with suppress(PersistenceError, ServiceNotReady):
@@ -296,13 +302,13 @@ class TransactionRoutes:
         }
 
     def _low_water_marks(self, request: Request) -> dict[str, int] | None:
-        """By coordinator, if they are asked for."""
+        """By coordinator, if requested."""
         if not flag(request, "lowWaterMarks"):
             return None
         return {str(c.coordinator_id): c.stats().low_watermark for c in self._coordinators.served()}
 
     async def buffer_internal(self, request: Request) -> Stats:
-        """Snapshots are records of the metadata store here, not a topic of the namespace's."""
+        """Snapshots are records in the metadata store here, not a topic of the namespace."""
         await self._topic(request)
         return {
             "snapshotType": "Single",
@@ -321,7 +327,7 @@ class TransactionRoutes:
         return self._pending_acks(request, "Ready", len(pending.stats()))
 
     def _pending_acks(self, request: Request, state: str, open_count: int) -> Stats:
-        """When they were read again is not kept."""
+        """Recovery times are not recorded."""
         return {
             "state": state,
             "ongoingTxnSize": open_count,
@@ -333,12 +339,12 @@ class TransactionRoutes:
     async def pending_ack_log(self, request: Request) -> Stats:
         subscription = await self._subscription(request)
         if subscription.pending_acks is None:
-            raise TransactionNotFound(f"{subscription} never saw a transaction: it has no log")
+            raise TransactionNotFound(f"{subscription} has never taken part in a transaction")
         name = pending_ack_log(topic_of(request), subscription.name)
         return {"pendingAckLogStats": self._log(name)}
 
     async def position_in_pending_ack(self, request: Request) -> Stats:
-        """With ?batchIndex=N: of one message of a batch."""
+        """Whether a transaction acknowledged a message; ?batchIndex=N selects one of a batch."""
         topic, subscription = await self._topic(request), await self._subscription(request)
         position = Position(request.path_params["ledger"], request.path_params["entry"])
         index = number(request, "batchIndex", default=-1)
@@ -393,12 +399,12 @@ def _txn_id(request: Request) -> TxnId:
 def _reason(request: Request) -> str:
     said = " ".join((asked(request, "reason") or "").split())
     if len(said) > _MOST_REASON_CHARS:
-        raise HTTPException(400, f"A reason has up to {_MOST_REASON_CHARS} characters")
-    return said or "no reason was given"
+        raise HTTPException(400, f"A reason may have at most {_MOST_REASON_CHARS} characters")
+    return said or "no reason given"
 
 
 def _named(transaction: TransactionMetadata) -> str:
-    """For the audit: whose it is, and where it takes part."""
+    """For the audit log: its owner and its participants."""
     topics = [*transaction.partitions, *(topic for topic, _ in transaction.subscriptions)]
     topics = list(dict.fromkeys(topics))
     more = len(topics) - _TOPICS_NAMED

@@ -1,4 +1,4 @@
-"""Transactional ids: who holds them, at which epoch, since when nobody has used them."""
+"""Transactional ids: their holders, epochs, and last use."""
 
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ class TransactionalIdRoutes:
         ]
 
     async def all(self, request: Request) -> list[dict[str, Any]]:
-        """Those of ?owner=; without it all that the caller may see."""
+        """The transactional ids of ?owner=; by default all that the caller may see."""
         owner = asked(request, "owner")
         if owner is None and not self._sees_all(request):
             owner = identity_of(request).acting
@@ -54,7 +54,7 @@ class TransactionalIdRoutes:
         return found
 
     async def one(self, request: Request) -> dict[str, Any]:
-        """Of ?owner=, or of who asks."""
+        """A transactional id of ?owner=, by default of the caller."""
         owner = asked(request, "owner")
         if owner is not None:
             self._check_owner(request, owner)
@@ -76,7 +76,7 @@ class TransactionalIdRoutes:
         """Raises AuthorizationError."""
         authorizer = self._authorizer
         if authorizer is not None and owner != identity_of(request).acting:
-            doing = "see the transactional ids of others"
+            doing = "see other principals' transactional ids"
             authorizer.require(identity_of(request), Need.SUPER_USER, target_of(request), doing)
 
     def _described(self, transactional_id: TransactionalId, record: IdRecord) -> dict[str, Any]:

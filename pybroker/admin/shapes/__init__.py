@@ -1,1 +1,1 @@
-"""What bodies and answers look like, under the names of Apache Pulsar's types and their fields."""
+"""The shapes of bodies and answers, under the names of Apache Pulsar's types and fields."""

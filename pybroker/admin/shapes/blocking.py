@@ -1,4 +1,4 @@
-"""Which transactions hold readers back; ours."""
+"""Which transactions hold readers back; a pybroker extension."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What many routes take or answer."""
+"""Shapes that many routes take or answer."""
 
 from typing import Final
 
@@ -20,11 +20,11 @@ from pybroker.base.json_schema import (
     whole,
 )
 
-# Without a bound: what the broker answers, and what has a bound of its own.
+# Unlimited, for answers of the broker and for values that have their own limit.
 TEXTS: Final = list_of(TEXT, most=None)
 PROPERTIES: Final = map_of(TEXT, most=None)
 PROPERTIES_TAKEN: Final = map_of(TEXT, most=5000)
-TIME: Final = or_null(TEXT)  # as in ISO 8601
+TIME: Final = or_null(TEXT)  # ISO 8601
 REFUSAL: Final = record("Refusal", {"reason": TEXT, "advice": TEXT}, optional=("advice",))
 _ID: Final = whole(-LONG - 1)
 
@@ -59,7 +59,7 @@ PARTITION_COUNT: Final = any_of(
 
 
 def refusal(error: PulsarError) -> dict[str, str]:
-    """`reason` is Apache Pulsar's sentence where it has one, which clients compare."""
+    """`reason` is Apache Pulsar's sentence if it has one, because clients compare it."""
     return {"reason": error.sentence} | ({"advice": error.advice} if error.advice else {})
 
 

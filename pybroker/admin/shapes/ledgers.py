@@ -1,4 +1,4 @@
-"""The stats of logs, alone and as a topic's or a transaction's."""
+"""Statistics of logs, alone and as part of a topic's or a transaction's."""
 
 from typing import Final
 
@@ -23,7 +23,7 @@ _LEDGER: Final = record(
         **fields(TRUTH, "offloaded underReplicated"),
         "metadata": or_null(TEXT),
         "properties": PROPERTIES,
-        # Ours: what is known not to be readable.
+        # A pybroker extension: entries known to be unreadable.
         "damaged": list_of(record("DamagedEntries", fields(COUNT, "from to")), most=None),
     },
     optional=("damaged",),
@@ -68,7 +68,7 @@ LOG_STATS: Final = record(
     {"managedLedgerName": TEXT, "managedLedgerInternalStats": LEDGER_STATS},
 )
 
-# -- what is stored, and how much of it waits
+# -- stored data, and how much of it is unacknowledged
 
 _POSITION: Final = record("PositionInfo", fields(WHOLE, "ledgerId entryId"))
 _STORED: Final = record(

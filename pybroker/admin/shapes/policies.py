@@ -1,4 +1,4 @@
-"""Policies, from their table: all of a namespace, and one alone."""
+"""Shapes of policies, from their table: all of a namespace, and single ones."""
 
 from typing import Any, Final
 
@@ -73,7 +73,7 @@ NAMESPACE_POLICIES_TAKEN: Final = taken(
 
 
 def answers(policy: Policy[Any], level: Level) -> tuple[Answer, ...]:
-    """Of GET: what was set, or what is said of what was not."""
+    """For GET: the value, or the answer if it is not set."""
     gives = policy.check.gives
     if level.unset is None:
         return Answer(gives), NOTHING
@@ -81,7 +81,7 @@ def answers(policy: Policy[Any], level: Level) -> tuple[Answer, ...]:
 
 
 def body(policy: Policy[Any], level: Level) -> Body | None:
-    """Null, and nothing, take the policy back. The policy's own check looks at it."""
+    """Null, or an empty body, removes the policy. The policy's own check validates it."""
     if level.by_query:
         return None
     if level.bare:

@@ -1,4 +1,4 @@
-"""What is published over HTTP, and what became of it: Apache Pulsar's ProducerMessages and
+"""Messages published over HTTP, and their results: Apache Pulsar's ProducerMessages and
 ProducerAcks.
 """
 
@@ -30,7 +30,7 @@ MESSAGE: Final = taken(
         "eventTime": any_of(whole(0), TEXT),
         "replicationClusters": list_of(TEXT),
         "disableReplication": TRUTH,
-        # Those that follow it without one of their own have numbers, too.
+        # Following messages without a sequence id of their own get numbers, too.
         "sequenceId": whole(0, LONG - MAX_MESSAGES),
         **fields(whole(0), "deliverAt deliverAfterMs"),
     },
@@ -52,7 +52,7 @@ def _messages(message: Schema) -> Schema:
 
 
 MESSAGES: Final = _messages(MESSAGE)
-# A message that is not as it should be fails alone.
+# An invalid message fails alone.
 UNSEEN_MESSAGES: Final = _messages(ANYTHING)
 ACKS: Final = record(
     "ProducerAcks",

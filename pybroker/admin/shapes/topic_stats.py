@@ -1,4 +1,4 @@
-"""The stats of topics, subscriptions, consumers and producers."""
+"""Statistics of topics, subscriptions, consumers and producers."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -52,7 +52,7 @@ CONSUMER: Final = record(
         ),
         **fields(TIME, "lastAckedTime lastConsumedTime"),
     },
-    optional=("keyHashRangeArrays", "keyHashRanges", "drainingHashes"),  # of Key_Shared
+    optional=("keyHashRangeArrays", "keyHashRanges", "drainingHashes"),  # for Key_Shared
 )
 
 
@@ -70,7 +70,7 @@ def _subscription(title: str, more: Mapping[str, Schema]) -> Schema:
             "consumersAfterMarkDeletePosition": PROPERTIES,
             "subscriptionProperties": PROPERTIES,
             "msgRateExpired": NUMBER,
-            **fields(WHOLE, "backlogSize earliestMsgPublishTimeInBacklog"),  # -1: not known
+            **fields(WHOLE, "backlogSize earliestMsgPublishTimeInBacklog"),  # -1: unknown
             **fields(
                 COUNT,
                 "msgBacklog msgBacklogNoDelayed msgDelayed msgInReplay unackedMessages msgExpired "
@@ -132,7 +132,7 @@ _OF_TOPIC: Final = {
         "nonContiguousDeletedMessagesRanges nonContiguousDeletedMessagesRangesSerializedSize "
         "delayedMessageIndexSizeInBytes topicCreationTimeStamp lastPublishTimeStamp",
     ),
-    # -1: not known, none, no limit
+    # -1: unknown, none, no limit
     **fields(
         WHOLE,
         "backlogSize backlogQuotaLimitSize backlogQuotaLimitTime oldestBacklogMessageAgeSeconds "
@@ -147,7 +147,7 @@ _OF_TOPIC: Final = {
     "replication": OBJECT,
 }
 _PUBLISHER: Final = _publisher("PublisherStats", {})
-# Ours: which transaction holds readers back.
+# Extensions: which transaction holds readers back.
 OURS: Final = {
     "lastStablePosition": TEXT,
     "blockedEntries": COUNT,

@@ -1,4 +1,4 @@
-"""The stats of transactions: coordinators, single transactions, and who takes part."""
+"""Statistics of transactions: coordinators, single transactions, and their participants."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ _RECOVERY: Final = fields(COUNT, "recoverStartTime recoverEndTime")
 COORDINATORS: Final = list_of(
     record("TransactionCoordinatorInfo", {"id": COUNT, "brokerServiceUrl": TEXT}), most=None
 )
-_RETRY: Final = record(  # ours: a participant that could not be told yet
+_RETRY: Final = record(  # an extension: a participant that could not be told yet
     "TransactionRetry",
     {
         **fields(TEXT, "txnId participant topic"),
@@ -35,7 +35,7 @@ COORDINATOR: Final = record(
         **fields(WHOLE, "lowWaterMark leastSigBits"),
         "ongoingTxnSize": COUNT,
         **_RECOVERY,
-        # ours
+        # extensions
         **fields(COUNT, "createdCount committedCount abortedCount timeoutCount"),
         "retries": list_of(_RETRY, most=None),
         "givenUp": list_of(_RETRY, most=None),
@@ -60,9 +60,9 @@ METADATA: Final = record(
         "owner": or_null(TEXT),
         "producedPartitions": map_of(IN_BUFFER, most=None),
         "ackedPartitions": map_of(map_of(IN_PENDING_ACK, most=None), most=None),
-        "abortReason": TEXT,  # ours: of one whose owner did not ask for it
+        "abortReason": TEXT,  # an extension: if its owner did not request the abort
     },
-    # Of one that has ended its outcome is kept.
+    # Only the outcome of an ended transaction is kept.
     optional=(
         "openTimestamp",
         "timeoutAt",
@@ -73,7 +73,7 @@ METADATA: Final = record(
     ),
 )
 SLOW: Final = map_of(METADATA, most=None)
-TRANSACTIONAL_ID: Final = record(  # ours
+TRANSACTIONAL_ID: Final = record(  # an extension
     "TransactionalId",
     {
         "transactionalId": TEXT,

@@ -1,1 +1,1 @@
-"""What the admin API says of topics, ledgers and rates, under the field names of Apache Pulsar."""
+"""Statistics of topics, ledgers and rates, under Apache Pulsar's field names."""

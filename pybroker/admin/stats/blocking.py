@@ -1,10 +1,9 @@
-"""Who holds readers back: how far committed messages may be read, and which transaction is in the
-way.
+"""Which transaction holds readers back, and how far committed messages may be read.
 
-    last stable position   nothing behind it may be read by who reads what is committed
-    blocked                entries behind it that would be delivered; markers and aborted ones not
+    last stable position   readers of committed messages stop here
+    blocked                entries behind it that would be delivered; not markers or aborted ones
 
-The oldest open transaction of a topic blocks all that is behind its first entry, whoever wrote it.
+A topic's oldest open transaction blocks everything behind its first entry, from any producer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +30,7 @@ class Blocked(NamedTuple):
 
 
 def blocked_entries(topic: Topic, after: Position | None = None) -> int:
-    """Behind the last stable position, or behind `after` if that is further."""
+    """Entries behind the last stable position, or behind `after` if that is further."""
     end, stable = topic.ledger.last_confirmed, topic.max_read_position
     after = stable if after is None else max(stable, after)
     if after >= end:
@@ -40,7 +39,7 @@ def blocked_entries(topic: Topic, after: Position | None = None) -> int:
 
 
 def backlog_parts(subscription: Subscription, topic: Topic, backlog: int) -> Stats:
-    """What of its backlog may be read now, and what waits for a transaction's end."""
+    """How much of its backlog may be read now, and how much waits for the end of a transaction."""
     committed, stable = backlog, topic.max_read_position
     if stable < topic.ledger.last_confirmed:
         committed = min(backlog, waiting_up_to(subscription, stable))
@@ -64,7 +63,7 @@ def of_topic(topic: Topic) -> Stats:
 
 
 def open_on(topic: Topic, most: int, coordinators: Coordinators, now_ms: int) -> Iterator[Stats]:
-    """The transactions that are open there, the one that blocks first; `most` of them."""
+    """Up to `most` transactions open there, the blocking one first."""
     for txn_id, first, began_ms in topic.buffer.ongoing(most):
         after = None if first is None else first.before
         yield {
@@ -78,7 +77,7 @@ def open_on(topic: Topic, most: int, coordinators: Coordinators, now_ms: int) ->
 def _known(
     txn_id: TxnId, began_ms: int, coordinator: TransactionCoordinator | None, now_ms: int
 ) -> Stats:
-    """What its coordinator says; while that is on its way back, nobody knows."""
+    """According to its coordinator; unknown while that is reopening."""
     transaction = None if coordinator is None else coordinator.metadata(txn_id)
     if transaction is None:
         return {

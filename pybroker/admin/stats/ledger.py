@@ -1,4 +1,4 @@
-"""What the admin API says of managed ledgers: ManagedLedgerInternalStats, alone and in others."""
+"""Statistics of managed ledgers: ManagedLedgerInternalStats, alone and as a part of others."""
 
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ _NO_LEDGER: Final[Stats] = {
     "metadata": None,
     "properties": {},
 }
-# What has no meaning where nothing is read ahead for a cursor, and cursors are not ledgers.
+# Fields without a meaning here: nothing is read ahead for a cursor, and cursors are not ledgers.
 _CURSOR_WITHOUT: Final[Stats] = {
     "waitingReadOp": False,
     "pendingReadOps": 0,
@@ -57,7 +57,7 @@ def _compacted_ledger(topic: Topic) -> Stats:
 
 
 def no_internal_stats() -> Stats:
-    """Of a topic that has no log."""
+    """For a topic without a log."""
     return {
         "entriesAddedCounter": 0,
         "numberOfEntries": 0,
@@ -114,7 +114,7 @@ def _ledger(ledger: ManagedLedger, info: LedgerInfo) -> Stats:
 
 
 def _damage(ledger: ManagedLedger, ledger_id: int) -> Stats:
-    """Ours: the entries that are known not to be readable."""
+    """An extension: the entries known to be unreadable."""
     damaged = [{"from": first, "to": last} for first, last in ledger.damaged(ledger_id)]
     return {"damaged": damaged} if damaged else {}
 
@@ -132,7 +132,9 @@ def _cursor(cursor: ManagedCursor, ledger: ManagedLedger) -> Stats:
 
 
 def _acknowledged(cursor: ManagedCursor, ledger: ManagedLedger) -> str:
-    """The ranges behind the mark-delete position, as (before..last]; of very many, the first."""
+    """The ranges behind the mark-delete position, as (before..last]; if there are many, the
+    first.
+    """
     mark, found = cursor.mark_delete_position, list[str]()
     for info in ledger.ledgers():
         if info.ledger_id < mark.ledger_id or not info.entries:

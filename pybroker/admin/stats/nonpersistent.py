@@ -1,6 +1,6 @@
-"""What the admin API says of a topic that keeps nothing: Apache Pulsar's NonPersistentTopicStats.
+"""Statistics of a non-persistent topic: Apache Pulsar's NonPersistentTopicStats.
 
-As the stats of other topics, with what was dropped and without what is stored.
+Like other topics' statistics, with dropped messages and without storage.
 """
 
 from pybroker.admin.stats.rates import Rates

@@ -1,7 +1,7 @@
-"""Rates per second out of counters, without a timer: from one reading to a later one.
+"""Rates per second from counters, without a timer: from one reading to a later one.
 
-A reading is kept until one at least a second younger replaces it, so whoever asks often sees the
-rate of the last second, whoever asks rarely the average since he last asked.
+A reading is kept until one at least a second newer replaces it. So frequent callers see the rate of
+the last second, and others the average since their last call.
 """
 
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ class Rates:
         self._readings: dict[tuple[str, ...], _Reading] = {}
 
     def of(self, counter: tuple[str, ...], count: int) -> float:
-        """Per second; `counter` is whose, each name by itself, and of what.
+        """Per second. `counter` identifies the owner, each name separately, and what is counted.
 
-        0 at its first reading, and when it went back, for then it began anew.
+        0 at the first reading, and after the counter went back, because it was restarted.
         """
         now_s = self._clock.monotonic_s()
         last = self._readings.get(counter)
@@ -38,8 +38,8 @@ class Rates:
             return 0.0
         passed_s = now_s - last.at_s
         if passed_s >= _SHORTEST_S:
-            # The same objects, name and all: tens of thousands of new ones in the place of old ones
-            # do not count for the garbage collector, until it looks at all of them in one go.
+            # Reuse the same objects, names included: tens of thousands of replaced objects do not
+            # trigger the garbage collector until it has to examine all of them at once.
             last.rate = (count - last.count) / passed_s
             last.at_s, last.count = now_s, count
             self._remember(last)

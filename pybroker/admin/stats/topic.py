@@ -1,6 +1,6 @@
-"""What the admin API says of a topic, under the field names of Apache Pulsar's TopicStats.
+"""Statistics of a topic, under the field names of Apache Pulsar's TopicStats.
 
-Ours are which transaction holds readers back (`lastStablePosition`, `blockedEntries`,
+Extensions are the transaction that holds readers back (`lastStablePosition`, `blockedEntries`,
 `oldestOpenTransaction`), and what that means for a subscription (`blocking.backlog_parts`).
 """
 
@@ -35,7 +35,7 @@ TYPE_NAMES: Final = {
     SubscriptionType.FAILOVER: "Failover",
     SubscriptionType.KEY_SHARED: "Key_Shared",
 }
-# What a topic has of its subscriptions, and a subscription of its consumers.
+# Fields that a topic sums over its subscriptions, and a subscription over its consumers.
 TOPIC_OUT_FIELDS: Final = ("msgRateOut", "msgThroughputOut", "msgOutCounter", "bytesOutCounter")
 OUT_FIELDS: Final = (
     *TOPIC_OUT_FIELDS,
@@ -53,7 +53,7 @@ _DRAINING: Final = (
     "drainingHashesUnackedMessages",
 )
 NOTHING_DRAINS: Final = dict.fromkeys(_DRAINING, 0)
-# What this broker has none of, or only some topics have.
+# Fields that this broker does not have, or only for some topics.
 TOPIC_WITHOUT: Final = {
     "systemTopicBytesInCounter": 0,
     "bytesOutInternalCounter": 0,
@@ -84,7 +84,7 @@ SUBSCRIPTION_WITHOUT: Final = {
     "totalMsgExpired": 0,
     "lastExpireTimestamp": 0,
     "delayedMessageIndexSizeInBytes": 0,
-    # Apache Pulsar 4 fills it for the old Key_Shared dispatcher only; slots drain here as there.
+    # Apache Pulsar 4 fills it only for the old Key_Shared dispatcher; here, too, slots drain.
     "consumersAfterMarkDeletePosition": {},
     **{f"filter{how}MsgCount": 0 for how in ("Processed", "Accepted", "Rejected", "Rescheduled")},
     **{f"dispatchThrottled{what}EventsByBrokerLimit": 0 for what in ("Msg", "Bytes")},
@@ -99,7 +99,7 @@ SUBSCRIPTION_WITHOUT: Final = {
     "isReplicated": False,
     "replicated": False,
 }
-# Where the stats of partitions are not simply added.
+# Fields for which partitions' values are not simply added.
 _MERGED_BY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "lastPublishTimeStamp": max,
     "topicCreationTimeStamp": min,
@@ -118,13 +118,13 @@ _MERGED_BY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the caller wants to see: the query parameters of Apache Pulsar's stats."""
+    """What the caller requests: the query parameters of Apache Pulsar's stats."""
 
     publishers: bool = True
     consumers: bool = True
     backlog_size: bool = True
     earliest_time: bool = False
-    hashes: bool = True  # of Key_Shared consumers
+    hashes: bool = True  # for Key_Shared consumers
 
 
 async def topic_stats(
@@ -279,7 +279,7 @@ def hash_ranges(owned: Iterable[tuple[int, int, Consumer]]) -> dict[Consumer, St
 
 
 def _held_back(subscription: Subscription) -> Stats:
-    """Of the subscription's own rate, and of what the topic's subscriptions share."""
+    """By the subscription's own rate, and by the one that the topic's subscriptions share."""
     if subscription.pace is None:
         return {}
     held_back = subscription.pace.held_back
@@ -292,7 +292,7 @@ def _held_back(subscription: Subscription) -> Stats:
 
 
 async def _earliest_publish_time(topic: Topic, subscription: Subscription) -> int:
-    """Of the first message that waits and is not damaged; -1 if there is none."""
+    """Of the first unacknowledged message that is not damaged; -1 if there is none."""
     first = await first_readable(topic.ledger, subscription.cursor, topic.hidden)
     try:
         return -1 if first is None else parse_metadata(first).publish_time
@@ -301,20 +301,22 @@ async def _earliest_publish_time(topic: Topic, subscription: Subscription) -> in
 
 
 def _oldest(subscriptions: Mapping[str, Stats]) -> tuple[int, str | None]:
-    """When the oldest message was published that waits, and for whom. 0: not looked for."""
+    """When the oldest unacknowledged message was published, and for which subscription. 0: not
+    requested.
+    """
     times = {name: s["earliestMsgPublishTimeInBacklog"] for name, s in subscriptions.items()}
     earliest = reduce(_earlier, times.values(), 0)
     return earliest, next((n for n, at in times.items() if at == earliest > 0), None)
 
 
 def _earlier(left: int, right: int) -> int:
-    """Of two times; those that are not known do not count."""
+    """The earlier of two times; unknown ones do not count."""
     return min(left, right) if left > 0 and right > 0 else max(left, right)
 
 
 def consumer_stats(consumer: Consumer, subscription: tuple[str, str], rates: Rates) -> Stats:
     request = consumer.request
-    # Names, not the consumer: rates must keep nobody alive.
+    # Names, not the consumer: rates must not keep objects alive.
     counter = (*subscription, consumer.name, request.address, str(consumer.consumer_id))
     times = consumer.times
     entry = consumer.messages_out / max(consumer.entries_out, 1)
@@ -323,9 +325,9 @@ def consumer_stats(consumer: Consumer, subscription: tuple[str, str], rates: Rat
         **NOTHING_DRAINS,
         "drainingHashesClearedTotal": consumer.slots_drained,
         "messageAckRate": acknowledged * entry,
-        "chunkedMessageRate": 0.0,  # what goes out is not looked into
+        "chunkedMessageRate": 0.0,  # outgoing messages are not examined
         "appId": request.app_id,
-        "readPositionWhenJoining": None,  # nobody is held back by where it joined
+        "readPositionWhenJoining": None,  # no consumer is held back by this
         "msgRateOut": rates.of((*counter, "messages out"), consumer.messages_out),
         "msgThroughputOut": rates.of((*counter, "bytes out"), consumer.bytes_out),
         "msgOutCounter": consumer.messages_out,
@@ -428,7 +430,7 @@ def _transactions(topic: Topic, now_ms: int) -> Stats:
 
 
 def size_of(entries: int, topic: Topic) -> int:
-    """Of that many average entries: which ones they are is not worth looking up."""
+    """That many entries of average size: finding the actual ones is not worth the effort."""
     ledger = topic.ledger
     all_entries = sum(info.entries for info in ledger.ledgers())
     return ledger.total_size_bytes * entries // all_entries if all_entries else 0

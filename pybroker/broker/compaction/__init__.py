@@ -1,1 +1,1 @@
-"""Compaction: of each key the last message, kept in a log of its own for who reads compacted."""
+"""Compaction: keeps the last message of each key in a separate log, for compacted readers."""

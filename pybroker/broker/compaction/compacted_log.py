@@ -1,10 +1,10 @@
-"""What a compaction keeps, in a managed ledger of its own: entries as they were published, each
-behind the position that it has in its topic.
+"""The result of a compaction, in its own managed ledger: entries as published, each after its
+position in the topic.
 
     [version u8][ledger u64][entry u64][size of the bitset u32][bitset][entry]
 
-The bitset, little-endian, says which messages of a batch are kept; without one all are. A log is
-written by one compaction, never changed, and deleted when the next one's counts.
+The bitset, little-endian, marks the kept messages of a batch; without one all are kept. A log is
+written by one compaction, never changed, and deleted when the next one takes effect.
 """
 
 import struct
@@ -32,7 +32,7 @@ class Kept(NamedTuple):
     position: Position
     entry: bytes
     messages: int  # that it was published with
-    bits: int | None = None  # of those that are kept; None: all
+    bits: int | None = None  # the kept ones, as bits; None: all
 
 
 def encode(kept: Kept) -> bytes:
@@ -47,7 +47,7 @@ def decode(record: bytes, messages: int) -> Kept:
     except struct.error:
         version, ledger_id, entry_id, size = -1, 0, 0, 0
     if version != _VERSION or size not in (0, (messages + 7) // 8):
-        raise BadRecord(f"An entry of {len(record)} bytes is none of a compacted log")
+        raise BadRecord(f"An entry of {len(record)} bytes does not belong to a compacted log")
     start = _HEAD.size
     bits = int.from_bytes(record[start : start + size], "little") if size else None
     return Kept(Position(ledger_id, entry_id), record[start + size :], messages, bits)
@@ -58,7 +58,8 @@ class CompactedLog:
         self.ledger = ledger
 
     async def read(self, at: Position) -> tuple[list[Kept], Position]:
-        """Some entries from the log's own position `at` on, and where they end; none at its end.
+        """Some entries from the log's own position `at` on, and where they end; an empty list at
+        the end of the log.
 
         Raises ManagedLedgerError.
         """
@@ -70,7 +71,9 @@ class CompactedLog:
         return found, Position(run.ledger_id, run.first_entry_id + len(run.entries))
 
     async def find(self, position: Position) -> Position:
-        """The log's own position of the first entry that stands at or behind `position`."""
+        """The log's own position of the first entry whose topic position is at or after
+        `position`.
+        """
         infos = self.ledger.ledgers()
         stops = list(accumulate(info.entries for info in infos))
 
@@ -90,7 +93,7 @@ class CompactedLog:
     async def _stands_at(self, at: Position) -> Position:
         run = await self.ledger.read(at, at, 1, 1)
         if run is None:
-            raise BadRecord(f"{self.ledger.name} lacks its entry {at}")
+            raise BadRecord(f"{self.ledger.name} has no entry {at}")
         return decode(run.entries[0], run.message_counts[0]).position
 
     @property
@@ -100,7 +103,7 @@ class CompactedLog:
 
 
 def last_index(kept: Sequence[Kept]) -> int:
-    """The number in its batch of the last message; -1 if that is in none."""
+    """The batch index of the last message; -1 if it is not in a batch."""
     last = kept[-1]
     if last.bits is not None:
         return last.bits.bit_length() - 1

@@ -1,4 +1,4 @@
-"""Topics are compacted when their policy says so: one at a time, for keys take memory."""
+"""Compacts topics as their policies require: one at a time, because keys take memory."""
 
 import asyncio
 

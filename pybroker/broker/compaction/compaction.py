@@ -1,8 +1,8 @@
-"""The compaction of one topic: how far it has come, where what it kept is, and when it goes on.
+"""The compaction of one topic: its progress, its compacted log, and when it continues.
 
-The horizon, and which log counts, are one property of the topic's managed ledger: before that is
-durable the old log serves, and what a crash leaves is a log that no topic names. Behind the horizon
-nothing is trimmed: it is still to be compacted.
+The horizon and the active log are one property of the topic's managed ledger: until that is durable
+the old log serves, and a crash leaves a log that no topic names. Nothing after the horizon is
+trimmed, because it is still to be compacted.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from pybroker.broker.tenants import Conflict
 log = logging.getLogger(__name__)
 
 PROPERTY: Final = "compaction"  # of the topic's managed ledger
-NO_TURN: Final = asyncio.Semaphore(1_000)  # until it is known whose turn it is
+NO_TURN: Final = asyncio.Semaphore(1_000)  # used until the real semaphore is known
 _FOR_EVER: Final = Retention(-1, -1)
 
 
@@ -48,7 +48,7 @@ class Status(Enum):
 class Record:
     generation: int
     horizon: Position
-    last: Position | None  # the last entry that is kept
+    last: Position | None  # the last kept entry
     last_index: int
     entries: int
     size_bytes: int
@@ -65,7 +65,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Of the compactions since the topic was loaded."""
+    """Statistics since the topic was loaded."""
 
     left_out: int = 0  # messages, by the last one
     left_out_in_all: int = 0
@@ -109,7 +109,7 @@ class Compaction:
         self._record = None if found is None else Record.decode(found)
         self._visit: Visit | None = None
         self._watched = False
-        self._keep_all_from: Position | None = None  # while it is at work
+        self._keep_all_from: Position | None = None  # set while a compaction is running
         self._given_up_before = EARLIEST  # never to be compacted: the topic was truncated
         self.status = Status.NOT_RUN
         self.last_error = ""
@@ -119,15 +119,17 @@ class Compaction:
     def __str__(self) -> str:
         return f"The compaction of {self._topic.name}"
 
-    # -- what there is
+    # -- results
 
     @property
     def horizon(self) -> Position | None:
-        """Up to there everything is compacted; None if that never happened."""
+        """The position up to which everything is compacted; None if there was no compaction."""
         return self._record.horizon if self._record is not None else None
 
     def last_message(self, position: Position, index: int) -> tuple[Position, int]:
-        """For who reads compacted, given the topic's last one: that, or the last that is kept."""
+        """For a consumer that reads compacted, given the topic's last message: that one, or the
+        last kept one.
+        """
         record = self._record
         if record is None or (position.entry_id >= 0 and position > record.horizon):
             return position, index
@@ -139,23 +141,25 @@ class Compaction:
         return (0, 0) if self._record is None else (self._record.entries, self._record.size_bytes)
 
     def ledger_info(self) -> tuple[int, int, int] | None:
-        """The id of the first ledger of what was kept, its entries, their bytes; None: nothing."""
+        """The id of the first ledger of the compacted log, its entries, their bytes; None if there
+        is none.
+        """
         if (record := self._record) is None:
             return None
         ids = self._topic.factory.ledger_ids(self._name(record.generation))
         return (ids[0] if ids else -1), record.entries, record.size_bytes
 
     async def log(self) -> CompactedLog | None:
-        """What was kept. Raises ManagedLedgerError."""
+        """The compacted log. Raises ManagedLedgerError."""
         if self._record is None:
             return None
         if self._lost:
-            raise BadRecord(f"{self}: what it kept is not there any more: compact again")
+            raise BadRecord(f"{self}: the compacted log is lost; compact again")
         return CompactedLog(await self._open(self._record.generation))
 
     @property
     def _lost(self) -> bool:
-        """What was kept is gone, as where a copy of a data directory lacks it."""
+        """The compacted log is missing, for example in a copy of a data directory."""
         record = self._record
         return record is not None and not self._topic.factory.exists(self._name(record.generation))
 
@@ -174,14 +178,14 @@ class Compaction:
         threshold = self._threshold_bytes
         return max(EARLIEST.after, self._given_up_before) if threshold > 0 else LATEST
 
-    # -- when
+    # -- when to compact
 
     @property
     def _threshold_bytes(self) -> int:
         return self._topic.policies[COMPACTION_THRESHOLD]
 
     def watch(self) -> None:
-        """Go on whenever more than the threshold has come."""
+        """Continue whenever more than the threshold has been published."""
         if not self._watched:
             self._watched = True
             self._topic.ledger.on_visit += (self._check_soon,)
@@ -200,7 +204,7 @@ class Compaction:
             self.start()
 
     def _bytes_behind(self) -> int:
-        """Behind the horizon, of entries of average size."""
+        """Size after the horizon, for entries of average size."""
         ledger = self._topic.ledger
         if self._record is None:
             return ledger.total_size_bytes
@@ -211,10 +215,10 @@ class Compaction:
     def check_not_running(self) -> None:
         """Raises Conflict."""
         if self.status is Status.RUNNING:
-            raise Conflict(f"{self} is running already: wait for its end")
+            raise Conflict(f"{self} is already running: wait until it ends")
 
     def give_up_before(self, position: Position) -> None:
-        """What is before `position` will not be compacted: trimming need not wait for it. Raises
+        """What is before `position` will not be compacted, so trimming need not wait for it. Raises
         Conflict.
         """
         self.check_not_running()
@@ -226,7 +230,7 @@ class Compaction:
         self.status = Status.RUNNING
         self._topic.tasks.start(self._run(), "compaction")
 
-    # -- how
+    # -- compacting
 
     async def _run(self) -> None:
         began_ms = self._topic.clock.now_ms()
@@ -242,7 +246,7 @@ class Compaction:
             return
         finally:
             self._keep_all_from = None
-            self._topic.ledger.touch()  # it may be trimmed further
+            self._topic.ledger.touch()  # more may be trimmed now
         self.status, self.last_error = Status.SUCCESS, ""
         ended_ms = self._topic.clock.now_ms()
         left_out = outcome.left_out if outcome is not None else 0
@@ -257,7 +261,7 @@ class Compaction:
         )
 
     async def _compact(self) -> Outcome | None:
-        """None if nothing has come since the last time."""
+        """None if there is nothing new since the last time."""
         topic, before = self._topic, self._record
         horizon, lost = self._decided(), self._lost
         first = topic.ledger.first_position if before is None or lost else before.horizon.after
@@ -267,13 +271,15 @@ class Compaction:
         generation = 1 if before is None else before.generation + 1
         await self._delete_others()
         if lost:
-            log.error("%s: what it kept is gone; it begins with what the topic still has", self)
+            log.error(
+                "%s: the compacted log is lost; starting over with what the topic still has", self
+            )
         old = None if lost else await self.log()
         new = await self._open(generation)
         span = Span(topic.ledger, topic.hidden, old, first, horizon)
         try:
             outcome = await compact(span, new, topic.config.topic_compaction_retain_null_key)
-        except BaseException:  # also where the topic is unloaded meanwhile
+        except BaseException:  # also if the topic is unloaded meanwhile
             await topic.factory.delete(new.name)
             raise
         size = CompactedLog(new).size
@@ -284,11 +290,11 @@ class Compaction:
         return outcome
 
     def _decided(self) -> Position:
-        """Nothing behind it is: an open transaction begins there, or the log ends."""
+        """Nothing behind it is decided: an open transaction begins there, or the log ends."""
         return self._topic.max_read_position
 
     async def _delete_others(self) -> None:
-        """Logs that do not count: the last one, or of a compaction that did not come to its end."""
+        """Delete inactive logs: the previous one, or the log of an incomplete compaction."""
         topic, record = self._topic, self._record
         counts = None if record is None else self._name(record.generation)
         for name in topic.factory.names(compacted_logs(topic.name)):
@@ -296,7 +302,7 @@ class Compaction:
                 await topic.factory.delete(name)
 
     async def close(self) -> None:
-        """Nothing runs any more; the topic's ledger is about to be closed."""
+        """Stop; the topic's ledger is about to be closed."""
         if self._visit is not None:
             self._visit.cancel()
         if self._record is not None:
@@ -306,6 +312,8 @@ class Compaction:
 
 
 def generation_that_counts(properties: Mapping[str, str]) -> int | None:
-    """By those of a topic's managed ledger; None if none does."""
+    """The active generation, from the properties of a topic's managed ledger; None if there is
+    none.
+    """
     text = properties.get(PROPERTY)
     return None if text is None else Record.decode(text).generation

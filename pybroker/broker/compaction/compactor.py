@@ -1,8 +1,8 @@
-"""One compaction: what the last one kept and what has come since, gone through twice.
+"""One compaction: two passes over the previous compacted log and the entries since.
 
-The first time it is seen which messages are the last of their keys; the second time these go into
-the new log. Only what is decided is looked at: nothing behind the topic's `max_read_position` as it
-was at the beginning, and nothing hidden, so no open or aborted transaction has a say.
+The first pass finds the last message of each key; the second copies these into the new log. Only
+decided entries are read: nothing after the topic's `max_read_position` at the start, and nothing
+hidden, so open and aborted transactions have no effect.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ _WRITES_AHEAD: Final = 4
 
 
 class LogChanged(ManagedLedgerError):
-    """What was gone through the first time is not there any more."""
+    """Entries read in the first pass no longer exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What is compacted: the log of the compaction before, and the topic's entries behind it."""
+    """The input: the previous compacted log, and the topic's entries after it."""
 
     ledger: ManagedLedger
     hidden: HiddenRanges
@@ -52,7 +52,7 @@ class Span:
                 if not found:
                     break
                 yield found
-                await asyncio.sleep(0)  # what is in memory comes at once
+                await asyncio.sleep(0)  # cached entries arrive without waiting
         position = self.first
         while run := await self.ledger.read(position, self.horizon, READ_ENTRIES, READ_BYTES):
             yield self._visible(run)
@@ -72,13 +72,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    last: Position | None  # of what is kept, with its index in its batch or -1
+    last: Position | None  # the last kept position, with its batch index or -1
     last_index: int
     left_out: int  # messages
 
 
 async def compact(span: Span, log: ManagedLedger, retain_null_key: bool) -> Outcome:
-    """Durable when it returns. Raises ManagedLedgerError."""
+    """Durable when this returns. Raises ManagedLedgerError."""
     selection = Selection(retain_null_key)
     async for chunk in span.chunks():
         await selection.see(chunk)
@@ -99,7 +99,7 @@ def _outcome(writer: "_Writer", kept: KeptMessages) -> Outcome:
 
 
 class _Writer:
-    """A few appends are under way at a time."""
+    """Keeps a few appends in flight."""
 
     def __init__(self, log: ManagedLedger) -> None:
         self._log = log
@@ -119,7 +119,7 @@ class _Writer:
                 appended.set_result(None)
             else:
                 appended.set_exception(error)
-                appended.exception()  # retrieved: nobody waits for those behind a failure
+                appended.exception()  # mark as retrieved: nobody waits for those behind a failure
 
         self._log.append(list(map(encode, entries)), [kept.messages for kept in entries], done)
         self._under_way.append(appended)

@@ -1,4 +1,4 @@
-"""What compaction has to know of an entry: the key of each message, and whether it deletes that."""
+"""An entry for compaction: the key of each message, and whether it deletes that key."""
 
 import asyncio
 from typing import Any, Final, NamedTuple
@@ -7,7 +7,7 @@ from pybroker.wire.decompression import CannotDecompress, in_parts
 from pybroker.wire.message_metadata import BadEntry, split_entry
 from pybroker.wire.single_messages import single_messages
 
-MAX_MESSAGES: Final = 20_000  # of a batch that is looked into
+MAX_MESSAGES: Final = 20_000  # of a batch that is examined
 _MESSAGES_A_TURN: Final = 2000
 
 
@@ -17,7 +17,7 @@ class Keyed(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One of several entries that are one message."""
+    """One of several entries that form one message."""
 
     message: tuple[str, str]
     number: int  # from 0
@@ -26,15 +26,16 @@ class Part(NamedTuple):
 
 
 class Unreadable(Exception):
-    """Nobody here can tell: it is kept as it is. The message says why."""
+    """The entry cannot be examined and is kept unchanged. The message says why."""
 
 
 _NO_KEY: Final = Keyed(None, False)
-OUT: Final = Keyed(None, True)  # compacted out before it came here
+OUT: Final = Keyed(None, True)  # removed by an earlier compaction
 
 
 async def look_at(entry: bytes, messages: int) -> "list[Keyed] | Part":
-    """Its messages, or one for all of them. `messages` is how many the entry was published with.
+    """Its messages, or one for all of them. `messages` is the count that the entry was published
+    with.
 
     Raises Unreadable.
     """
@@ -45,7 +46,7 @@ async def look_at(entry: bytes, messages: int) -> "list[Keyed] | Part":
     if metadata.HasField("num_messages_in_batch"):
         return await _batch(metadata, entry[start:], messages)
     if messages != 1:
-        raise Unreadable(f"it was published as {messages} messages and is no batch")
+        raise Unreadable(f"it was published as {messages} messages but is not a batch")
     key = _key(metadata)
     if metadata.num_chunks_from_msg > 1:
         message = metadata.producer_name, metadata.uuid
@@ -57,7 +58,9 @@ async def look_at(entry: bytes, messages: int) -> "list[Keyed] | Part":
 
 async def _batch(metadata: Any, payload: bytes, messages: int) -> list[Keyed]:
     if not metadata.num_messages_in_batch == messages <= MAX_MESSAGES:
-        raise Unreadable(f"it was published as {messages} messages and says otherwise")
+        raise Unreadable(
+            f"it was published as {messages} messages but its metadata gives another number"
+        )
     if metadata.encryption_keys:
         raise Unreadable("it is an encrypted batch")
     try:
@@ -90,11 +93,11 @@ def _keyed(single: Any) -> Keyed:
 
 
 def _key(message: Any) -> bytes | None:
-    """Of either kind of metadata. Told apart as consumers see them: a key of bytes is not the text
-    that encodes it.
+    """For either kind of metadata. Keys are distinguished as consumers see them: a key of bytes
+    differs from the text that encodes it.
     """
     if not message.HasField("partition_key"):
         return None
-    key: str | bytes = message.partition_key  # protobuf's, where it is no UTF-8
+    key: str | bytes = message.partition_key  # bytes from protobuf if it is not UTF-8
     encoded = key.encode() if isinstance(key, str) else key
     return b"\1" + encoded if message.partition_key_b64_encoded else encoded

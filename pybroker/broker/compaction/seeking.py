@@ -1,4 +1,4 @@
-"""Where a time is: also among messages that retention has released and compaction has kept."""
+"""Finds a position by time, also among trimmed messages that compaction has kept."""
 
 from typing import Final, Protocol
 
@@ -7,9 +7,10 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.broker.compaction.compacted_log import CompactedLog, decode
-from pybroker.broker.publish_time import first_published_at, published_at
+from pybroker.broker.publish_time import first_published_at, first_to_read, published_at
+from pybroker.transaction.buffer.commit_order.lag import lag_ms
 
-_TRIES: Final = 3  # another compaction may end meanwhile
+_TRIES: Final = 3  # another compaction may complete meanwhile
 
 
 class Compacted(Protocol):
@@ -24,14 +25,15 @@ class SearchedTopic(Protocol):
 
 
 async def place_of_time(topic: SearchedTopic, timestamp_ms: int) -> Position:
-    """The first entry that was published at `timestamp_ms` or later, there or only kept by a
-    compaction; if there is none, the next one.
+    """The first entry published at `timestamp_ms` or later, in the log or only in the compacted
+    log; if there is none, the next position.
     """
-    found = await first_published_at(topic.ledger, timestamp_ms)
+    found = await first_to_read(topic.ledger, timestamp_ms)
     oldest = topic.ledger.next_position(topic.ledger.first_position.before)
     if topic.compacted is None or found > oldest:
-        return found  # what is released was published before that
-    kept = await _first_kept_at(topic.compacted, timestamp_ms, _TRIES)
+        return found  # trimmed entries were published before that
+    since_ms = timestamp_ms - lag_ms(topic.ledger)
+    kept = await _first_kept_at(topic.compacted, since_ms, _TRIES)
     return found if kept is None else min(found, kept)
 
 

@@ -1,8 +1,8 @@
-"""Which messages a compaction keeps: the last of each key, unless that deletes the key.
+"""Which messages a compaction keeps: the last of each key, unless it deletes the key.
 
-Messages are known by their number in the order of the log, so what is kept is a byte for each of
-them; the keys are forgotten before anything is written. An entry that is kept or dropped as a whole
-counts as one, however many messages its producer said that it has.
+Messages are numbered in the order of the log, so the result is one byte for each of them; the keys
+are dropped before anything is written. An entry that is kept or dropped as a whole counts as one,
+whatever number of messages its producer stated.
 """
 
 import asyncio
@@ -25,26 +25,26 @@ _TO_DIGITS: Final = bytes((48, 49)) + bytes(254)
 class Selection:
     def __init__(self, retain_null_key: bool) -> None:
         self._retain_null_key = retain_null_key
-        self._marks = bytearray()  # by number: 1 for what is kept
-        self._counts = array("I")  # by entry: how many of them are its own
-        # By key, in parts: one large dict would take long to grow, and to go. Several numbers are
-        # the parts of one message.
+        self._marks = bytearray()  # by number: 1 if kept
+        self._counts = array("I")  # by entry: how many marks belong to it
+        # By key, in shards: one large dict would take long to grow, and to free. A list of numbers
+        # is the parts of one message.
         self._latest: list[dict[bytes, int | list[int]]] = [{} for _ in range(_SHARDS)]
-        self._parts: dict[tuple[str, str], list[int]] = {}  # of messages not complete yet
+        self._parts: dict[tuple[str, str], list[int]] = {}  # of incomplete messages
         self._pace = Pace(_MESSAGES_A_TURN)
 
     @property
     def messages(self) -> int:
-        """How many it has told apart."""
+        """How many messages were distinguished."""
         return len(self._marks)
 
     async def see(self, entries: Sequence[Kept]) -> None:
-        """The next ones of the log."""
+        """The next entries of the log."""
         for kept in entries:
             try:
                 found = await look_at(kept.entry, kept.messages)
             except Unreadable as why:
-                log.debug("%s is kept as it is: %s", kept.position, why)
+                log.debug("%s is kept unchanged: %s", kept.position, why)
                 self._marks[self._number(1)] = 1
             else:
                 if isinstance(found, Part):
@@ -54,7 +54,7 @@ class Selection:
             await self._pace.step(self._counts[-1])
 
     def _number(self, count: int) -> int:
-        """Of the first message of an entry that has so many."""
+        """The number of the first message of an entry with this many."""
         first = len(self._marks)
         self._marks += bytes(count)
         self._counts.append(count)
@@ -101,7 +101,9 @@ class Selection:
             self._marks[number] = 1
 
     async def kept(self) -> "KeptMessages":
-        """All has been seen. What is not complete yet is kept: its end is still to come."""
+        """Call it after the last entry. Incomplete messages are kept: their end is still to
+        come.
+        """
         for numbers in self._parts.values():
             self._mark(numbers)
         pace = Pace(_MESSAGES_A_TURN * 10)
@@ -114,17 +116,17 @@ class Selection:
 
 
 class KeptMessages:
-    """Gone through in the order of the selection."""
+    """Read in the same order as the selection."""
 
     def __init__(self, marks: bytearray, counts: "array[int]") -> None:
         self._marks = marks
         self._counts = counts
-        self._entries = self._at = 0  # how far it has come
+        self._entries = self._at = 0  # how far it has been read
         self._alike = True
 
     @property
     def complete(self) -> bool:
-        """All that was selected from has been gone through."""
+        """Everything that was selected from has been read."""
         return self._alike and self._entries == len(self._counts)
 
     @property
@@ -132,7 +134,7 @@ class KeptMessages:
         return self._marks.count(0)
 
     def of(self, kept: Kept) -> Kept | None:
-        """What is left of the next entry; None if that is nothing."""
+        """What remains of the next entry; None if nothing does."""
         count = self._counts[self._entries] if self._entries < len(self._counts) else 0
         self._entries += 1
         first, self._at = self._at, self._at + count

@@ -1,8 +1,8 @@
-"""Deduplication: which messages of a producer name were here before, and what aborts gave back.
+"""Deduplication: which messages of a producer name are duplicates, and which may come again.
 
-on_produce   asks for the pieces of a run: new, duplicates, copies of what is not decided yet
-topic        publishes what is new, and says whether it was stored
-recovery     a snapshot in the metadata store, and a scan of the entries behind it
+on_produce   asks for the pieces of a run: new ones, duplicates, copies of undecided ones
+topic        publishes what is new, and reports whether it was stored
+recovery     a snapshot in the metadata store, and a scan of the entries after it
 """
 
 from pybroker.broker.deduplication.deduplication import Deduplication

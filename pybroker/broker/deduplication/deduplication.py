@@ -1,17 +1,17 @@
 """Deduplication of one topic: what each producer name has sent, over restarts.
 
-A message is a duplicate when its highest sequence id is not above the producer's highest one,
-unless it was aborted or not written: then it may come again. A copy of what is in a transaction
-that is still open can be neither stored nor receipted: it waits for that transaction to end.
+A message is a duplicate if its highest sequence id is not above the producer's highest one, unless
+it was aborted or not written: then it may come again. A copy of a message in an open transaction
+can be neither stored nor acknowledged: it waits until that transaction ends.
 
-State is rebuilt at load from a snapshot in the metadata store and a scan of the entries behind it,
-which the log keeps until then. A snapshot writes everything, so it comes when as many messages have
-come as there is to write, and not before `interval` messages. What belongs to a transaction, and
-what ended it, is told by the entries' tags, as everywhere; so is who sent it, under which ids, and
-which ids before them were refused.
+State is rebuilt at load from a snapshot in the metadata store and a scan of the entries after it,
+which the log keeps until then. A snapshot writes everything, so it is due when as many messages
+have arrived as there is to write, and not before `interval` messages. Entry tags identify the
+transaction and what ended it, the producer, the sequence ids, and the earlier ids that were
+refused.
 
-A topic that is loaded without deduplication forgets the snapshot (`forget`) before it takes a
-message: a producer may begin its numbers anew meanwhile, and would be taken for its own duplicate.
+A topic that is loaded without deduplication drops the snapshot (`forget`) before it accepts a
+message: a producer may restart its numbers meanwhile, which would count as duplicates later.
 """
 
 import asyncio
@@ -37,8 +37,13 @@ from pybroker.broker.deduplication.pieces import (
     chunk_of,
     pieces_of,
 )
-from pybroker.broker.deduplication.producer_sequence import Chunk, ProducerSequence
+from pybroker.broker.deduplication.producer_sequence import (
+    MAX_RETURNED_RANGES,
+    Chunk,
+    ProducerSequence,
+)
 from pybroker.broker.deduplication.sent import MAX_TAKEN, Sent, decode_sent, encode_sent
+from pybroker.broker.deduplication.sequence_ranges import Range, SequenceRanges
 from pybroker.broker.deduplication.snapshot import (
     decode,
     encode_head,
@@ -53,9 +58,9 @@ from pybroker.wire.message_metadata import BadEntry, parse_metadata
 log = logging.getLogger(__name__)
 
 USUAL_INTERVAL_S: Final = 120.0
-_SCAN_ENTRIES: Final = 250  # parsed in one go: two milliseconds
+_SCAN_ENTRIES: Final = 250  # parsed at once: two milliseconds
 _SCAN_BYTES: Final = 4 * 1024 * 1024
-_WRITE_PRODUCERS: Final = 200  # encoded in one go
+_WRITE_PRODUCERS: Final = 200  # encoded at once
 
 
 class HasTxnId(Protocol):
@@ -64,14 +69,14 @@ class HasTxnId(Protocol):
 
 
 class OpenOnTopic(Protocol):
-    """What recovery asks of the topic's transactions."""
+    """What recovery asks the topic's transactions."""
 
     def ongoing(self) -> Iterable[HasTxnId]:
         """Those that have not ended here."""
         ...
 
     def read_aside(self) -> AsyncIterator[EntryRun]:
-        """The entries of those that are kept beside the topic's log, piece by piece."""
+        """The entries of transactions kept beside the topic's log, piece by piece."""
         ...
 
 
@@ -84,34 +89,39 @@ class Deduplication:
         interval: int,
         interval_s: float = USUAL_INTERVAL_S,
     ) -> None:
-        """A snapshot is due after `interval` messages and, if there was any, after `interval_s`."""
+        """A snapshot is due after `interval` messages and, if there were any, after
+        `interval_s`.
+        """
         self._ledger = ledger
         self._metadata = metadata
         (self._key,) = snapshot_keys(metadata, ledger.name)
         self._max_producers = max_producers
         self._interval = interval
-        self._since_snapshot = 0  # messages, ends of transactions
-        self._due = interval  # of these
-        self._writing = asyncio.Lock()  # a snapshot
+        self._since_snapshot = 0  # messages and ends of transactions
+        self._due = interval  # number of these
+        self._writing = asyncio.Lock()  # held while a snapshot is written
         self.interval_s = interval_s
         self._visit: Visit | None = None
         self._closed = False
         self._tasks = Tasks(f"deduplication of {ledger.name}")
-        self._recovered_from = EARLIEST  # if the broker dies now, the scan begins here
+        self._recovered_from = EARLIEST  # after a crash now, the scan would begin here
         self._producers: OrderedDict[str, ProducerSequence] = OrderedDict()
         self._writers: dict[TxnId, dict[str, ProducerSequence]] = {}  # of open transactions
         self._waiting: dict[TxnId, list[Callable[[], None]]] = {}
+        self._met: dict[str, SequenceRanges] = {}  # found in the log by recovery, by producer
 
     def last_sequence_id(self, producer: str) -> int:
-        """-1 for a producer that never published here; what was aborted does not count.
+        """-1 for a producer that never published here. Aborted ids do not count, and neither do ids
+        that are not durable yet: the producer continues behind the returned id, and a crash may
+        lose them.
 
-        No more than is sent: a log from before there was deduplication may hold higher ones.
+        It is limited to what can be sent: a log from before deduplication may hold higher ids.
         """
         state = self._producers.get(producer)
-        return min(state.returned.before(state.top), HIGHEST_ID) if state else -1
+        return min(state.returned.before(state.durable_to), HIGHEST_ID) if state else -1
 
     def pieces(self, producer: str, run: SequencedRun) -> Iterator[Piece]:
-        """What is to be done with a run, piece by piece; a Copy is the last one."""
+        """What is to be done with a run, piece by piece; a Copy is always the last one."""
         state = self._state(producer)
         for piece in pieces_of(state, producer, run):
             if isinstance(piece, New):
@@ -127,7 +137,9 @@ class Deduplication:
         self._waiting.setdefault(txn_id, []).append(go_on)
 
     def noting(self, taken: Taken, published: Published) -> Published:
-        """What to call in its place: whether the messages were stored is noted first."""
+        """A callback to use in place of `published`: it first records whether the messages were
+        stored.
+        """
 
         def done(position: Position | None, error: Exception | None) -> None:
             if error is None:
@@ -141,31 +153,33 @@ class Deduplication:
         return done
 
     def failed(self, txn_id: TxnId | None) -> None:
-        """Some messages that were taken did not reach the log; the log will not tell of that."""
+        """Some messages that were taken did not reach the log, and the log will not show that."""
         self._since_snapshot += self._interval
         if txn_id is not None:
             self._forget_writers(txn_id)
             self._wake(txn_id)
 
     def refused(self, producer: str, first: int, last: int) -> None:
-        """A message came damaged, or may not be stored."""
+        """A message arrived damaged, or may not be stored."""
         self._state(producer).refused(first, last)
 
-    # -- of transactions that are kept aside: what the topic's log tells of them
+    # -- transactions kept aside: what the topic's log has to contain about them
 
     def sent_again(self, sent: bytes) -> bytes:
-        """What was given back is told as it is now: some may have come again, and been stored."""
+        """Ids given back are repeated with their present state: some may have come again, and been
+        stored.
+        """
         producer, chunk, taken, _, _ = decode_sent(sent)
         state = self._state(producer)
         return encode_sent(Sent(producer, chunk, taken, list(state.untold), state.floor))
 
     def given_back(self, txn_id: TxnId) -> list[bytes]:
-        """To be kept where it is aborted, as if its messages stood in the log and not beside it:
+        """To be stored when it is aborted, as if its messages were in the log and not beside it:
         they may come again, also after a restart.
         """
         found = []
         for producer, state in self._writers.get(txn_id, {}).items():
-            ranges, untold = list(state.open.get(txn_id, ())), list(state.untold)
+            ranges, untold = list(state.held_by(txn_id)), list(state.untold)
             for at in range(0, len(ranges), MAX_TAKEN):
                 some = ranges[at : at + MAX_TAKEN]
                 found.append(encode_sent(Sent(producer, -1, some, untold, state.floor)))
@@ -205,7 +219,7 @@ class Deduplication:
     # -- recovery
 
     async def recover(self, buffer: OpenOnTopic) -> None:
-        """`buffer` tells the transactions that have not ended on this topic."""
+        """`buffer` knows the transactions that have not ended on this topic."""
         stored = self._metadata.get(self._key)
         if stored is not None:
             self._recovered_from, producers = decode(stored.value, self._key)
@@ -221,18 +235,19 @@ class Deduplication:
             self._replay(run, untagged)
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
             await asyncio.sleep(0)
-        async for kept in buffer.read_aside():  # these hold what they took: nobody had it since
+        self._met.clear()
+        async for kept in buffer.read_aside():  # they hold what they took; nobody has had it since
             self._replay_aside(kept)
         still_open = {each.txn_id for each in buffer.ongoing()}
         for txn_id in [txn_id for txn_id in self._writers if txn_id not in still_open]:
             self._outcome_lost(txn_id)
         self._ledger.kept_from += (lambda: self._recovered_from,)
-        if self._since_snapshot:  # or the log would be kept until somebody publishes
+        if self._since_snapshot:  # otherwise the log would be kept until somebody publishes
             self._visit_later()
 
     def _replay_returned_aside(self, run: EntryRun) -> None:
-        """What was given back before these came may have been stored in the log since, which is
-        read after this. What is below the snapshot's ids is known.
+        """What was given back before these arrived may have been stored in the log since then,
+        which is read after this. Ids below the snapshot's are known.
         """
         for _, _, tag in run.tags:
             if (sent := parse_tag(tag).sent) is not None:
@@ -252,10 +267,10 @@ class Deduplication:
                 self._replay_message(entry, txn_id, anew=False)
 
     def _outcome_lost(self, txn_id: TxnId) -> None:
-        """It ended here, and what said so is no longer in the log, or is damaged. Its end will not
-        be told again, so nothing may wait for it.
+        """It ended here, but the record of its end is no longer in the log, or is damaged. The end
+        will not be reported again, so nothing may wait for it.
         """
-        log.warning("%s: it is not known how transaction %s ended", self._ledger.name, txn_id)
+        log.warning("%s: the outcome of transaction %s is unknown", self._ledger.name, txn_id)
         for state in self._writers.pop(txn_id).values():
             state.outcome_lost(txn_id)
         self._since_snapshot += 1
@@ -268,7 +283,9 @@ class Deduplication:
                 self._replay_message(entry, None)
             start = at + count
             if sent is not None:
-                self._replay_sent(decode_sent(sent), txn_id, count)
+                told = decode_sent(sent)
+                returned = self._not_met(told)
+                self._replay_sent(told._replace(returned=returned), txn_id, count)
             elif action is None:
                 for entry in run.entries[at:start]:
                     self._replay_message(entry, txn_id)
@@ -276,6 +293,22 @@ class Deduplication:
                 self.ended(txn_id, action is TxnAction.ABORT)
         for entry in run.entries[start:]:
             self._replay_message(entry, None)
+
+    def _not_met(self, sent: Sent) -> list[Range]:
+        """Ids given back, except those in the log. These may have come again, and been stored,
+        before the messages went into it: they waited aside, and ids were not compared when they
+        were copied.
+        """
+        met = self._met.setdefault(sent.producer, SequenceRanges())
+        returned = SequenceRanges(sent.returned)
+        if any(met.overlaps(*each) for each in sent.returned):
+            for first, last in met:
+                returned.take_out(first, last)
+        if sent.chunk < 0:
+            for first, last in sent.taken:
+                met.add(first, last)
+            met.forget_lowest(MAX_RETURNED_RANGES)
+        return list(returned)
 
     def _replay_sent(self, sent: Sent, txn_id: TxnId | None, entry_count: int) -> None:
         self._since_snapshot += entry_count
@@ -290,18 +323,22 @@ class Deduplication:
             self._writers.setdefault(txn_id, {})[sent.producer] = state
 
     def _replay_message(self, entry: bytes, txn_id: TxnId | None, anew: bool = True) -> None:
-        """It was written while deduplication was off, or by a version whose tags do not say who
-        sent it: its own metadata counts, and the last of a producer's messages says where it is.
+        """The message was written while deduplication was off, or by a version whose tags do not
+        name the producer. Its own metadata counts, and the last of a producer's messages determines
+        the producer's position.
         """
         try:
             metadata = parse_metadata(entry)
         except BadEntry:
-            return  # its producer made it so; it has no sequence id to remember
+            return  # set so by its producer; it has no sequence id to remember
         self._since_snapshot += 1
         state = self._state(metadata.producer_name)
         first = metadata.sequence_id
-        if anew:  # else it may have come before what was read before it
+        if anew:  # otherwise it may precede what was read before it
             state.began_again(first)
+            met = self._met.setdefault(metadata.producer_name, SequenceRanges())
+            met.take_out(first, HIGHEST_ID)
+            met.add(first, max(first, metadata.highest_sequence_id))
         chunk = chunk_of(first, metadata.chunk_id, metadata.num_chunks_from_msg)
         if chunk is not None:
             state.replay_chunk(chunk, txn_id)
@@ -343,8 +380,8 @@ class Deduplication:
         return self._since_snapshot >= self._due
 
     async def snapshot(self) -> None:
-        """Bound the next recovery's scan. Only what is durable is in it. Never from a completion:
-        it must agree with `last_confirmed`.
+        """Bounds the next recovery's scan. It contains only what is durable. Never call this from a
+        completion: it must agree with `last_confirmed`.
         """
         if self._writing.locked() or not self._since_snapshot:
             return
@@ -352,7 +389,7 @@ class Deduplication:
             await self._write()
 
     async def catch_up(self) -> None:
-        """Write a snapshot of all that is durable at the call: recovery needs none of it any more.
+        """Write a snapshot of everything durable at the call: recovery no longer needs any of it.
 
         Raises ServiceNotReady, ManagedLedgerError.
         """
@@ -372,9 +409,9 @@ class Deduplication:
             position = self._ledger.last_confirmed.after
             await self._metadata.put(self._key, await self._encode(position))
             self._recovered_from = position
-            self._ledger.touch()  # it may be trimmed further
+            self._ledger.touch()  # more may be trimmed now
         except (ManagedLedgerError, asyncio.CancelledError):
-            self._since_snapshot += 1  # it is still to be written, though not at once
+            self._since_snapshot += 1  # still to be written, though not at once
             raise
         finally:
             if self._since_snapshot and self._visit is None and not self._closed:

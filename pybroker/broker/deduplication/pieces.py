@@ -1,7 +1,7 @@
-"""A producer's run of messages in pieces, by what has to be done with them.
+"""Divides a producer's run of messages into pieces, by what has to be done with them.
 
-The pieces come one by one, in order, and each is to be dealt with before the next is asked for:
-what is new is taken with its piece, so that a copy of it further on in the run is seen as one.
+The pieces come one by one, in order, and each must be handled before the next is requested: new
+messages are taken with their piece, so that a copy further on in the run is recognised.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from pybroker.broker.deduplication.sent import MAX_TAKEN, Sent, encode_sent
 from pybroker.broker.deduplication.sequence_ranges import Range
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
-HIGHEST_ID: Final = 2**63 - 1  # what a producer can be told of when it comes back
+HIGHEST_ID: Final = 2**63 - 1  # the highest id that a reconnecting producer can be told
 
 
 class SequencedRun(Protocol):
@@ -49,7 +49,7 @@ class Taken:
         self.txn_id = txn_id
         self.chunk = chunk
         self.ranges: list[Range] = []
-        self._told: list[Range] = []  # with these messages, of what was given back before
+        self._told: list[Range] = []  # ids given back earlier, stored with these messages
 
     def add(self, first: int, last: int) -> None:
         """Ascending neighbours become one range, taken with `settle` at the latest."""
@@ -61,12 +61,12 @@ class Taken:
         self._state.top = max(self._state.top, last)
 
     def settle(self) -> None:
-        """The state knows of all that was added."""
+        """The state includes everything that was added."""
         if self.ranges:
             self._state.take(*self.ranges[-1], self.txn_id)
 
     def sent_by(self, producer: str) -> bytes:
-        """To be kept with these messages."""
+        """To be stored with these messages."""
         self._told = self._state.tell(for_good=self.txn_id is None)
         number, ranges = -1, self.ranges
         if self.chunk is not None:
@@ -120,7 +120,7 @@ class Duplicate(Piece):
 @dataclass(frozen=True, slots=True)
 class Copy(Piece):
     """The rest of the run, which begins with a copy of what `txn_id` holds: only the end of that
-    transaction tells whether it is new.
+    transaction determines whether it is new.
     """
 
     txn_id: TxnId
@@ -202,7 +202,7 @@ def _refusal(producer: str, span: Range, standing: Standing) -> NotAllowed:
     way_out = (
         "send its messages one by one"
         if standing is Standing.MIXED
-        else "go on behind the last sequence id of the producer"
+        else "continue after the producer's last sequence id"
     )
     return NotAllowed(f"{producer}: sequence id {ids} {standing.value}; {way_out}")
 
@@ -211,7 +211,7 @@ def _refusal(producer: str, span: Range, standing: Standing) -> NotAllowed:
 
 
 def _chunk_of(run: SequencedRun) -> Chunk | None:
-    """Only the metadata tells which chunk it is. None: the last one, or none at all."""
+    """Only the metadata says which chunk it is. None: the last one, or not a chunk."""
     (entry,), (sequence_id,) = run.entries, run.sequence_ids()
     try:
         metadata = parse_metadata(entry)

@@ -14,7 +14,7 @@ of a large message share its id, which is taken with the last one; until then `c
 the message has come.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -24,12 +24,12 @@ from pybroker.broker.deduplication.sequence_ranges import Range, SequenceRanges
 
 MAX_RETURNED_RANGES: Final = 10_000
 
-# Called with the reason why the first copy of a duplicate was not written, or None if it was.
+# Called with the error if the first copy of a duplicate was not written, otherwise with None.
 Answer = Callable[[Exception | None], None]
 
 
 class Chunk(NamedTuple):
-    """Of the message `sequence_id`; the last one is not a Chunk but the message."""
+    """A part of the message `sequence_id`; the last part is not a Chunk but the message."""
 
     sequence_id: int
     number: int
@@ -39,13 +39,13 @@ NO_CHUNK: Final = Chunk(-1, -1)
 
 
 class Standing(Enum):
-    """What a message is to those before it; the values complete a sentence."""
+    """How a message relates to those before it; the values complete a sentence."""
 
-    NEW = "was not here before"
-    DUPLICATE = "is stored, or on its way"
-    COPY = "is in another transaction that is open"
-    FORGOTTEN = "may have been aborted or stored: that is too long ago to know"
-    MIXED = "is a batch of which a part is stored already"
+    NEW = "has not been seen before"
+    DUPLICATE = "is stored or being stored"
+    COPY = "is in another open transaction"
+    FORGOTTEN = "may have been aborted or stored: it is too old to tell"
+    MIXED = "is a batch that is already stored in part"
 
 
 class ProducerSequence:
@@ -72,21 +72,21 @@ class ProducerSequence:
         self.open: dict[TxnId, SequenceRanges] = {}
         self.in_transactions = SequenceRanges()  # all of `open` together
         self.chunk = self.durable_chunk = NO_CHUNK
-        self.chunk_txn: TxnId | None = None  # the open transaction that `chunk` is in
+        self.chunk_txn: TxnId | None = None  # the open transaction that contains `chunk`
         self.waiting: list[tuple[Range | Chunk, Answer]] = []
 
     @property
     def is_settled(self) -> bool:
-        """Nothing is on its way, and no transaction may give something back."""
+        """Nothing is in flight, and no transaction may give anything back."""
         chunk_flies = self.chunk != self.durable_chunk
         return not (self.flying or self.open or self.waiting or self.chunk_txn or chunk_flies)
 
     @property
     def size(self) -> int:
-        """About what it costs to write it down."""
+        """The approximate cost of writing it to a snapshot."""
         return 1 + len(self.returned) + sum(map(len, self.open.values()))
 
-    # what a message is
+    # classification of a message
 
     def standing(self, first: int, last: int, txn_id: TxnId | None) -> Standing:
         """Of a message, or a batch from its lowest to its highest id."""
@@ -118,6 +118,18 @@ class ProducerSequence:
             if holder != txn_id and ids.overlaps(first, last):
                 return holder
         return None
+
+    @property
+    def durable_to(self) -> int:
+        """Nothing up to here is still on its way: a later message may be durable before it is."""
+        first_flying = next(iter(self.flying), None)
+        return self.top if first_flying is None else min(self.durable, first_flying[0] - 1)
+
+    def held_by(self, txn_id: TxnId) -> Iterator[Range]:
+        """What its abort would give back, the message whose chunks are not complete included."""
+        yield from self.open.get(txn_id, ())
+        if self.chunk_txn == txn_id:
+            yield self.chunk.sequence_id, self.chunk.sequence_id
 
     def is_durable(self, what: Range | Chunk) -> bool:
         """Of a duplicate."""
@@ -155,7 +167,7 @@ class ProducerSequence:
             self._let_go(first, last, txn_id)
             self._give_back_untold(first, last)
             self._fail_waiting(first, last, error)
-        if not self.flying:  # as if they had never been here; what comes next may leave them out
+        if not self.flying:  # as if they had never come; later messages may leave them out
             self.top = self.durable
 
     def chunk_failed(self, chunk: Chunk, error: Exception) -> None:
@@ -165,13 +177,13 @@ class ProducerSequence:
         self._fail_waiting(chunk.sequence_id, chunk.sequence_id, error)
 
     def refused(self, first: int, last: int) -> None:
-        """They were not taken: what is new of them may come again, also behind later ones."""
+        """They were not taken: the new ones among them may come again, also after later ones."""
         if last > self.top:
             self._give_back_untold(max(first, self.top + 1), last)
 
     def tell(self, for_good: bool) -> list[Range]:
-        """What has to be kept with the next messages that go to the log. Not `for_good`: they may
-        leave it again, so the ones behind them tell the same.
+        """What has to be stored with the next messages that go to the log. If not `for_good`, these
+        may leave it again, so the messages behind them store the same.
         """
         if not self.untold:
             return []
@@ -185,7 +197,7 @@ class ProducerSequence:
             self.untold.add(first, last)
 
     def ended(self, txn_id: TxnId, aborted: bool) -> None:
-        """The transaction is over."""
+        """The transaction has ended."""
         for first, last in self.open.pop(txn_id, ()):
             self.in_transactions.take_out(first, last)
             if aborted:
@@ -197,11 +209,11 @@ class ProducerSequence:
                 self.chunk = self.durable_chunk = NO_CHUNK
 
     def outcome_lost(self, txn_id: TxnId) -> None:
-        """It is over, and nobody knows how: what it held may have been aborted or stored."""
+        """It has ended, and nobody knows how: what it held may have been aborted or stored."""
         for first, last in self.open.pop(txn_id, ()):
             self.in_transactions.take_out(first, last)
             self.floor = max(self.floor, last)
-        if self.chunk_txn == txn_id:  # the message begins again
+        if self.chunk_txn == txn_id:  # the message starts over
             self.chunk, self.durable_chunk, self.chunk_txn = NO_CHUNK, NO_CHUNK, None
 
     def replay_returned(self, ranges: list[Range], floor: int) -> None:
@@ -210,7 +222,7 @@ class ProducerSequence:
         self.floor = max(self.floor, floor)
 
     def replay(self, first: int, last: int, txn_id: TxnId | None) -> None:
-        """Taken and stored, as a log tells it."""
+        """Taken and stored, according to a log."""
         self._hold(first, last, txn_id)
         self.durable = self.top
         self._complete(last)
@@ -220,8 +232,9 @@ class ProducerSequence:
         self.durable_chunk = chunk
 
     def began_again(self, first: int) -> None:
-        """It stored `first` while nobody compared ids. If that is not above all before, the
-        producer numbers its messages anew: its next ones are new, though the ids were here before.
+        """It stored `first` while ids were not compared. If that is not above all earlier ids, the
+        producer has restarted its numbers: its next messages are new, although the ids were used
+        before.
         """
         if first > self.top:
             return
@@ -239,7 +252,7 @@ class ProducerSequence:
             self.returned.take_out(first, last)
         if self.untold:
             self.untold.take_out(first, last)
-        if self.in_transactions.overlaps(first, last):  # written while nobody looked for copies
+        if self.in_transactions.overlaps(first, last):  # written while copies were not looked for
             for holder in list(self.open):
                 self._let_go(first, last, holder)
         if txn_id is not None:
@@ -274,7 +287,7 @@ class ProducerSequence:
         if before is NO_CHUNK:
             self.chunk_txn = None
 
-    # duplicates whose first copy is on its way
+    # duplicates whose first copy is in flight
 
     def _answer_durable(self) -> None:
         if not self.waiting:
@@ -287,7 +300,7 @@ class ProducerSequence:
                 self.waiting.append((what, answer))
 
     def _fail_waiting(self, first: int, last: int, error: Exception) -> None:
-        """The first copy of these was not written: nor are the duplicates."""
+        """The first copy of these was not written, so the duplicates fail, too."""
         waiting, self.waiting = self.waiting, []
         for what, answer in waiting:
             low, high = (what.sequence_id,) * 2 if isinstance(what, Chunk) else what

@@ -1,8 +1,8 @@
-"""What the tag of an append keeps for deduplication, so that recovery knows what is known live.
+"""What the tag of an append stores for deduplication, so recovery knows what was known live.
 
-It names the producer and the sequence ids as the SENDs had them, whatever the messages' metadata
-says. Ids that were given back without a trace in the log, because a message was refused, are told
-with the producer's next append: what is durable of a later id never hides an earlier one.
+It names the producer and the sequence ids as in the SENDs, whatever the messages' metadata says.
+Ids that were given back without a trace in the log, because a message was refused, are stored with
+the producer's next append: a durable later id never hides an earlier one.
 """
 
 from typing import Final, NamedTuple
@@ -10,17 +10,17 @@ from typing import Final, NamedTuple
 from managed_ledger.codec import Reader, Writer
 from pybroker.broker.deduplication.sequence_ranges import Range
 
-# A tag has room for 65,535 bytes, a range may take twenty, a name four thousand.
+# A tag is limited to 65,535 bytes; a range may take twenty, a name four thousand.
 MAX_TAKEN: Final = 1500  # messages in one append
 MAX_TOLD: Final = 1000  # ranges
 
 
 class Sent(NamedTuple):
     producer: str
-    chunk: int  # which chunk of a message the append is; -1 for whole messages, and for the last
+    chunk: int  # the number of the chunk; -1 for whole messages, and for the last chunk
     taken: list[Range]
     returned: list[Range]
-    floor: int  # up to here it is not known any more what was returned
+    floor: int  # up to here it is no longer known what was returned
 
 
 def encode_sent(sent: Sent) -> bytes:

@@ -23,7 +23,7 @@ class SequenceRanges:
         return bool(self._firsts)
 
     def __len__(self) -> int:
-        """How many ranges."""
+        """The number of ranges."""
         return len(self._firsts)
 
     def __iter__(self) -> Iterator[Range]:
@@ -45,7 +45,7 @@ class SequenceRanges:
         self._replace(start, stop, [(first, last)])
 
     def take_out(self, first: int, last: int) -> None:
-        """Remove these ids, as far as they are there."""
+        """Remove those of these ids that are present."""
         start, stop = self._touched(first, last)
         if start == stop:
             return
@@ -58,7 +58,7 @@ class SequenceRanges:
         return other
 
     def forget_lowest(self, keep: int) -> int:
-        """Keep so many ranges; returns the highest id that was forgotten, -1 for none."""
+        """Keep this many ranges; returns the highest id that was forgotten, -1 for none."""
         surplus = len(self._firsts) - keep
         if surplus <= 0:
             return -1
@@ -67,19 +67,19 @@ class SequenceRanges:
         return highest
 
     def before(self, number: int) -> int:
-        """The highest id up to `number` that is not here."""
+        """The highest id up to `number` that is not in the set."""
         at = bisect_right(self._firsts, number) - 1
         return self._firsts[at] - 1 if at >= 0 and number <= self._lasts[at] else number
 
     def encode(self) -> bytes:
-        """All first ids, then all last ones, 8 bytes each, the least significant first."""
+        """All first ids, then all last ones, 8 bytes each, least significant first."""
         return _little(self._firsts).tobytes() + _little(self._lasts).tobytes()
 
     @classmethod
     def decode(cls, value: bytes) -> "SequenceRanges":
         """Raises CorruptStorage."""
         if len(value) % 16:
-            raise CorruptStorage(f"{len(value)} bytes are no ranges of sequence ids")
+            raise CorruptStorage(f"{len(value)} bytes do not encode ranges of sequence ids")
         ranges, half = cls(), len(value) // 2
         ranges._firsts = _little(array("Q", value[:half]))
         ranges._lasts = _little(array("Q", value[half:]))

@@ -1,8 +1,9 @@
-"""What deduplication keeps of itself, so that recovery reads only the newest entries.
+"""Deduplication's snapshot, so that recovery reads only the newest entries.
 
 One value: a position, and for each producer what is durable of its sequence ids. The position is
-captured first and the producers after it, some at a time: what one of them tells from behind the
-position, the scan from there tells again, and the last word on an id counts.
+captured first and the producers after it, a few at a time. A producer's data may include ids from
+behind the position; the scan from there finds them again, and the last statement about an id
+counts.
 """
 
 import json
@@ -17,12 +18,12 @@ from pybroker.broker.deduplication.producer_sequence import NO_CHUNK, Chunk, Pro
 from pybroker.broker.deduplication.sequence_ranges import SequenceRanges
 
 _FORMAT: Final = 2
-_JSON: Final = b"{"  # how the first format begins
+_JSON: Final = b"{"  # the first byte of the oldest format
 _SNAPSHOTS: Final = "/deduplication/"
 
 
 def snapshot_keys(metadata: MetadataStore, ledger_name: str) -> list[str]:
-    """Where a topic's snapshot is kept, if there is one."""
+    """The key of a topic's snapshot, if there is one."""
     return [_SNAPSHOTS + ledger_name]
 
 
@@ -31,7 +32,7 @@ def ledgers_with_snapshots(metadata: MetadataStore) -> list[str]:
 
 
 async def forget(metadata: MetadataStore, ledger_name: str) -> None:
-    """Durable when it returns; nothing where there is no snapshot."""
+    """Durable when this returns; does nothing if there is no snapshot."""
     for key in snapshot_keys(metadata, ledger_name):
         if metadata.get(key) is not None:
             await metadata.delete(key)
@@ -47,8 +48,8 @@ def encode_head(position: Position) -> bytes:
 
 
 def encode_producer(name: str, state: ProducerSequence) -> bytes:
-    """What would be known of it if the broker died now: what is flying may come again. If it comes
-    to the log after all, the scan tells of it, for it is behind the position.
+    """What would be known if the broker died now: what is in flight may come again. If it reaches
+    the log after all, the scan finds it, because it is behind the position.
     """
     out = Writer()
     out.text(name)
@@ -122,7 +123,7 @@ def _read_txn_id(data: Reader) -> TxnId | None:
 
 
 def _decode_json(record: dict[str, Any]) -> tuple[Position, dict[str, ProducerSequence]]:
-    """The first format: an open transaction's messages one by one."""
+    """The oldest format: an open transaction's messages one by one."""
     producers: dict[str, ProducerSequence] = {}
     for name, stored in record["producers"].items():
         state = producers[name] = ProducerSequence()
@@ -141,6 +142,6 @@ def _carry(state: ProducerSequence, txn_id: TxnId, span: tuple[int, int], comple
     if not complete:
         if state.chunk.sequence_id == span[0]:
             state.chunk_txn = txn_id
-    elif span[1] <= state.durable:  # else it was on its way
+    elif span[1] <= state.durable:  # otherwise it was in flight
         state.open.setdefault(txn_id, SequenceRanges()).add(*span)
         state.in_transactions.add(*span)

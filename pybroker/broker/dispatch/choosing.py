@@ -1,4 +1,4 @@
-"""Which dispatcher a subscription's type asks for, and which reader its isolation."""
+"""Chooses the dispatcher for a subscription's type, and the reader for its isolation."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ def dispatcher_of(
     compacted: Callable[[], CompactedReader],
     consistent: bool,
 ) -> Dispatcher:
-    """For the `first` of its consumers. `consistent`: Key_Shared splits slots by a ring."""
+    """For the `first` consumer. `consistent`: Key_Shared splits slots by a hash ring."""
     if kind.single_active:
         failover = kind is SubscriptionType.FAILOVER
         return SingleActiveDispatcher(reader, failover, partition, compacted)

@@ -1,8 +1,8 @@
-"""What a consumer that reads compacted gets: up to the horizon what compaction kept, then the log.
+"""What a consumer that reads compacted gets: the compacted log up to the horizon, then the log.
 
-It shares the subscription's read position with the EntryReader, whose turn comes behind the
-horizon. What was kept outlives the ledgers it came from: where the subscription stands before the
-first one that is left, reading begins where its cursor would be if nothing had gone (`reached`).
+It shares the subscription's read position with the EntryReader, which continues behind the horizon.
+Kept messages outlive the ledgers they came from. If the subscription's position is before the first
+remaining ledger, reading starts where its cursor would be if nothing had been trimmed (`reached`).
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from pybroker.broker.dispatch.entry_reader import READ_RETRY_S, EntryReader, OnD
 
 log = logging.getLogger(__name__)
 
-_GONE: Final = (LedgerClosed, LedgerNotFound)  # another compaction has ended meanwhile
+_GONE: Final = (LedgerClosed, LedgerNotFound)  # another compaction has completed meanwhile
 
 
 class Compacted(Protocol):
-    """broker.compaction has it."""
+    """Implemented in broker.compaction."""
 
     @property
     def horizon(self) -> Position | None: ...
@@ -55,24 +55,24 @@ class CompactedReader:
         self._tasks = topic.tasks
         self._resume = resume
         self._on_damage = on_damage
-        self._held: list[Kept] = []  # in order, of one ledger or more
+        self._held: list[Kept] = []  # in order, of one or several ledgers
         self._at: tuple[CompactedLog, Position] | None = None  # where the next ones are
         self._reading = False
-        self._turns = 0  # rewinds: what was read for an earlier one is not wanted
+        self._turns = 0  # counts rewinds: reads from before the latest are discarded
 
     def rewind(self) -> None:
-        """Back to the first entry that is not acknowledged, there or not."""
+        """Back to the first entry that is not acknowledged, whether it still exists or not."""
         self._reader.rewind()
         self._reader.position = self._cursor.reached.after
         self._held, self._at = [], None
         self.retire()
 
     def retire(self) -> None:
-        """Another one reads for the subscription: what is still being read moves nothing."""
+        """Another reader takes over the subscription: a read in progress must not move anything."""
         self._turns += 1
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
-        """As EntryReader.peek. Nothing in the delivery: some were passed, there may be more."""
+        """As EntryReader.peek. An empty delivery: some were passed over, there may be more."""
         horizon = self._compaction.horizon
         if horizon is None or self._reader.position > horizon:
             return self._reader.peek(max_messages, max_bytes)
@@ -99,15 +99,17 @@ class CompactedReader:
         self._pass_up_to(self._reader.position)
 
     def skip_invisible(self) -> None:
-        """As EntryReader.skip_invisible; of what is compacted there is nothing to settle."""
+        """As EntryReader.skip_invisible; compacted entries need no settling."""
         horizon = self._compaction.horizon
         if horizon is None or self._reader.position > horizon:
             self._reader.skip_invisible()
 
-    # -- what was read
+    # -- entries that were read
 
     def _delivery(self, max_messages: int, max_bytes: int) -> tuple[Delivery, int]:
-        """Of one ledger, as far as somebody wants it; and of how many of the held."""
+        """From one ledger, up to the limits; also returns how many of the held entries it
+        covers.
+        """
         ledger_id, size, taken = self._held[0].position.ledger_id, 0, 0
         ids: list[int] = []
         entries: list[bytes] = []
@@ -135,7 +137,7 @@ class CompactedReader:
         bits = (1 << kept.messages) - 1 if kept.bits is None else kept.bits
         position, reader = kept.position, self._reader
         if position < self._ledger.first_position:
-            return bits  # nobody could acknowledge it
+            return bits  # no client could acknowledge it
         return bits & reader.unacked_bits(position, kept.messages) if reader.wants(position) else 0
 
     def _pass(self, count: int) -> None:
@@ -162,13 +164,13 @@ class CompactedReader:
             await self._read_on(turn)
         except _GONE:
             self._at = None
-        except DamagedEntries as error:  # no use in trying again
+        except DamagedEntries as error:  # retrying is useless
             log.error("%s: %s", self._ledger.name, error)
             if turn == self._turns:
                 self._on_damage(error)
                 return
         except Exception as error:
-            log.error("Reading what %s has compacted failed: %s", self._ledger.name, error)
+            log.error("Reading the compacted log of %s failed: %s", self._ledger.name, error)
             self._at = None
             await asyncio.sleep(READ_RETRY_S)
         finally:

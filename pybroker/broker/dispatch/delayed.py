@@ -1,11 +1,12 @@
-"""Delayed delivery: what the reader finds, without messages whose time has not come.
+"""Delayed delivery: a reader's entries without messages whose time has not come.
 
-Those are remembered by time (`DelayedIndex`) as the reader passes them, and come out of
-`take_due` when they are due; the log itself is what keeps them over a restart. A timer that rests
-with the housekeeper wakes the subscription. Shared and Key_Shared only, as in Apache Pulsar.
+Those are remembered by time (`DelayedIndex`) as the reader passes them, and are returned by
+`take_due` when they are due; across a restart only the log keeps them. A timer of the housekeeper
+wakes the subscription. Shared and Key_Shared only, as in Apache Pulsar.
 
 No message is early. Times are rounded up to a twentieth of a tick, so messages that are due
-together leave together, in the order of the log; where delivery is strict, they are not rounded.
+together are delivered together, in the order of the log; with strict delivery, they are not
+rounded.
 Differs: without strict delivery Apache Pulsar may deliver a tick too early.
 """
 
@@ -26,10 +27,10 @@ from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import DELAYED_DELIVERY
 from pybroker.wire.message_metadata import deliver_at_ms, may_be_delayed
 
-MAX_DELAYED: Final = 4_000_000  # of one subscription; then nothing further is read
+MAX_DELAYED: Final = 4_000_000  # per subscription; beyond that nothing further is read
 DUE_AT_ONCE: Final = MAX_RUN_ENTRIES
 _ROUNDS_A_TICK: Final = 20  # of deliveries
-_LOOK_AGAIN_S: Final = 60.0  # the wall clock may be set meanwhile
+_LOOK_AGAIN_S: Final = 60.0  # in case the wall clock is set meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +60,30 @@ def delay_policy(policies: Effective) -> DelayPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """What a topic knows of time; `policy` is asked anew each time."""
+    """A topic's delay settings; `policy` is evaluated each time."""
 
     policy: Callable[[], DelayPolicy]
     clock: Clock
     housekeeper: Housekeeper
-    account: DelayedAccount = field(default_factory=DelayedAccount)  # with all other topics
+    account: DelayedAccount = field(default_factory=DelayedAccount)  # shared by all topics
 
 
 class UndelayedReader:
-    """Read like an EntryReader."""
+    """Used like an EntryReader."""
 
     def __init__(self, reader: EntryReader, delays: Delays, resume: Callable[[], None]) -> None:
         self._reader = reader
         self._delays = delays
         self._resume = resume
         self._index = DelayedIndex()
-        self._twice: set[tuple[int, int]] = set()  # in the index
-        self._counted_bytes = 0  # of both, in the account
+        self._twice: set[tuple[int, int]] = set()  # entries that are in the index twice
+        self._counted_bytes = 0  # for both, in the account
         self._visit: Visit | None = None
-        self._visit_ms = 0  # for what it was asked
-        # Of the last `peek`, while something of it is delayed: all of it, its last entry that is
-        # not, and which ones are, with their times.
+        self._visit_ms = 0  # the due time that it was scheduled for
+        # If part of the last `peek` is delayed: the whole delivery, its last entry that is not
+        # delayed, and the indexes of the delayed ones with their times.
         self._peeked: tuple[Delivery, int, deque[tuple[int, int]]] | None = None
-        self._many = False  # there was nothing but delayed ones
+        self._many = False  # everything read was delayed
 
     @property
     def delayed(self) -> int:
@@ -91,13 +92,13 @@ class UndelayedReader:
 
     @property
     def size_bytes(self) -> int:
-        """What is remembered of them takes about so much."""
+        """Approximate memory for them."""
         return self._counted_bytes
 
     # -- reading on
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
-        """As EntryReader.peek. Nothing in the delivery: some were passed, there may be more."""
+        """As EntryReader.peek. An empty delivery: some were passed over, there may be more."""
         self._peeked = None
         policy = self._delays.policy()
         if not policy.active:
@@ -117,7 +118,7 @@ class UndelayedReader:
         return delivery.part(0, delivery.affordable(max_messages))
 
     def _later(self, delivery: Delivery, policy: DelayPolicy) -> dict[int, int]:
-        """Indexes of what is not due yet, and when it is."""
+        """Indexes of the entries that are not due yet, with their times."""
         maybe = may_be_delayed(delivery.entries)
         if not maybe:
             return {}
@@ -140,7 +141,9 @@ class UndelayedReader:
         return nothing(delivery.ledger_id)
 
     def advance(self, delivery: Delivery) -> None:
-        """As EntryReader.advance; what is delayed before, or right behind it, is passed with it."""
+        """As EntryReader.advance; delayed entries before it or right behind it are passed
+        with it.
+        """
         if self._peeked is None:
             self._reader.advance(delivery)
             return
@@ -161,7 +164,7 @@ class UndelayedReader:
         self._wake_in_time()
 
     def _may_grow(self) -> bool:
-        """Else nothing further is read until some of it is due, or others need less."""
+        """False: read nothing further until some entries are due, or others need less memory."""
         account = self._delays.account
         if account.has_room(self._counted_bytes):
             return len(self._index) < MAX_DELAYED
@@ -175,11 +178,11 @@ class UndelayedReader:
         before, self._counted_bytes = self._counted_bytes, self._size_bytes()
         self._delays.account.changed(before, self._counted_bytes)
 
-    # -- time
+    # -- due entries
 
     def take_due(self) -> list[tuple[int, int]]:
-        """Some of what is due by now, all of which is if delayed delivery has been switched off;
-        they are the caller's from now on.
+        """Some of the entries that are due by now; all entries are due if delayed delivery was
+        switched off. They now belong to the caller.
         """
         if not self._index:
             return []
@@ -194,8 +197,8 @@ class UndelayedReader:
         return due
 
     def wait_again(self, delivery: Delivery) -> Collection[int]:
-        """Indexes of what the reader has passed, was given back, and is not due yet: it comes out
-        of `take_due`, where it may wait already.
+        """Indexes of entries that the reader has passed, that were given back and are not due yet.
+        `take_due` returns them later; some may be waiting there already.
         """
         policy = self._delays.policy()
         later = self._later(delivery, policy) if policy.active else {}
@@ -238,7 +241,7 @@ class UndelayedReader:
         self._reader.rewind()
 
     def skipped_to(self, mark: Position) -> None:
-        """Nobody wants what stands there, or before."""
+        """Everything up to this position is no longer wanted."""
         if mark.after >= self._reader.position:
             self.forget()
             return
@@ -247,7 +250,7 @@ class UndelayedReader:
         self._count()
 
     def forget(self) -> None:
-        """Nobody waits any more, or all is read again."""
+        """Nothing waits any more, or everything is read again."""
         self._cancel_visit()
         self._delays.account.leave(self._resume)
         self._index.clear()

@@ -1,8 +1,9 @@
-"""What all that is delayed takes in memory, of all subscriptions together: bounded, and shared.
+"""Memory of delayed messages of all subscriptions: bounded, and shared.
 
-At the bound those logs alone are read on of which less is remembered than their share of as much
-again, so that who delays millions holds up nobody else. What others took of that is shared no more,
-so all together take no more than twice the bound, and one read each.
+At the bound, only those logs are read further whose subscriptions hold less than their share of a
+second, equally large amount. So a subscription that delays millions of messages does not block
+others. What others took of that amount is not shared again, so all together take at most twice the
+bound, and one read each.
 """
 
 from collections.abc import Callable
@@ -19,14 +20,16 @@ class DelayedAccount:
         self._waiting: dict[Callable[[], None], None] = {}
 
     def has_room(self, held_bytes: int) -> bool:
-        """For who holds so much."""
+        """For a subscription that holds this much."""
         if self.used_bytes < self._limit_bytes:
             return True
         left_bytes = 2 * self._limit_bytes - self.used_bytes
         return held_bytes < left_bytes // (self._holders + 1)
 
     def changed(self, before_bytes: int, bytes_now: int) -> None:
-        """What one of them holds; those that waited for room go on when there is some."""
+        """Update what one subscription holds; those that wait for room continue when there
+        is some.
+        """
         self.used_bytes += bytes_now - before_bytes
         self._holders += (bytes_now > 0) - (before_bytes > 0)
         if self._waiting and self.used_bytes < self._limit_bytes - self._limit_bytes // 8:
@@ -35,9 +38,9 @@ class DelayedAccount:
                 resume()
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Until `resume` is called, once, there is no room."""
+        """`resume` is called once when there is room."""
         self._waiting[resume] = None
 
     def leave(self, resume: Callable[[], None]) -> None:
-        """It waits no more."""
+        """Stop waiting."""
         self._waiting.pop(resume, None)

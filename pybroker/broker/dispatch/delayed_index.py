@@ -1,8 +1,8 @@
-"""Entries by the time at which they are due: 24 bytes each, however their times are spread.
+"""Entries by the time at which they are due: 24 bytes each, whatever the spread of their times.
 
-New ones go into a small heap. When that is full it becomes a run, three sorted arrays, and another
-heap says which run is due next. A run that is nearly used up goes back into the first heap, so
-there are never many small ones.
+New entries go into a small heap. When it is full it becomes a run, three sorted arrays; another
+heap knows which run is due next. The rest of a run that is nearly used up goes back into the first
+heap, so there are never many small runs.
 """
 
 from array import array
@@ -12,23 +12,23 @@ from typing import Final
 
 RUN_ENTRIES: Final = 4096
 _LEFTOVER: Final = RUN_ENTRIES // 4
-FRESH_BYTES: Final = 160  # a tuple of three numbers in a heap
+FRESH_BYTES: Final = 160  # a tuple of three numbers, in a heap
 _RUN_BYTES: Final = 24
 
-Due = tuple[int, int, int]  # when, ledger, entry
-LAST_MS: Final = 2**62  # later than any clock; a message may say more than an array holds
+Due = tuple[int, int, int]  # time, ledger, entry
+LAST_MS: Final = 2**62  # later than any clock; a message's time may be too large for an array
 
 
 class _Run:
     __slots__ = ("_entries", "_head", "_ledgers", "_times", "ceiling", "floor")
 
     def __init__(self, dues: list[Due]) -> None:
-        """`dues` are sorted, and not empty."""
+        """`dues` is sorted and not empty."""
         self._times = array("q", [due[0] for due in dues])
         self._ledgers = array("q", [due[1] for due in dues])
         self._entries = array("q", [due[2] for due in dues])
         self._head = 0
-        # No position lies outside of these two.
+        # All positions are between these two.
         self.floor = min(self._ledgers), min(self._entries)
         self.ceiling = max(self._ledgers), max(self._entries)
 
@@ -56,8 +56,8 @@ class DelayedIndex:
 
     def __init__(self) -> None:
         self._fresh: list[Due] = []
-        self._runs: list[tuple[Due, int, _Run]] = []  # by what is first in them, then by age
-        self._made = 0  # runs so far
+        self._runs: list[tuple[Due, int, _Run]] = []  # by their first entries, then by age
+        self._made = 0  # number of runs created so far
         self._count = 0
 
     def __len__(self) -> int:
@@ -76,7 +76,9 @@ class DelayedIndex:
             self._make_run()
 
     def take(self, up_to_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Up to `limit` positions that are due at `up_to_ms`, about in the order of their times."""
+        """Up to `limit` positions that are due at `up_to_ms`, roughly in the order of their
+        times.
+        """
         taken: list[tuple[int, int]] = []
         while len(taken) < limit and self._count > len(taken):
             if self._runs and not (self._fresh and self._fresh[0] < self._runs[0][0]):
@@ -93,14 +95,14 @@ class DelayedIndex:
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes."""
+        """The approximate size."""
         fresh = len(self._fresh)
         return fresh * FRESH_BYTES + (self._count - fresh) * _RUN_BYTES
 
     def forget_up_to(self, mark: tuple[int, int]) -> None:
-        """What stands at `mark`, or before it, will not be taken.
+        """Positions up to and including `mark` will not be taken.
 
-        A run holds about what was added one after the other, so few of them are on both sides.
+        A run contains roughly what was added consecutively, so few runs extend to both sides.
         """
         self._fresh = [due for due in self._fresh if due[1:] > mark]
         heapify(self._fresh)
@@ -137,7 +139,7 @@ class DelayedIndex:
         return taken
 
     def _put_back(self, dues: list[Due]) -> None:
-        """What is left of a run."""
+        """The rest of a run."""
         if len(dues) > _LEFTOVER:
             self._push(_Run(dues))
             return

@@ -1,7 +1,7 @@
 """What goes to one consumer in one write: entries of one ledger, by column.
 
-Columns are cut with slices and never walked entry by entry: a plain run of a thousand entries costs
-as many Python operations as a run of one.
+Columns are sliced and never walked entry by entry: a plain run of a thousand entries costs as many
+Python operations as a run of one.
 """
 
 from bisect import bisect_left
@@ -12,7 +12,7 @@ from typing import Final
 
 MAX_RUN_ENTRIES: Final = 1000
 ROUND_STEPS: Final = 3  # of up to MAX_RUN_ENTRIES, or one look at all consumers, in a dispatch
-ROUND_BYTES: Final = 1 << 20  # what one dispatch writes before other subscriptions have their turn
+ROUND_BYTES: Final = 1 << 20  # written per dispatch before other subscriptions have their turn
 
 EntryIds = dict[int, list[int]]  # by ledger
 
@@ -26,11 +26,11 @@ def by_ledger(positions: Iterable[tuple[int, int]]) -> EntryIds:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """`message_counts[i]` is how many messages of entry i are not yet acknowledged.
+    """`message_counts[i]` is the number of unacknowledged messages of entry i.
 
-    `unacked_indexes` has the batches of which a part is acknowledged already: entry id → (bitset
-    of the indexes to deliver, batch size). None when every entry is delivered whole. `withheld` has
-    those of them of which open transactions hold a part: entry id → bitset of it.
+    `unacked_indexes` has the batches that are partly acknowledged: entry id → (bitset of the
+    indexes to deliver, batch size). None if every entry is delivered whole. `withheld` has those
+    batches that open transactions hold in part: entry id → bitset of that part.
     """
 
     ledger_id: int
@@ -41,7 +41,7 @@ class Delivery:
     withheld: Mapping[int, int] | None = None
 
     def affordable(self, messages: int) -> int:
-        """How many entries `messages` permits pay for; the last one may overdraw them."""
+        """How many entries `messages` permits suffice for; the last one may overdraw them."""
         if sum(self.message_counts) <= messages:
             return len(self.entries)
         return bisect_left(list(accumulate(self.message_counts)), messages) + 1
@@ -59,7 +59,7 @@ class Delivery:
         )
 
     def pick(self, indexes: Sequence[int]) -> "Delivery":
-        """The entries at `indexes`, which are in order."""
+        """The entries at `indexes`, which must be in order."""
         if len(indexes) == len(self.entries):
             return self
         return Delivery(

@@ -1,7 +1,7 @@
-"""Who is served, where one consumer at a time gets everything: Exclusive and Failover.
+"""Which consumer is active when one at a time gets everything: Exclusive and Failover.
 
-The active one is the first by priority level, then by name; partition n of a partitioned topic
-takes the n-th of the best level instead, so that partitions spread over the consumers.
+It is the first by priority level, then by name. On partition n of a partitioned topic it is the
+n-th of the best level instead, so that partitions spread over the consumers.
 """
 
 from pybroker.broker.consumer import Consumer
@@ -16,7 +16,7 @@ class Election:
         self._consumers: list[Consumer] = []
 
     def add(self, consumer: Consumer) -> bool:
-        """True if another one than before is active."""
+        """True if the active consumer has changed."""
         self._consumers.append(consumer)
         changed = self._elect()
         if not changed:
@@ -24,7 +24,7 @@ class Election:
         return changed
 
     def remove(self, consumer: Consumer) -> bool:
-        """True if another one than before is active."""
+        """True if the active consumer has changed."""
         self._consumers.remove(consumer)
         return self._elect()
 

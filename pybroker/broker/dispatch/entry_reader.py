@@ -1,12 +1,12 @@
-"""A subscription's read position: which entries come next, without those nobody may get.
+"""A subscription's read position: the next entries, without those that must not be delivered.
 
 Left out are acknowledged entries (the cursor knows their ranges), hidden ones (aborted messages and
-transaction markers) and those that an open transaction has acknowledged singly. Hidden entries are
-deleted in the cursor by range as the reader passes, so that mark-delete goes over them. Nothing
-behind the topic's `max_read_position` is looked at (uncommitted_reader.py goes further).
+transaction markers) and those that an open transaction has acknowledged individually. As the reader
+passes hidden entries, it deletes their range in the cursor, so that mark-delete moves over them.
+Nothing behind the topic's `max_read_position` is examined (uncommitted_reader.py goes further).
 
-Entries come from memory; when they are not there, one asynchronous read is started and `resume` is
-called when it has ended. Callers then ask again, so whatever changed meanwhile is seen.
+Entries come from memory. If they are not there, one asynchronous read is started and `resume` is
+called when it has ended. Callers then ask again, so they see whatever changed meanwhile.
 """
 
 import asyncio
@@ -26,12 +26,13 @@ from pybroker.broker.dispatch.passed_over import PassedOver
 log = logging.getLogger(__name__)
 
 READ_RETRY_S: Final = 1.0
-_MIN_WINDOW: Final = 64  # entries in which to look for visible ones
+_MIN_WINDOW: Final = 64  # entries in which to look for visible ones, at first
+_MAX_WINDOW: Final = 65_536  # behind many invisible ones
 Range = tuple[int, int]
 
 
 class HiddenRanges(Protocol):
-    """Aborted messages and markers; transaction.aborted_txns has them."""
+    """Aborted messages and markers; implemented in transaction.aborted_txns."""
 
     def ranges_within(self, ledger_id: int, first: int, last: int) -> list[Range]: ...
 
@@ -50,7 +51,9 @@ class ReadableTopic(Protocol):
 
 
 class WithheldEntries(Protocol):
-    """What open transactions have acknowledged singly; transaction.pending_ack has it."""
+    """What open transactions have acknowledged individually; implemented in
+    transaction.pending_ack.
+    """
 
     @property
     def holds_singly(self) -> bool: ...
@@ -58,12 +61,12 @@ class WithheldEntries(Protocol):
     def pending_indexes(self, position: Position) -> int: ...
 
 
-# Told of entries that are wanted and cannot be read.
+# Called with entries that are wanted and cannot be read.
 OnDamage = Callable[[DamagedEntries], None]
 
 
 class EntryFetcher:
-    """Entries from memory or, one at a time, by an asynchronous read whose run is held here."""
+    """Entries from memory or from an asynchronous read, one at a time, whose run is kept here."""
 
     __slots__ = (
         "_held",
@@ -88,16 +91,16 @@ class EntryFetcher:
         self._resume = resume
         self._held: EntryRun | None = None
         self._reading = False
-        self._turns = 0  # drops: what is read for an earlier one is not wanted
+        self._turns = 0  # counts drops: reads from before the latest are discarded
 
     def another(self) -> "EntryFetcher":
-        """For other places of the same log."""
+        """A second one, for other positions of the same log."""
         return EntryFetcher(self._ledger, self._tasks, self._resume, self._on_damage)
 
     def fetch(
         self, position: Position, up_to: Position, max_entries: int, max_bytes: int
     ) -> EntryRun | None:
-        """Entries from `position` on; None when there are none, or none yet."""
+        """Entries from `position` on; None if there are none, or none yet."""
         run = self._from_held(position, up_to, max_entries)
         if run is None:
             run = self._ledger.read_cached(position, up_to, max_entries, max_bytes)
@@ -107,7 +110,7 @@ class EntryFetcher:
         return run
 
     def break_cycles(self) -> None:
-        """Nobody is told of anything any more, so nobody is referred to."""
+        """Drops all references: nobody is notified any more."""
         self._resume = self._on_damage = nobody_cares
 
     def drop(self) -> None:
@@ -115,7 +118,7 @@ class EntryFetcher:
         self._turns += 1
 
     def passed(self, position: Position) -> None:
-        """What lies before `position` will not be asked for: it need not stay in memory."""
+        """Entries before `position` will not be requested again and need not stay in memory."""
         held = self._held
         if held is None:
             return
@@ -145,13 +148,13 @@ class EntryFetcher:
                 self._held = found
         except LedgerClosed:
             return
-        except DamagedEntries as error:  # no use in trying again
+        except DamagedEntries as error:  # retrying is useless
             log.error("%s: %s", self._ledger.name, error)
             if turn == self._turns:
                 self._on_damage(error)
                 return
         except Exception as error:
-            # Retried for as long as somebody waits for these entries, but not in a busy loop.
+            # Retried as long as somebody waits for these entries, but not in a busy loop.
             log.error("Reading %s from %s failed: %s", self._ledger.name, position, error)
             await asyncio.sleep(READ_RETRY_S)
         finally:
@@ -186,15 +189,15 @@ class EntryReader:
         self._ledger = topic.ledger
         self._cursor = cursor
         self._ahead = EntryFetcher(topic.ledger, topic.tasks, resume, on_damage)
-        self._again: EntryFetcher | None = None  # made when it is first needed
+        self._again: EntryFetcher | None = None  # created when first needed
         self._messages_per_entry = 1
         self._settled_to = EARLIEST
         self.position = cursor.mark_delete_position.after
         self.withheld: WithheldEntries | None = None
-        # What may be read until somebody says otherwise, while there is a dispatch rate.
+        # With a dispatch rate, what may be read until this is set again.
         self.most_messages: int | None = None
         self.most_bytes = 0
-        # What transactions that aborted had kept from the one consumer that is served.
+        # What aborted transactions had kept from the one consumer that is served.
         self.passed_over: PassedOver | None = None
 
     @property
@@ -203,7 +206,7 @@ class EntryReader:
         return self._topic.max_read_position
 
     def aborted(self, first: Position) -> None:
-        """Some entries from there on are hidden since now: none of them has been read."""
+        """Some entries from there on have just been hidden; none of them has been read."""
 
     def rewind(self) -> None:
         """Back to the first entry that is not acknowledged."""
@@ -220,7 +223,7 @@ class EntryReader:
                 fetcher.break_cycles()
 
     def read_anew(self) -> None:
-        """What is being read is not wanted any more."""
+        """A read in progress is not wanted any more."""
         self._ahead.drop()
         if self._again is not None:
             self._again.drop()
@@ -228,19 +231,19 @@ class EntryReader:
     # -- reading on
 
     def at_most(self, messages: int, size_bytes: int) -> tuple[int, int]:
-        """What of that may be read now."""
+        """How much of that may be read now."""
         if self.most_messages is None:
             return messages, size_bytes
         return min(messages, self.most_messages), min(size_bytes, self.most_bytes)
 
     def pass_over(self, delivery: Delivery) -> None:
-        """Go behind these entries, which nobody gets now."""
+        """Move behind these entries, which nobody gets now."""
         self.position = Position(delivery.ledger_id, delivery.entry_ids[-1] + 1)
         self._ahead.passed(self.position)
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
-        """The next entries, for about `max_messages`; None if there are none, or none in memory.
-        Nothing in the delivery: some were passed that nobody may get now, there may be more.
+        """The next entries, for about `max_messages`; None if there are none, or none in memory. An
+        empty delivery: some were passed over, there may be more.
 
         The last entry may be a batch that overdraws `max_messages`.
         """
@@ -266,24 +269,24 @@ class EntryReader:
         return delivery.part(0, delivery.affordable(max_messages))
 
     def advance(self, delivery: Delivery) -> None:
-        """These entries of the last `peek` are delivered, or in somebody's hands."""
+        """These entries of the last `peek` are delivered, or are kept by the dispatcher."""
         self.pass_over(delivery)
         self.spend(delivery)
 
     def spend(self, delivery: Delivery) -> None:
-        """These entries were sent: so much less may be read under the dispatch rate."""
+        """These entries were sent: the dispatch rate allows that much less now."""
         if self.most_messages is not None:
             self.most_messages -= sum(delivery.message_counts)
             self.most_bytes -= sum(map(len, delivery.entries))
 
     def skip_invisible(self) -> None:
-        """Settle what stands before the next visible entry, though nobody can take that one."""
+        """Settle what is before the next visible entry, even if nobody can take that entry."""
         self._next_visible(_MIN_WINDOW)
 
     # -- reading again
 
     def reread(self, ledger_id: int, first: int, last: int, max_bytes: int) -> Delivery | None:
-        """Those of the entries that still want delivery; None while they are being read."""
+        """Those of the entries that are still to be delivered; None while they are being read."""
         ranges = between(first, last, self._cursor.deleted_within(ledger_id, first, last))
         if not ranges:
             return nothing(ledger_id)
@@ -296,7 +299,7 @@ class EntryReader:
         return None if self._ledger.has_entries(position, up_to) else nothing(ledger_id)
 
     def wants(self, position: Position) -> bool:
-        """Whether this entry is still to be delivered to somebody."""
+        """Whether this entry is still to be delivered."""
         withheld = self.withheld
         if withheld is not None and withheld.holds_singly and withheld.is_pending(*position):
             return False
@@ -305,27 +308,31 @@ class EntryReader:
     # -- what may be delivered
 
     def _next_visible(self, window: int) -> tuple[Position, list[Range]] | None:
-        """Move to the next entry to deliver; with ranges of such entries, the first from there on.
+        """Move to the next entry to deliver. Returns it with ranges of such entries, from it on.
 
-        The ranges lie in one ledger, within `window` entries, and may name entries that are not
-        there yet.
+        The ranges are in one ledger, within `window` entries, and may include entries that do not
+        exist yet.
         """
-        limit = self.limit
+        limit, look_at = self.limit, window
         while True:
             self._pass_acknowledged()
             position = self._ledger.next_position(self.position.before)
             if position > limit:
                 return None
             ledger_id, first = position
-            last = first + window - 1
+            last = first + look_at - 1
             if ledger_id == limit.ledger_id:
                 last = min(last, limit.entry_id)
             self._settle_hidden(ledger_id, first, last)
             ranges = between(first, last, self._cursor.deleted_within(ledger_id, first, last))
-            if ranges and ranges[0][0] == first:
-                self.position = position
+            if not ranges:  # a long aborted transaction, perhaps: look further each time
+                self.position = Position(ledger_id, last + 1)
+                look_at = min(2 * look_at, _MAX_WINDOW)
+                continue
+            self.position = Position(ledger_id, ranges[0][0])
+            if ranges[0][0] == first and look_at == window:
                 return position, ranges
-            self.position = Position(ledger_id, ranges[0][0] if ranges else last + 1)
+            look_at = window
 
     def _pass_acknowledged(self) -> None:
         if self.position <= self._cursor.mark_delete_position:
@@ -342,7 +349,7 @@ class EntryReader:
         self._settled_to = end
 
     def _delivery(self, run: EntryRun, ranges: list[Range]) -> Delivery:
-        """The run without what lies outside `ranges`, is pending or acknowledged in part."""
+        """The run without entries outside `ranges`, pending ones, and acknowledged parts."""
         first, stop = run.first_entry_id, run.first_entry_id + len(run.entries)
         if len(ranges) == 1:
             delivery = Delivery(run.ledger_id, range(first, stop), run.entries, run.message_counts)
@@ -361,7 +368,7 @@ class EntryReader:
         return delivery
 
     def _in_part(self, delivery: Delivery) -> Delivery:
-        """Without what open transactions withhold; batches with the indexes that remain."""
+        """Without what open transactions withhold; batches with their remaining indexes."""
         ledger_id = delivery.ledger_id
         kept: list[int] = []
         counts = list(delivery.message_counts)
@@ -383,7 +390,7 @@ class EntryReader:
         return whole.pick(kept)
 
     def unacked_bits(self, position: Position, batch_size: int) -> int:
-        """Indexes of a batch that nobody has acknowledged, in a transaction or without one."""
+        """Indexes of a batch that nobody has acknowledged, with or without a transaction."""
         bits = self._cursor.unacked_indexes(position)
         if bits is None:
             bits = (1 << batch_size) - 1
@@ -419,7 +426,7 @@ class EntryReader:
 
 
 def _end_of(ranges: list[Range], wanted: int) -> int:
-    """The entry with which the ranges have `wanted` entries, or their last one."""
+    """The entry at which the ranges reach `wanted` entries, or their last one."""
     for first, last in ranges:
         if last - first + 1 >= wanted:
             return first + wanted - 1

@@ -1,7 +1,7 @@
-"""Which consumer gets which key: Murmur3 onto a ring of 65,536 slots, and who owns a slot.
+"""Assigns keys to consumers: Murmur3 onto 65,536 slots, and the owner of each slot.
 
 AUTO_SPLIT: every consumer has 100 points on the ring and owns the slots up to each of them, so a
-consumer that comes or goes moves only its own share. STICKY: consumers name their ranges.
+consumer that joins or leaves moves only its own share. STICKY: consumers name their ranges.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -45,12 +45,14 @@ def murmur3_32(data: bytes, seed: int = 0) -> int:
 
 
 def slot_of(key: bytes) -> int:
-    """Of a very long key the beginning decides, so that hashing it does not hold up the broker."""
+    """Only the beginning of a very long key counts, so that hashing it does not block the
+    broker.
+    """
     return _slot_of_short(key) if len(key) <= 64 else murmur3_32(key[:MAX_HASHED_BYTES]) % RING_SIZE
 
 
 def slot_of_origin(origin: bytes) -> int:
-    """Of a producer's name and a sequence id, which hardly come again: nothing is remembered."""
+    """For a producer's name and a sequence id, which rarely repeat: nothing is cached."""
     return murmur3_32(origin[-MAX_HASHED_BYTES:]) % RING_SIZE
 
 
@@ -60,12 +62,12 @@ def _slot_of_short(key: bytes) -> int:
 
 
 class HashRing:
-    """AUTO_SPLIT. A consumer that comes or goes costs the points of one seed, not everybody's."""
+    """AUTO_SPLIT. A consumer that joins or leaves costs the points of one seed, not of all."""
 
     def __init__(self) -> None:
         self._namesakes: dict[str, list[Consumer]] = {}  # by rank
         self._by_seed: dict[str, Consumer] = {}
-        self._claims: dict[int, list[str]] = {}  # seeds, by point: the least one has it
+        self._claims: dict[int, list[str]] = {}  # seeds, by point: the smallest owns it
         self._points: list[int] = []
 
     def add(self, consumer: Consumer) -> None:
@@ -86,7 +88,7 @@ class HashRing:
         return self._by_seed[self._claims[point][0]]
 
     def ranges(self) -> Iterator[tuple[int, int, Consumer]]:
-        """Closed ranges of slots, in order. A point ends the range of slots that its owner has."""
+        """Closed ranges of slots, in order. A point ends the range of slots of its owner."""
         start = 0
         for point in self._points:
             yield start, point, self._owner_of(point)
@@ -95,7 +97,7 @@ class HashRing:
             yield start, RING_SIZE - 1, self._owner_of(self._points[0])
 
     def _rename(self, name: str, namesakes: list[Consumer]) -> None:
-        """Seeds go from one namesake to the next: few are new, or nobody's any more."""
+        """Move seeds from one namesake to the next: few are new, or no longer used."""
         old, new = dict(_seeds(self._namesakes.pop(name, []))), dict(_seeds(namesakes))
         if namesakes:
             self._namesakes[name] = namesakes
@@ -134,8 +136,8 @@ def points_of(seed: str) -> Iterable[int]:
 
 
 def _seeds(namesakes: list[Consumer]) -> Iterator[tuple[str, Consumer]]:
-    """A name alone for the oldest that has it, so that it keeps its slots when it reconnects; for
-    younger namesakes their connection too, so that none of them moves another one's slots.
+    """The oldest consumer of a name is seeded by the name alone, so it keeps its slots when it
+    reconnects. Younger ones add their connection, so none of them moves another one's slots.
     """
     on_connection: Counter[int] = Counter()
     for at, consumer in enumerate(namesakes):
@@ -155,11 +157,11 @@ class StickyRanges:
         self._starts: list[int] = []
 
     def add(self, consumer: Consumer) -> None:
-        """Raises ConsumerAssignError if the ranges are unusable or meet somebody else's."""
+        """Raises ConsumerAssignError if the ranges are invalid or overlap another consumer's."""
         policy = consumer.request.key_shared
         ranges = () if policy is None else policy.ranges
         if not ranges:
-            raise ConsumerAssignError(f"Consumer {consumer.name} is STICKY but names no hash range")
+            raise ConsumerAssignError(f"Consumer {consumer.name} is STICKY but gives no hash range")
         for start, end in ranges:
             if not 0 <= start <= end < RING_SIZE:
                 raise ConsumerAssignError(
@@ -174,7 +176,7 @@ class StickyRanges:
             if start <= end:
                 raise ConsumerAssignError(
                     f"Hash range {start}..{other_end} of consumer {other.name} overlaps one of "
-                    f"consumer {consumer.name} that ends at {end}: name ranges that do not meet"
+                    f"consumer {consumer.name} that ends at {end}: use ranges that do not overlap"
                 )
         self._owned = owned
         self._starts = [start for start, _, _ in owned]
@@ -193,10 +195,10 @@ class StickyRanges:
 
 
 def check_same_mode(consumer: Consumer, policy: KeySharedPolicy) -> None:
-    """Raises ConsumerAssignError for a consumer that wants the ring split another way."""
+    """Raises ConsumerAssignError if a consumer requests another way to split the ring."""
     mode = (consumer.request.key_shared or KeySharedPolicy()).mode
     if mode is not policy.mode:
         raise ConsumerAssignError(
-            f"Consumer {consumer.name} is {mode.name}, the consumers that are here are "
+            f"Consumer {consumer.name} is {mode.name}, but the connected consumers are "
             f"{policy.mode.name}: use the same Key_Shared policy"
         )

@@ -1,7 +1,7 @@
 """The part of the keys that an Exclusive consumer, or a reader, asked for.
 
-Messages outside of its ranges are passed over and not acknowledged, as in Apache Pulsar: they stay
-in the subscription's backlog, for a consumer with other ranges. A cumulative acknowledgement covers
+Messages outside its ranges are passed over and not acknowledged, as in Apache Pulsar: they stay in
+the subscription's backlog, for a consumer with other ranges. A cumulative acknowledgement covers
 them like everything else before it.
 """
 
@@ -14,13 +14,13 @@ from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.dispatch.hash_ring import RING_SIZE, StickyRanges
 from pybroker.broker.dispatch.key_shared import slot_of_entry
 
-# Messages to look at when the consumer may get fewer: few of them may be in its ranges.
+# The least number of messages to examine, because few of them may be in its ranges.
 LOOK_AHEAD: Final = 100
 
 
 class KeyRanges:
     def __init__(self, consumer: Consumer) -> None:
-        """Raises ConsumerAssignError if its ranges are unusable."""
+        """Raises ConsumerAssignError if its ranges are invalid."""
         self._slots = StickyRanges()
         self._slots.add(consumer)
 
@@ -30,7 +30,9 @@ class KeyRanges:
         return [at for at, entry in enumerate(entries) if owner(slot_of_entry(entry)) is not None]
 
     def split(self, delivery: Delivery, permits: int) -> tuple[Delivery, Delivery]:
-        """What `permits` pay for of the entries inside, and all entries that are done with it."""
+        """The entries inside that `permits` suffice for, and all entries that are then done
+        with.
+        """
         inside = self.inside(delivery.entries)
         wanted = delivery.pick(inside)
         taken = wanted.part(0, wanted.affordable(permits))
@@ -40,7 +42,7 @@ class KeyRanges:
 
 
 def ranges_of(consumer: Consumer | None) -> KeyRanges | None:
-    """None if it gets every key. Raises ConsumerAssignError if its ranges are unusable."""
+    """None if it gets every key. Raises ConsumerAssignError if its ranges are invalid."""
     policy = None if consumer is None else consumer.request.key_shared
     if consumer is None or policy is None or not policy.ranges:
         return None
@@ -49,6 +51,6 @@ def ranges_of(consumer: Consumer | None) -> KeyRanges | None:
 
 
 def _are_everything(ranges: Sequence[tuple[int, int]]) -> bool:
-    """Of ranges that are in order and do not overlap."""
+    """`ranges` are in order and do not overlap."""
     ends = ranges[0][0] == 0 and ranges[-1][1] == RING_SIZE - 1
     return ends and all(start == end + 1 for (_, end), (start, _) in pairwise(ranges))

@@ -1,10 +1,11 @@
 """Key_Shared: all messages of a key go to one consumer at a time, in order.
 
-Keys are hashed to slots, slots have owners (hash_ring). Entries are routed as they are read: to
-the owner, or into a `WaitingEntries` when it cannot take them now. A slot of which a former owner
-still holds entries is draining: its later entries wait until those are acknowledged or given back
-(unless out-of-order delivery is allowed). Once an entry waits for an owner, later ones queue up
-behind it, so a key's order holds. How much may wait is bounded; then reading stops.
+Keys are hashed to slots, slots have owners (hash_ring). Entries are routed as they are read: to the
+owner, or into `WaitingEntries` if it cannot take them now. A slot of which a former owner still
+holds entries is draining: its later entries wait until those are acknowledged or given back (unless
+out-of-order delivery is allowed). Once an entry waits for an owner, later ones queue up behind it,
+so a key's order is preserved. The number of waiting entries is bounded; at the bound, reading
+stops.
 """
 
 from collections import defaultdict
@@ -40,7 +41,7 @@ MAX_WAITING: Final = 20_000
 
 
 def slot_of_entry(entry: bytes) -> int:
-    """As Apache Pulsar 4: a message without a key has that of where it came from."""
+    """As Apache Pulsar 4: a message without a key is routed by its producer and sequence id."""
     try:
         metadata = parse_metadata(entry)
     except BadEntry:
@@ -52,8 +53,8 @@ def slot_of_entry(entry: bytes) -> int:
 
 class DrainingSlot(NamedTuple):
     slot: int
-    held: int  # entries, by the consumer that had it
-    waiting: int  # entries, for the one that has it now
+    held: int  # entries, by the previous owner
+    waiting: int  # entries, for the present owner
 
 
 class KeySharedDispatcher(SharedDispatcher):
@@ -67,7 +68,7 @@ class KeySharedDispatcher(SharedDispatcher):
         policy: KeySharedPolicy | None,
         consistent: bool = True,
     ) -> None:
-        """All consumers have to come with the first one's `policy`, but for its ranges.
+        """All consumers must have the same `policy` as the first one, except for its ranges.
 
         `consistent`: AUTO_SPLIT by a ring, not by ranges.
         """
@@ -77,10 +78,10 @@ class KeySharedDispatcher(SharedDispatcher):
         self._in_flight = SlotsInFlight()
         self._waiting: defaultdict[Consumer | None, WaitingEntries] = defaultdict(WaitingEntries)
         self._draining: defaultdict[int, list[Position]] = defaultdict(list)
-        self._parked = 0  # in all that waits and all that drains
-        self._moved: dict[int, Consumer] = {}  # slots that drain, and who holds them still
+        self._parked = 0  # in all waiting and draining entries
+        self._moved: dict[int, Consumer] = {}  # draining slots, and who still holds them
 
-    # -- what the admin API tells
+    # -- for the admin API
 
     @property
     def policy(self) -> KeySharedPolicy:
@@ -91,7 +92,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
     @property
     def in_replay(self) -> int:
-        """With what was read and waits for its consumer."""
+        """Including entries that were read and wait for their consumer."""
         return super().in_replay + self._parked
 
     def draining(self) -> dict[Consumer, list[DrainingSlot]]:
@@ -118,7 +119,7 @@ class KeySharedDispatcher(SharedDispatcher):
         self._route_waiting_again()
 
     def _route_waiting_again(self) -> None:
-        """Owners have changed."""
+        """The owners have changed."""
         waiting = [item for entries in self._waiting.values() for item in entries.items()]
         draining = [(at, slot) for slot, held in self._draining.items() for at in held]
         self._waiting.clear()
@@ -144,7 +145,9 @@ class KeySharedDispatcher(SharedDispatcher):
         return True
 
     def _step(self, max_bytes: int) -> int:
-        """Serve who can take something; returns the bytes handled, 0 if nothing can be done now."""
+        """Serve consumers that can take something; returns the bytes handled, 0 if nothing is
+        possible now.
+        """
         budget = {
             consumer: allowance
             for consumer in self._consumers()
@@ -156,7 +159,7 @@ class KeySharedDispatcher(SharedDispatcher):
         if self._may_wait():
             self._return_due()
         if self._returned:
-            # It stands before whatever waits, so it is routed first, or everything waits for it.
+            # It is before everything that waits, so it is routed first, or everything waits for it.
             handled = self._route_from(self._returned, budget, max_bytes)
             if handled or self._returned:
                 return handled
@@ -174,7 +177,7 @@ class KeySharedDispatcher(SharedDispatcher):
     ) -> int:
         positions = self._first_wanted(entries, allowance)
         if not positions:
-            return 1  # they made room for others
+            return 1  # there is room for others now
         ledger_id, first = positions[0]
         found = self._reader.reread(ledger_id, first, positions[-1].entry_id, max_bytes)
         if found is None:
@@ -187,7 +190,7 @@ class KeySharedDispatcher(SharedDispatcher):
         return self._deliver_slots(consumer, part, slots)
 
     def _first_wanted(self, entries: WaitingEntries, limit: int) -> list[Position]:
-        """The first that are near one another; what is acknowledged by now no longer waits."""
+        """The first ones that are close together; those acknowledged by now stop waiting."""
         while entries:
             positions = entries.first(limit, MAX_RUN_ENTRIES)
             wanted = [at for at in positions if self._reader.wants(at)]
@@ -200,7 +203,7 @@ class KeySharedDispatcher(SharedDispatcher):
         return self._route_from(self._unread, budget, max_bytes) if self._may_wait() else 0
 
     def _may_wait(self) -> bool:
-        """Whether what is read now and cannot be taken may join what waits already."""
+        """Whether entries that are read now and cannot be taken may join the waiting ones."""
         consumers = sum(map(len, self._levels.values()))
         return self._parked < min(MAX_WAITING, MAX_WAITING_PER_CONSUMER * consumers)
 
@@ -209,7 +212,7 @@ class KeySharedDispatcher(SharedDispatcher):
         if delivery is None:
             return 0
         if not delivery.entries:
-            return 1  # some were passed
+            return 1  # some were passed over
         source.advance(delivery)
         self._route(delivery, budget)
         return sum(map(len, delivery.entries))
@@ -275,7 +278,7 @@ class KeySharedDispatcher(SharedDispatcher):
         self._route_drained(self._in_flight.remove_up_to(mark))
 
     def _route_drained(self, slots: Iterable[int]) -> None:
-        """What waited for a slot that nobody holds any more goes to its present owner."""
+        """Entries that waited for a slot that nobody holds any more go to its present owner."""
         for slot in slots:
             if self._moved and (holder := self._moved.pop(slot, None)) is not None:
                 holder.slots_drained += 1

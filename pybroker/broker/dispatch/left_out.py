@@ -1,12 +1,13 @@
-"""What a consumer was not handed of batches that it was, because open transactions held it.
+"""Messages of delivered batches that a consumer was not given, because transactions held them.
 
-An official client that is through with what it was given of a batch acknowledges all of it: Java
-builds its ack sets on the broker's. Where the transaction has aborted by then, that would
-acknowledge what nobody was given. A plain acknowledgement says nothing of what was left out here.
+An official client that has processed its part of a batch acknowledges the whole batch: Java builds
+its ack sets on the broker's. If the transaction has aborted by then, that would acknowledge
+messages that nobody was given. So a plain acknowledgement does not apply to what was left out here.
 
-Where such a batch was delivered again, with other messages left out or none, the acknowledgement of
-the whole does not say which delivery it means. It counts for what is in all of them; as many
-acknowledgements as there were deliveries count for all that was in any. A transaction's is refused.
+If such a batch was delivered again, with other messages left out or none, an acknowledgement of the
+whole batch does not say which delivery it refers to. It counts for the messages common to all of
+them; as many acknowledgements as there were deliveries count for the messages of any. In a
+transaction it is refused.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,27 +20,27 @@ from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.transaction.pending_acks.store import PendingAck
 
 MOST_DELIVERIES: Final = 100  # of one batch, unacknowledged
-MOST_BATCHES: Final = 10_000  # of one consumer; beyond, the oldest are taken at their client's word
+MOST_BATCHES: Final = 10_000  # of one consumer; beyond that, the oldest are forgotten
 
-# A batch's place, what is not acknowledged of it, as bits, and its size.
+# A batch's position, its unacknowledged messages as bits, and its size.
 LeftOfBatch = tuple[tuple[int, int], int, int]
 
 
 class _Batch:
-    """Deliveries of one batch, the first of which was of a part."""
+    """Deliveries of one batch, the first of which was partial."""
 
     __slots__ = ("acks", "given", "left_out", "owed", "size")
 
     def __init__(self, left_out: int, given: int, size: int) -> None:
-        self.left_out = left_out  # by the latest
-        self.given = given  # by any
-        self.owed = [given]  # by each, but for what is acknowledged by index
-        self.acks = 0  # of the whole, of some of these
+        self.left_out = left_out  # in the latest delivery
+        self.given = given  # in any delivery
+        self.owed = [given]  # in each delivery, except what is acknowledged by index
+        self.acks = 0  # whole-batch acknowledgements, for some of these
         self.size = size
 
     @property
     def is_clear(self) -> bool:
-        """The next acknowledgement of the whole means everything."""
+        """The next whole-batch acknowledgement covers everything."""
         return self.acks + 1 >= len(self.owed)
 
     def delivered_again(self, left_out: int, given: int) -> None:
@@ -48,7 +49,7 @@ class _Batch:
         self.owed = [*self.owed[1 - MOST_DELIVERIES :], given]
 
     def acknowledged(self) -> int:
-        """As a whole; what of it is not acknowledged by that."""
+        """Acknowledged as a whole; returns what that leaves unacknowledged."""
         known = self.given if self.is_clear else reduce(and_, self.owed)
         self.acks += 1
         if self.acks >= len(self.owed):
@@ -56,15 +57,15 @@ class _Batch:
         return ((1 << self.size) - 1) & ~known
 
     def keep(self, bits: int) -> None:
-        """The others are acknowledged by index: who has acknowledged all of a delivery so does not
-        acknowledge it as a whole.
+        """The other messages are acknowledged by index. A client that has acknowledged a whole
+        delivery by index does not acknowledge it as a whole, too.
         """
         left = [unacked for each in self.owed if (unacked := each & bits)]
         self.acks = max(0, self.acks - len(self.owed) + len(left))
         self.owed = left
 
     def settled(self) -> None:
-        """Nothing that is under way speaks of what was delivered so far."""
+        """No acknowledgement under way refers to the deliveries so far."""
         self.owed, self.acks = [], 0
 
 
@@ -87,7 +88,7 @@ class LeftOut:
                 continue
             size = parts[entry_id][1] if batch is None else batch.size
             given = parts[entry_id][0] if entry_id in parts else (1 << size) - 1
-            # Where nothing of what was delivered before comes again, all that is acknowledged.
+            # If nothing from earlier deliveries comes again, all of that is acknowledged.
             if batch is not None and any(each & given for each in batch.owed):
                 batch.delivered_again(left_out, given)
                 known[position] = batch
@@ -97,19 +98,23 @@ class LeftOut:
             del known[next(iter(known))]
 
     def asked_again(self, positions: Iterable[tuple[int, int]] | None) -> None:
-        """The client has given back these, or (None) all: what is delivered next is all it has."""
+        """The client has given back these, or (None) all: it has only what is delivered from now
+        on.
+        """
         for position in list(self._batches if positions is None else positions):
             if (batch := self._batches.get(position)) is not None:
                 batch.settled()
 
     def of(self, position: tuple[int, int]) -> int:
-        """By the latest delivery, as bits."""
+        """In the latest delivery, as bits."""
         return self._batches[position].left_out if position in self._batches else 0
 
     def divide(
         self, positions: Sequence[tuple[int, int]]
     ) -> tuple[list[tuple[int, int]], list[LeftOfBatch]]:
-        """Acknowledgements of entries as a whole: which mean that, and which mean a part."""
+        """Split whole-entry acknowledgements: those that mean the whole, and those that mean a
+        part.
+        """
         whole: list[tuple[int, int]] = []
         parts: list[LeftOfBatch] = []
         for position in positions:
@@ -120,7 +125,7 @@ class LeftOut:
         return whole, parts
 
     def acknowledged_up_to(self, position: tuple[int, int]) -> bool:
-        """A cumulative acknowledgement of this entry as a whole: whether it means the latest
+        """Whether a cumulative acknowledgement of this entry as a whole refers to the latest
         delivery.
         """
         batch = self._batches.get(position)
@@ -138,20 +143,22 @@ class LeftOut:
         return [self._spare(ack) for ack in acks]
 
     def check_clear(self, acks: Iterable[PendingAck]) -> None:
-        """Raises TransactionConflict: whatever were taken, something might be lost or doubled."""
+        """Raises TransactionConflict if any choice might lose or duplicate something."""
         for ack in acks:
             batch = self._batches.get(ack.position)
             if batch is not None and not (batch.is_clear or ack.still_unacked):
                 raise TransactionConflict(
-                    f"Batch {ack.position} was delivered again meanwhile, some of its messages for "
-                    "the first time: abort, ask for redelivery, and acknowledge what comes then"
+                    f"Batch {ack.position} was redelivered meanwhile, some of its messages for "
+                    "the first time: abort, ask for redelivery, and acknowledge what you then get"
                 )
 
     def _spare(self, ack: PendingAck) -> PendingAck:
         if (batch := self._batches.get(ack.position)) is None:
             return ack
         left = (ack.still_unacked or 0) | batch.left_out
-        if left == (1 << batch.size) - 1:  # it names what was left out, so it came before
+        if (
+            left == (1 << batch.size) - 1
+        ):  # it includes what was left out, so it refers to an earlier one
             return ack
         return PendingAck(ack.position, left, batch.size) if left else ack
 
@@ -168,5 +175,5 @@ class LeftOut:
             batch.keep(still_unacked)
 
     def forget(self, position: tuple[int, int]) -> None:
-        """Nothing of it is unacknowledged."""
+        """All of it is acknowledged."""
         self._batches.pop(position, None)

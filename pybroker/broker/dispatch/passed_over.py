@@ -1,20 +1,20 @@
-"""What the consumer of an Exclusive or Failover subscription gets late, or has not been given yet.
+"""Messages that the consumer of an Exclusive or Failover subscription gets late, or not yet.
 
-A message that an open transaction holds singly is passed over. When that transaction aborts, the
-message is delivered behind messages that follow it in the log. A cumulative acknowledgement that
-was sent before it came does not speak of it. If it covered the message, nobody would get it.
+A message that an open transaction holds individually is passed over. When that transaction aborts,
+the message is delivered after messages that follow it in the log. A cumulative acknowledgement that
+was sent before it arrived does not refer to it. If it covered the message, nobody would get it.
 
 So an acknowledgement up to `position` covers such a message only if the active consumer was given
-the entry at `position` after the message, and not before. Where the entry was given twice, the
-client may mean either: then a plain acknowledgement does not cover the message, which may come once
-more than necessary and is never lost; one in a transaction is refused, because its effects would
-stay while the message comes again.
+the entry at `position` after the message, and not before. If the entry was given twice, the client
+may mean either delivery. Then a plain acknowledgement does not cover the message, which may come
+once more than necessary but is never lost. One in a transaction is refused, because its effects
+would remain although the message comes again.
 
-Clients drop what comes, unseen, if it stands before their own last plain cumulative acknowledgement
-(Java's for as long as the consumer object lives, also over reconnects). Whether one did cannot be
-told. So what is behind such an acknowledgement is in doubt: a later one that goes further does not
-cover it, one that names the message does, and so does one that goes less far than the last: who
-sends that has forgotten the last, and drops nothing.
+Clients silently drop a message before their own last plain cumulative acknowledgement (Java for the
+lifetime of the consumer object, also across reconnects). The broker cannot tell whether one did. So
+a message before such an acknowledgement is in doubt: a later acknowledgement that goes further does
+not cover it. One that names the message does, and so does one that goes less far than the last: a
+client that sends this has forgotten the last one, and drops nothing.
 """
 
 from collections import OrderedDict
@@ -35,39 +35,39 @@ MOST_CLIENTS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class GivenSoFar:
-    """What a consumer was given: everything before `read_to` since reading last began anew, and
-    what is before `earlier` as the active one of an earlier time. Clients that want everything
-    again forget what they have, so only what was given after that counts.
+    """What a consumer was given: everything before `read_to` since reading last restarted, and
+    everything before `earlier` during an earlier time as the active consumer. A client that
+    requests redelivery forgets what it has, so only what it was given after that counts.
     """
 
-    read_to: Position = EARLIEST  # also of a consumer that is not the active one
+    read_to: Position = EARLIEST  # also for a consumer that is not active
     earlier: Position = EARLIEST
-    name: str = ""  # the consumer's
-    # False: what is acknowledged may be what it was given of this batch when something of it was
-    # left out, though it has been given that by now.
+    name: str = ""  # of the consumer
+    # False: the acknowledgement may refer to an earlier delivery of this batch in which something
+    # was left out that it has been given since.
     sure: bool = True
 
     def once(self, position: Position) -> bool:
-        """It was given the entry, if at all, as the active consumer that it is now."""
+        """It was given the entry, if at all, during its present time as the active consumer."""
         return self.earlier <= position < self.read_to
 
 
 class LastAcknowledged:
-    """How far clients have acknowledged cumulatively without a transaction, by consumer's name: the
-    name outlives a connection, as what the client remembers does.
+    """How far clients have acknowledged cumulatively without a transaction, by consumer name: the
+    name outlives a connection, like the client's own memory of it.
     """
 
     __slots__ = ("_by_name", "_of_others")
 
     def __init__(self) -> None:
-        self._by_name: dict[str, Position] = {}  # the latest to acknowledge last
+        self._by_name: dict[str, Position] = {}  # ordered: the latest to acknowledge is last
         self._of_others = EARLIEST
 
     def of(self, name: str) -> Position:
         return self._by_name.get(name, self._of_others)
 
     def known_of(self, name: str) -> Position:
-        """As `of`, where that is more than a guess."""
+        """As `of`, but only if it is not a guess."""
         return self._by_name.get(name, EARLIEST)
 
     def note(self, name: str, position: Position) -> None:
@@ -78,7 +78,7 @@ class LastAcknowledged:
             self.suppose(known.pop(next(iter(known))))
 
     def suppose(self, position: Position) -> None:
-        """Whoever is not known may have gone so far."""
+        """Unknown consumers may have acknowledged up to here."""
         self._of_others = max(self._of_others, position)
 
     def forget(self, name: str) -> None:
@@ -86,7 +86,9 @@ class LastAcknowledged:
 
 
 class PassedOver:
-    """Of one subscription. It grows with what aborted transactions held and nobody acknowledged."""
+    """For one subscription. It grows with what aborted transactions held and nobody
+    acknowledged.
+    """
 
     __slots__ = (
         "_doubtful",
@@ -99,14 +101,17 @@ class PassedOver:
 
     def __init__(self) -> None:
         self._restored: SortedDict[Position, Held] = SortedDict()
-        # Those that were given since, in order of delivery: acknowledgements from where on cover
-        # them, which is how far the log had been read by then.
-        # The first ones leave first, which a plain dict makes slow.
+        # Those given since, in order of delivery, with the position from which on acknowledgements
+        # cover them: how far the log had been read by then. The first ones are removed first, which
+        # is slow in a plain dict.
         self._given: OrderedDict[Position, Position] = OrderedDict()
-        self._doubtful: dict[Position, Position] = {}  # as `_given`: the client may have dropped it
+        self._doubtful: dict[
+            Position, Position
+        ] = {}  # as `_given`, but the client may have dropped them
         self.last_acknowledged = LastAcknowledged()
         self._prune_at = _PRUNE_FROM
-        # Cumulative acknowledgements have settled everything up to here, but for what was passed.
+        # Cumulative acknowledgements have settled everything up to here, except what was passed
+        # over.
         self.acknowledged_to = EARLIEST
 
     def restore(
@@ -115,7 +120,7 @@ class PassedOver:
         mark: Position,
         is_deleted: Callable[[Position], bool],
     ) -> None:
-        """Transactions hold these no more: they will be delivered. `mark`: as in `forget`."""
+        """Transactions no longer hold these: they will be delivered. `mark`: as in `forget`."""
         self.forget((), mark)
         if len(self._restored) > self._prune_at:
             self.forget([each for each in self._restored if is_deleted(each)], mark)
@@ -131,7 +136,7 @@ class PassedOver:
         self._doubtful.clear()
 
     def given(self, positions: Iterable[tuple[int, int]], read_to: Position, name: str) -> None:
-        """The active consumer, `name`, is given these now, after what is before `read_to`."""
+        """The active consumer, `name`, is now given these, after everything before `read_to`."""
         last = self.last_acknowledged.of(name)
         for at in positions:
             if at in self._restored and at not in self._given and at not in self._doubtful:
@@ -140,19 +145,19 @@ class PassedOver:
                 given[position] = max(position, read_to)
 
     def passed(self, before: Position, read_to: Position, name: str) -> None:
-        """As `given`, for everything before `before`: what did not come will not."""
+        """As `given`, for everything before `before`: what has not come by now never will."""
         passed = self._restored.irange(maximum=before, inclusive=(True, False))
         self.given(list(passed), read_to, name)
 
     def covered_plainly(
         self, position: Position, still_unacked: int | None, given: GivenSoFar
     ) -> list[Position]:
-        """As `covered`; from now on the client may drop what comes up to there."""
+        """As `covered`; from now on the client may drop messages up to there."""
         last = self.last_acknowledged.of(given.name)
         self.last_acknowledged.note(given.name, position)
         if given.read_to == EARLIEST:
             return []
-        if position < last:  # the client has forgotten that one
+        if position < last:  # the client has forgotten the last one
             both = sorted([*self._doubtful.items(), *self._given.items()], key=itemgetter(1))
             self._given = OrderedDict(both)
             self._doubtful.clear()
@@ -162,7 +167,7 @@ class PassedOver:
         for each in self._restored.irange(last, position):
             if each in self._given and each not in known:
                 self._doubtful[each] = self._given.pop(each)
-        if still_unacked and position in known:  # the client has all that was given of the batch
+        if still_unacked and position in known:  # the client has everything given of the batch
             self._doubtful.pop(position, None)
             self._given[position] = EARLIEST
             self._given.move_to_end(position, last=False)
@@ -171,9 +176,10 @@ class PassedOver:
     def covered(
         self, position: Position, still_unacked: int | None, given: GivenSoFar
     ) -> list[Position]:
-        """What a cumulative acknowledgement speaks of, of what its consumer was given late.
+        """Which of the messages that its consumer was given late a cumulative acknowledgement
+        covers.
 
-        Of a batch some messages may have been given in time: an acknowledgement up to one of these
+        Some messages of a batch may have been given in time: an acknowledgement up to one of these
         may be older than the others.
         """
         late: list[Position] = []
@@ -198,7 +204,7 @@ class PassedOver:
     def is_unclear(
         self, position: Position, given: GivenSoFar, covered: Sequence[Position]
     ) -> bool:
-        """Whether `covered` leaves something out that the client may have meant: it was given the
+        """Whether `covered` leaves out something that the client may have meant: it was given the
         entry at `position` twice, perhaps because an abort gave back another part of that batch.
         """
         both = chain(self._given, self._doubtful)
@@ -206,30 +212,32 @@ class PassedOver:
         return bool(left) and (position in left or not given.once(position))
 
     def in_doubt(self, up_to: Position, name: str, covered: Sequence[Position]) -> list[Position]:
-        """What that client may have dropped, by what it has acknowledged since this was kept."""
+        """What that client may have dropped, judged by what is known of its acknowledgements."""
         last = min(up_to, self.last_acknowledged.known_of(name))
         return [each for each in self._doubtful if each <= last and each not in covered]
 
     def _is_late(self, position: Position, still_unacked: int) -> bool:
-        """The last message that is acknowledged was given late; or the whole of a batch is."""
+        """The last acknowledged message was given late; or the whole batch was."""
         last_acked = (still_unacked & -still_unacked) >> 1
         return not still_unacked or bool(self._restored[position].bits & last_acked)
 
     def not_given(
         self, after: Position, up_to: Position, covered: Iterable[Position]
     ) -> dict[Position, Held]:
-        """What was restored of the entries behind `after` up to `up_to`, but for the `covered`."""
+        """What was restored of the entries after `after` up to `up_to`, except the `covered`."""
         known = set(covered)
         between = self._restored.irange(after, up_to, inclusive=(False, True))
         return {each: self._restored[each] for each in between if each not in known}
 
     def restored(self, position: Position) -> Held:
-        """What was restored of an entry that `covered` has named."""
+        """What was restored of an entry that `covered` returned."""
         held: Held = self._restored[position]
         return held
 
     def forget(self, positions: Iterable[Position], mark: Position) -> dict[Position, Held]:
-        """These, and all up to the mark-delete position, are acknowledged; what the former were."""
+        """These, and all up to the mark-delete position, are acknowledged. Returns what the former
+        were.
+        """
         known = {each: self._forget(each) for each in positions}
         while self._restored and self._restored.peekitem(0)[0] <= mark:
             self._forget(self._restored.peekitem(0)[0])

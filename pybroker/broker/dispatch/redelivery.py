@@ -1,8 +1,8 @@
-"""Entries that are to be delivered once more, and how often each was.
+"""Entries to be delivered again, and how often each was.
 
-An entry enters the queue when its consumer gives it back (negative acknowledgement, disconnect)
-or when the transaction that acknowledged it aborts. Acknowledged entries are not looked for in the
-queue: reading again leaves them out.
+An entry enters the queue when its consumer gives it back (negative acknowledgement, disconnect) or
+when the transaction that acknowledged it aborts. The queue is not searched for acknowledged
+entries: reading again leaves them out.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,18 +15,18 @@ from managed_ledger.position import Position
 from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, EntryIds
 from pybroker.broker.dispatch.entry_reader import EntryReader
 
-_PRUNE_FROM: Final = 1000  # counts; what is acknowledged one by one never gets there
+_PRUNE_FROM: Final = 1000  # counts; with individual acknowledgements it never grows so far
 
 
 class RedeliveryQueue:
-    """Entries behind the reader's position, delivered again in log order. Read like an EntryReader.
+    """Entries behind the reader's position, delivered again in log order. Used like an EntryReader.
 
-    Numbers by ledger and not positions: tens of thousands may come back in one go.
+    It stores entry numbers by ledger, not positions: tens of thousands may come back at once.
     """
 
     def __init__(self, reader: EntryReader) -> None:
         self._reader = reader
-        self._ledgers = SortedDict()  # of SortedSets, none of them empty
+        self._ledgers = SortedDict()  # values are SortedSets, never empty
 
     def __len__(self) -> int:
         return sum(map(len, self._ledgers.values()))
@@ -35,7 +35,9 @@ class RedeliveryQueue:
         return bool(self._ledgers)
 
     def add(self, entries: EntryIds) -> EntryIds:
-        """Returns those that were added: what the reader has not reached yet needs no queue."""
+        """Returns those that were added: an entry that the reader has not reached yet needs no
+        queue.
+        """
         reached, added = self._reader.position, EntryIds()
         for ledger_id, entry_ids in entries.items():
             if ledger_id == reached.ledger_id:
@@ -46,7 +48,7 @@ class RedeliveryQueue:
         return added
 
     def forget_up_to(self, mark: Position) -> None:
-        """Nobody wants what stands there, or before."""
+        """Everything up to this position is no longer wanted."""
         while self._ledgers and self._ledgers.keys()[0] < mark.ledger_id:
             self._ledgers.popitem(0)
         if (entry_ids := self._ledgers.get(mark.ledger_id)) is not None:
@@ -56,8 +58,8 @@ class RedeliveryQueue:
         self._ledgers.clear()
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
-        """As EntryReader.peek; entries that nobody wants any more leave the queue, and who waits
-        behind them is to have a turn: the last of them are something that was passed, too.
+        """As EntryReader.peek. Entries that are no longer wanted leave the queue; an empty delivery
+        also means that what follows them should be tried.
         """
         left = 0
         while self._ledgers:
@@ -74,9 +76,10 @@ class RedeliveryQueue:
         return None
 
     def _remove_unwanted(self, ledger_id: int, run: Sequence[int]) -> int:
-        """Nothing that was read of the run is wanted, and that may have been its beginning only.
+        """Nothing that was read of the run is wanted; perhaps only its beginning was read.
 
-        All of it is wanted and nothing read: it has been trimmed. Returns how many left.
+        If all of it is wanted and nothing was read, it has been trimmed. Returns how many were
+        removed.
         """
         wants = self._reader.wants
         unwanted = [each for each in run if not wants(Position(ledger_id, each))] or run
@@ -86,7 +89,7 @@ class RedeliveryQueue:
     def advance(self, delivery: Delivery) -> None:
         self._remove(delivery.ledger_id, delivery.entry_ids)
 
-    pass_over = advance  # no dispatch rate holds back what comes again
+    pass_over = advance  # a dispatch rate does not hold back redeliveries
 
     def _remove(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
         left = self._ledgers.get(ledger_id)
@@ -97,7 +100,7 @@ class RedeliveryQueue:
 
 
 def _first_run(entry_ids: Iterable[int], limit: int) -> list[int]:
-    """The first of them, as far as they are neighbours."""
+    """The first ones, as far as they are consecutive."""
     run: list[int] = []
     for entry_id in islice(entry_ids, limit):
         if run and entry_id != run[-1] + 1:
@@ -107,7 +110,7 @@ def _first_run(entry_ids: Iterable[int], limit: int) -> list[int]:
 
 
 class RedeliveryCounts:
-    """How often each entry was delivered again; an acknowledged one is forgotten in time."""
+    """How often each entry was redelivered; acknowledged entries are forgotten in time."""
 
     __slots__ = (
         "_is_deleted",
@@ -132,7 +135,7 @@ class RedeliveryCounts:
             self._prune()
 
     def _prune(self) -> None:
-        """Forget what transactions and cumulative moves of the cursor acknowledged."""
+        """Forget what transactions and cumulative acknowledgements have settled."""
         self._ledgers = {
             ledger_id: kept
             for ledger_id, counts in self._ledgers.items()
@@ -164,5 +167,5 @@ class RedeliveryCounts:
         self._ledgers.clear()
 
 
-# Of subscriptions that count none, shared by all of them: nothing is put into it.
+# For subscriptions without counts, shared by all of them; nothing is ever added.
 NO_REDELIVERIES: Final = RedeliveryCounts(lambda position: False)

@@ -1,7 +1,7 @@
-"""What goes out once more on Shared and Key_Shared, at its time if that has not come yet.
+"""Redeliveries on Shared and Key_Shared, held until their time if that has not come yet.
 
-A transaction may have acknowledged a delayed message before its time; when it aborts, the message
-is given back, and waits again as it did before.
+A transaction may have acknowledged a delayed message before its time. When the transaction aborts,
+the message is given back, and waits again as before.
 """
 
 from pybroker.broker.dispatch.delayed import UndelayedReader
@@ -14,10 +14,10 @@ class ReturnedEntries(RedeliveryQueue):
     def __init__(self, reader: EntryReader, unread: UndelayedReader) -> None:
         super().__init__(reader)
         self._unread = unread
-        self.may_be_early = False  # some of it
+        self.may_be_early = False  # true if some of it may be
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
-        """As EntryReader.peek. Nothing in the delivery: some wait again, there may be more."""
+        """As EntryReader.peek. An empty delivery: some wait again, there may be more."""
         delivery = super().peek(max_messages, max_bytes)
         if delivery is None:
             self.may_be_early = self.may_be_early and bool(self)

@@ -1,9 +1,9 @@
-"""Shared: every message goes to one of the consumers, in turn, and is acknowledged by itself.
+"""Shared: each message goes to one of the consumers, in turn, and is acknowledged individually.
 
-Consumers of the best priority level that can take something share what is there: a run of entries
-is split evenly over them. What comes back (negative acknowledgement, disconnect, abort) goes out
-again before new entries do. A consumer, or the whole subscription, that holds too many
-unacknowledged messages gets nothing more until half of them are acknowledged.
+Consumers of the best priority level that can take something share the entries: a run is split
+evenly among them. Returned entries (negative acknowledgement, disconnect, abort) are delivered
+before new ones. A consumer, or the whole subscription, that holds too many unacknowledged messages
+gets nothing more until half of them are acknowledged.
 """
 
 from collections import deque
@@ -36,11 +36,11 @@ class UnackedLimits:
 
 class Ready(NamedTuple):
     consumer: Consumer
-    allowance: int  # messages that it may get now
+    allowance: int  # messages that it may be given now
 
 
 class Source(Protocol):
-    """Where entries come from: those not yet delivered, or those to be delivered again."""
+    """Where entries come from: new ones, or those to be delivered again."""
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None: ...
 
@@ -56,14 +56,14 @@ class SharedDispatcher:
         delays: Delays,
         resume: Callable[[], None],
     ) -> None:
-        """`resume` is called when a reason not to deliver has gone."""
+        """`resume` is called when something that prevented delivery has ended."""
         self._reader = reader
         self._unread = UndelayedReader(reader, delays, resume)
         self._counts = counts
         self._limits = limits
         self._resume = resume
         self._returned = ReturnedEntries(reader, self._unread)
-        self._levels: dict[int, deque[Consumer]] = {}  # by priority; whose turn it is comes first
+        self._levels: dict[int, deque[Consumer]] = {}  # by priority; the next to be served is first
         self._unacked = 0
         self._blocked = False
         self._restored = False  # since the last rewind
@@ -80,7 +80,7 @@ class SharedDispatcher:
         level.remove(consumer)
         if not level:
             del self._levels[consumer.priority_level]
-        # Not counted as a delivery again: most of it was never seen by the application.
+        # Not counted as a redelivery: the application never saw most of it.
         self._give_back(consumer, None)
         if not self._levels:
             self._unread.forget()
@@ -89,7 +89,7 @@ class SharedDispatcher:
         return (consumer for level in self._levels.values() for consumer in level)
 
     def set_limits(self, limits: UnackedLimits) -> None:
-        """From now on; who is blocked by others goes on once these allow it."""
+        """From now on; blocked consumers continue if these allow it."""
         self._limits = limits
         self._blocked = 0 < limits.per_subscription <= self._unacked
         for consumer in self._consumers():
@@ -114,7 +114,7 @@ class SharedDispatcher:
         return True
 
     def _ready(self) -> list[Ready]:
-        """Who can take something, of the best level that has somebody; who is next comes first."""
+        """The consumers of the best level that can take something, the next to be served first."""
         for level in self._levels.values():
             ready = [
                 Ready(consumer, allowance)
@@ -133,7 +133,7 @@ class SharedDispatcher:
         return min(consumer.permits, limit - consumer.unacked.messages)
 
     def _allowed(self, wanted: int) -> int:
-        """As many of the `wanted` messages as the whole subscription may still hold."""
+        """How many of the `wanted` messages the whole subscription may still hold."""
         return min(wanted, (self._limits.per_subscription or MAX_PERMITS) - self._unacked)
 
     def _share_out(self, ready: list[Ready], max_bytes: int) -> int:
@@ -143,21 +143,21 @@ class SharedDispatcher:
         for source in (self._returned, self._unread):
             delivery = source.peek(wanted, max_bytes)
             if delivery is not None:
-                return self._hand_out(ready, source, delivery) or 1  # some were passed
+                return self._hand_out(ready, source, delivery) or 1  # some were passed over
         return 0
 
     def _return_due(self) -> None:
-        """What was delayed, and is due, goes out as what was given back does, but uncounted."""
+        """Delayed entries that are due go out like returned ones, but are not counted."""
         if self._returned:
             return
         due = by_ledger(self._unread.take_due())
-        if self._restored:  # by a transaction that acknowledged them before they were due
+        if self._restored:  # by a transaction that had acknowledged them early
             due = self._not_held(due)
         if due:
             self._returned.add(due)
 
     def _not_held(self, entries: EntryIds) -> EntryIds:
-        """Both may be many, the entries and the consumers."""
+        """Those that no consumer holds; efficient for many entries and many consumers."""
         free = {ledger_id: set(entry_ids) for ledger_id, entry_ids in entries.items()}
         for consumer in self._consumers():
             for ledger_id, entry_ids in free.items():
@@ -210,7 +210,7 @@ class SharedDispatcher:
     # -- acknowledgements
 
     def release(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
-        """These entries are owed by nobody any more; another consumer may have held them."""
+        """These entries are no longer held by anybody; another consumer may have held them."""
         before = consumer.unacked.messages
         missing = consumer.unacked.release(positions)
         self._credit(consumer, before - consumer.unacked.messages)
@@ -225,7 +225,7 @@ class SharedDispatcher:
                 self._credit(other, before - other.unacked.messages)
 
     def keep(self, consumer: Consumer, position: Position, messages: int) -> None:
-        """Of this batch only `messages` are still unacknowledged."""
+        """Only `messages` of this batch are still unacknowledged."""
         if messages == 0:
             self.release(consumer, [position])
             return
@@ -236,7 +236,7 @@ class SharedDispatcher:
                 return
 
     def _credit(self, consumer: Consumer, messages: int) -> None:
-        """The consumer owes so many messages less."""
+        """The consumer holds that many messages less."""
         self._unacked -= messages
         if consumer.blocked and consumer.unacked.messages <= self._limits.per_consumer // 2:
             consumer.blocked = False
@@ -248,7 +248,7 @@ class SharedDispatcher:
     # -- giving back
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
-        """Of what the consumer holds, these entries or (None) all go out again, to anybody.
+        """Of what the consumer holds, these entries or (None) all are redelivered, to any consumer.
 
         What an open transaction has acknowledged is not held by a consumer and stays withheld.
         """
@@ -267,12 +267,14 @@ class SharedDispatcher:
     def restore(self, positions: Sequence[Position]) -> None:
         """A transaction that had acknowledged these entries was aborted."""
         for consumer in self._consumers():
-            self.release(consumer, positions)  # those of which it acknowledged a part
+            self.release(consumer, positions)  # for entries that it acknowledged in part
         self._restored = self._returned.may_be_early = True
         self._counts.increment(self._returned.add(by_ledger(positions)))
 
     def skipped_to(self, mark: Position) -> None:
-        """All up to there was acknowledged at once, whoever holds it, whatever its time."""
+        """Everything up to there was acknowledged at once, whoever holds it and whenever it
+        is due.
+        """
         for consumer in self._consumers():
             before = consumer.unacked.messages
             consumer.unacked.forget_up_to(mark)
@@ -281,7 +283,7 @@ class SharedDispatcher:
         self._unread.skipped_to(mark)
 
     def rewind(self) -> None:
-        """Forget who holds what, and begin behind the mark-delete position."""
+        """Forget who holds what, and start behind the mark-delete position."""
         for consumer in self._consumers():
             consumer.unacked.take_all()
             consumer.blocked = False

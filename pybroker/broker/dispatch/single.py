@@ -1,7 +1,7 @@
 """Exclusive and Failover: one active consumer (election) gets everything, in order.
 
-When another one becomes active, reading starts again behind the mark-delete position. An Exclusive
-consumer that names key ranges gets the messages inside of them only (key_ranges.py).
+When another one becomes active, reading restarts behind the mark-delete position. An Exclusive
+consumer with key ranges gets only the messages inside them (key_ranges.py).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +26,7 @@ class SingleActiveDispatcher:
         partition: int,
         compacted: Callable[[], CompactedReader],
     ) -> None:
-        """`partition` is -1 for a topic that is not a partition; `compacted` makes what reads for
+        """`partition` is -1 for a topic that is not a partition; `compacted` creates the reader for
         a consumer that reads compacted.
         """
         self._plain = reader
@@ -34,7 +34,7 @@ class SingleActiveDispatcher:
         self._reader: EntryReader | CompactedReader = reader  # for the active one
         self._failover = failover
         self._election = Election(failover, partition)
-        self._ranges: KeyRanges | None = None  # of the active one
+        self._ranges: KeyRanges | None = None  # of the active consumer
         self._aborted = RedeliveryQueue(reader)
 
     @property
@@ -59,7 +59,9 @@ class SingleActiveDispatcher:
             self._begin(before)
 
     def _begin(self, before: Consumer | None) -> None:
-        """There is another active consumer, or none; `before` may still be there, inactive."""
+        """The active consumer has changed, or there is none; `before` may still be connected,
+        inactive.
+        """
         if before is not None:
             before.given_earlier = max(before.given_earlier, self._plain.position)
         if isinstance(self._reader, CompactedReader):
@@ -87,7 +89,7 @@ class SingleActiveDispatcher:
                 delivery = self._next_inside(self._ranges, consumer.permits, bytes_left)
             if delivery is None:
                 return False
-            if delivery.entries:  # else some were passed
+            if delivery.entries:  # otherwise some were passed over
                 bytes_left -= consumer.deliver(delivery)
             steps_left -= 1
         self._reader.skip_invisible()
@@ -104,7 +106,7 @@ class SingleActiveDispatcher:
         return delivery
 
     def _next_inside(self, ranges: KeyRanges, max_messages: int, max_bytes: int) -> Delivery | None:
-        """As `_next`; nothing in the delivery, too, if all entries were outside of the ranges."""
+        """As `_next`; the delivery is also empty if all entries were outside the ranges."""
         source = self._aborted if self._aborted else self._reader
         delivery = source.peek(max(max_messages, LOOK_AHEAD), max_bytes)
         if delivery is None or not delivery.entries:
@@ -118,17 +120,19 @@ class SingleActiveDispatcher:
         return taken
 
     def _note_given(self, passed_over: PassedOver, delivery: Delivery, read_to: Position) -> None:
-        """It goes to the active consumer, after what is before `read_to`."""
+        """It goes to the active consumer, after everything before `read_to`."""
         ledger_id = delivery.ledger_id
         name = "" if self.active is None else self.active.name
         passed_over.given(((ledger_id, each) for each in delivery.entry_ids), read_to, name)
-        if self._reader is not self._plain:  # what was not kept of a key's messages never comes
+        if self._reader is not self._plain:  # compacted messages of a key never come
             passed_over.passed(self._plain.position, read_to, name)
 
     # -- giving back
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
-        """Everything unacknowledged, in order, whatever was asked for: order is what they chose."""
+        """Everything unacknowledged, in order, whatever was requested: the type guarantees
+        order.
+        """
         consumer.given_earlier = EARLIEST
         consumer.left_out.asked_again(None)
         if consumer is self.active:
@@ -136,7 +140,7 @@ class SingleActiveDispatcher:
 
     def restore(self, positions: Iterable[Position]) -> None:
         """A transaction that had acknowledged these entries was aborted."""
-        if self._reader is not self._plain:  # they may be in no ledger any more
+        if self._reader is not self._plain:  # their ledgers may be gone
             self.rewind()
         else:
             self._aborted.add(by_ledger(positions))
@@ -149,7 +153,7 @@ class SingleActiveDispatcher:
     def in_replay(self) -> int:
         return len(self._aborted)
 
-    delayed: Final = 0  # a delayed message comes at once
+    delayed: Final = 0  # these types deliver delayed messages at once
     delayed_bytes: Final = 0
 
     # -- acknowledgements: the cursor alone knows what is unacknowledged

@@ -1,4 +1,4 @@
-"""What Key_Shared knows of hash slots: what is in flight with whom, which entries wait for whom."""
+"""Key_Shared's state by hash slot: entries in flight, by holder, and waiting ones, by consumer."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -11,8 +11,8 @@ from pybroker.broker.consumer import Consumer
 
 
 class SlotsInFlight:
-    """Entries that a consumer holds unacknowledged, by slot. A slot is with one consumer at a time,
-    unless out-of-order delivery is allowed; then the last one counts.
+    """Entries that a consumer holds unacknowledged, by slot. A slot belongs to one consumer at a
+    time, unless out-of-order delivery is allowed; then the last one counts.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class SlotsInFlight:
         return self._holders.get(slot)
 
     def held(self) -> Iterator[tuple[int, Consumer, int]]:
-        """Slots, who holds them, and how many entries of them."""
+        """Slots, their holders, and the number of entries held."""
         return ((slot, holder, self._counts[slot]) for slot, holder in self._holders.items())
 
     def clear(self) -> None:
@@ -74,7 +74,7 @@ class WaitingEntries:
         return iter(self._slots.items())
 
     def add(self, position: Position, slot: int) -> bool:
-        """False if it waited already."""
+        """False if it was already waiting."""
         before = len(self._slots)
         self._slots[position] = slot
         return len(self._slots) > before
@@ -84,7 +84,7 @@ class WaitingEntries:
         return [self._slots.pop(position) for position in positions]
 
     def first(self, limit: int, span: int) -> list[Position]:
-        """Up to `limit` positions, all of one ledger and within `span` entries of the first."""
+        """Up to `limit` positions, all in one ledger and within `span` entries of the first."""
         ledger_id, first = self._slots.peekitem(0)[0]
         near = takewhile(lambda at: at < (ledger_id, first + span), self._slots)
         return list(islice(near, limit))

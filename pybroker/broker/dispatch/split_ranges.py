@@ -1,7 +1,7 @@
 """AUTO_SPLIT without a ring: each consumer has one range of slots; a new one halves the widest.
 
-Ranges end at keys, as Apache Pulsar's do: the owner of a slot is that of the next key. Who leaves
-gives its range to the neighbour behind, the last one to the neighbour before.
+Ranges end at keys, as Apache Pulsar's do: the owner of a slot is that of the next key. A consumer
+that leaves gives its range to the next neighbour, the last one to the previous.
 Source: Apache Pulsar, HashRangeAutoSplitStickyKeyConsumerSelector.
 """
 
@@ -20,7 +20,7 @@ class SplitRanges:
         self._owners: list[Consumer] = []  # by key
 
     def add(self, consumer: Consumer) -> None:
-        """Raises ConsumerAssignError when no range is left to be split."""
+        """Raises ConsumerAssignError if no range can be split any more."""
         if not self._keys:
             self._keys, self._owners = [RING_SIZE], [consumer]
             return
@@ -36,7 +36,8 @@ class SplitRanges:
     def remove(self, consumer: Consumer) -> None:
         at = self._owners.index(consumer)
         del self._owners[at]
-        # The key before the last one goes in its place, and its owner has all up to the end.
+        # For the last one, the key before it is removed, and that key's owner gets everything to
+        # the end.
         del self._keys[at if at < len(self._owners) else max(0, at - 1)]
 
     def owner(self, slot: int) -> Consumer | None:

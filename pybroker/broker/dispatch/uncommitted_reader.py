@@ -1,12 +1,12 @@
-"""The read position of a subscription that is read_uncommitted.
+"""The read position of a read_uncommitted subscription.
 
-It goes up to the log's end. Where transactions wait beside the log, it stops before what a commit
-is just copying: that may be given up, and be copied anew.
+It goes up to the end of the log. If transactions wait beside the log, it stops before what a commit
+is copying at the moment: that copy may be given up and made again.
 
-What is aborted may have been read by then. So it is left out once more wherever entries are about
-to go out, new ones and those that come again; and what was delivered of it is settled behind the
-read position, some entries in a turn: nobody owes an acknowledgement for it any more, and the
-mark-delete position goes over it as if it had never come.
+Messages may have been read before they are aborted. So they are left out again whenever entries are
+about to go out, new or redelivered. What was delivered of them is settled behind the read position,
+a few entries in a turn: no acknowledgement is owed for it any more, and the mark-delete position
+moves over it as if it had never existed.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from pybroker.broker.dispatch.entry_reader import EntryReader, OnDamage, Readabl
 
 SETTLED_A_TURN: Final = 1000  # entries
 
-# Told of entries that were delivered, and that nobody owes any more.
+# Called with delivered entries for which no acknowledgement is owed any more.
 OnSettled = Callable[[Sequence[tuple[int, int]]], None]
 
 
@@ -45,7 +45,7 @@ class UncommittedReader(EntryReader):
 
     def rewind(self) -> None:
         super().rewind()
-        self._behind = None  # all of it is read once more
+        self._behind = None  # all of it is read again
 
     def break_cycles(self) -> None:
         super().break_cycles()
@@ -63,7 +63,7 @@ class UncommittedReader(EntryReader):
         return not hidden and super().wants(position)
 
     def _settle_hidden(self, ledger_id: int, first: int, last: int) -> None:
-        """Each time anew: what was visible a moment ago may be hidden now."""
+        """Evaluated each time: what was visible a moment ago may be hidden now."""
         cursor = self._cursor
         for start, stop in self._topic.hidden.ranges_within(ledger_id, first, last):
             for left in between(start, stop, cursor.deleted_within(ledger_id, start, stop)):
@@ -72,7 +72,7 @@ class UncommittedReader(EntryReader):
     # -- what was aborted after it was read
 
     def aborted(self, first: Position) -> None:
-        """Some entries from there on are hidden since now."""
+        """Some entries from there on have just been hidden."""
         if first < self.position and self._on_settled is not None:
             if self._behind is None:
                 asyncio.get_running_loop().call_soon(self._settle_some)

@@ -1,1 +1,1 @@
-"""Topics that keep nothing: what nobody takes at once is dropped."""
+"""Non-persistent topics: messages that no consumer can take at once are dropped."""

@@ -1,7 +1,7 @@
-"""Who gets a run of messages that nobody keeps: `offer` gives what can be taken at once.
+"""Dispatch of non-persistent messages: `offer` delivers what can be delivered at once.
 
-The rest is dropped, as Apache Pulsar does: a consumer without permits, or whose connection does not
-take more, misses messages, and holds up nobody.
+The rest is dropped, as in Apache Pulsar: a consumer without permits, or with a busy connection,
+misses messages and delays no one.
 """
 
 from collections import deque

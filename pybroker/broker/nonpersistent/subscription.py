@@ -1,7 +1,7 @@
-"""A subscription of a topic that keeps nothing: its consumers, and no cursor.
+"""A subscription of a non-persistent topic: its consumers, without a cursor.
 
-Acknowledgements, redelivery and seeks are accepted and change nothing, as in Apache Pulsar: there
-is nothing behind and nothing to come again.
+Acknowledgements, redelivery and seeks are accepted without effect, as in Apache Pulsar: no messages
+are stored.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class NonPersistentSubscription:
         if consumer in self.consumers:
             self._remove(consumer)
         if not self.durable and not self.consumers and self._closed is None:
-            self._closed = "its last consumer has gone"
+            self._closed = "its last consumer has left"
             self._topic.end_of_reader(self)
 
     def _remove(self, consumer: Consumer) -> None:

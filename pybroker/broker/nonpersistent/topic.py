@@ -1,11 +1,11 @@
-"""A topic that keeps nothing: a message goes to whoever takes it now, and is then forgotten.
+"""A non-persistent topic: a message goes to consumers ready for it now, and is then forgotten.
 
     publish → each subscription (dispatch) → receipt
 
-A run of messages is offered to one subscription after the other, in turns of the loop where there
-are many; its producer's bytes stay in the publish budget until then, so memory is bounded as it is
-for messages on their way to the disk. Nothing is written: topic and subscriptions are gone with the
-process, and come again at their next use.
+A run of messages is offered to one subscription after the other, over several loop turns if there
+are many; its bytes stay in the publish budget until then, so memory is limited as for messages in
+flight to the disk. Nothing is written: topic and subscriptions disappear with the process, and are
+created again on next use.
 
 Differs: messages are numbered (ledger 0, entries from 0); Apache Pulsar calls all of them 0:0.
 """
@@ -67,6 +67,7 @@ class _Offer:
 
 
 class NonPersistentTopic(Life[NonPersistentSubscription]):
+    writes: Final = None  # there are none to count
     __slots__ = (
         "_audience",
         "_next_entry",
@@ -196,7 +197,7 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
         check_subscription_name(name)
         if not create:
             raise SubscriptionNotFound(
-                f"Subscription {name} of {self.name} does not exist and may not be created"
+                f"Subscription {name} of {self.name} does not exist and auto-creation is off"
             )
         check_subscriptions(self)
         return self._subscribe(name, durable=True, properties=properties)
@@ -220,7 +221,7 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
         existing = self.subscriptions.get(name)
         if existing is not None and existing.durable is not durable:
             kind = "a durable subscription" if existing.durable else "a reader"
-            raise NotAllowed(f"{name} of {self.name} is {kind} already; choose another name")
+            raise NotAllowed(f"{name} of {self.name} is already {kind}; choose another name")
         return existing
 
     def end_of_reader(self, subscription: NonPersistentSubscription) -> None:

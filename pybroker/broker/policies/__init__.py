@@ -1,1 +1,1 @@
-"""Policies: what holds for a topic, by itself, by its namespace or by the broker; and who acts."""
+"""Policies: effective values from topic, namespace and broker, and the actors that apply them."""

@@ -1,7 +1,7 @@
-"""Who acts on policies that concern a topic as a whole, a file each.
+"""The actors for policies that concern a topic as a whole, one file each.
 
-What is asked when somebody comes (how many there may be, of which types) is asked of
-`topic.policies` at that moment: see limits. These are told.
+Limits that apply when a client connects (how many, which types) are read from `topic.policies` at
+that moment: see limits. Actors are notified instead.
 """
 
 from managed_ledger.housekeeper import Housekeeper
@@ -27,7 +27,7 @@ from pybroker.broker.topic import Topic
 
 
 class Subscriptions:
-    """They look for themselves; what they share comes first."""
+    """Subscriptions update themselves; their shared part comes first."""
 
     def __init__(self) -> None:
         self._rates = DispatchRates()

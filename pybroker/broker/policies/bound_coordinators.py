@@ -1,7 +1,7 @@
-"""A namespace's transactions may be bound to some coordinators: those of others take no part there.
+"""Binds a namespace's transactions to some coordinators: those of others cannot take part there.
 
-Who would add a topic or a subscription is told which ones may. What takes part already does so to
-the end, whatever is set meanwhile.
+A refusal names the coordinators that may. A transaction that already takes part continues to its
+end, whatever is set in the meantime.
 """
 
 from typing import Final
@@ -15,25 +15,25 @@ _MOST: Final = 1000
 TRANSACTION_COORDINATORS: Final = Policy[list[int]](
     "transactionCoordinators",
     whole_numbers(0, INT, _MOST),
-    lambda config: [],  # any of them
+    lambda config: [],  # any coordinator
     Level("transactionCoordinators", "transaction_coordinators", unset=[]),
 )
 
 
 class BoundElsewhere(NotAllowed):
-    """`allowed`: by ids, the coordinators whose transactions may take part."""
+    """`allowed`: ids of the coordinators whose transactions may take part."""
 
     def __init__(self, namespace: str, coordinator_id: int, allowed: list[int]) -> None:
         self.allowed = allowed
         ids = ", ".join(map(str, allowed))
         super().__init__(
-            f"Transactions of coordinator {coordinator_id} take no part in {namespace}, but those "
-            f"of {ids} (its policy transactionCoordinators): begin one there, as "
+            f"Transactions of coordinator {coordinator_id} cannot take part in {namespace}; its "
+            f"policy transactionCoordinators allows only {ids}: begin one there, as "
             f"new_transaction(namespace={namespace!r}) of pybroker.client does"
         )
 
 
 def check_coordinator(allowed: list[int], namespace: str, coordinator_id: int) -> None:
-    """`allowed` is what the policy says. Raises BoundElsewhere."""
+    """`allowed` is the policy's value. Raises BoundElsewhere."""
     if allowed and coordinator_id not in allowed:
         raise BoundElsewhere(namespace, coordinator_id, allowed)

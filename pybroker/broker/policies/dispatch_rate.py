@@ -1,8 +1,8 @@
-"""How many messages, and bytes, go out in a period: of one subscription, and of a topic's together.
+"""Limits on messages and bytes dispatched per period: per subscription, and per topic.
 
-Where nothing is limited, subscriptions have no pace, and dispatch costs nothing more. Under one, a
-round of dispatch reads no more than may go now; what is delivered again is not held back within a
-round, but paid for like everything else.
+Without a limit, subscriptions have no pace, and dispatch has no extra cost. With one, a round of
+dispatch reads no more than it may deliver; redeliveries are not held back within a round, but count
+like everything else.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _LONGEST_WAIT_S: Final = 10.0
 
 @dataclass(slots=True)
 class HeldBack:
-    """How often a round of dispatch had to wait, by what was used up."""
+    """How often a round of dispatch had to wait, by the exhausted limit."""
 
     messages_by_own: int = 0
     bytes_by_own: int = 0
@@ -46,7 +46,7 @@ class HeldBack:
 
 
 class DispatchPace:
-    """Of one subscription."""
+    """For one subscription."""
 
     __slots__ = ("_subscription", "_throttles", "_timer", "held_back", "of_topic", "own")
 
@@ -65,7 +65,7 @@ class DispatchPace:
         self._timer: asyncio.TimerHandle | None = None
 
     def dispatch(self, dispatcher: Dispatcher) -> bool:
-        """As Dispatcher.dispatch, as far as there are tokens; it goes on when there are."""
+        """As Dispatcher.dispatch, as far as there are tokens; continues when there are more."""
         throttles, reader = self._throttles, self._subscription.reader
         consumers = self._subscription.consumers
         reader.most_messages = min(each.messages_left() for each in throttles)
@@ -84,7 +84,7 @@ class DispatchPace:
         return again
 
     def _wait(self, wait_s: float) -> None:
-        """A timer keeps its subscription in memory, so none is long."""
+        """The timer keeps its subscription in memory, so it is always short."""
         if self._timer is None:
             wait_s = min(wait_s, _LONGEST_WAIT_S)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._go_on)
@@ -118,7 +118,7 @@ class Dispatched(Protocol):
 
 
 class DispatchRates:
-    """What a topic's subscriptions share."""
+    """Shared by a topic's subscriptions."""
 
     def follow(self, topic: Dispatched) -> None:
         rate = topic.policies[DISPATCH_RATE]
@@ -128,7 +128,7 @@ class DispatchRates:
 def pace_of(
     now: DispatchPace | None, topic: Dispatched, subscription: Paced
 ) -> DispatchPace | None:
-    """`now` is what the subscription had until now."""
+    """`now` is the subscription's present pace."""
     of_one = topic.policies[SUBSCRIPTION_POLICIES].get(subscription.name, {})
     of_all = topic.policies[SUBSCRIPTION_DISPATCH_RATE]
     rate: Record = of_one.get("dispatchRate") or of_all
@@ -141,7 +141,7 @@ def pace_of(
 
 
 def _throttle(now: Throttle | None, topic: Dispatched, rate: Record) -> Throttle | None:
-    """Relative to what is published to the topic, if the rate says so."""
+    """Relative to the topic's publish rate, if the policy says so."""
 
     def published() -> tuple[int, int]:
         return topic.messages_in, topic.bytes_in

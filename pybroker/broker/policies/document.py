@@ -1,4 +1,4 @@
-"""The table of policies in words, for docs/policies.md: run this module to write it again."""
+"""The table of policies as text, for docs/policies.md: run this module to regenerate it."""
 
 from typing import Final
 
@@ -8,20 +8,20 @@ from pybroker.broker.policies.table import POLICIES
 
 _HEAD: Final = """# Policies
 
-What holds for a topic is what was set for it, else for its namespace, else what broker.conf says.
+The effective value for a topic is the topic's own policy, else its namespace's, else broker.conf's.
 Paths follow `/admin/v2/namespaces/{tenant}/{namespace}/` and
-`/admin/v2/persistent/{tenant}/{namespace}/{topic}/`. A change takes effect at once, on topics that
-are in use too. What is off is kept and shown, without an effect.
-The keys of broker.conf that act can be changed while the broker runs:
-`POST /admin/v2/brokers/configuration/{key}/{value}` sets one, DELETE takes it back.
+`/admin/v2/persistent/{tenant}/{namespace}/{topic}/`. A change takes effect at once, also on topics
+in use. A policy that is off is stored and shown but has no effect.
+The broker.conf keys of policies in effect can be changed while the broker runs:
+`POST /admin/v2/brokers/configuration/{key}/{value}` sets one, DELETE removes it.
 
 | policy | of a namespace | of a topic | broker.conf | acts |
 |---|---|---|---|---|
 """
 _NOTES: Final = """
-**Deduplication off and on again.** Switching it off forgets what producers have sent. Switched on,
-it reads the messages that the log still has, also those that came while it was off: copies of these
-are recognised, copies of messages that are no longer stored are not.
+**Turning deduplication off and on again.** Turning it off forgets what producers have sent. Turned
+on, it reads the messages still in the log, including those published while it was off: copies of
+these are recognised; copies of messages that are no longer stored are not.
 """
 
 
@@ -50,7 +50,7 @@ def _acts(policy: "Policy[object]") -> str:
     if policy.off:
         return f"off: {policy.off}"
     parts = "; ".join(f"{name}: {why}" for name, why in policy.off_fields.items())
-    return f"yes, but for {parts}" if parts else "yes"
+    return f"yes, except {parts}" if parts else "yes"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""What holds for a topic: of each policy the value of the topic, else of its namespace, else the
-broker's.
+"""The effective policies of a topic: the topic's value, else its namespace's, else the broker's.
 
-A value is looked for when it is first asked for, and kept: whoever asks with each message would pay
-for one look into a dict. Nothing here changes; a change of a policy makes another `Effective`, of
-which the topic is told. Topics without policies of their own share their namespace's.
+A value is resolved on first use and cached: code that asks for each message must pay only for a
+dict lookup. An `Effective` never changes; a policy change creates a new one, of which the topic is
+notified. Topics without policies of their own share their namespace's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +12,14 @@ from pybroker.base.config import BrokerConfig
 from pybroker.broker.policies.policy import Policy
 
 T = TypeVar("T")
-Values = Mapping[str, Any]  # what was set, by the policy's name
+Values = Mapping[str, Any]  # values that were set, by policy name
 
 
 class Effective:
     __slots__ = ("_found", "_levels", "_made", "config")
 
     def __init__(self, config: BrokerConfig, levels: Sequence[Values]) -> None:
-        """The level that counts most comes first."""
+        """The most specific level comes first."""
         self.config = config
         self._levels = levels
         self._found: dict[Policy[Any], Any] = {}
@@ -32,7 +31,7 @@ class Effective:
         return self._found[policy]  # type: ignore[no-any-return]
 
     def made(self, make: "Callable[[Effective], T]") -> T:
-        """What `make` makes of this, which it does once."""
+        """The result of `make` for this object, which is computed once."""
         if make not in self._made:
             self._made[make] = make(self)
         return self._made[make]  # type: ignore[no-any-return]
@@ -48,5 +47,5 @@ class Effective:
         return policy.of_broker(self.config) if found is None else found
 
     def was_set(self, policy: Policy[T]) -> T | None:
-        """At the level that counts; None if only broker.conf says something."""
+        """The value at the most specific level; None if only broker.conf has one."""
         return next((level[policy.name] for level in self._levels if policy.name in level), None)

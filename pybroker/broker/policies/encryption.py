@@ -1,4 +1,4 @@
-"""Where encryption is required: who does not encrypt is sent away when it becomes so."""
+"""Required encryption: closes producers that do not encrypt when the policy is set."""
 
 from pybroker.broker.policies.limits import unencrypted
 from pybroker.broker.policies.table import ENCRYPTION_REQUIRED
@@ -12,5 +12,5 @@ class EncryptedProducers:
         plain = [each for each in topic.producers.everybody() if not each.encrypts]
         for producer in plain:
             topic.producers.send_away(producer, unencrypted(topic.name))
-        if plain:  # somebody may wait that encrypts
+        if plain:  # producers that encrypt may be waiting
             topic.tasks.start(topic.producers.let_next_in(), "the next producer")

@@ -1,13 +1,13 @@
-"""Messages that wait for longer than their time to live are acknowledged for their subscription.
+"""Message TTL: messages that wait longer than this are acknowledged for their subscription.
 
-What is acknowledged reaches up to a message that has expired, by its publish time; what stands
-before it goes too, as the log is one. Never dropped: messages of open transactions, which nobody
-may read yet (but on a subscription that is read_uncommitted), and what an open transaction has
-acknowledged, until it has ended.
+Everything up to an expired message, by its publish time, is acknowledged, because the log is one
+sequence. Never dropped: messages of open transactions, which cannot be read yet (except on a
+read_uncommitted subscription), and messages that an open transaction has acknowledged, until it has
+ended.
 
-Damaged entries have no time that could be read: they go with what has expired behind them.
+Damaged entries have no readable time: they expire with the messages after them.
 
-Differs: a reader's subscription, which nobody's messages wait for, is left alone.
+Differs: readers' subscriptions are left alone.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.broker.waiting_entries import first_readable
 
-Holds = Callable[[], bool]  # whether the policy is still the one that asks for it
+Holds = Callable[[], bool]  # whether the policy still requires it
 
 
 def nobody_takes_it_back() -> bool:
@@ -79,8 +79,8 @@ async def _expire(
 async def only_older(
     topic: Topic, subscription: Subscription, than_ms: int, up_to: Position
 ) -> Position:
-    """`up_to`, which a search has found, or as far as nothing younger waits before it: a commit in
-    commit order puts old messages behind younger ones.
+    """`up_to`, the result of a search, or less if newer messages wait before it: a commit in commit
+    order puts old messages behind newer ones.
     """
     if not topic.buffer.keeps_aside:
         return up_to
@@ -89,9 +89,7 @@ async def only_older(
 
 
 async def oldest_waiting_ms(topic: Topic, subscription: Subscription) -> int | None:
-    """When the first message was published that waits for acknowledgement, and can be read; None
-    if none does.
-    """
+    """When the first readable unacknowledged message was published; None if there is none."""
     first = await first_readable(topic.ledger, subscription.cursor, topic.hidden)
     return None if first is None else published_at(first)
 
@@ -103,7 +101,7 @@ async def drop(
     now_ms: int,
     holds: Holds = nobody_takes_it_back,
 ) -> int:
-    """Acknowledge everything up to there that may be dropped; returns how many entries."""
+    """Acknowledge everything up to there that may be dropped; returns the number of entries."""
     pending = await subscription.replayed()
     gone = topic.closed or topic.subscriptions.get(subscription.name) is not subscription
     if gone or not holds():
@@ -120,6 +118,6 @@ async def drop(
 
 
 def waiting_up_to(subscription: Subscription, position: Position) -> int:
-    """How many entries up to there are not acknowledged, and will be delivered."""
+    """How many entries up to there are unacknowledged and will be delivered."""
     hidden = subscription.reader.hidden_backlog(position)
     return subscription.cursor.backlog(position) - hidden

@@ -1,7 +1,7 @@
-"""Topics follow their policies: what holds is told to each at its loading, and at every change.
+"""Notifies topics of their policies: at loading, and at every change.
 
-A change that concerns many topics reaches them a few in a turn. `told` returns when it has reached
-them all, so that what an administrator was answered is true.
+A change that concerns many topics reaches them a few per turn. `told` returns when it has reached
+all of them, so that an administrator's answer is true.
 """
 
 from collections import deque
@@ -16,15 +16,15 @@ from pybroker.broker.tenants import Tenants
 from pybroker.broker.topic import Topic
 
 _TOPICS_A_TURN: Final = 200
-# Which namespace (None: all of them); which topic, if it is of one only.
+# The namespace (None: all), and the topic if it concerns only one.
 News = tuple[str | None, TopicName | None]
 
 
 class Actor(Protocol):
-    """Sees to it that some policies are kept."""
+    """Enforces some policies."""
 
     def follow(self, topic: ServedTopic) -> None:
-        """It has been loaded, or `topic.policies` is another one: act as they say from now on."""
+        """The topic was loaded, or its `topic.policies` changed: apply them from now on."""
         ...
 
 
@@ -49,7 +49,7 @@ class Following:
         topics.policies.tell(self._heard)
 
     def loaded(self, topic: ServedTopic) -> None:
-        """Whatever changed while it was being loaded."""
+        """Includes what changed while it was being loaded."""
         topic.policies = self._topics.policies.of(topic.name)
         for actor in self._actors:
             actor.follow(topic)
@@ -57,12 +57,12 @@ class Following:
             self._tasks.start(self._load_anew(topic), f"unloading of {topic.name}")
 
     async def _load_anew(self, topic: ServedTopic) -> None:
-        """Whether messages are deduplicated is decided when a topic is loaded."""
+        """Deduplication is switched on or off when a topic is loaded."""
         if self._topics.serving(topic.name) is topic:
             await self._topics.unload(topic.name)
 
     async def told(self) -> None:
-        """Every loaded topic knows by now of the changes that were durable at the call."""
+        """Every loaded topic has received the changes that were durable at the call."""
         await self._tasks.ended()
 
     async def close(self) -> None:
@@ -83,7 +83,7 @@ class Following:
                     if not topic.closed:
                         self.loaded(topic)
                     await pace.step()
-        finally:  # at once: what comes from now on needs another task
+        finally:  # at once: later changes need another task
             self._telling = False
 
     def _concerned(self, namespace: str | None, name: TopicName | None) -> list[ServedTopic]:

@@ -1,6 +1,6 @@
-"""What a topic asks of messages before it takes them: size, delay, rate, that they are encrypted.
+"""Checks on messages before a topic accepts them: size, delay, rate, encryption.
 
-A topic has a gate only where some policy wants one.
+A topic has a gate only if a policy requires one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,8 +21,8 @@ from pybroker.wire.message_metadata import is_chunk, is_encrypted
 
 
 class Gate:
-    """Limits of 0 are none. That of a message's size does not hold for chunks: clients know the
-    broker's limit only, and cut by that.
+    """0 means no limit. The message size limit does not apply to chunks: clients know only the
+    broker's limit, and split by that.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Gate:
         self.encrypted_only = encrypted_only
 
     def pieces(self, entries: Sequence[bytes]) -> Iterator[tuple[int, int, PulsarError | None]]:
-        """The entries in pieces, from and to (exclusive), each with why it is refused, or None."""
+        """The entries in pieces: from, to (exclusive), and the reason of a refusal or None."""
         if not self.encrypted_only:
             yield from self._by_delay(entries)
             return
@@ -77,8 +77,8 @@ class Gate:
 def _too_large(size_bytes: int, most_bytes: int) -> NotAllowed:
     return NotAllowed(
         "Exceed maximum message size",
-        f"the topic's policy maxMessageSize lets {most_bytes} bytes into an entry; this one has "
-        f"{size_bytes} with its metadata. Send smaller messages or batches, or in chunks",
+        f"the topic's policy maxMessageSize allows {most_bytes} bytes in an entry; this one has "
+        f"{size_bytes} including metadata. Send smaller messages or batches, or use chunking",
     )
 
 
@@ -101,7 +101,7 @@ class Gates:
             rate["publishThrottlingRateInByte"],
         )
         size_bytes, delay_ms = policies[MAX_MESSAGE_SIZE], 0
-        if size_bytes >= policies.config.max_message_size:  # which counts without metadata
+        if size_bytes >= policies.config.max_message_size:  # that limit excludes metadata
             size_bytes = 0
         if topic.name.persistent and policies[DELAYED_DELIVERY]["active"]:
             delay_ms = policies[DELAYED_DELIVERY]["maxDeliveryDelayInMillis"]

@@ -1,4 +1,4 @@
-"""Policies that are kept and shown as Apache Pulsar does, and why each has no effect here."""
+"""Policies that are stored and shown as in Apache Pulsar, and why each has no effect here."""
 
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from pybroker.broker.policies.kinds import (
 )
 from pybroker.broker.policies.policy import Level, Policy, Record
 
-NO_BOOKIES: Final = "the storage is the broker's own; there are no bookies"
+NO_BOOKIES: Final = "storage is embedded in the broker; there are no bookies"
 _NO_OFFLOADING: Final = "nothing is offloaded"
 ONE_CLUSTER: Final = "nothing is replicated: there is one cluster"
 
@@ -23,7 +23,7 @@ ONE_CLUSTER: Final = "nothing is replicated: there is one cluster"
 def _kept(
     off: str, name: str, field: str, check: Check = anything, unset: Any = None, **level: Any
 ) -> Policy[Any]:
-    """Of a namespace; without any effect."""
+    """Of a namespace, without effect."""
     at = Level(name, field, unset=unset, **level)
     return Policy(name, check, lambda config: unset, at, off=off)
 
@@ -33,17 +33,17 @@ PROPERTIES: Final = Policy[Record](
     properties,
     lambda config: {},
     Level("properties", "properties", verb="PUT", unset={}),
-    off="they say something to who set them",
+    off="properties are only for the operator's own use",
 )
 ANTI_AFFINITY: Final = _kept(
-    "there is one broker to be on", "antiAffinity", "antiAffinityGroup", text, bare=True
+    "there is only one broker", "antiAffinity", "antiAffinityGroup", text, bare=True
 )
 RESOURCE_GROUP: Final = _kept(
-    "rates are limited by topic, namespace and broker, not by group",
+    "rates are limited by topic, namespace and broker, not by resource group",
     "resourcegroup", "resource_group_name", text, by_hand=True,
 )  # fmt: skip
 _OTHERS: Final = (
-    _kept("metrics have no labels of topics' properties", "allowedTopicPropertyKeysForMetrics",
+    _kept("metrics have no labels for topic properties", "allowedTopicPropertyKeysForMetrics",
           "allowed_topic_property_keys_for_metrics", names(), unset=[]),
     _kept(ONE_CLUSTER, "allowedClusters", "allowed_clusters", names(), unset=[], removable=False),
     _kept(_NO_OFFLOADING, "offloadDeletionLagMs", "offload_deletion_lag_ms", whole(-1, LONG),
@@ -68,7 +68,7 @@ ENTRY_FILTERS: Final = Policy[Any](
     lambda config: {"entryFilterNames": ""},
     Level("entryFilters", "entryFilters"),
     Level("entryFilters", "entryFilters"),
-    off="entry filters are Java classes that a broker loads",
+    off="entry filters are Java classes loaded by the broker",
 )
 _PAUSE: Final = "dispatcherPauseOnAckStatePersistent"
 PAUSE_ON_ACK_STATE: Final = Policy[bool](
@@ -77,7 +77,7 @@ PAUSE_ON_ACK_STATE: Final = Policy[bool](
     lambda config: False,
     Level(_PAUSE, f"{_PAUSE}Enabled", unset=False, meant=True),
     Level(_PAUSE, f"{_PAUSE}Enabled", meant=True),
-    off="all that is acknowledged is written, however many ranges it has",
+    off="all acknowledgements are persisted, however many ranges they form",
 )
 REPLICATION: Final = Policy[list[str]](
     "replication",

@@ -1,6 +1,6 @@
-"""What the value of a policy may look like: each kind takes JSON and gives it back, complete.
+"""Types of policy values: each checks JSON and returns it completed with defaults.
 
-Whatever a check accepts can be stored, shown and acted upon without another look.
+Whatever a check accepts can be stored, shown and used without further checks.
 """
 
 import math
@@ -13,16 +13,16 @@ from pybroker.base.errors import PulsarError
 from pybroker.base.json_schema import LONG as LONG
 from pybroker.base.json_schema import Schema
 
-INT: Final = 2**31 - 1  # Java's
+INT: Final = 2**31 - 1  # Java's int
 _MOST_ITEMS: Final = 1000
 _MOST_CHARS: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """From a JSON value to the same one with all its parts. Raises BadPolicy.
+    """From a JSON value to the complete one. Raises BadPolicy.
 
-    Of JSON as it is described to others: `takes` is what it looks at, `gives` what it answers.
+    For the description of the API, `takes` is the accepted JSON and `gives` the answered JSON.
     """
 
     of: Callable[[Any], Any]
@@ -38,20 +38,20 @@ def _plain(schema: Schema, of: Callable[[Any], Any]) -> Check:
 
 
 class BadPolicy(PulsarError):
-    """It cannot be a value of the policy at all."""
+    """It can never be a value of the policy."""
 
     code = 22
     http_status = 400
 
 
 class RefusedPolicy(BadPolicy):
-    """It could be one, but for what it says."""
+    """A valid type, but a refused value."""
 
     http_status = 412
 
 
 def whole(least: int = 0, most: int = INT, too_small: str = "") -> Check:
-    """`too_small` is Apache Pulsar's sentence for what is less."""
+    """`too_small` is Apache Pulsar's sentence for smaller values."""
 
     def check(value: Any) -> int:
         if type(value) is not int:
@@ -69,7 +69,7 @@ def whole(least: int = 0, most: int = INT, too_small: str = "") -> Check:
 
 def _number(value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value) or abs(value) > 1e15:
-        raise BadPolicy(f"{str(value)[:80]!r} is not a number of sensible size")
+        raise BadPolicy(f"{str(value)[:80]!r} is not a number in the allowed range")
     return float(value)
 
 
@@ -81,9 +81,9 @@ def _truth(value: Any) -> bool:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise BadPolicy("it must be text")
+        raise BadPolicy("it must be a string")
     if len(value) > _MOST_CHARS:
-        raise RefusedPolicy(f"{len(value)} characters are more than {_MOST_CHARS}")
+        raise RefusedPolicy(f"{len(value)} characters are more than the {_MOST_CHARS} allowed")
     return value
 
 
@@ -102,7 +102,7 @@ def choice(*choices: str) -> Check:
 
 
 def names(*choices: str) -> Check:
-    """A list without repetitions; of any text, if there are no `choices`."""
+    """A list without repetitions, of any text if there are no `choices`."""
     check_item = choice(*choices) if choices else text
 
     def check(value: Any) -> list[str]:
@@ -114,7 +114,7 @@ def names(*choices: str) -> Check:
 
 
 def whole_numbers(least: int, most: int, items: int) -> Check:
-    """A list of up to `items` of them, without repetitions."""
+    """A list of up to `items` whole numbers, without repetitions."""
     check_item = whole(least, most)
 
     def check(value: Any) -> list[int]:
@@ -129,7 +129,7 @@ def _properties(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
         raise BadPolicy("properties must be an object whose values are strings")
     if sum(len(key) + len(item) for key, item in value.items()) > _MOST_CHARS:
-        raise RefusedPolicy(f"properties have at most {_MOST_CHARS} characters together")
+        raise RefusedPolicy(f"properties may have at most {_MOST_CHARS} characters in total")
     return value
 
 
@@ -137,9 +137,9 @@ properties: Final = _plain(json_schema.map_of(json_schema.TEXT, None), _properti
 
 
 def record(*, together: Callable[[Any], Any] | None = None, **fields: tuple[Check, Any]) -> Check:
-    """An object with these fields, each with what holds where it is left out or null; None: none.
+    """An object with these fields, each with its default for null or no value; None: no default.
 
-    `together` looks at all of them; what others the object has is dropped, as Apache Pulsar does.
+    `together` checks all of them; unknown fields are dropped, as in Apache Pulsar.
     """
 
     def check(value: Any) -> dict[str, Any]:
@@ -167,11 +167,11 @@ def _field(value: Mapping[str, Any], name: str, check: Check, default: Any) -> A
 
 
 def by_name(check: Check, *choices: str) -> Check:
-    """An object with values of one kind; with `choices`, under these names only."""
+    """An object with values of one kind; with `choices`, only under these names."""
 
     def checked(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict) or len(value) > _MOST_ITEMS:
-            raise BadPolicy(f"it must be an object of at most {_MOST_ITEMS} parts")
+            raise BadPolicy(f"it must be an object with at most {_MOST_ITEMS} keys")
         for name in value:
             if choices and name not in choices:
                 raise BadPolicy(f"{name[:80]!r} must be one of: {', '.join(choices)}")
@@ -185,9 +185,9 @@ def by_name(check: Check, *choices: str) -> Check:
 
 
 def _anything(value: Any) -> Any:
-    """Kept and shown; nobody acts on it."""
+    """Stored and shown, without effect."""
     if not isinstance(value, dict | list | str | int | float | bool):
-        raise BadPolicy("it must be a value")
+        raise BadPolicy("it must not be null")
     if len(str(value)) > _MOST_CHARS:
         raise RefusedPolicy(f"it is longer than {_MOST_CHARS} characters")
     return value

@@ -1,5 +1,5 @@
-"""How many producers, consumers and subscriptions a topic may have, of which types; asked when one
-more wants to come. The errors are Apache Pulsar's.
+"""How many producers, consumers and subscriptions a topic may have, and of which types. Checked
+when another one connects. The errors are Apache Pulsar's.
 """
 
 from collections.abc import Mapping, Sized
@@ -30,10 +30,10 @@ TYPE_NAMES: Final = {
 
 
 class Quota(Protocol):
-    """Of a topic's backlog."""
+    """A topic's backlog quota."""
 
     async def check(self) -> None:
-        """May a producer come in? Raises QuotaExceededError, QuotaExceededException."""
+        """Whether a producer may connect. Raises QuotaExceededError, QuotaExceededException."""
         ...
 
 
@@ -56,7 +56,7 @@ class Limited(Protocol):
 
 
 def check_encrypts(topic: Limited, encrypts: bool) -> None:
-    """May a producer come that encrypts, or does not? Raises MetadataError."""
+    """Whether a producer with or without encryption may connect. Raises MetadataError."""
     if topic.policies[ENCRYPTION_REQUIRED] and not encrypts:
         raise unencrypted(topic.name)
 
@@ -66,7 +66,7 @@ def unencrypted(topic: TopicName) -> MetadataError:
 
 
 async def check_producers(topic: Limited, encrypts: bool) -> None:
-    """May one more come? Holds in the turn in which it returns.
+    """Whether another producer may connect. Valid in the turn in which it returns.
 
     Raises ProducerBusy, QuotaExceededError, QuotaExceededException, MetadataError.
     """
@@ -79,7 +79,7 @@ async def check_producers(topic: Limited, encrypts: bool) -> None:
 
 
 def check_consumers(topic: Limited, subscription: Consumed) -> None:
-    """Room for one more? Raises ConsumerBusy."""
+    """Raises ConsumerBusy if there is no room for another one."""
     limit = topic.policies[MAX_CONSUMERS_PER_SUBSCRIPTION]
     if 0 < limit <= len(subscription.consumers):
         raise ConsumerBusy("Subscription reached max consumers limit")
@@ -91,14 +91,14 @@ def check_consumers(topic: Limited, subscription: Consumed) -> None:
 
 
 def check_subscriptions(topic: Limited) -> None:
-    """Room for one more? Raises NotAllowed."""
+    """Raises NotAllowed if there is no room for another one."""
     limit = topic.policies[MAX_SUBSCRIPTIONS]
     if 0 < limit <= len(topic.subscriptions) and not _system(topic):
         raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {topic.name}")
 
 
 def unacked_limits(policies: Effective) -> UnackedLimits:
-    """How many messages may be with consumers, delivered and not acknowledged."""
+    """How many delivered messages may be unacknowledged."""
     return UnackedLimits(policies[MAX_UNACKED_PER_CONSUMER], policies[MAX_UNACKED_PER_SUBSCRIPTION])
 
 

@@ -1,4 +1,4 @@
-"""How often a topic's acknowledgements are written down; a crash delivers again what was not."""
+"""How often a topic's acknowledgements are written; a crash redelivers unwritten ones."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ _LONGEST_MS: Final = 60_000
 
 
 def flush_interval_ms(writes_per_s: float) -> int:
-    """0 or less: as fast as can be."""
+    """0 or less: as fast as possible."""
     if writes_per_s <= 0:
         return _SHORTEST_MS
     return int(min(max(1000 / writes_per_s, _SHORTEST_MS), _LONGEST_MS))

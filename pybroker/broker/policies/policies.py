@@ -1,8 +1,8 @@
-"""The policies of namespaces and topics: kept, resolved, and told of when they change.
+"""The policies of namespaces and topics: stored, resolved, with notification of changes.
 
-A namespace's are its record in the metadata store, a topic's a record of its own, which goes with
-the topic: JSON by Apache Pulsar's names of the fields. All partitions of a topic have its policies.
-Whoever acts on policies hears of a change from the metadata store, whichever way it came there.
+A namespace's policies are its record in the metadata store, a topic's a separate record, which is
+deleted with the topic: JSON with Apache Pulsar's field names. All partitions of a topic share its
+policies. Actors are notified through the metadata store, whichever way a change came.
 """
 
 import asyncio
@@ -30,13 +30,14 @@ T = TypeVar("T")
 TOPIC_POLICIES: Final = "/topic-policies/"
 ABSENT: Final = -1
 NOTHING: Final[Values] = {}
-# As namespaces' records had them before there was a table.
+# Field names in namespaces' records from before the table.
 _OLD_FIELDS: Final = {"autoTopicCreation": "autoTopicCreationOverride"}
 _OF_NAMESPACES: Final = {p.namespace.field: p for p in POLICIES if p.namespace is not None}
 _OF_TOPICS: Final = {p.topic.field: p for p in POLICIES if p.topic is not None}
-# Hears which namespace (None: all), and which topic (of partitions: the whole) if it is one only.
+# Called with the namespace (None: all), and the topic (for partitions: the whole) if only one is
+# concerned.
 Heard = Callable[[str | None, TopicName | None], None]
-Change = Callable[[T | None], T | None]  # from what was set to what will be
+Change = Callable[[T | None], T | None]  # from the previous value to the new one
 
 
 def topic_key(topic: TopicName) -> str:
@@ -51,7 +52,7 @@ class Policies:
         config: BrokerConfig,
         check_topic: Callable[[TopicName], None],
     ) -> None:
-        """`check_topic` raises TopicNotFound unless it exists, and stays."""
+        """`check_topic` raises TopicNotFound unless the topic exists and is not being deleted."""
         self._check_topic = check_topic
         self._metadata = metadata
         self._tenants = tenants
@@ -62,10 +63,10 @@ class Policies:
         metadata.watch(NAMESPACES, self._namespace_changed)
         metadata.watch(TOPIC_POLICIES, self._topic_changed)
 
-    # -- what holds
+    # -- effective values
 
     def of(self, topic: TopicName) -> Effective:
-        """What holds for the topic, or for the topic that it is a partition of."""
+        """The effective policies of the topic, or of the partitioned topic that it belongs to."""
         local, every = self._of_topic(topic, False), self._of_topic(topic, True)
         if not local and not every:
             return self.of_namespace(topic.namespace_name)
@@ -80,7 +81,7 @@ class Policies:
                 self._of_namespaces[namespace] = found
         return found
 
-    # -- what was set
+    # -- values that were set
 
     def namespace_values(self, namespace: str) -> Values:
         key = NAMESPACES + namespace
@@ -91,20 +92,22 @@ class Policies:
         return _by_policy(record, _OF_TOPICS, topic_key(topic))
 
     def set_of_namespace(self, namespace: str, policy: Policy[T]) -> T | None:
-        """What was set, if anything. Raises NotFound."""
+        """The value that was set, or None. Raises NotFound."""
         self._tenants.check_namespace(namespace)
         return self.namespace_values(namespace).get(policy.name)
 
     def set_of_topic(
         self, topic: TopicName, policy: Policy[T], everywhere: bool = False
     ) -> T | None:
-        """What was set, if anything; `everywhere`: for all clusters, which counts less."""
+        """The value that was set, or None; `everywhere`: for all clusters, which has lower
+        priority.
+        """
         return self._of_topic(topic, everywhere).get(policy.name)
 
     # -- setting
 
     async def set_for_namespace(self, namespace: str, policy: Policy[T], value: T | None) -> None:
-        """None takes it back. Raises NotFound, BadPolicy, Conflict."""
+        """None removes it. Raises NotFound, BadPolicy, Conflict."""
         await self.change_for_namespace(namespace, policy, lambda now: value)
 
     async def change_for_namespace(
@@ -121,7 +124,7 @@ class Policies:
     async def set_for_topic(
         self, topic: TopicName, policy: Policy[T], value: T | None, everywhere: bool = False
     ) -> None:
-        """None takes it back. Raises TopicNotFound, BadPolicy, Conflict."""
+        """None removes it. Raises TopicNotFound, BadPolicy, Conflict."""
         await self.change_for_topic(topic, policy, lambda now: value, everywhere)
 
     async def change_for_topic(
@@ -138,11 +141,11 @@ class Policies:
             return record | {part: changed}
 
         async with self._locked(topic_key(topic)):
-            self._check_topic(topic.partitioned_name)  # what comes later would outlive it
+            self._check_topic(topic.partitioned_name)  # later changes would outlive it
             await self._change(topic_key(topic), change)
 
     async def forget_topic(self, topic: TopicName) -> None:
-        """All that was set for it alone."""
+        """Everything set for this topic alone."""
         await self._metadata.delete(topic_key(topic))
 
     def _locked(self, key: str) -> asyncio.Lock:
@@ -155,7 +158,9 @@ class Policies:
         try:
             await self._metadata.put(key, json.dumps(record).encode(), version)
         except BadVersion as error:
-            raise Conflict(f"The policies were changed or deleted meanwhile: {error}") from error
+            raise Conflict(
+                f"The policies were changed or deleted in the meantime: {error}"
+            ) from error
 
     def _record(self, key: str) -> dict[str, Any]:
         stored = self._metadata.get(key)
@@ -163,16 +168,16 @@ class Policies:
         return {_OLD_FIELDS.get(field, field): value for field, value in record.items()}
 
     def configure(self, config: BrokerConfig) -> None:
-        """From now on it says what holds where nothing is set."""
+        """From now on it provides the defaults."""
         self._config = config
         self._of_namespaces.clear()
         for heard in self._heard:
             heard(None, None)
 
-    # -- who wants to know
+    # -- notification
 
     def tell(self, heard: Heard) -> None:
-        """Of every change, once it is durable."""
+        """Call `heard` for every change, once it is durable."""
         self._heard.append(heard)
 
     def _namespace_changed(self, key: str) -> None:
@@ -200,7 +205,7 @@ def _by_policy(
 
 
 def _readable(policy: Policy[T], value: Any, key: str = "") -> T | None:
-    """What was set, perhaps before there was such a check; None for what nobody could act on."""
+    """The stored value, possibly older than its check; None if it is invalid."""
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
         checked: T = policy.check(value)
@@ -212,7 +217,7 @@ def _readable(policy: Policy[T], value: Any, key: str = "") -> T | None:
 
 @lru_cache(maxsize=1000)  # once of each
 def _say_ignored(key: str, name: str, why: str) -> None:
-    log.warning("what %s says of the policy %s counts as not set: %s", key, name, why)
+    log.warning("the policy %s in %s is ignored, invalid: %s", key, name, why)
 
 
 def _changed(
@@ -252,7 +257,7 @@ def checked_namespace(body: Mapping[str, Any], cluster: str) -> dict[str, Any]:
 
 
 def shown_namespace(values: Values, cluster: str) -> dict[str, Any]:
-    """Under the names of Apache Pulsar's Policies, with what is never left out."""
+    """Under the names of Apache Pulsar's Policies, including those that are always present."""
     shown: dict[str, Any] = {}
     for policy in _OF_NAMESPACES.values():
         level = policy.namespace

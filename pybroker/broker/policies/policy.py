@@ -1,4 +1,4 @@
-"""One policy: where it can be set, under which names, what a value looks like, what holds else."""
+"""One policy: where it can be set, its names, its type, its default."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,33 +8,33 @@ from pybroker.base.config import BrokerConfig
 from pybroker.broker.policies.kinds import Check
 
 T = TypeVar("T")
-Record = dict[str, Any]  # a JSON object, complete
+Record = dict[str, Any]  # a complete JSON object
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How the admin API calls a policy of a namespace or of a topic.
+    """How the admin API names a policy of a namespace or of a topic.
 
-    `field` is its name in Apache Pulsar's Policies or TopicPolicies, and in what is stored. `unset`
-    is what GET says of one that is not set; None is no content.
+    `field` is its name in Apache Pulsar's Policies or TopicPolicies, and in the storage. `unset` is
+    GET's answer if it is not set; None means no content.
     """
 
     path: str
     field: str
-    verb: str = "POST"  # that sets it
+    verb: str = "POST"  # the method that sets it
     unset: Any = None
     removable: bool = True  # by DELETE
-    by_query: bool = False  # the value is a query parameter of the path's name
-    by_cluster: bool = False  # within Policies it stands under the cluster's name
-    by_hand: bool = False  # its routes are no family's
-    bare: bool = False  # the body is the text itself, without quotes
-    meant: Any = None  # what a request without a body sets
+    by_query: bool = False  # the value is a query parameter named like the path
+    by_cluster: bool = False  # within Policies it is nested under the cluster's name
+    by_hand: bool = False  # its routes are written individually
+    bare: bool = False  # the body is plain text, without quotes
+    meant: Any = None  # the value set by a request without a body
 
 
 @dataclass(frozen=True, eq=False)
 class Policy(Generic[T]):
-    """`broker` says what holds where nothing is set: the name of a field of BrokerConfig, several
-    of them by field of the record, or a value. Somebody here does as it says, unless it is `off`.
+    """`broker` is the default: the name of a field of BrokerConfig, several of them by field of the
+    record, or a value. A policy has an effect here unless it is `off`.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Policy(Generic[T]):
     broker: str | Mapping[str, Any] | Callable[[BrokerConfig], T]
     namespace: Level | None = None
     topic: Level | None = None
-    off: str = ""  # why it has no effect here, if it has none
-    off_fields: Mapping[str, str] = field(default_factory=dict)  # as that, of parts of a record
-    merged: bool = False  # an object of which each level may say a part
+    off: str = ""  # why it has no effect here, if so
+    off_fields: Mapping[str, str] = field(default_factory=dict)  # the same, for fields of a record
+    merged: bool = False  # an object whose parts may come from different levels
 
     def of_broker(self, config: BrokerConfig) -> T:
-        """What holds where nothing is set."""
+        """The default."""
         found: Any
         if callable(self.broker):
             return self.broker(config)
@@ -60,7 +60,7 @@ class Policy(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The name of a field of BrokerConfig, in a record."""
+    """The name of a field of BrokerConfig, within a record."""
 
     name: str
 

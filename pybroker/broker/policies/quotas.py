@@ -1,11 +1,13 @@
-"""How much may wait for acknowledgement, by size and by age, and what happens beyond that.
+"""Backlog quotas, by size and by age, and what happens beyond them.
 
-    producer_request_hold       producers are closed, and come in again when there is room
-    producer_exception          as that, but clients give up at once
-    consumer_backlog_eviction   the oldest messages are acknowledged for who has not done so
+    producer_request_hold       producers are closed and admitted again when there is room
+    producer_exception          the same, but clients give up at once
+    consumer_backlog_eviction   the oldest messages are acknowledged for slow subscriptions
 
-Every topic with a quota is looked at once in the check interval, and when a producer comes. The
-size is that of the log behind the slowest subscription. Eviction leaves a tenth of the quota free.
+Every topic with a quota is checked once per check interval, and when a producer connects. The size
+is that of the log after the slowest subscription, plus transactions waiting in the side log.
+Eviction frees a tenth of the quota. It never drops waiting transactions, but more of the log
+instead.
 """
 
 import logging
@@ -32,7 +34,7 @@ LEFT_BY_EVICTION: Final = 0.9
 
 
 class TopicQuota:
-    """What a topic asks when a producer comes."""
+    """A topic's check when a producer connects."""
 
     def __init__(self, topic: Topic, clock: Clock) -> None:
         self._topic = topic
@@ -46,7 +48,7 @@ class TopicQuota:
                 raise refusal(quota["policy"])
 
     async def keep(self) -> None:
-        """See to it that it is kept, whatever that takes."""
+        """Enforce it."""
         for kind in (SIZE, AGE):
             quota = await self._exceeded(kind)
             policy = None if quota is None else quota["policy"]
@@ -57,7 +59,7 @@ class TopicQuota:
                 self._topic.producers.let_go(refusal(policy))
 
     async def _exceeded(self, kind: str) -> Record | None:
-        """The quota, if something has to happen."""
+        """The quota, if it is exceeded and something has to be done."""
         quota = self._topic.policies[BACKLOG_QUOTAS].get(kind)
         if quota is None:
             return None
@@ -69,11 +71,11 @@ class TopicQuota:
         return quota if holds and self._topic.subscriptions else None
 
     def _holds(self, kind: str, quota: Record) -> bool:
-        """Nobody has changed it meanwhile."""
+        """Whether it is unchanged."""
         return bool(quota == self._topic.policies[BACKLOG_QUOTAS].get(kind))
 
     async def _oldest_s(self) -> float:
-        """Of what waits for the slowest subscription."""
+        """The age of the oldest message that the slowest subscription has not acknowledged."""
         durable = [each for each in self._topic.subscriptions.values() if each.durable]
         if not durable:
             return 0.0
@@ -88,7 +90,8 @@ class TopicQuota:
             age_ms = int(quota["limitTime"] * LEFT_BY_EVICTION * 1000)
             await expire_older(topic, now_ms - age_ms, now_ms, holds)
             return
-        up_to = leaving(topic.ledger, int(quota["limitSize"] * LEFT_BY_EVICTION))
+        left = int(quota["limitSize"] * LEFT_BY_EVICTION) - topic.buffer.waiting_bytes
+        up_to = leaving(topic.ledger, max(0, left))
         for subscription in topic.each_subscription():
             if subscription.durable:
                 dropped = await drop(topic, subscription, up_to, now_ms, holds)
@@ -102,17 +105,19 @@ def refusal(policy: str) -> PulsarError:
 
 
 def backlog_bytes(topic: Topic) -> int:
-    """Of the log behind the slowest subscription."""
+    """The log behind the slowest subscription, and what will be added to it."""
     marks = [
         subscription.cursor.mark_delete_position
         for subscription in topic.subscriptions.values()
         if subscription.durable
     ]
-    return bytes_behind(topic.ledger, min(marks)) if marks else 0
+    if not marks:
+        return 0
+    return bytes_behind(topic.ledger, min(marks)) + topic.buffer.waiting_bytes
 
 
 def bytes_behind(ledger: ManagedLedger, mark: Position) -> int:
-    """Entries of one ledger count as equally large."""
+    """Assumes that all entries of a ledger have the same size."""
     size_bytes = 0
     for info in ledger.ledgers():
         if info.ledger_id > mark.ledger_id:
@@ -123,7 +128,7 @@ def bytes_behind(ledger: ManagedLedger, mark: Position) -> int:
 
 
 def leaving(ledger: ManagedLedger, most_bytes: int) -> Position:
-    """The first position behind which there are no more bytes than that."""
+    """The first position with no more than this many bytes behind it."""
     for info in reversed(ledger.ledgers()):
         if info.size_bytes > most_bytes:
             kept = info.entries * most_bytes // info.size_bytes

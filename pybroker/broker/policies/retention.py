@@ -1,4 +1,4 @@
-"""How long, and how many of, the messages stay that everybody has acknowledged."""
+"""Retention of messages that all subscriptions have acknowledged, by time and size."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
-"""Topics that something is done for time and again: each has moments of its own, spread by its name
-over the interval, and costs nothing where nothing is wanted.
+"""Periodic work on topics: each has its own moments, spread over the interval by its name, and
+costs nothing if there is no work.
 """
 
 import logging
@@ -28,13 +28,13 @@ class Rounds(Generic[T]):
         work: Callable[[T], Coroutine[Any, Any, None]],
         *kinds: type[T],
     ) -> None:
-        """Of topics of these `kinds`."""
+        """For topics of these `kinds`."""
         self._kinds = kinds
         self._housekeeper = housekeeper
         self._interval_s = interval_s
         self._wanted = wanted
         self._work = work
-        self._going: set[T] = set()  # those that have a visit to come, or are being visited
+        self._going: set[T] = set()  # topics with a visit scheduled or in progress
 
     def follow(self, topic: ServedTopic) -> None:
         if isinstance(topic, self._kinds) and topic not in self._going and self._wanted(topic):
@@ -49,14 +49,16 @@ class Rounds(Generic[T]):
         if topic.closed or not self._wanted(topic):
             self._going.discard(topic)
         else:
-            topic.tasks.start(self._round(topic), "what its policies ask for by time")
+            topic.tasks.start(self._round(topic), "a periodic policy check")
 
     async def _round(self, topic: T) -> None:
         try:
-            if self._wanted(topic):  # still
+            if self._wanted(topic):  # may have changed
                 await self._work(topic)
         except (ManagedLedgerError, PulsarError) as error:
-            log.warning("%s: what its policies ask for is tried later: %s", topic.name, error)
+            log.warning(
+                "%s: the periodic policy check failed and is retried later: %s", topic.name, error
+            )
         finally:
             if topic.closed:
                 self._going.discard(topic)

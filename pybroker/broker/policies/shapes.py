@@ -1,4 +1,4 @@
-"""Values of policies that are more than a number: their parts, and what the parts must agree on."""
+"""Structured policy values: their fields, and constraints between them."""
 
 from typing import Final
 
@@ -52,11 +52,11 @@ class TooManyPartitions(BadPolicy):
     http_status = 406
 
 
-# -- what values look like
+# -- shapes of values
 
 
 def no_contradiction(retention: Record) -> Record:
-    """Nothing is kept by one measure if the other one says that nothing is."""
+    """If one measure retains nothing, the other must not retain anything."""
     time, size = retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]
     if (time == 0) != (size == 0):
         raise RefusedPolicy(
@@ -86,7 +86,7 @@ QUOTA: Final = record(
 
 
 def topic_creation(override: Record) -> Record:
-    """The type and the number of partitions matter only where creation is allowed."""
+    """The type and the number of partitions matter only if creation is allowed."""
     if "allowAutoTopicCreation" not in override:
         raise BadPolicy("allowAutoTopicCreation must be true or false")
     if not override["allowAutoTopicCreation"]:

@@ -1,7 +1,7 @@
-"""How often one consumer may subscribe in a period: clients that come back in a circle are slowed.
+"""Limits how often one consumer may subscribe per period, to slow down reconnect loops.
 
-A consumer is known by its address, its name and its number on its connection. Who has subscribed is
-forgotten with each period, so what is remembered is bounded by what came in it.
+A consumer is identified by its address, its name and its id on its connection. The counts are
+dropped after each period, so memory is limited by the requests within one.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class SubscribeLimit:
         self._counts: dict[tuple[str, str, int], int] = {}
 
     def check(self, address: str, name: str, consumer_id: int) -> None:
-        """Counts one more. Raises NotAllowed."""
+        """Count another request. Raises NotAllowed."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._began_s >= self._period_s or len(self._counts) >= _MOST_CONSUMERS:
             self._began_s = now_s

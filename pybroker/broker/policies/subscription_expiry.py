@@ -1,7 +1,7 @@
-"""Subscriptions that nobody has used for so many minutes are deleted, of whatever topic.
+"""Deletes subscriptions that have been unused for a number of minutes.
 
-Somebody uses one who is connected, or asked for messages or acknowledged some since the last look.
-Time counts from the first look at which nobody did, so one that was just loaded has all of it left.
+A subscription is in use if a consumer is connected, or requested or acknowledged messages since the
+last check. Time counts from the first check without use, so a just loaded one has all of it left.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ async def _expire(topic: ServedTopic) -> None:
     now_s = asyncio.get_running_loop().time()
     for subscription in topic.each_subscription():
         if not _wanted(topic):
-            return  # it was taken back while another one was deleted
+            return  # removed while another subscription was deleted
         if not subscription.durable:
             continue
         if subscription.consumers:
@@ -41,6 +41,6 @@ async def _expire(topic: ServedTopic) -> None:
             continue
         idle_s = now_s - subscription.times.idle_since(now_s)
         if idle_s >= topic.policies[SUBSCRIPTION_EXPIRY] * 60:
-            why = f"nobody used it for {idle_s:.0f} s"
+            why = f"it was unused for {idle_s:.0f} s"
             with audit.acting_as(audit.Actor(audit.BROKER.who, why=why)):
                 await topic.delete_subscription(subscription.name)

@@ -1,9 +1,9 @@
-"""Every policy there is, a row each: what is stored, resolved and routed comes from here.
+"""All policies, one row each: storage, resolution and routes are derived from it.
 
-A row names the policy; what its value looks like; what holds where nobody set it, which is
-broker.conf's; and how the admin API calls it at each level. Who acts on it asks for it by the row:
-`topic.policies[MESSAGE_TTL]`. Rows that are `off` are kept and shown as Apache Pulsar does, and say
-why nobody acts on them; a test finds who acts on each other one.
+A row names the policy, its type, its default (from broker.conf), and its names in the admin API at
+each level. Code that applies it looks it up by the row: `topic.policies[MESSAGE_TTL]`. Rows that
+are `off` are stored and shown as in Apache Pulsar, with the reason why they have no effect; a test
+checks that all others are used.
 """
 
 from typing import Any, Final
@@ -64,7 +64,7 @@ def _rate(
 
 
 def _limit(name: str, path: str, ns_field: str, topic_field: str, broker: str) -> Policy[int]:
-    """How many there may be; 0 is no limit."""
+    """A maximum number; 0 means no limit."""
     check = whole(too_small=f"{name} must be 0 or more")
     return Policy(name, check, broker, Level(name, ns_field), Level(path, topic_field))
 
@@ -229,7 +229,7 @@ REPLICATOR_DISPATCH_RATE: Final = _rate(
     ),
     off=ONE_CLUSTER,
 )
-SUBSCRIPTION_POLICIES: Final = Policy[Record](  # of single ones, by name
+SUBSCRIPTION_POLICIES: Final = Policy[Record](  # for single subscriptions, by name
     "subscriptionPolicies",
     by_name(record(dispatchRate=(DISPATCH_RATE_SHAPE, None))),
     lambda config: {},
@@ -302,7 +302,7 @@ MAX_TOPICS: Final = Policy[int](
 MAX_MESSAGE_SIZE: Final = Policy[int](
     "maxMessageSize",
     whole(),
-    lambda config: 0,  # the connection sees to broker.conf's
+    lambda config: 0,  # the connection enforces broker.conf's limit
     topic=Level("maxMessageSize", "maxMessageSize"),
 )
 
@@ -481,8 +481,8 @@ BY_NAME: Final = {policy.name: policy for policy in POLICIES}
 
 
 def check_together(found: Record) -> None:
-    """What is set at one level, by policies' names: retention must exceed the backlog quotas, or it
-    would release what a quota still counts. Raises RefusedPolicy.
+    """Checks values set at one level, by policy name: retention must exceed the backlog quotas, or
+    it would release what a quota still counts. Raises RefusedPolicy.
     """
     retention, quotas = found.get(RETENTION.name), found.get(BACKLOG_QUOTAS.name, {})
     if not retention:

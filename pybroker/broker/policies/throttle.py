@@ -1,8 +1,8 @@
-"""So many messages, and so many bytes, in a period: a bucket of tokens each.
+"""Rate limits on messages and bytes per period: one token bucket each.
 
-Something may pass while there are tokens of both kinds; what passes may overdraw them, as a batch
-does, and is paid for by waiting. A full bucket holds one period's tokens. Limits may be relative to
-what comes in: then a bucket holds, beside its limit, what came in during the last period.
+Something may pass while both buckets have tokens; it may overdraw them, as a batch does, which is
+paid for by waiting. A full bucket holds one period's tokens. Limits may be relative to the incoming
+rate: then a bucket also holds what came in during the last period.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Final
 
 UNLIMITED: Final = 2**31 - 1
 _SHORTEST_WAIT_S: Final = 0.001
-CameIn = Callable[[], tuple[int, int]]  # how many messages and bytes so far
+CameIn = Callable[[], tuple[int, int]]  # numbers of messages and bytes so far
 
 
 class Bucket:
@@ -35,13 +35,13 @@ class Bucket:
         self._tokens -= tokens
 
     def add_to_limit(self, per_s: float) -> None:
-        """From now on there are so many more than there are at least."""
+        """Set what is allowed per second in addition to the least limit."""
         self.tokens()
         self._limit = self._least + per_s * self._period_s
         self._per_s = self._limit / self._period_s
 
     def wait_s(self) -> float:
-        """Until there is a token; no shorter than what a clock can tell."""
+        """Until there is a token; at least a measurable time."""
         missing = 1 - self.tokens()
         return max(_SHORTEST_WAIT_S, missing / self._per_s) if missing > 0 else 0.0
 
@@ -56,7 +56,7 @@ class Throttle:
         period_s: float = 1.0,
         came_in: CameIn | None = None,
     ) -> None:
-        """Of limits of 0 or less, nothing is limited. With `came_in` they are relative to that."""
+        """0 or less means no limit. With `came_in`, limits are relative to that."""
         self.limits = messages, size_bytes, period_s, came_in is not None
         self._relative_to = None if came_in is None else _Intake(came_in, period_s)
         self.refused = 0  # how often something had to wait
@@ -64,7 +64,7 @@ class Throttle:
         self._bytes = Bucket(size_bytes, period_s) if size_bytes > 0 else None
 
     def messages_left(self) -> int:
-        """How many may pass now; 0 also where bytes are short."""
+        """How many may pass now; also 0 if bytes are exhausted."""
         self._follow_intake()
         if self._bytes is not None and self._bytes.tokens() < 1:
             return 0
@@ -87,7 +87,7 @@ class Throttle:
             self._bytes.spend(size_bytes)
 
     def take(self, entries: Sequence[bytes], message_counts: Sequence[int]) -> int:
-        """Pay for as many of the entries as may pass now; returns their number."""
+        """Pay for as many entries as may pass now; returns their number."""
         messages, size_bytes = self.messages_left(), self.bytes_left()
         passed = 0
         for entry, count in zip(entries, message_counts, strict=True):
@@ -107,7 +107,7 @@ class Throttle:
 
 
 class _Intake:
-    """How fast something comes in: measured when somebody asks, once a period at most."""
+    """The rate of incoming data, measured on request, at most once a period."""
 
     __slots__ = ("_at_s", "_came_in", "_counts", "_period_s")
 
@@ -118,7 +118,7 @@ class _Intake:
         self._at_s = asyncio.get_running_loop().time()
 
     def measured(self) -> tuple[float, float] | None:
-        """Messages and bytes a second since the last measurement; None: that was just now."""
+        """Messages and bytes per second since the last measurement; None: that was too recent."""
         now_s = asyncio.get_running_loop().time()
         passed_s = now_s - self._at_s
         if passed_s < self._period_s:
@@ -135,8 +135,8 @@ def throttle(
     period_s: float = 1.0,
     came_in: CameIn | None = None,
 ) -> Throttle | None:
-    """One with these limits: the same, if it has them, so that what was overdrawn stays so; None
-    where nothing is limited.
+    """A throttle with these limits: the present one if it has them, so its overdraft is kept; None
+    if nothing is limited.
     """
     limits = max(0, messages), max(0, size_bytes), period_s
     if not (limits[0] or limits[1]):

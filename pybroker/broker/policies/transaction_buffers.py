@@ -1,6 +1,6 @@
-"""Whether a topic's transactions show in the order of its log or in that of their commits.
+"""Whether a topic's transactions become visible in log order or in commit order.
 
-What has begun on a topic ends there as it began, whatever is set meanwhile.
+A transaction ends on a topic in the mode in which it began there, whatever is set meanwhile.
 """
 
 from typing import Final

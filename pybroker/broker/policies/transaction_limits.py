@@ -1,6 +1,6 @@
-"""What the policy transactionLimits asks of transactions that take part in a namespace.
+"""The policy transactionLimits, for transactions that take part in a namespace.
 
-A superuser's have no limits.
+Superusers' transactions have no limits.
 """
 
 from collections.abc import Iterator
@@ -41,12 +41,12 @@ class Room:
     size_bytes: int
 
     def excess(self, held: Held, messages: int, size_bytes: int) -> str | None:
-        """What they would hold with so much more, if that is beyond the limit, as a clause."""
+        """What would be held with this much more, if that exceeds the limit, as a clause."""
         messages, size_bytes = held.messages + messages, held.size_bytes + size_bytes
         if 0 < self.messages < messages:
-            return f"{messages} messages, and may hold {self.messages}"
+            return f"{messages} messages; the limit is {self.messages}"
         if 0 < self.size_bytes < size_bytes:
-            return f"{size_bytes} bytes, and may hold {self.size_bytes}"
+            return f"{size_bytes} bytes; the limit is {self.size_bytes}"
         return None
 
 
@@ -60,7 +60,7 @@ class ContentLimits:
 
 
 def content_limits(effective: Effective) -> ContentLimits | None:
-    """None: there are none."""
+    """None: no limits."""
     said, config = effective[TRANSACTION_LIMITS], effective.config
     limits = ContentLimits(
         Room(said["maxOpenMessagesPerTopic"], said["maxOpenBytesPerTopic"]),

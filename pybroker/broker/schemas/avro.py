@@ -1,9 +1,9 @@
 """Whether data written under one Avro schema can be read under another: Avro's schema resolution.
 
 Schemas are the JSON that Avro defines. Named types are looked up by their name without the
-namespace. A record may be renamed, as Avro's Java library, which Apache Pulsar asks, allows: its
-fields are what is compared. Enums and fixed types may not. What is parsed and what is compared is
-counted, so that a schema made to be expensive is refused instead.
+namespace. A record may be renamed, as in Avro's Java library, which Apache Pulsar uses: only its
+fields are compared. Enums and fixed types may not. Parsing and comparing steps are counted, so that
+a schema made to be expensive is refused.
 Source: Apache Avro specification, "Schema Resolution".
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 MAX_STEPS: Final = 8000
 MAX_SCHEMA_BYTES: Final = 256 * 1024
-MAX_PARTS: Final = 30_000  # parsed within milliseconds; a field of a record has five or six
+MAX_PARTS: Final = 30_000  # parsed within milliseconds; a field of a record takes five or six
 _SYMBOLS_A_STEP: Final = 64  # of an enum
 _PRIMITIVES: Final = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
@@ -22,7 +22,7 @@ _PRIMITIVES: Final = frozenset(
 _NAMED: Final = ("record", "error", "enum", "fixed")
 _RECORDS: Final = ("record", "error")
 _COMPLEX: Final = (*_NAMED, "array", "map")
-# What a reader's type takes beside its own.
+# What a reader's type accepts besides itself.
 _PROMOTED: Final = {
     "long": ("int",),
     "float": ("int", "long"),
@@ -33,12 +33,12 @@ _PROMOTED: Final = {
 
 
 class NotAvro(ValueError):
-    """The text is no Avro schema, or a larger one than is looked at."""
+    """The text is not an Avro schema, or exceeds the limits."""
 
 
 @lru_cache(maxsize=4)
 def loaded(data: bytes) -> Any:
-    """As JSON, not to be changed. Raises NotAvro."""
+    """Parsed JSON, not to be modified. Raises NotAvro."""
     if len(data) > MAX_SCHEMA_BYTES:
         raise NotAvro(f"it has {len(data)} bytes; at most {MAX_SCHEMA_BYTES} are compared")
     if sum(map(data.count, (b",", b"[", b"{"))) > MAX_PARTS:
@@ -46,16 +46,16 @@ def loaded(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise NotAvro(f"it is no Avro schema: {error}") from None
+        raise NotAvro(f"it is not an Avro schema: {error}") from None
 
 
-@lru_cache(maxsize=4)  # the old one and the new one, each of a key and a value
+@lru_cache(maxsize=4)  # old and new, each of a key and a value
 def parse(data: bytes) -> "AvroSchema":
     """Raises NotAvro."""
     try:
         return AvroSchema(loaded(data))
     except RecursionError as error:
-        raise NotAvro(f"it is no Avro schema: {error}") from None
+        raise NotAvro(f"it is not an Avro schema: {error}") from None
 
 
 class AvroSchema:
@@ -64,7 +64,7 @@ class AvroSchema:
     def __init__(self, root: Any) -> None:
         self.root = root
         self._named: dict[str, dict[str, Any]] = {}
-        self._wrapped: dict[int, Any] = {}  # by the id of what only says its type: that type
+        self._wrapped: dict[int, Any] = {}  # by the id of a node that only wraps a type: that type
         self._short_names: dict[int, frozenset[str]] = {}  # by the id of a named type
         self._collect(root)
 
@@ -120,7 +120,7 @@ def _check_names(node: Any) -> None:
         raise NotAvro(f"{str(node)[:100]!r} has no name")
     aliases = node.get("aliases") or []
     if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
-        raise NotAvro(f"the aliases of {node['name']} are no list of names")
+        raise NotAvro(f"the aliases of {node['name']} are not a list of names")
 
 
 def _names(node: dict[str, Any]) -> list[str]:
@@ -132,11 +132,11 @@ def _short(name: str) -> str:
 
 
 def why_unreadable(reader: AvroSchema, writer: AvroSchema) -> str | None:
-    """Why what `writer` describes cannot be read as `reader`; None if it can."""
+    """Why data of `writer` cannot be read as `reader`; None if it can."""
     try:
         return _Comparison(reader, writer).why_not(reader.root, writer.root, "")
     except (_TooComplicated, RecursionError):
-        return "the schemas are too complicated to compare"
+        return "the schemas are too complex to compare"
 
 
 class _TooComplicated(Exception):
@@ -148,7 +148,7 @@ class _Comparison:
         self._reader = reader
         self._writer = writer
         self._steps = 0
-        # Of pairs of records; a pair that is being compared is taken for readable meanwhile.
+        # By pairs of records; a pair in progress is assumed to be readable.
         self._records: dict[tuple[str, str], str | None] = {}
         self._enums: dict[tuple[int, int], str | None] = {}
 
@@ -171,7 +171,9 @@ class _Comparison:
         return self._why_not_within(kind, reader, writer, at)
 
     def _no_branch(self, reader: list[Any], writer: Any, at: str) -> str | None:
-        """The branch of the writer's own name is the one that reads it; else any that can."""
+        """The writer's branch with the same name reads it, if there is one; otherwise any
+        that can.
+        """
         for branch in reader:
             if self._has_name_of(branch, writer):
                 return self.why_not(branch, writer, at)
@@ -197,7 +199,7 @@ class _Comparison:
             return self._enum(reader, writer)
         if kind == "fixed":
             same = reader.get("size") == writer.get("size")
-            return None if same else f"{reader['name']} changed its size"
+            return None if same else f"{reader['name']} changed size"
         if kind in ("array", "map"):
             part = "items" if kind == "array" else "values"
             return self.why_not(reader[part], writer[part], f"{at}[]")
@@ -218,7 +220,7 @@ class _Comparison:
         return self._records[pair]
 
     def _forget_what_rests_on_it(self, known: int) -> None:
-        """What was found readable while a pair was taken for readable that is not."""
+        """Drop results that relied on the assumption that a pair is readable which is not."""
         for pair in list(islice(self._records, known, None)):
             if self._records[pair] is None:
                 del self._records[pair]

@@ -1,8 +1,8 @@
-"""Whether a schema may follow another one on a topic, under each of Apache Pulsar's strategies.
+"""Whether a schema may follow another on a topic, under each of Apache Pulsar's strategies.
 
-BACKWARD: the new schema reads what was written under the old one. FORWARD: the other way round.
-FULL, the default: both. The transitive ones look at all versions, the others at the latest. But for
-ALWAYS_COMPATIBLE the types never mix.
+BACKWARD: the new schema reads data of the old one. FORWARD: the reverse. FULL, the default: both.
+The transitive ones check all versions, the others the latest. Except under ALWAYS_COMPATIBLE, types
+never mix.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from pybroker.broker.schemas.avro import MAX_SCHEMA_BYTES, NotAvro, loaded, parse, why_unreadable
 
-# Values of Schema.Type; bytes as they are have no number of their own there, and are NONE.
+# Values of Schema.Type; plain bytes have no number of their own there, and are NONE.
 NONE: Final = 0
 JSON, PROTOBUF, AVRO = 2, 3, 4
 KEY_VALUE: Final = 15
 PROTOBUF_NATIVE: Final = 20
 AUTO_CONSUME: Final = 21
-# The admin API's names of the wire's numbers, which begin at 0; no topic has 21, AUTO_CONSUME.
+# The admin API's names of the wire's numbers, starting at 0; no topic has 21, AUTO_CONSUME.
 TYPE_NAMES: Final = (
     "NONE",
     "STRING",
@@ -64,12 +64,12 @@ class StoredSchema:
 
     @property
     def digest(self) -> bytes:
-        """The same for schemas that say the same."""
+        """Equal for equivalent schemas."""
         return _digest(self.type, self.data)
 
     @property
     def size_bytes(self) -> int:
-        """Of all that is kept of it."""
+        """Of everything stored for it."""
         said = (self.name, *self.properties, *self.properties.values())
         return len(self.data) + sum(len(text.encode()) for text in said)
 
@@ -93,7 +93,7 @@ class Strategy(Enum):
 
     @property
     def of_consumers(self) -> "Strategy":
-        """What a consumer's schema has to be. Source: SchemaRegistryServiceImpl."""
+        """The requirement for a consumer's schema. Source: SchemaRegistryServiceImpl."""
         return _OF_CONSUMERS.get(self, self)
 
 
@@ -133,14 +133,14 @@ def why_not_after(strategy: Strategy, new: StoredSchema, old: StoredSchema) -> s
 
 
 def why_invalid(schema: StoredSchema) -> str | None:
-    """Why it is no schema of its type; None if it is."""
+    """Why it is not a schema of its type; None if it is."""
     if schema.size_bytes > MAX_SCHEMA_BYTES:
         return (
-            f"it has {schema.size_bytes} bytes, its name and properties among them; "
-            f"at most {MAX_SCHEMA_BYTES} are kept"
+            f"it has {schema.size_bytes} bytes, including its name and properties; "
+            f"at most {MAX_SCHEMA_BYTES} are allowed"
         )
     if len(schema.properties) > MAX_PROPERTIES:
-        return f"it has {len(schema.properties)} properties; at most {MAX_PROPERTIES} are kept"
+        return f"it has {len(schema.properties)} properties; at most {MAX_PROPERTIES} are allowed"
     if schema.type in _AVRO_BASED and not _json_schema_id(schema):
         try:
             parse(schema.data)
@@ -162,7 +162,7 @@ def _canonical(data: bytes) -> bytes:
 
 
 def why_not_readable(reader: StoredSchema, writer: StoredSchema) -> str | None:
-    """Why `reader` cannot read what `writer` describes; None if it can."""
+    """Why `reader` cannot read data of `writer`; None if it can."""
     if reader.type != writer.type:
         return f"its type is {type_name(reader.type)}, the topic's is {type_name(writer.type)}"
     if reader.same_as(writer):
@@ -173,7 +173,7 @@ def why_not_readable(reader: StoredSchema, writer: StoredSchema) -> str | None:
         return _key_value(reader, writer)
     if reader.type == PROTOBUF_NATIVE:
         same = _root_message(reader) == _root_message(writer)
-        return None if same else "its root message is another one"
+        return None if same else "its root message differs"
     return None
 
 
@@ -183,8 +183,8 @@ def type_name(number: int) -> str:
 
 def _avro_based(reader: StoredSchema, writer: StoredSchema) -> str | None:
     ids = _json_schema_id(reader), _json_schema_id(writer)
-    if any(ids):  # old Java clients describe JSON by JSON Schema; those are not looked into
-        return None if not all(ids) or ids[0] == ids[1] else "its id is another one"
+    if any(ids):  # old Java clients describe JSON by JSON Schema, which is not examined
+        return None if not all(ids) or ids[0] == ids[1] else "its id differs"
     try:
         return why_unreadable(parse(reader.data), parse(writer.data))
     except NotAvro as error:
@@ -210,11 +210,11 @@ def _object(data: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# -- KEY_VALUE: two schemas in one, each behind its size
+# -- KEY_VALUE: two schemas in one, each preceded by its size
 
 
 class BadKeyValue(ValueError):
-    """The data is not that of two schemas."""
+    """The data does not consist of two schemas."""
 
 
 def join_key_value(key: bytes, value: bytes) -> bytes:
@@ -226,7 +226,7 @@ def split_key_value(data: bytes) -> tuple[bytes, bytes]:
     key, end = _sized(data, 0)
     value, end = _sized(data, end)
     if end != len(data):
-        raise BadKeyValue("A key-value schema goes on behind its value")
+        raise BadKeyValue("A key-value schema has extra bytes after its value")
     return key, value
 
 
@@ -260,6 +260,6 @@ def _parts(schema: StoredSchema) -> list[StoredSchema]:
 
 
 def _part_type(name: str) -> int:
-    """Bytes where nothing is said. What is within a key-value schema is not another one."""
+    """Bytes by default. A key-value schema cannot contain another one."""
     known = name in TYPE_NAMES and name != "KEY_VALUE"
     return TYPE_NAMES.index(name) if known else NONE

@@ -1,7 +1,7 @@
-"""Which versions a topic has, by what they say: so that one is found without reading all.
+"""An index of a topic's schema versions by digest, so that one is found without reading all.
 
-What is known of a topic is found out when it is first asked for, and forgotten when a version comes
-or goes, or when much is known of others.
+A topic's index is built on first use, and dropped when a version is added or deleted, or when too
+many others are cached.
 """
 
 import base64
@@ -24,17 +24,17 @@ _BYTES_A_TURN: Final = 256 * 1024
 
 
 def folder(topic: TopicName) -> str:
-    """Quoted: no topic's folder lies within another's."""
+    """Quoted, so that no topic's folder is within another's."""
     return f"{_PREFIX}{quote(topic.partitioned_name.ledger_name, safe='')}/"
 
 
 def folders_of(namespace: str) -> str:
-    """What the folders of its topics begin with, and no others."""
+    """The common prefix of the folders of its topics, and of no others."""
     return _PREFIX + quote(f"{namespace}/", safe="")
 
 
 def schema_keys(metadata: MetadataStore, topic: TopicName) -> list[str]:
-    """One a version, the oldest first."""
+    """One per version, oldest first."""
     return metadata.keys(folder(topic))
 
 
@@ -51,7 +51,7 @@ class SchemaVersion:
     number: int
     schema: StoredSchema
     added_at_ms: int  # 0 if that is not known
-    deletion: bool = False  # it says that the ones before it are gone
+    deletion: bool = False  # a marker: earlier versions are deleted
 
 
 def read_version(metadata: MetadataStore, key: str) -> SchemaVersion:
@@ -75,7 +75,7 @@ class KnownVersion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Of one topic: what came behind the last deletion, the oldest first."""
+    """Of one topic: the versions after the last deletion, oldest first."""
 
     versions: tuple[KnownVersion, ...]
 
@@ -84,9 +84,9 @@ class Known:
         return next((each.number for each in self.versions if each.digest == digest), None)
 
     def why_full(self, schema: StoredSchema) -> str | None:
-        """Why it keeps no further one; None if it does."""
+        """Why it cannot store another one; None if it can."""
         if len(self.versions) >= MAX_VERSIONS:
-            return f"it has {MAX_VERSIONS} versions"
+            return f"it already has {MAX_VERSIONS} versions"
         size_bytes = sum(each.size_bytes for each in self.versions) + schema.size_bytes
         if size_bytes > MAX_BYTES:
             return f"its versions would have {size_bytes} bytes, more than {MAX_BYTES}"
@@ -96,13 +96,15 @@ class Known:
 class KnownVersions:
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
-        self._known: OrderedDict[str, Known] = OrderedDict()  # by folder; the last used is last
+        self._known: OrderedDict[str, Known] = (
+            OrderedDict()
+        )  # by folder; the most recently used is last
         self._versions = 0
         self._changes = 0
         metadata.watch(_PREFIX, self._changed)
 
     async def of(self, topic: TopicName) -> Known:
-        """The caller keeps others from adding meanwhile, or does not mind them."""
+        """The caller prevents concurrent additions, or tolerates them."""
         where = folder(topic)
         known = self._known.get(where)
         if known is not None:
@@ -119,7 +121,7 @@ class KnownVersions:
         pace = Pace(_BYTES_A_TURN)
         for key in reversed(schema_keys(self._metadata, topic)):
             if self._metadata.get(key) is None:
-                continue  # it went while others had their turn
+                continue  # it was deleted while others had their turn
             version = read_version(self._metadata, key)
             if version.deletion:
                 break

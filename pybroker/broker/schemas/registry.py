@@ -1,9 +1,9 @@
-"""Schemas of topics, by version: kept, found again, never changed.
+"""Schemas of topics, by version: stored, looked up, never changed.
 
-A partition shares its partitioned topic's schemas. A version travels as 8 bytes, big-endian, from
-0. Which schema may follow which is in compatibility; what applies to a topic, its `rules`, is
-handed in. A topic keeps a limited number of versions (known_versions), so comparing with all of
-them, one a turn of the loop, is a limited amount of work.
+A partition shares its partitioned topic's schemas. A version is transmitted as 8 bytes, big-endian,
+starting at 0. Which schema may follow another is in compatibility; the `rules` that apply to a
+topic are passed in. A topic keeps a limited number of versions (known_versions), so comparing with
+all of them, one in a turn of the loop, is a limited amount of work.
 """
 
 import asyncio
@@ -49,8 +49,8 @@ class SchemaRules:
     """What applies to a topic's schemas: its policies, its namespace's, the broker's."""
 
     strategy: Strategy = Strategy.FULL
-    auto_update: bool = True  # producers may bring new versions
-    enforced: bool = False  # producers without a schema are refused where there is one
+    auto_update: bool = True  # producers may add versions
+    enforced: bool = False  # producers without a schema are refused if there is one
 
 
 def usual_rules(topic: TopicName) -> SchemaRules:
@@ -65,8 +65,8 @@ class Schemas:
         is_going: Callable[[TopicName], bool] = lambda topic: False,
         rules: Callable[[TopicName], SchemaRules] = usual_rules,
     ) -> None:
-        """`is_going`: the topic, or its namespace, is being deleted, and what comes now would
-        outlive it.
+        """`is_going`: the topic, or its namespace, is being deleted, and additions would outlive
+        it.
         """
         self._metadata = metadata
         self._is_going = is_going
@@ -75,18 +75,18 @@ class Schemas:
         self._adding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._known = KnownVersions(metadata)
 
-    # -- by whoever produces and consumes
+    # -- for producers and consumers
 
     async def add(
         self, topic: TopicName, schema: StoredSchema, by_admin: bool = False
     ) -> int | None:
-        """The version under which the schema is kept, new or found. Raises IncompatibleSchema.
+        """The version of the schema, new or existing. Raises IncompatibleSchema.
 
-        None for whoever takes what the topic has.
+        None for a client that accepts the topic's own schema.
         """
         if schema.type == AUTO_CONSUME:
             return None
-        self._check_stays(topic)  # before anything is awaited: it might be gone by then
+        self._check_stays(topic)  # before any await: the topic might be gone by then
         async with self._locked(topic):
             return await self._add(topic, schema, await self._known.of(topic), by_admin)
 
@@ -105,7 +105,9 @@ class Schemas:
         return await self._append(topic, schema, known)
 
     def check_without(self, topic: TopicName) -> None:
-        """A producer comes without a schema. Raises IncompatibleSchema where that is not wanted."""
+        """A producer connects without a schema. Raises IncompatibleSchema if that is not
+        allowed.
+        """
         latest = self._latest(topic)
         if latest is not None and latest.schema.type != NONE and self.rules(topic).enforced:
             raise IncompatibleSchema(
@@ -114,8 +116,8 @@ class Schemas:
             )
 
     async def check_consumer(self, topic: TopicName, schema: StoredSchema, idle: bool) -> None:
-        """It must be able to read what is there. That of an `idle` topic's first consumer says how
-        messages look, and is kept. Raises IncompatibleSchema.
+        """It must be able to read the existing data. The schema of an `idle` topic's first consumer
+        defines the messages, and is stored. Raises IncompatibleSchema.
         """
         if schema.type == AUTO_CONSUME:
             return
@@ -135,13 +137,15 @@ class Schemas:
                 return
             why = await self._why_not(topic, schema, strategy, known)
         if why is not None:
-            raise IncompatibleSchema(f"The schema cannot read that of {topic}: {why}")
+            raise IncompatibleSchema(
+                f"The schema cannot read data written with that of {topic}: {why}"
+            )
 
     async def _why_not(
         self, topic: TopicName, schema: StoredSchema, strategy: Strategy, known: Known
     ) -> str | None:
-        """Why it may not follow what is there; None if it may."""
-        await asyncio.sleep(0)  # what was asked before may have taken long enough
+        """Why it may not follow the existing versions; None if it may."""
+        await asyncio.sleep(0)  # the previous check may have taken long enough
         if (why := why_invalid(schema)) is not None:
             return why
         compared = known.versions if strategy.transitive else known.versions[-1:]
@@ -157,7 +161,7 @@ class Schemas:
     ) -> int:
         self._check_stays(topic)
         if not deletion and (full := known.why_full(schema)) is not None:
-            raise IncompatibleSchema(f"{topic} takes no further schema: {full}")
+            raise IncompatibleSchema(f"{topic} accepts no further schema: {full}")
         keys = schema_keys(self._metadata, topic)
         number = number_of(keys[-1]) + 1 if keys else 0
         record = _encode(schema, self._clock.now_ms(), deletion)
@@ -169,7 +173,7 @@ class Schemas:
         if self._is_going(topic):
             raise ServiceNotReady(f"{topic} is being deleted; try again")
 
-    # -- by the administrator
+    # -- for administrators
 
     async def find(self, topic: TopicName, schema: StoredSchema) -> int | None:
         """The version of that schema."""
@@ -181,11 +185,11 @@ class Schemas:
         return await self._why_not(topic, schema, self.rules(topic).strategy, known)
 
     def get(self, topic: TopicName, version: int | None = None) -> SchemaVersion:
-        """The latest, or one version, even a deleted one: messages with it may still be there.
+        """The latest, or one version, even a deleted one: messages with it may still exist.
 
         Raises TopicNotFound.
-        Differs: Apache Pulsar does not give a deleted version to consumers either, so that they
-        cannot read the messages that have it.
+        Differs: Apache Pulsar does not give a deleted version to consumers either, so they cannot
+        read the messages that have it.
         """
         found = self._latest(topic) if version is None else self._version(topic, version)
         if found is None or found.deletion:
@@ -209,7 +213,7 @@ class Schemas:
         return None if self._metadata.get(key) is None else read_version(self._metadata, key)
 
     async def all(self, topic: TopicName) -> list[SchemaVersion]:
-        """Those that were not deleted, the oldest first."""
+        """Versions that were not deleted, oldest first."""
         known = await self._known.of(topic)
         found, pace = [], Pace(_BYTES_A_TURN)
         for version in known.versions:
@@ -219,10 +223,9 @@ class Schemas:
         return found
 
     async def delete(self, topic: TopicName, force: bool = False) -> int:
-        """The version that stands for the deletion: later schemas have higher ones, so that no
-        client that knew an old one takes it for them. With `force` the records of all versions
-        before it go too, and messages that have them can no longer be decoded. Raises
-        TopicNotFound.
+        """The version that represents the deletion: later schemas have higher ones, so no client
+        takes them for an old one that it knows. With `force` the records of all earlier versions
+        are deleted too, and messages that use them can no longer be decoded. Raises TopicNotFound.
         """
         async with self._locked(topic):
             latest = self.get(topic)
@@ -236,12 +239,12 @@ class Schemas:
             return number
 
     async def settled(self, topic: TopicName) -> None:
-        """Who is adding a schema has ended; to a topic that is going nobody adds one then."""
+        """Additions in progress have ended; none starts on a topic that is being deleted."""
         async with self._locked(topic):
             pass
 
     async def forget_namespace(self, namespace: str) -> None:
-        """Also those of topics that never were. To a namespace that is going nobody adds one."""
+        """Including topics that never existed. Nobody adds to a namespace that is being deleted."""
         within = folders_of(namespace)
         adding = [lock for where, lock in self._adding.items() if where.startswith(within)]
         for lock in adding:
@@ -269,5 +272,5 @@ def _encode(schema: StoredSchema, added_at_ms: int, deletion: bool) -> bytes:
 
 
 def version_bytes(version: int | None) -> bytes:
-    """Nothing for a schema that has no version."""
+    """Empty for a schema without a version."""
     return b"" if version is None else version.to_bytes(8, "big")

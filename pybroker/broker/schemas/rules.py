@@ -1,4 +1,4 @@
-"""What the policies say of a topic's schemas. UNDEFINED leaves it to the broker, or to FULL."""
+"""What the policies say about a topic's schemas. UNDEFINED defers to the broker, or to FULL."""
 
 from typing import Final
 

@@ -1,1 +1,1 @@
-"""The topics of a namespace: which there are, which a pattern selects, who hears of changes."""
+"""The topics of a namespace: listing, selection by pattern, and notification of changes."""

@@ -1,8 +1,8 @@
 """The topics of each namespace: names that a client can use, sorted, and their hash.
 
-A list is found out when somebody first asks, a few names at a time, and kept; it changes only when
-the metadata store says that a topic has come or gone, or one that is not persistent says so itself.
-So being asked again and again costs nothing.
+A list is computed at the first request, a few names at a time, and kept. It changes only when the
+metadata store reports that a topic was created or deleted, or a non-persistent topic does so
+itself. So repeated requests cost nothing.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ def nobody_watches(namespace: str) -> None:
 
 
 class TopicList:
-    """Never changed: each change makes another one."""
+    """Immutable: each change creates a new one."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """`names` are full and sorted: those that are not persistent come first."""
+        """`names` are full and sorted; non-persistent topics come first."""
         self.names = names
 
     @cached_property
@@ -56,7 +56,7 @@ class TopicList:
         return at < len(self.names) and self.names[at] == name
 
     def with_or_without(self, name: str) -> "TopicList":
-        """Without it if it is there, else with it."""
+        """Without the name if it is there, otherwise with it."""
         at = bisect_left(self.names, name)
         rest = at + self.has(name)
         between = [] if self.has(name) else [name]
@@ -78,7 +78,7 @@ class TopicLists:
         metadata.watch(PARTITIONED_PREFIX, self._partitions_changed)
 
     def known(self, namespace: str) -> TopicList | None:
-        """None if it has to be found out. Raises NotFound."""
+        """None if it is not computed yet. Raises NotFound."""
         self._tenants.check_namespace(namespace)
         return self._known.get(namespace)
 
@@ -110,7 +110,7 @@ class TopicLists:
         return TopicList(sorted(found))
 
     def _found(self, namespace: str, done: asyncio.Task[TopicList]) -> None:
-        """Kept, unless something changed meanwhile."""
+        """Kept, unless something has changed meanwhile."""
         if self._finding.get(namespace) is done:
             del self._finding[namespace]
             if not done.cancelled() and done.exception() is None:
@@ -156,7 +156,7 @@ class TopicLists:
 
 
 def _topic(ledger: str) -> TopicName | None:
-    """None for a ledger that is no topic's."""
+    """None if the ledger is not a topic's."""
     parts = ledger.split("/", 3)
     if len(parts) != 4 or parts[2] != "persistent":
         return None

@@ -1,10 +1,9 @@
-"""Regular expressions over topics' names that cannot be made to take long.
+"""Regular expressions over topic names with bounded matching time.
 
-A pattern comes from a client, and Python's `re`, which goes back and tries again, can be kept busy
-for hours by fifty characters. Here a pattern becomes a Glushkov automaton: its characters are
-positions, a set of positions is one integer, and each character of a name is looked at once.
-What such an automaton cannot do (looking around, back references) is refused; clients then select
-by themselves.
+A pattern comes from a client, and fifty characters can keep Python's `re`, which backtracks, busy
+for hours. Here a pattern becomes a Glushkov automaton: its characters are positions, a set of
+positions is one integer, and each character of a name is examined once. What such an automaton
+cannot express (lookaround, back references) is refused; clients then filter the names themselves.
 
 Syntax: what Java, Go and Python have in common, and Java's quotes \\Q…\\E.
 """
@@ -16,9 +15,9 @@ from operator import or_
 from typing import Final
 
 MAX_POSITIONS: Final = 200
-_MAX_PATTERN: Final = 1000  # characters, whatever is configured
+_MAX_PATTERN: Final = 1000  # characters, whatever the configuration allows
 _MAX_REPEAT: Final = 1000
-_CACHED: Final = 2000  # steps; then they are found anew
+_CACHED: Final = 2000  # steps; after that they are computed again
 _SCHEME: Final = "://"
 _SPECIAL: Final = "()[]{}|*+?.\\^$"
 
@@ -32,7 +31,7 @@ _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class BadPattern(ValueError):
-    """It is no pattern, or not one that is worked off here; the message says why."""
+    """Not a pattern, or not a supported one; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class _Characters:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Of an automaton: where it may begin and end, by position, and whether it may be nothing."""
+    """Part of an automaton: first and last positions, and whether it may be empty."""
 
     nullable: bool
     first: int
@@ -66,11 +65,11 @@ _NOTHING: Final = _Part(True, 0, 0)
 class _Automaton:
     def __init__(self) -> None:
         self.characters: list[_Characters] = []
-        self.follow: list[int] = []  # by position: those that may come next
+        self.follow: list[int] = []  # by position: the possible next ones
 
     def one(self, characters: _Characters) -> _Part:
         if len(self.characters) >= MAX_POSITIONS:
-            raise BadPattern(f"it stands for more than {MAX_POSITIONS} characters")
+            raise BadPattern(f"it expands to more than {MAX_POSITIONS} characters")
         bit = 1 << len(self.characters)
         self.characters.append(characters)
         self.follow.append(0)
@@ -104,7 +103,7 @@ def _bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-# A piece of a pattern: adds itself to an automaton, once for each time that it may occur.
+# A piece of a pattern: adds itself to an automaton, once for each possible repetition.
 _Node = Callable[[_Automaton], _Part]
 
 
@@ -125,7 +124,7 @@ def _repeated(node: _Node, least: int, most: int | None, automaton: _Automaton) 
     for _ in range(max(least, 1) if most is None else most):
         part = node(automaton)
         if not (part.first or part.last):
-            return _NOTHING  # nothing, however often
+            return _NOTHING  # empty, however often
         whole = automaton.then(whole, part) if least > 0 else _then_maybe(automaton, whole, part)
         least -= 1
     if most is None:
@@ -150,7 +149,7 @@ class _Parser:
         self._skip("^")
         node = self._alternatives(0)
         if self._at < len(self._text):
-            raise BadPattern(f"nothing opens the bracket at {self._at}")
+            raise BadPattern(f"the bracket at {self._at} has no opening bracket")
         return node
 
     def _peek(self) -> str:
@@ -158,7 +157,7 @@ class _Parser:
 
     def _next(self) -> str:
         if not (character := self._peek()):
-            raise BadPattern("it ends in the middle of something")
+            raise BadPattern("it ends in the middle of an expression")
         self._at += 1
         return character
 
@@ -201,7 +200,7 @@ class _Parser:
         if character == "\\":
             return self._of(self._escaped())
         if character in _SPECIAL:
-            raise BadPattern(f"{character} stands where nothing is to do with it")
+            raise BadPattern(f"{character} is not allowed at this position")
         return self._literal(character)
 
     def _literal(self, character: str) -> _Node:
@@ -214,7 +213,7 @@ class _Parser:
         if self._skip("?") and not self._skip(":"):
             self._group_name()
         if depth >= _MAX_PATTERN // 10:
-            raise BadPattern("it has too many brackets within brackets")
+            raise BadPattern("its groups are nested too deeply")
         node = self._alternatives(depth + 1)
         if not self._skip(")"):
             raise BadPattern("a bracket is not closed")
@@ -224,7 +223,7 @@ class _Parser:
         named = self._skip("P<") or self._skip("<")
         end = self._text.find(">", self._at)
         if not named or end < 0 or not self._text[self._at : end].isidentifier():
-            raise BadPattern("it looks around, or changes the rules within")
+            raise BadPattern("lookaround and inline flags are not supported")
         self._at = end + 1
 
     def _with_quantifier(self, node: _Node) -> _Node:
@@ -232,10 +231,10 @@ class _Parser:
         if limits is None:
             return node
         if self._peek() == "+":
-            raise BadPattern("it has a quantifier that never gives back")
-        self._skip("?")  # a reluctant one matches the same names
+            raise BadPattern("possessive quantifiers are not supported")
+        self._skip("?")  # a reluctant quantifier matches the same names
         if self._peek() in ("*", "+", "?", "{"):
-            raise BadPattern("it quantifies a quantifier")
+            raise BadPattern("it applies a quantifier to a quantifier")
         return partial(_repeated, node, *limits)
 
     def _limits(self) -> tuple[int, int | None] | None:
@@ -251,11 +250,11 @@ class _Parser:
         end = self._text.find("}", self._at)
         least, comma, most = self._text[self._at : max(end, 0)].partition(",")
         if end < 0 or not _is_count(least) or not (not most or _is_count(most)):
-            raise BadPattern("a count in braces is not of the form {2}, {2,} or {2,5}")
+            raise BadPattern("a count in braces must be {2}, {2,} or {2,5}")
         self._at = end + 1
         limits = int(least), int(most) if most else None if comma else int(least)
         if limits[1] is not None and limits[1] < limits[0]:
-            raise BadPattern("a count in braces ends before it begins")
+            raise BadPattern("a count in braces has a maximum below its minimum")
         return limits
 
     def _escaped(self) -> _Characters:
@@ -269,7 +268,7 @@ class _Parser:
         if character in _CONTROLS:
             return _CONTROLS[character]
         if character.isalnum():
-            raise BadPattern(f"\\{character} is not worked off here")
+            raise BadPattern(f"\\{character} is not supported")
         return character
 
     def _bracketed(self) -> _Characters:
@@ -289,14 +288,14 @@ class _Parser:
         self._at += 1
         high = self._in_brackets()
         if not isinstance(high, str) or high < low:
-            raise BadPattern("a range in brackets does not go from one character to a later one")
+            raise BadPattern("a range in brackets must go from a character to a later one")
         return ((low, high),)
 
     def _in_brackets(self) -> str | Ranges:
         """A character, or a class of them."""
         character = self._next()
         if character == "[" or (character == "&" and self._peek() == "&"):
-            raise BadPattern("it has brackets within brackets")
+            raise BadPattern("nested character classes are not supported")
         if character != "\\":
             return character
         character = self._next()
@@ -310,10 +309,10 @@ def _is_count(text: str) -> bool:
 
 
 class TopicPattern:
-    """Matches whole names, without their domain; `steps` tells how much work that has been."""
+    """Matches whole names, without their domain; `steps` counts the work done."""
 
     def __init__(self, text: str) -> None:
-        """What stands before `://` is not looked at. Raises BadPattern."""
+        """Anything before `://` is ignored. Raises BadPattern."""
         if len(text) > _MAX_PATTERN:
             raise BadPattern(f"it has more than {_MAX_PATTERN} characters")
         self.text = text
@@ -323,7 +322,7 @@ class TopicPattern:
         self._whole = whole
         self._characters = automaton.characters
         self._follow = automaton.follow
-        self._having: dict[str, int] = {}  # positions, by a character that they have
+        self._having: dict[str, int] = {}  # positions, by a character that they accept
         self._moves: dict[tuple[int, str], tuple[int, int]] = {}
 
     def matches(self, name: str) -> bool:
@@ -338,12 +337,12 @@ class TopicPattern:
         return bool(hit & self._whole.last) if name else self._whole.nullable
 
     def rest(self) -> None:
-        """Nothing is to be matched for a while."""
+        """Frees memory while nothing is matched."""
         self._moves.clear()
         self._having.clear()
 
     def _move(self, to_come: int, character: str) -> tuple[int, int]:
-        """The positions that this character hits, and those that may come behind it."""
+        """The positions that accept this character, and those that may follow."""
         hit = to_come & self._positions_having(character)
         behind = reduce(or_, (self._follow[at] for at in _bits(hit)), 0)
         self.steps += hit.bit_count() // 4

@@ -1,11 +1,11 @@
-"""Who hears of the persistent topics of a namespace that a pattern selects, as they come and go.
+"""Notifies clients of persistent topics in a namespace that match a pattern, as they change.
 
-    list of a namespace changed → once for all that came within a moment: what came, what went
-                                → each pattern once: which of these it selects
-                                → whoever watches with that pattern
+    list of a namespace changed → once for all changes within a moment: created and deleted names
+                                → once per pattern: which of these match
+                                → every watcher of that pattern
 
-So a change costs the names that changed, not those that are there, and many watchers with the same
-pattern share the work.
+So a change costs the names that changed, not those that exist, and watchers with the same pattern
+share the work.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ from pybroker.broker.tenants import NotFound
 from pybroker.broker.topic_lists.lists import TopicList, TopicLists
 from pybroker.broker.topic_lists.pattern import TopicPattern
 
-TOGETHER_S: Final = 0.05  # changes within this time are told of together
+TOGETHER_S: Final = 0.05  # changes within this time are reported together
 _STEPS_A_TURN: Final = 10_000
 _STEPS_A_NAME: Final = 10
 _PARTITION: Final = "-partition-"
-# Of all namespaces together: different patterns, and names that they select.
+# For all namespaces together: distinct patterns, and names that they select.
 MAX_PATTERNS: Final = 10_000
 MAX_NAMES: Final = 10_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """The `hash` is that of all that are selected now."""
+    """`hash` is that of all names that are selected now."""
 
     came: Sequence[str]
     went: Sequence[str]
@@ -50,7 +50,7 @@ class _Selection:
 
 @dataclass(slots=True)
 class _Feed:
-    """Of one namespace."""
+    """For one namespace."""
 
     seen: TopicList
     selections: dict[str, _Selection] = field(default_factory=dict)  # by pattern
@@ -60,7 +60,7 @@ class _Feed:
 
 
 async def selected(names: Iterable[str], pattern: TopicPattern, pace: Pace) -> list[str]:
-    """Those that match by themselves, or as a partition of what matches."""
+    """Names that match themselves, or are partitions of a matching topic."""
     found = []
     for name in names:
         before = pattern.steps
@@ -98,7 +98,7 @@ class TopicWatches:
         lists.on_change = self._changed
 
     async def begin(self, namespace: str, pattern: TopicPattern, told: Told) -> TopicList:
-        """What is selected now; `told` hears of each change from here on, until `end`.
+        """Returns what is selected now; `told` is called for each change from here on, until `end`.
 
         Raises NotFound, TooManyRequests.
         """
@@ -119,15 +119,15 @@ class TopicWatches:
         names = sum(len(selection.topics.names) for selection in selections)
         if len(selections) >= MAX_PATTERNS or names >= MAX_NAMES:
             raise TooManyRequests(
-                f"{len(selections)} patterns are watched already, which select {names} topics: "
-                "end some watches"
+                f"{len(selections)} patterns are already watched, selecting {names} topics: "
+                "close some watches"
             )
 
     def _feed(self, namespace: str, there: TopicList) -> _Feed:
         feed = self._feeds.get(namespace)
         if feed is None:
             feed = self._feeds[namespace] = _Feed(there)
-            self._changed(namespace)  # perhaps while `there` was found out
+            self._changed(namespace)  # it may have changed while `there` was computed
         return feed
 
     def end(self, namespace: str, pattern: TopicPattern, told: Told) -> None:
@@ -175,12 +175,12 @@ class TopicWatches:
     async def _now(self, namespace: str) -> TopicList:
         try:
             return (await self._lists.get(namespace)).persistent
-        except NotFound:  # the namespace has gone, with all its topics
+        except NotFound:  # the namespace was deleted, with all its topics
             return TopicList(())
 
 
 async def _start(feed: _Feed, pattern: TopicPattern) -> _Selection:
-    """What changes while names are looked at is made up for."""
+    """Includes changes that happen while names are examined."""
     pace = steady_pace()
     looked_at = feed.seen
     found = set(await selected(looked_at.names, pattern, pace))

@@ -1,1 +1,1 @@
-"""The client for threads, around the asyncio one."""
+"""The blocking client, a wrapper around the asyncio one."""

@@ -1,9 +1,9 @@
-"""The client for threads: pybroker.client.aio, run on an event loop of the Client's own thread.
+"""The blocking client: pybroker.client.aio, run on an event loop on the Client's own thread.
 
-Every call that must wait for the broker waits here. What need not (send_async, plain
-acknowledgements, messages that are in the queue already) costs no trip to the loop's thread.
+Every call that must wait for the broker waits here. What need not wait (send_async, plain
+acknowledgements, messages already in the queue) costs no round trip to the loop's thread.
 Producers, consumers and transactions may be used from several threads. Callbacks of send_async
-run on the loop's thread, so they must be quick and must not call what waits.
+run on the loop's thread, so they must be quick and must not make blocking calls.
 """
 
 import contextlib
@@ -26,7 +26,8 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 
 class Client:
-    """Connections to one cluster, and what was made through them. One per process, not picklable.
+    """Connections to one cluster, and the producers, consumers and readers on them. One per
+    process, not picklable.
 
     The arguments are those of pybroker.client.aio.Client.
     """
@@ -59,14 +60,16 @@ class Client:
         consumer_type: ConsumerType = ConsumerType.Exclusive,
         **options: Any,
     ) -> Consumer:
-        """To a topic, or to all of a list. `options` are the fields of ConsumerOptions."""
+        """Subscribes to a topic, or to every topic of a list. `options` are the fields of
+        ConsumerOptions.
+        """
         core = self._thread.call(
             self._core.subscribe(topic, subscription_name, consumer_type, **options)
         )
         return Consumer(self._thread, core)
 
     def create_reader(self, topic: str, start_message_id: MessageId, **options: Any) -> Reader:
-        """Reads behind `start_message_id` (or from it, if inclusive), without a subscription."""
+        """Reads after `start_message_id` (or from it, if inclusive), without a subscription."""
         core = self._thread.call(self._core.create_reader(topic, start_message_id, **options))
         return Reader(self._thread, core)
 
@@ -75,7 +78,7 @@ class Client:
         return self._thread.call(self._core.get_topic_partitions(topic, create))
 
     def get_topics_of_namespace(self, namespace: str) -> list[str]:
-        """Its persistent topics: see pybroker.client.aio."""
+        """The namespace's persistent topics: see pybroker.client.aio."""
         return self._thread.call(self._core.get_topics_of_namespace(namespace))
 
     def connections_made(self) -> int:
@@ -83,7 +86,7 @@ class Client:
         return self._core.connections_made()
 
     def get_schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
-        """The topic's newest schema, or that of a version: see pybroker.client.aio."""
+        """The topic's newest schema, or the given version: see pybroker.client.aio."""
         return self._thread.call(self._core.get_schema(topic, version))
 
     def answers_topic_questions(self) -> bool:
@@ -93,7 +96,7 @@ class Client:
     def ask_topics(
         self, questions: Sequence[TopicQuestion], *arguments: Any, **options: Any
     ) -> list[TopicState]:
-        """Where many topics end, and where a subscription stands: see pybroker.client.aio."""
+        """Asks where many topics and their subscriptions stand: see pybroker.client.aio."""
         return self._thread.call(self._core.ask_topics(questions, *arguments, **options))
 
     def new_transaction(
@@ -103,31 +106,37 @@ class Client:
         namespace: str | None = None,
         abort_on_disconnect: bool = False,
     ) -> Transaction:
-        """The broker aborts it if it has not ended `timeout_ms` from now. `beside`: of the same
-        coordinator as that one, so that they may commit together. `namespace`: the broker takes in
-        what is touched there. `abort_on_disconnect`: at once when the connection breaks, unless a
-        commit has been decided. See pybroker.client.aio."""
+        """The broker aborts it if it has not ended within `timeout_ms`. `beside`: use the same
+        coordinator as that transaction, so that the two may commit together. `namespace`: the
+        broker itself adds the topics used there. `abort_on_disconnect`: abort it as soon as the
+        connection breaks, unless a commit has been decided. See pybroker.client.aio."""
         beginning = self._core.new_transaction(timeout_ms, beside, namespace, abort_on_disconnect)
         core = self._thread.call(beginning)
         return Transaction(self._thread, core)
 
     def new_transactions(
-        self, count: int, timeout_ms: int = 60_000, namespace: str | None = None
+        self,
+        count: int,
+        timeout_ms: int = 60_000,
+        namespace: str | None = None,
+        abort_on_disconnect: bool = False,
     ) -> TransactionGroup:
-        """Several that commit by one decision: all or none. `with client.new_transactions(2) as
+        """Several transactions that commit atomically. `with client.new_transactions(2) as
         (debits, credits):` commits both at the end, and aborts both on an exception.
 
-        Raises NotAllowed with a broker that cannot, as Apache Pulsar: see `commits_together`.
+        Raises NotAllowed if the broker cannot, as with Apache Pulsar: see `commits_together`.
         """
-        core = self._thread.call(self._core.new_transactions(count, timeout_ms, namespace))
+        core = self._thread.call(
+            self._core.new_transactions(count, timeout_ms, namespace, abort_on_disconnect)
+        )
         return TransactionGroup(self._thread, [Transaction(self._thread, each) for each in core])
 
     def commit_together(self, transactions: Sequence[Transaction]) -> None:
-        """Commits all of them, or none: see pybroker.client.aio."""
+        """Commits all of them or none: see pybroker.client.aio."""
         TransactionGroup(self._thread, transactions).commit()
 
     def commits_together(self) -> bool:
-        """Whether the broker commits several transactions by one decision; Apache Pulsar cannot."""
+        """Whether the broker can commit several transactions atomically; Apache Pulsar cannot."""
         return self._thread.call(self._core.commits_together())
 
     def attach_transaction(self, txn_id: TxnId) -> Transaction:
@@ -135,13 +144,13 @@ class Client:
         return Transaction(self._thread, self._core.attach_transaction(txn_id))
 
     def close(self) -> None:
-        """Closes every producer, consumer and reader first. Open transactions time out.
+        """Closes all producers, consumers and readers first. Open transactions time out.
 
-        Calls that wait in other threads end with AlreadyClosed. A client that nobody holds any
-        more, nor anything made through it, closes by itself.
+        Calls waiting in other threads raise AlreadyClosed. A client closes by itself once nothing
+        refers to it or to anything created through it.
         """
         self._thread.refuse_on_own_thread()
-        # It may be closed already, or belong to the process that this one was forked from.
+        # It may be closed already, or belong to the parent process of a fork.
         with contextlib.suppress(PulsarException):
             self._thread.call(self._core.close())
         self._thread.stop()
@@ -154,6 +163,6 @@ class Client:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "A Client cannot be pickled: create one where it is needed, and pass on the service "
-            "URL, the TxnId of a transaction, or a MessageId"
+            "A Client cannot be pickled: create one where it is needed, and pass a service URL, a "
+            "transaction's TxnId or a MessageId instead"
         )

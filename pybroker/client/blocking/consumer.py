@@ -1,8 +1,9 @@
-"""A consumer and a reader for threads. Messages that are here already cost no trip to the loop."""
+"""The blocking consumer and reader. Taking queued messages costs no round trip to the loop."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from pybroker.client import tracing
 from pybroker.client.blocking.handover import Handover
 from pybroker.client.blocking.loop_thread import LoopThread
 from pybroker.client.blocking.transaction import Transaction
@@ -37,6 +38,8 @@ class _Receiving:
                 queue.wait_until_told()
         elif self._is_prompt:
             self._tell()
+        if tracing.spans is not None:
+            tracing.spans.received(message)
         return message
 
     def _tell(self) -> None:
@@ -46,7 +49,7 @@ class _Receiving:
             self._thread.post(handover.watch)
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Behind everything that was taken and acknowledged before."""
+        """Runs after everything taken and acknowledged before it has been settled."""
         try:
             self._thread.post(self._handover.settle)
         except ClientError:
@@ -56,12 +59,12 @@ class _Receiving:
 
 
 class Consumer(_Receiving):
-    """Made by Client.subscribe."""
+    """Created by Client.subscribe."""
 
     def __init__(self, thread: LoopThread, core: consumer.Consumer) -> None:
         super().__init__(thread, core)
         self._core = core
-        # The last receiver whose messages were found to be this consumer's.
+        # The last receiver found to belong to this consumer.
         self._known_receiver: object = None
 
     def topic(self) -> str:
@@ -81,7 +84,7 @@ class Consumer(_Receiving):
         return self._receive(timeout_millis)
 
     def batch_receive(self) -> list[Message]:
-        """Up to what the batch_receive_policy allows; empty if nothing came in its time."""
+        """Returns up to the batch_receive_policy's limits; empty if nothing came in time."""
         return self._call(self._core.batch_receive())
 
     def acknowledge(
@@ -89,10 +92,10 @@ class Consumer(_Receiving):
         message: Acknowledgeable | Sequence[Acknowledgeable],
         txn: Transaction | None = None,
     ) -> None:
-        """One message or several.
+        """Acknowledges one message or several.
 
         Without a transaction this does not wait for the broker. In one it does, and raises
-        TransactionConflict if another transaction, or nobody's, acknowledged the message before.
+        TransactionConflict if the message was already acknowledged, in another transaction or none.
         """
         if txn is None:
             self._acknowledge(message)
@@ -118,9 +121,9 @@ class Consumer(_Receiving):
     def acknowledge_cumulative(
         self, message: Acknowledgeable, txn: Transaction | None = None
     ) -> None:
-        """Everything of the message's topic or partition up to and with it. Raises NotAllowed on
-        Shared and Key_Shared; and in a transaction for a message between the chunks of another,
-        whose beginning would be acknowledged with it."""
+        """Acknowledges everything of the message's topic or partition up to and including it.
+        Raises NotAllowed on Shared and Key_Shared, and in a transaction for a message between the
+        chunks of another, whose first chunks it would acknowledge."""
         if txn is None:
             self._core.refuse_cumulative()
             self._post(self._core.acknowledge_cumulative_now, message)
@@ -128,7 +131,7 @@ class Consumer(_Receiving):
             self._call(self._core.acknowledge_cumulative(message, txn.core))
 
     def negative_acknowledge(self, message: Acknowledgeable) -> None:
-        """Delivered again after negative_ack_redelivery_delay_ms."""
+        """Requests redelivery after negative_ack_redelivery_delay_ms."""
         self._post(self._core.negative_acknowledge, message)
 
     def _post(self, function: Callable[[Any], None], message: Any) -> None:
@@ -141,19 +144,19 @@ class Consumer(_Receiving):
         self._call(_soon(self._core.redeliver_unacknowledged_messages))
 
     def seek(self, messageid: MessageId | int) -> None:
-        """To behind a message (one topic or partition), or every one to a publish time in ms."""
+        """Seeks past a message (its topic or partition only) or to a publish time in ms."""
         self._call(self._core.seek(messageid))
 
     def get_last_message_id(self) -> MessageId:
-        """Of a single topic: several have no order between them."""
+        """For a single topic only: several topics have no common order."""
         return self._call(self._core.get_last_message_id())
 
     def get_last_message_ids(self) -> list[MessageId]:
-        """One for each topic or partition; entry id -1 where there is no message."""
+        """One id for each topic or partition; entry id -1 if it has no message."""
         return self._call(self._core.get_last_message_ids())
 
     def get_mark_delete_position(self) -> MessageId:
-        """Up to and with this entry all is acknowledged. Of a single topic."""
+        """Everything up to and including this entry is acknowledged. For a single topic only."""
         return self._call(self._core.get_mark_delete_position())
 
     def get_backlog(self) -> int:
@@ -179,7 +182,7 @@ async def _soon(function: Any) -> None:
 
 
 class Reader(_Receiving):
-    """Made by Client.create_reader."""
+    """Created by Client.create_reader."""
 
     def __init__(self, thread: LoopThread, core: reader.Reader) -> None:
         super().__init__(thread, core.consumer)
@@ -196,19 +199,19 @@ class Reader(_Receiving):
         return self._receive(timeout_millis)
 
     def batch_read(self, max_messages: int, timeout_millis: int | None = None) -> list[Message]:
-        """Waits for a message, then takes all that are here; empty if none came in time."""
+        """Waits for a message, then returns all that are queued; empty if none came in time."""
         return self._call(self._core.batch_read(max_messages, timeout_millis))
 
     def has_message_available(self) -> bool:
-        """False at the last message that can be delivered now."""
+        """False after the last message that can be delivered now."""
         return self._call(self._core.has_message_available())
 
     def get_last_message_id(self) -> MessageId:
-        """Entry id -1 if the topic holds no message."""
+        """Entry id -1 if the topic has no message."""
         return self._call(self._core.get_last_message_id())
 
     def get_backlog(self) -> int:
-        """Entries from where the reader began."""
+        """The number of entries since the reader's start."""
         return self._call(self._core.get_backlog())
 
     def seek(self, messageid: MessageId | int) -> None:

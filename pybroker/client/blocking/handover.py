@@ -1,8 +1,8 @@
-"""What threads did with messages, on its way to the loop's thread: together, not one by one.
+"""Hands what threads did with messages to the loop's thread in batches, not one by one.
 
-A thread that wakes the loop for each message, and the loop that does little each time, would cost
-more than the messages. So the first acknowledgement wakes the loop, and those of the next moment
-wait until it is over; taken messages are told when they are worth permits.
+Waking the loop for each message, and letting it do little each time, would cost more than the
+messages. So the first acknowledgement wakes the loop, and those of the next moment wait until it
+has run; taken messages are reported once they are worth permits.
 """
 
 import asyncio
@@ -18,33 +18,33 @@ _MOMENT_S: Final = 0.005
 
 
 class Handover:
-    """The loop holds this one, so it holds nothing of the application's side."""
+    """The loop refers to this object, so it must not refer to the application's objects."""
 
     def __init__(self, core: Consumer) -> None:
         assert isinstance(core.queue, ThreadQueue)
         self.queue = core.queue
         self.acknowledged: deque[Acknowledgeable] = deque()
-        # Somebody will look here soon: no need to say that there is something.
+        # The loop will look here soon and needs no wake-up.
         self.watched = False
         self._core = core
         core.settle = self.settle
 
     def settle(self) -> None:
-        """On the loop's thread. What was acknowledged had been taken before."""
+        """Runs on the loop's thread. What was acknowledged had been taken before."""
         acknowledged = [self.acknowledged.popleft() for _ in range(len(self.acknowledged))]
         self.queue.settle()
         if acknowledged:
-            # Of a consumer that has ended, the broker delivers them again.
+            # The consumer has ended: the broker redelivers them.
             with contextlib.suppress(PulsarException):
                 self._core.acknowledge_now(acknowledged)
         if self.queue.awaited:
-            # Behind what writes to the connections at the end of this turn.
+            # After the callbacks that write to the connections at the end of this turn.
             asyncio.get_running_loop().call_soon(self.queue.told)
 
     def watch(self) -> None:
-        """On the loop's thread: settles what there is, and goes on until a moment brings nothing.
+        """Runs on the loop's thread: settles what there is, until nothing new comes in a turn.
 
-        First the flag, then the last look: what is added behind that look finds the flag down.
+        First clear the flag, then look a last time: what is added after that finds it cleared.
         """
         while not (self.acknowledged or self.queue.taken):
             self.watched = False

@@ -1,11 +1,11 @@
 """An event loop on a thread of its own, and the ways into it from other threads.
 
-`call` runs a coroutine there and waits for it. `post` hands a function over without waiting;
+`call` runs a coroutine there and waits for it. `post` hands over a function without waiting;
 functions run in the order of posting, and a burst of them wakes the loop once.
 
-The thread holds its `_Running`, not the `LoopThread`: when nobody holds that any more, nobody can
-close it either, so its end begins by itself. Whatever way the loop ends, every call that waits
-for it ends too, with AlreadyClosed, and everything posted before has run.
+The thread refers to its `_Running`, not to the `LoopThread`: once nothing refers to that any more,
+nobody can close it, so it shuts down by itself. However the loop ends, every call waiting for it
+raises AlreadyClosed, and everything posted before has run.
 """
 
 import asyncio
@@ -23,28 +23,28 @@ T = TypeVar("T")
 
 
 class Space:
-    """Room for so many messages on their way; threads wait for it.
+    """Limits the messages in flight; threads wait for room.
 
-    They wait until half of it is free: a thread woken for each single message would cost more than
-    the message.
+    They wait until half of it is free: waking a thread for each message would cost more than the
+    message.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._used = 0
-        self._awaited: list[int] = []  # how much may be used when somebody goes on
+        self._awaited: list[int] = []  # how much may be in use when each waiter continues
         self._closed = False
         self._changed = threading.Condition()
 
     def take(self, count: int) -> None:
-        """Waits, unless it is closed. More than the limit passes alone."""
+        """Waits, unless it is closed. A request above the limit passes alone."""
         with self._changed:
             if self._used + count > self._limit:
                 self._wait_for(max(0, min(self._limit // 2, self._limit - count)))
             self._used += count
 
     def _wait_for(self, used: int) -> None:
-        """Until no more than that is used."""
+        """Waits until no more than that is in use."""
         self._awaited.append(used)
         try:
             self._changed.wait_for(lambda: self._closed or self._used <= used)
@@ -52,7 +52,7 @@ class Space:
             self._awaited.remove(used)
 
     def take_now(self, count: int) -> None:
-        """Beyond the limit if need be, for who must not wait: the thread that frees the room."""
+        """Exceeds the limit if need be; for the thread that frees room, which must not wait."""
         with self._changed:
             self._used += count
 
@@ -63,7 +63,7 @@ class Space:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Nobody will give anything back any more."""
+        """No more room will be freed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -77,19 +77,19 @@ class WaitedOn(Protocol):
     def close(self) -> None: ...
 
     def forked(self, error: Exception) -> None:
-        """In a forked process: a thread that is not there may hold the locks. `error` says why
-        nothing works any more."""
+        """For a forked process: a thread that does not exist here may hold the locks. `error` says
+        why nothing works any more."""
         ...
 
 
 _FORKED: Final = (
     "A Client does not survive a fork: create one in the new process "
-    "(to go on with a transaction there, pass its txn_id to attach_transaction)"
+    "(to continue a transaction there, pass its txn_id to attach_transaction)"
 )
 
 
 class _Running:
-    """The thread's own part."""
+    """The part that belongs to the thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -97,7 +97,7 @@ class _Running:
         self.ending = False
         self.posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.woken = False
-        # What threads wait for without a call into this one: they have to be told.
+        # What threads wait for without a call into this one; they must be notified.
         self.waited_on: weakref.WeakSet[WaitedOn] = weakref.WeakSet()
         _all_running.add(self)
 
@@ -111,7 +111,7 @@ class _Running:
         try:
             self.loop.run_forever()
         finally:
-            # Also when something ended the loop that should not: a callback's SystemExit, say.
+            # Also if the loop was ended unexpectedly, for example by a callback's SystemExit.
             self._wind_up()
 
     def _wind_up(self) -> None:
@@ -123,13 +123,13 @@ class _Running:
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
-        # Those who wait for them elsewhere learn of it while the loop still runs.
+        # Waiters on other threads are notified while the loop still runs.
         self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self.loop.run_until_complete(asyncio.sleep(0))
         self.loop.close()
 
     def run_posted(self) -> None:
-        # First the flag: whoever posts after the last look below must wake the loop again.
+        # First clear the flag: a post after the last look below must wake the loop again.
         self.woken = False
         for _ in range(len(self.posted)):
             function, arguments = self.posted.popleft()
@@ -181,7 +181,7 @@ class LoopThread:
         self._thread.start()
 
     def on_abandonment(self, goodbye: Callable[[], Awaitable[None]]) -> None:
-        """What to do before the end if it begins because nobody holds this object any more."""
+        """What to do before a shutdown that starts because nothing refers to this object."""
         end = weakref.finalize(self, self._running.abandoned, goodbye, self._process_id)
         end.atexit = False
 
@@ -214,13 +214,13 @@ class LoopThread:
             running.loop.call_soon_threadsafe(running.run_posted)
 
     def space(self, limit: int) -> Space:
-        """Room that ends with this thread."""
+        """A limit that is closed when this thread ends."""
         space = Space(limit)
         self.ends(space)
         return space
 
     def ends(self, waited_on: WaitedOn) -> None:
-        """It is closed when this thread ends."""
+        """A queue that is closed when this thread ends."""
         self._running.waited_on.add(waited_on)
 
     @property
@@ -234,7 +234,7 @@ class LoopThread:
             raise AlreadyClosed("The client is closed")
 
     def refuse_to_wait(self) -> None:
-        """For a wait that needs this thread, but not a call into it."""
+        """Checks that waiting for this thread is allowed, for waits other than `call`."""
         self.refuse_on_own_thread()
         self._refuse_if_gone()
 

@@ -1,4 +1,4 @@
-"""A producer for threads."""
+"""The blocking producer."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from pybroker.client.producing.producer import SendCallback, outgoing
 
 
 class Producer:
-    """Made by Client.create_producer."""
+    """Created by Client.create_producer."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Producer:
         return self._core.producer_name()
 
     def last_sequence_id(self) -> int:
-        """The highest that the broker has confirmed; -1 if it knows none."""
+        """The highest sequence id that the broker has confirmed; -1 if none."""
         return self._core.last_sequence_id()
 
     def is_connected(self) -> bool:
@@ -50,7 +50,8 @@ class Producer:
         txn: Transaction | None = None,
         **details: Any,
     ) -> MessageId:
-        """Returns when the broker has stored the message: durable, or in `txn` until that ends.
+        """Returns when the message is durable at the broker; in `txn` it is hidden until the
+        commit.
 
         `details`: ordering_key, sequence_id, event_timestamp (ms),
         deliver_at (ms), deliver_after (timedelta).
@@ -80,10 +81,10 @@ class Producer:
         txn: Transaction | None = None,
         partition: int | None = None,
     ) -> MessageId:
-        """Publishes what `encode_batch` made as one entry; the id is that of its first message.
+        """Publishes an `encode_batch` result as one entry; returns the id of its first message.
 
-        A batch that is too large for one entry at this broker goes in several. Outside of a
-        transaction some of them may be stored although this raises.
+        A batch too large for one entry at this broker is split into several. Outside a transaction
+        some of them may be stored even though this raises.
         """
         self._thread.refuse_on_own_thread()
         self._take_room(batch.message_count)
@@ -110,7 +111,7 @@ class Producer:
         )
 
     def _take_room(self, count: int) -> None:
-        """Waits for it with block_if_queue_full; else the core refuses what is too much."""
+        """Waits for room with block_if_queue_full; otherwise the core refuses the excess."""
         if self._space is None:
             return
         if self._thread.is_current:
@@ -120,11 +121,11 @@ class Producer:
 
     def flush(self) -> None:
         """Returns when everything sent so far is answered. Raises the first failure since the last
-        flush of what was sent without a callback; else of what was not answered before."""
+        flush among messages sent without a callback, or still unanswered when this was called."""
         self._thread.call(self._core.flush())
 
     def close(self) -> None:
-        """Sends what is still in a batch and waits for its receipts, if there is a connection."""
+        """Sends the open batch and waits for its receipt, if there is a connection."""
         self._thread.call(self._core.close())
 
     def __enter__(self) -> "Producer":

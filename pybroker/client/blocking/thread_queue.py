@@ -1,12 +1,13 @@
-"""A receive queue that threads take from: they need the loop's thread for nothing.
+"""A receive queue that threads take from without needing the loop's thread.
 
-What they took is remembered, and told to the TopicConsumers together, when the loop's thread
-`settle`s it. Taking and remembering are one step under the lock, so that nothing that is discarded
-or counted meanwhile is forgotten.
+What they took is recorded, and reported to the TopicConsumers together when the loop's thread calls
+`settle`. Taking and recording are one step under the lock, so nothing that is discarded or counted
+in the meantime is forgotten.
 
-A thread that goes on taking keeps the interpreter, and the loop's thread would tell the broker when
-the queue is empty: the broker would rest while the application works, and the other way round. So
-who took half of the queue waits until that has left, and has the other half meanwhile.
+A thread that keeps taking holds the interpreter, and the loop's thread would report to the broker
+only once the queue is empty: broker and application would work in turn, each waiting for the other.
+So a thread that took half of the queue waits until that report has left, and then works on the
+other half.
 """
 
 import threading
@@ -18,7 +19,7 @@ from pybroker.client.consuming.receive_queue import ReceiveQueue, tell_taken
 from pybroker.client.errors import AlreadyClosed, Timeout
 from pybroker.client.messages import Message
 
-_PATIENCE_S: Final = 0.002  # with a loop that has something else to do
+_PATIENCE_S: Final = 0.002  # how long to wait for a busy loop
 
 
 class ThreadQueue(ReceiveQueue):
@@ -26,9 +27,9 @@ class ThreadQueue(ReceiveQueue):
         super().__init__()
         self._make_locks()
         self._waiting_threads = 0
-        self.taken: list[Message] = []  # by threads, and not settled
-        self.telling = False  # that there is enough of it: the loop's thread will settle it
-        self.awaited = False  # that what is settled leaves
+        self.taken: list[Message] = []  # by threads, not yet settled
+        self.telling = False  # enough was taken: the loop's thread will settle it
+        self.awaited = False  # a thread waits until what was settled has left
 
     def _make_locks(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +39,7 @@ class ThreadQueue(ReceiveQueue):
     # --- for threads ------------------------------------------------------------------------
 
     def take(self) -> Message | None:
-        """A message that is here already."""
+        """Returns a message if one is queued."""
         with self._lock:
             if not self._messages:
                 return None
@@ -69,7 +70,7 @@ class ThreadQueue(ReceiveQueue):
             self._waiting_threads -= 1
 
     def wait_until_told(self) -> None:
-        """While there are more messages to take: who finds none waits anyway."""
+        """Only while there are more messages: a thread that finds none waits anyway."""
         with self._lock:
             if self.awaited and self._messages:
                 self._told.wait(_PATIENCE_S)
@@ -98,7 +99,7 @@ class ThreadQueue(ReceiveQueue):
         tell_taken(taken)
 
     def told(self) -> None:
-        """What was settled is on its way to the broker."""
+        """What was settled has been sent to the broker."""
         with self._lock:
             self.awaited = False
             self._told.notify_all()
@@ -116,11 +117,11 @@ class ThreadQueue(ReceiveQueue):
             self._arrived.notify_all()
 
     def close(self) -> None:
-        """The loop has ended: nothing will come any more."""
+        """The loop has ended: no more messages will come."""
         self.fail(AlreadyClosed("The client is closed"))
 
     def forked(self, error: Exception) -> None:
-        """What is here is for the process that asked for it."""
+        """After a fork: the queued messages belong to the parent process."""
         self._make_locks()
         self._messages.clear()
         self.taken.clear()

@@ -1,8 +1,8 @@
-"""A transaction for threads, and several that end as one."""
+"""Blocking transactions, and groups of them that commit together."""
 
 from collections.abc import Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, Self, overload
 
 from pybroker.base.names import TxnId
 from pybroker.client.blocking.loop_thread import LoopThread
@@ -11,11 +11,43 @@ from pybroker.client.transactions import group, transaction
 from pybroker.client.transactions.transaction import TxnState
 
 
-class Transaction:
+class _EndsWithItsBlock:
+    """What a transaction and a group of them have in common."""
+
+    def __init__(
+        self, thread: LoopThread, core: transaction.Transaction | group.TransactionGroup
+    ) -> None:
+        self._thread = thread
+        self._core = core
+        self._parts = core if isinstance(core, group.TransactionGroup) else (core,)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end(self._core.__aexit__(kind, error, traceback))
+
+    def _end(self, work: Coroutine[Any, Any, None]) -> None:
+        """A commit that the client's close interrupts may have happened."""
+        try:
+            self._thread.call(work)
+        except AlreadyClosed as closed:
+            unknown = [each.txn_id for each in self._parts if each.may_have_committed]
+            if unknown:
+                raise TransactionOutcomeUnknown(unknown[0]) from closed
+            raise
+
+
+class Transaction(_EndsWithItsBlock):
     """`with client.new_transaction() as txn:` commits at the end, and aborts on an exception."""
 
     def __init__(self, thread: LoopThread, core: transaction.Transaction) -> None:
-        self._thread = thread
+        super().__init__(thread, core)
         self.core = core
 
     @property
@@ -30,53 +62,32 @@ class Transaction:
     def commit(self, together_with: Sequence[TxnId] = ()) -> None:
         """Durable and visible when this returns.
 
-        `together_with`: others, begun beside it, that commit by the same decision: all or none.
-        What their own processes sent must have been answered. Differs: not with Apache Pulsar.
+        `together_with`: transactions begun with `beside` that commit atomically with this one. All
+        sends of their own processes must have been answered. Differs: not with Apache Pulsar.
 
-        Raises TransactionAborted if an operation had failed, TransactionOutcomeUnknown if the
-        broker did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile;
-        or if one of the others was: then it did not commit with them, and is to be aborted.
+        Raises TransactionAborted if an operation failed, TransactionOutcomeUnknown if the broker
+        did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile, or if one
+        of the others was: then none committed, and this one should be aborted.
         """
         self._end(self.core.commit(together_with))
 
     def abort(self) -> None:
-        """Nothing of the transaction becomes visible; its acknowledgements are taken back."""
+        """Nothing of the transaction becomes visible; its acknowledgements are undone."""
         self._thread.call(self.core.abort())
 
     def join(self, topic: str) -> None:
-        """Makes `topic` part of it ahead of a message. Raises what prevents that: InvalidTxnStatus,
-        TransactionNotFound if it is over."""
+        """Adds `topic` to the transaction before a message is sent. Raises InvalidTxnStatus or
+        TransactionNotFound if the transaction is over."""
         self._thread.call(self.core.joined(topic))
 
-    def __enter__(self) -> "Transaction":
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._end(self.core.__aexit__(kind, error, traceback))
-
-    def _end(self, work: Coroutine[Any, Any, None]) -> None:
-        """A commit that the client's close cuts short is none that did not happen."""
-        try:
-            self._thread.call(work)
-        except AlreadyClosed as closed:
-            if self.core.may_have_committed:
-                raise TransactionOutcomeUnknown(self.txn_id) from closed
-            raise
-
-
-class TransactionGroup(Sequence[Transaction]):
-    """`with client.new_transactions(2) as (a, b):` commits both at the end by one decision, and
+class TransactionGroup(_EndsWithItsBlock, Sequence[Transaction]):
+    """`with client.new_transactions(2) as (a, b):` commits both atomically at the end, and
     aborts both on an exception."""
 
     def __init__(self, thread: LoopThread, transactions: Sequence[Transaction]) -> None:
-        self._thread = thread
+        super().__init__(thread, group.TransactionGroup([each.core for each in transactions]))
         self._transactions = tuple(transactions)
-        self._core = group.TransactionGroup([each.core for each in transactions])
 
     @overload
     def __getitem__(self, index: int) -> Transaction: ...
@@ -92,33 +103,12 @@ class TransactionGroup(Sequence[Transaction]):
         return iter(self._transactions)
 
     def commit(self) -> None:
-        """All or none; durable and visible when this returns. See pybroker.client.aio."""
+        """Commits all or none; durable and visible when this returns. See pybroker.client.aio."""
         self._end(self._core.commit())
 
     def abort(self) -> None:
-        """All of them. Raises the first failure, when each was asked for."""
+        """Aborts all of them, then raises the first failure."""
         self._thread.call(self._core.abort())
-
-    def __enter__(self) -> "TransactionGroup":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._end(self._core.__aexit__(kind, error, traceback))
-
-    def _end(self, work: Coroutine[Any, Any, None]) -> None:
-        """As for a single one: a commit that is cut short may have happened."""
-        try:
-            self._thread.call(work)
-        except AlreadyClosed as closed:
-            unknown = [each.txn_id for each in self._core if each.may_have_committed]
-            if unknown:
-                raise TransactionOutcomeUnknown(unknown[0]) from closed
-            raise
 
 
 def core_of(txn: Transaction | None) -> transaction.Transaction | None:

@@ -1,1 +1,1 @@
-"""Connections to brokers: which broker, one connection, coming back after it broke."""
+"""Connections to brokers: lookup, a single connection, reconnecting."""

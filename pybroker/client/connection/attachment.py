@@ -1,8 +1,8 @@
 """Keeps a producer or a consumer registered at its topic's broker.
 
-`open` looks the broker up and registers the member. Whenever the
-registration is lost (the connection broke, the broker closed it to move the topic) the member is
-told, and registered again, with bounded backoff, until it works or cannot work any more.
+`open` looks up the broker and registers the member. Whenever the registration is lost (the
+connection broke, or the broker closed it to move the topic), the member is told and registered
+again, with bounded backoff, until that succeeds or fails for good.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ BRIEF_S: Final = 1.0
 
 class Member(Protocol):
     async def register(self, connection: Connection) -> None:
-        """Introduces itself to the broker; must not await after the broker's answer."""
+        """Registers with the broker; must not await after the broker's answer."""
         ...
 
     def leave(self, connection: Connection) -> None:
-        """Takes a registration back, without waiting for the broker's answer."""
+        """Cancels a registration without waiting for the broker's answer."""
         ...
 
     def interrupted(self) -> None:
@@ -45,7 +45,7 @@ class Attachment:
         self._attached_at_s = 0.0
 
     async def open(self, timeout_s: float | None) -> None:
-        """Tries again through passing troubles; None: for as long as they last."""
+        """Retries on transient errors until the deadline; None: without limit."""
         await retrying(
             self._attach,
             self._cluster.rng,
@@ -60,7 +60,7 @@ class Attachment:
         self._lost = False
         await self._member.register(connection)
         if self._lost or connection.closed:
-            raise ConnectError(f"{self._topic} was closed by its broker while it was opened")
+            raise ConnectError(f"{self._topic} was closed by its broker while being opened")
         if self._closed:
             self._member.leave(connection)
         self._refuse_if_closed()
@@ -69,19 +69,19 @@ class Attachment:
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
-            raise AlreadyClosed(f"{self._topic} was closed while it was opened")
+            raise AlreadyClosed(f"{self._topic} was closed while being opened")
 
     def lost(self, pause: bool = False) -> None:
-        """Registers again; at once, or after a `pause` if the broker asked for patience.
+        """Registers again: at once, or after a `pause` if the broker asked for patience.
 
-        Does nothing while `open` is still at work: it looks again when it is done.
+        Does nothing while `open` is still running: that checks again when it is done.
         """
         self._lost = True
         if self.connection is None or self._closed:
             return
         self.connection = None
         self._member.interrupted()
-        # A broker that drops every new registration must not be asked without pause.
+        # Do not hammer a broker that drops every new registration.
         pause = pause or asyncio.get_running_loop().time() - self._attached_at_s < BRIEF_S
         self._cluster.tasks.start(self._reattach(pause), f"reopen {self._topic}")
 
@@ -101,7 +101,7 @@ class Attachment:
                 self._member.failed(error)
 
     def close(self) -> Connection | None:
-        """The connection to say goodbye on, if there is one."""
+        """The connection to send the close command on, if there is one."""
         self._closed = True
         connection, self.connection = self.connection, None
         return connection

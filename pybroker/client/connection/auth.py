@@ -1,4 +1,4 @@
-"""What CONNECT and AUTH_RESPONSE say about who the client is."""
+"""The credentials in CONNECT and AUTH_RESPONSE."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Authentication:
-    """A method's name and its data, which is asked for again at every challenge."""
+    """A method's name and its data, which is fetched again at every challenge."""
 
     method: str
     data: Callable[[], bytes] = field(repr=False)

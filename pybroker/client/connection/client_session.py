@@ -1,7 +1,7 @@
-"""A client's session of a transactional id: what it says of itself wherever that counts.
+"""A client's session of a transactional id: how the client identifies it to brokers.
 
-The client gives its session a name of its own, and says the epoch that the broker's answers told,
-so the broker takes it for the same one on all its connections, and after each reconnection.
+The client chooses a name for its session and repeats the epoch from the broker's answers, so the
+broker recognises the session on all its connections and after each reconnection.
 """
 
 import random
@@ -12,27 +12,27 @@ from pybroker.client.connection.connection import Connection
 from pybroker.client.errors import InvalidConfiguration
 from pybroker.wire import pulsar_api_pb2 as pb
 
-_EPOCH_BITS: Final = 32  # of a topic epoch; above them stands the session's
+_EPOCH_BITS: Final = 32  # of a topic epoch; the session's epoch is in the bits above
 
 
 class ClientSession:
     def __init__(self, transactional_id: str, rng: random.Random) -> None:
         """Raises InvalidConfiguration."""
         if not transactional_id:
-            raise InvalidConfiguration("The transactional id is empty: leave it out, or name it")
+            raise InvalidConfiguration("The transactional id is empty: leave it out, or set a name")
         self._id = transactional_id
         self._name = f"{rng.getrandbits(128):032x}"
         self._epoch = 0
 
     def require_of(self, connection: Connection) -> None:
-        """A broker that knows of no sessions would let two of them go on. Raises NotAllowed."""
+        """Raises NotAllowed for a broker without sessions, which would not fence older ones."""
         if not connection.fences_sessions:
             raise NotAllowed(
                 "This broker does not fence sessions: leave out the client's transactional_id"
             )
 
     def with_properties(self, properties: dict[str, str] | None) -> dict[str, str]:
-        """Of a producer."""
+        """The metadata of a producer."""
         return {
             **(properties or {}),
             "txn.transactional.id": self._id,

@@ -1,7 +1,7 @@
 """The brokers: which of them serves a topic, and the open connections to them.
 
-There is one connection per broker address (and per broker behind a proxy), opened when first
-needed and shared. A topic's broker is found by LOOKUP, following redirects.
+There is one connection per broker address (and per broker behind a proxy), opened on first use and
+shared. A topic's broker is found with LOOKUP, following redirects.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ class Cluster:
         self.tasks = Tasks("pybroker client")
         # Producer and consumer ids: unique within any one connection.
         self.ids = itertools.count(1)
-        # What consumers keep their messages in; a front for threads has one of its own.
+        # The receive queue of consumers; the blocking client has its own kind.
         self.new_queue: Callable[[], ReceiveQueue] = ReceiveQueue
         # Open producers and consumers, to be closed with the client.
         self.members: dict[Closeable, None] = {}
@@ -108,10 +108,10 @@ class Cluster:
         self._service_addresses = service_addresses(service_url)
         self._uses_tls = service_url.startswith("pulsar+ssl")
         self._connections: dict[tuple[str, str | None], asyncio.Task[Connection]] = {}
-        # How many have been opened, of all brokers: who sees it grow may be talking to another one.
+        # How many have been opened, to all brokers: growth may mean a different broker.
         self.connections_made = 0
         self._closed = False
-        self._topic_lists: dict[str, _TopicList] = {}  # of the namespaces that were asked for
+        self._topic_lists: dict[str, _TopicList] = {}  # by namespace
 
     @property
     def timeout_s(self) -> float:
@@ -120,7 +120,7 @@ class Cluster:
     async def close(self) -> None:
         try:
             await asyncio.gather(*(each.close() for each in self.members), return_exceptions=True)
-        finally:  # also when somebody does not wait for that any longer
+        finally:  # also if the caller was cancelled
             self._closed = True
             await self._close_connections()
 
@@ -136,7 +136,7 @@ class Cluster:
     # --- members ----------------------------------------------------------------------------
 
     async def open_all(self, member: Closeable, parts: Sequence[Part]) -> None:
-        """All or nothing: what fails or is cancelled leaves nothing behind at the broker."""
+        """All or nothing: failure or cancellation leaves nothing behind at the broker."""
         self.members[member] = None
         try:
             await _open(parts)
@@ -148,7 +148,7 @@ class Cluster:
             raise
 
     async def open_more(self, parts: Sequence[Part]) -> None:
-        """Like `open_all`, for more parts of a member that is open."""
+        """Like `open_all`, for additional parts of an open member."""
         try:
             await _open(parts)
         except BaseException:
@@ -157,15 +157,15 @@ class Cluster:
             raise
 
     def close_behind(self, closeable: Closeable, name: str) -> None:
-        """Whoever was cancelled cannot wait for this."""
+        """Runs in the background, because a cancelled caller cannot wait for it."""
         if not self._closed:
             self.tasks.start(_quietly(closeable.close()), f"close {name}")
 
     # --- topics -----------------------------------------------------------------------------
 
     async def partition_topics(self, topic: str, create: bool = True) -> list[str]:
-        """The topics that hold the data of `topic`: its partitions, or itself if it has none. With
-        `create` it gets its partitions where the broker makes such topics at their first use.
+        """The topics that store the data of `topic`: its partitions, or itself if it has none. With
+        `create` the broker may auto-create it with partitions.
         """
         name = TopicName.parse(topic)
         count = await self.partition_count(str(name), create)
@@ -187,9 +187,9 @@ class Cluster:
         return await self.patiently(ask, f"Partitions of {topic}")
 
     async def topics_of_namespace(self, namespace: str) -> list[str]:
-        """All persistent topics; of a partitioned one, its partitions.
+        """All persistent topics; of a partitioned topic, its partitions.
 
-        A broker that has the same as before says only that.
+        If the list is unchanged, the broker answers only that.
         """
         known = self._topic_lists.get(namespace)
 
@@ -212,7 +212,7 @@ class Cluster:
         return found
 
     async def schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
-        """The newest schema of a topic, or that of a version; None if there is none."""
+        """The newest schema of a topic, or the given version; None if there is none."""
 
         async def ask() -> pb.Schema | None:
             connection = await self.connection_for(topic)
@@ -241,7 +241,7 @@ class Cluster:
             broker = found.brokerServiceUrlTls if self._uses_tls else found.brokerServiceUrl
             if not broker:
                 raise ServiceNotReady(f"The broker named no address for {topic}")
-            if found.proxy_through_service_url:  # whoever could be reached is the proxy
+            if found.proxy_through_service_url:  # the address that could be reached is the proxy
                 connection = await self._connection(service, urlsplit(broker).netloc)
             else:
                 self._check_encrypted(broker, topic)
@@ -252,16 +252,16 @@ class Cluster:
         raise ServiceNotReady(f"The lookup of {topic} was redirected {MAX_REDIRECTS} times")
 
     def _check_encrypted(self, broker: str, topic: str) -> None:
-        """Credentials, and messages, of a client with TLS go to no other port."""
+        """A client with TLS sends credentials and messages only to TLS ports."""
         if self._uses_tls and urlsplit(broker).scheme != "pulsar+ssl":
             raise InvalidConfiguration(
-                f"The lookup of {topic} names {broker}, which is not encrypted. The service URL of "
-                "this client is pulsar+ssl://, so it connects to no such address: the broker must "
-                "advertise one with pulsar+ssl://"
+                f"The lookup of {topic} returned {broker}, which is not encrypted. This client's "
+                "service URL is pulsar+ssl://, so it does not connect to such an address: the "
+                "broker must advertise a pulsar+ssl:// address"
             )
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]], what: str) -> T:
-        """Repeats `attempt` through passing troubles, up to the operation timeout."""
+        """Retries `attempt` on transient errors, up to the operation timeout."""
         return await retrying(
             attempt, self.rng, passes=passing, timeout_s=self.timeout_s, what=what
         )
@@ -269,7 +269,7 @@ class Cluster:
     # --- connections ------------------------------------------------------------------------
 
     async def service_connection(self) -> Connection:
-        """To any broker named in the service URL; the first that can be reached."""
+        """Connects to the first reachable broker of the service URL."""
         failure: Exception | None = None
         for address in self._service_addresses:
             try:
@@ -293,7 +293,7 @@ class Cluster:
             task = asyncio.current_task()
             if not opening.cancelled() or (task is not None and task.cancelling()):
                 raise
-            # `close` has cancelled the opening, and nobody who waits for it.
+            # `close` has cancelled the opening, not the caller waiting for it.
             raise AlreadyClosed("The client was closed before it was connected") from None
 
     async def _open(self, address: str, proxy_to: str | None) -> Connection:
@@ -321,7 +321,7 @@ class Cluster:
 
 
 async def _open(parts: Sequence[Part]) -> None:
-    """All at once; the first failure ends the others.
+    """Runs all concurrently; the first failure cancels the others.
 
     No TaskGroup: one that fails leaves its task counted as cancelled, and before Python 3.11.3 the
     next `asyncio.timeout` there ends in CancelledError.

@@ -1,8 +1,8 @@
 """One connection to a broker: frames in and out, answers matched to requests, keep-alive.
 
 A request is a command body; the connection numbers it, wraps it and returns the answer's body or
-raises the refusal. Producers and consumers register here and get what the broker sends them
-unasked. Frames written in one turn of the event loop leave in one write.
+raises the refusal. Producers and consumers register here and receive the broker's unsolicited
+commands. Frames written in one turn of the event loop leave in one write.
 
 When the connection breaks, every open request fails with ConnectError and every producer and
 consumer is told once, by `detached`; the connection is not used again.
@@ -23,11 +23,11 @@ CLIENT_VERSION: Final = "pybroker"
 PROTOCOL_VERSION: Final = 21
 KEEP_ALIVE_S: Final = 30.0
 DEFAULT_MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
-# Frames may exceed the broker's limit for one message by what the broker itself adds.
+# Frames may exceed the broker's message limit by what the broker itself adds.
 _MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
 
 _Type = pb.BaseCommand
-# In BaseCommand a command's type is its body's field number.
+# In BaseCommand, a command's type equals its body's field number.
 _FIELDS: Final = {
     field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields if field.message_type
 }
@@ -84,14 +84,14 @@ class Connection(asyncio.Protocol):
         self.address = address
         self.closed = False
         self.max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
-        # Whether this broker commits several transactions by one decision.
+        # Whether this broker can commit several transactions atomically.
         self.commits_together = False
         self.spans_namespaces = False
         self.fences_sessions = False  # of transactional ids
         self.commits_across = False
         # Whether it answers questions about many topics at once.
         self.answers_topic_questions = False
-        # Whether it aborts transactions at the end of a connection, where NEW_TXN asks for it.
+        # Whether it can abort transactions when their connection closes, if NEW_TXN asks for that.
         self.aborts_on_disconnect = False
         self.producers: dict[int, ProducerEnd] = {}
         self.consumers: dict[int, ConsumerEnd] = {}
@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
         self._keep_alive: asyncio.TimerHandle | None = None
         self._heard = True
 
-    # --- asking -----------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------
 
     async def handshake(self, proxy_to: str | None) -> None:
         """CONNECT; returns when the broker has accepted the client."""
@@ -140,15 +140,21 @@ class Connection(asyncio.Protocol):
         request_id = body.request_id = self._last_request_id
         answer = self._loop.create_future()
         self._requests[request_id] = answer
+        timer = None  # asyncio.timeout costs three times as much
+        if timeout_s is not None:
+            timer = self._loop.call_later(timeout_s, self._late, answer, body, timeout_s)
         try:
             self.post(body)
-            async with asyncio.timeout(timeout_s):
-                return await answer
-        except TimeoutError as error:
-            name = type(body).__name__.removeprefix("Command")
-            raise Timeout(f"{self.address} did not answer {name} within {timeout_s} s") from error
+            return await answer
         finally:
             self._requests.pop(request_id, None)
+            if timer is not None:
+                timer.cancel()
+            del answer  # a failure's traceback keeps this frame, which must not keep it
+
+    def _late(self, answer: asyncio.Future[Any], body: Any, timeout_s: float) -> None:
+        name = type(body).__name__.removeprefix("Command")
+        _fail(answer, Timeout(f"{self.address} did not answer {name} within {timeout_s} s"))
 
     def post(self, body: Body) -> None:
         """A command that needs no answer. Raises ConnectError."""
@@ -173,7 +179,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """Drops the connection so that everything on it starts afresh on another."""
+        """Drops the connection so that everything on it starts over on another."""
         self._ended(ConnectError(f"{self.address}: {reason}"))
         if self._transport is not None:
             self._transport.abort()
@@ -222,7 +228,7 @@ class Connection(asyncio.Protocol):
         for end in ends:
             end.detached()
 
-    # --- what the broker says ---------------------------------------------------------------
+    # --- commands from the broker ---------------------------------------------------------------
 
     def _on_command(self, command: pb.BaseCommand, entry: bytes) -> None:
         kind = command.type
@@ -294,8 +300,7 @@ class Connection(asyncio.Protocol):
             return authentication.data()
         except Exception as error:
             raise ConnectError(
-                f"There are no credentials for {self.address}: the function that supplies them "
-                f"raised {error!r}"
+                f"The function that supplies the credentials for {self.address} raised {error!r}"
             ) from error
 
     def _check_alive(self) -> None:
@@ -310,4 +315,4 @@ class Connection(asyncio.Protocol):
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # Whoever waits gets it; nobody waiting is no fault.
+        future.exception()  # A waiter gets the exception; having no waiter is fine.

@@ -1,4 +1,4 @@
-"""When to try again, and how long to wait before it."""
+"""When to retry, and how long to wait before it."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ T = TypeVar("T")
 FIRST_DELAY_S: Final = 0.1
 LAST_DELAY_S: Final = 5.0
 
-# What may be different in a moment. Everything else is an answer.
+# Transient errors. Everything else is a final answer.
 PASSING: Final = (
     ConnectError,
     Timeout,
@@ -23,8 +23,8 @@ PASSING: Final = (
     errors.PersistenceError,
     errors.TransactionCoordinatorNotFound,
 )
-# What ends a producer or consumer that was already at work; anything else may be an old session
-# of its own that the broker has not noticed the end of, or a topic on the move.
+# What ends a producer or consumer that was already at work. Any other error may come from its own
+# old session, whose end the broker has not yet noticed, or from a topic being moved.
 FINAL: Final = (
     AlreadyClosed,
     errors.ProducerFenced,
@@ -41,7 +41,7 @@ FINAL: Final = (
 
 
 class Backoff:
-    """Doubling delays with jitter, so that clients of a restarted broker do not come at once."""
+    """Doubling delays with jitter, so that clients do not all reconnect at once after a restart."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -61,7 +61,7 @@ async def retrying(
     timeout_s: float | None,
     what: str,
 ) -> T:
-    """The first result of `attempt`; its last error when time is up or the error does not pass."""
+    """The first result of `attempt`; raises its last error if that is permanent or time is up."""
     backoff = Backoff(rng)
     last: Exception | None = None
     try:
@@ -85,5 +85,5 @@ def passing(error: Exception) -> bool:
 
 
 def not_final(error: Exception) -> bool:
-    """For what had worked before. Errors that are not the broker's are bugs, and final."""
+    """For what had worked before. Errors that are not the broker's are bugs and final."""
     return isinstance(error, errors.PulsarError) and not isinstance(error, FINAL)

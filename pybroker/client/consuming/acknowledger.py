@@ -93,9 +93,9 @@ class Acknowledger:
         begun = self.begun_before(key)
         if begun is not None:
             raise NotAllowed(
-                f"A message in chunks begins at entry {begun[0]}:{begun[1]}, before this one, and "
-                "ends behind it: acknowledge each message by itself, or wait for that one and "
-                "acknowledge up to it"
+                f"A chunked message begins at entry {begun[0]}:{begun[1]}, before this one, and "
+                "ends after it: acknowledge each message individually, or wait for the chunked "
+                "message and acknowledge up to it"
             )
 
     def begun_before(self, key: EntryKey) -> EntryKey | None:

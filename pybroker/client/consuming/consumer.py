@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from pybroker.base.errors import NotAllowed
+from pybroker.client import tracing
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.consuming.acks import Place
 from pybroker.client.consuming.receive_queue import tell_taken
@@ -89,6 +90,8 @@ class Consumer:
         """The next message; waits for it. Raises Timeout."""
         message = await self.queue.get(None if timeout_millis is None else timeout_millis / 1000)
         tell_taken([message])
+        if tracing.spans is not None:
+            tracing.spans.received(message)
         return message
 
     async def batch_receive(self) -> list[Message]:
@@ -242,8 +245,8 @@ class Consumer:
             return named
         if named:
             raise InvalidConfiguration(
-                f"{message_id} is of {named}, which is none of the topics of this consumer of "
-                f"{self._topic}: pass it to the consumer that it came from"
+                f"{message_id} is from {named}, which is not a topic of this consumer of "
+                f"{self._topic}: pass it to the consumer that received it"
             )
         candidates = [
             topic
@@ -253,7 +256,7 @@ class Consumer:
         if len(candidates) != 1:
             raise InvalidConfiguration(
                 f"{message_id} does not say which of {len(self._parts)} topics it belongs to: "
-                "pass the Message, or the id that it gave you"
+                "pass the Message, or the id it returned"
             )
         return candidates[0]
 
@@ -284,7 +287,7 @@ class Consumer:
         """
         _, mark_delete = await self._only_part().last_message_id()
         if mark_delete is None:
-            raise NotAllowed("The broker does not tell mark-delete positions: it is too old")
+            raise NotAllowed("The broker does not report mark-delete positions: upgrade it")
         return mark_delete
 
     def _only_part(self) -> TopicConsumer:

@@ -155,7 +155,7 @@ class EntryReader:
                 )
                 return answer
             except ConsumerNotFound as error:
-                raise ConnectError(f"The reader of {self.topic} comes again") from error
+                raise ConnectError(f"The reader of {self.topic} is being reconnected") from error
 
         answer = await self._cluster.patiently(ask, f"The last message of {self.topic}")
         return MessageId.from_wire(answer.last_message_id, self.topic, self._partition)

@@ -196,7 +196,7 @@ class Intake:
             if action is ConsumerCryptoFailureAction.DISCARD:
                 raise CorruptEntry(str(error), pb.CommandAck.DecryptionError) from error
             log.error(
-                "Entry %d:%d of %s is not delivered, and stays unacknowledged: %s",
+                "Entry %d:%d of %s is not delivered and stays unacknowledged: %s",
                 *received.key,
                 self._receiver.topic,
                 error,

@@ -101,7 +101,7 @@ def checked_batch_size(metadata: pb.MessageMetadata) -> int:
         return 0
     size = metadata.num_messages_in_batch
     if not 1 <= size <= _MAX_BATCH_MESSAGES:
-        raise CorruptEntry(f"a batch of {size} messages", _TORN)
+        raise CorruptEntry(f"it is a batch of {size} messages", _TORN)
     return size
 
 

@@ -424,7 +424,7 @@ class TopicConsumer:
                     _check_stats(answer)
                 return answer
             except ConsumerNotFound as error:  # the broker has closed it, and is about to say so
-                raise ConnectError(f"The consumer of {self.topic} comes again") from error
+                raise ConnectError(f"The consumer of {self.topic} is being reconnected") from error
 
         return await self._cluster.patiently(ask, f"{what} of {self.topic}")
 

@@ -80,7 +80,7 @@ class EntryWriter:
         overhead = metadata.ByteSize() + len(self.producer_name) + _CHUNK_OVERHEAD_BYTES
         if overhead >= max_bytes:
             raise MessageTooBig(
-                f"The key and the properties take {overhead} bytes, and one entry has room for "
+                f"The key and properties take {overhead} bytes, but one entry has room for only "
                 f"{max_bytes}"
             )
         return max_bytes - overhead
@@ -127,8 +127,8 @@ class EntryWriter:
         if len(frame) > max_bytes + FRAME_OVERHEAD_BYTES:
             # The broker would close the connection over it, again and again.
             raise MessageTooBig(
-                f"{topic} accepts {max_bytes} bytes in one entry, and this one has {len(frame)} "
-                "with its key and properties"
+                f"{topic} accepts {max_bytes} bytes in one entry; this one has {len(frame)} "
+                "including key and properties"
             )
         return frame
 

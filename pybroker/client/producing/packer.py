@@ -91,7 +91,7 @@ class Packer:
     def batch(self, batch: EncodedBatch, txn_id: TxnId | None, done: Done) -> None:
         """One that is encoded already: into an entry, or several if it is too large for one."""
         if batch.message_count < 1:
-            raise InvalidConfiguration("A batch without messages is nothing to publish")
+            raise InvalidConfiguration("An empty batch cannot be published")
         self.flush()
         first = self.next_sequence_id or 0
         last = first + batch.message_count - 1
@@ -124,7 +124,7 @@ class Packer:
             self.next_sequence_id = following + 1
             return following
         if not 0 <= wanted <= _MAX_SEQUENCE_ID:
-            raise InvalidConfiguration(f"sequence_id {wanted} is not within 0 and 2^63 - 1")
+            raise InvalidConfiguration(f"sequence_id {wanted} is not between 0 and 2^63 - 1")
         self.next_sequence_id = max(following, wanted + 1)
         return wanted
 
@@ -209,5 +209,7 @@ class Packer:
 
 
 def _not_encoded(error: Exception, topic: str) -> Exception:
-    error.add_note(f"A message to {topic} was not sent: it holds a value of the wrong type or size")
+    error.add_note(
+        f"A message to {topic} was not sent: it contains a value of the wrong type or size"
+    )
     return error

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from pybroker.base.runtime import Clock
+from pybroker.client import tracing
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.errors import InvalidConfiguration
 from pybroker.client.growing import PartitionWatch
@@ -41,6 +42,8 @@ def outgoing(
         raise TypeError(f"Message content must be bytes, not {type(content).__name__}: encode it")
     if deliver_after is not None:
         deliver_at = clock.now_ms() + int(deliver_after.total_seconds() * 1000)
+    if tracing.spans is not None:
+        properties = tracing.spans.carried(properties)
     if isinstance(ordering_key, str):
         ordering_key = ordering_key.encode()
     return Outgoing(
@@ -89,7 +92,9 @@ class Producer:
     ) -> None:
         """`growing`: the topic, if partitions that are added to it are to be used too."""
         if options.chunking_enabled and options.batching_enabled:
-            raise InvalidConfiguration("chunking_enabled and batching_enabled exclude each other")
+            raise InvalidConfiguration(
+                "chunking_enabled and batching_enabled are mutually exclusive"
+            )
         self._topic = topic
         self._cluster = cluster
         self._options = options
@@ -239,7 +244,7 @@ class Producer:
             return self._router.next_turn()
         if not 0 <= wanted < len(self._parts):
             raise InvalidConfiguration(
-                f"{self._topic} has no partition {wanted}, but 0 to {len(self._parts) - 1}"
+                f"{self._topic} has no partition {wanted}, only 0 to {len(self._parts) - 1}"
             )
         return wanted
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from pybroker.base import errors
 from pybroker.base.names import TopicName
+from pybroker.client import tracing
 from pybroker.client.compression import codec
 from pybroker.client.connection.attachment import Attachment
 from pybroker.client.connection.cluster import Cluster
@@ -105,11 +106,17 @@ class TopicProducer:
 
     def submit(self, message: Outgoing, txn: Transaction | None, done: Done) -> None:
         """Takes the message; `done` is called once, now if it is refused."""
+        if tracing.spans is not None:
+            txn_id = None if txn is None else txn.txn_id
+            message, done = tracing.spans.publish(self.topic, message, txn_id, done)
         self._take(1, txn, done, self._packer.message, message)
 
     def submit_batch(self, batch: EncodedBatch, txn: Transaction | None, done: Done) -> None:
         """Like `submit`, for a batch that is encoded already: one entry, or several if it is too
         large for one. `done` has the first message's id, or a failure of any of them."""
+        if tracing.spans is not None:
+            txn_id, count = None if txn is None else txn.txn_id, batch.message_count
+            done = tracing.spans.publish_batch(self.topic, count, txn_id, done)
         self._take(batch.message_count, txn, done, self._packer.batch, batch)
 
     def _take(

@@ -77,7 +77,9 @@ class Coordinators:
                 request.spans_namespace = namespace
             if abort_on_disconnect:
                 if not connection.aborts_on_disconnect:
-                    raise NotAllowed("This broker aborts no transaction when its client is gone")
+                    raise NotAllowed(
+                        "This broker does not abort transactions of disconnected clients"
+                    )
                 request.abort_on_disconnect = True
             session = self._cluster.session
             if session is not None:
@@ -87,7 +89,9 @@ class Coordinators:
             if session is not None:
                 session.told_transaction(answer)
             txn_id = TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
-            return self.attach(txn_id, namespace if spans else None)
+            transaction = self.attach(txn_id, namespace if spans else None)
+            transaction.trace()
+            return transaction
 
         return await self._cluster.patiently(begin, "A new transaction")
 
@@ -163,11 +167,11 @@ class Coordinators:
             return
         connection = await self._connection(txn_id.most)
         if not connection.commits_together:
-            raise NotAllowed("This broker cannot commit several transactions by one decision")
+            raise NotAllowed("This broker cannot commit several transactions atomically")
         if any(other.most != txn_id.most for other in others) and not connection.commits_across:
             raise NotAllowed(
-                "This broker commits transactions of one coordinator together: begin them beside "
-                f"{txn_id}"
+                "This broker commits only transactions of one coordinator together: begin them "
+                f"beside {txn_id}"
             )
 
     def _end_request(

@@ -71,14 +71,25 @@ class TransactionGroup(Sequence[Transaction]):
 
 
 async def begin_together(
-    coordinators: Coordinators, count: int, timeout_ms: int, namespace: str | None = None
+    coordinators: Coordinators,
+    count: int,
+    timeout_ms: int,
+    namespace: str | None = None,
+    abort_on_disconnect: bool = False,
 ) -> TransactionGroup:
     """Raises NotAllowed where the broker cannot commit them together; nothing was begun then."""
     if not 1 <= count <= MAX_IN_GROUP:
-        raise InvalidConfiguration(f"A group has 1 to {MAX_IN_GROUP} transactions, not {count}")
+        raise InvalidConfiguration(
+            f"A group must have 1 to {MAX_IN_GROUP} transactions, not {count}"
+        )
     if count > 1 and not await coordinators.commits_together():
-        raise NotAllowed("This broker cannot commit several transactions by one decision")
-    begin = partial(coordinators.new_transaction, timeout_ms, namespace=namespace)
+        raise NotAllowed("This broker cannot commit several transactions atomically")
+    begin = partial(
+        coordinators.new_transaction,
+        timeout_ms,
+        namespace=namespace,
+        abort_on_disconnect=abort_on_disconnect,
+    )
     leader = await begin()
     others = (begin(beside=leader.txn_id) for _ in range(count - 1))
     begun = [leader, *await asyncio.gather(*others, return_exceptions=True)]
@@ -126,7 +137,7 @@ async def _require_may_commit(transactions: Sequence[Transaction]) -> None:
     over = [each for each in transactions if TxnState.COMMITTING not in TXN_STATES[each.state]]
     if over:
         refusal = InvalidTxnStatus(
-            f"Transaction {over[0].txn_id} is {over[0].state.value}: it cannot commit with others; "
+            f"Transaction {over[0].txn_id} is {over[0].state.value}: it cannot commit in a group; "
             "begin new ones"
         )
         await _abort_because([each for each in transactions if each not in over], refusal)

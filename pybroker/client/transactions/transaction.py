@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from pybroker.base.errors import InvalidTxnStatus
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Tasks
+from pybroker.client import tracing
 from pybroker.client.errors import (
     ClientError,
     PulsarException,
@@ -109,8 +110,14 @@ class Transaction:
         self._tasks = tasks
         self._participants: dict[tuple[str, str | None], Joining] = {}
         self._publishers: dict[Publisher, None] = {}
+        self._span: Any = None
         self._operations = 0
         self._idle: asyncio.Future[None] | None = None
+
+    def trace(self) -> None:
+        """For who has begun it, and will end it, too."""
+        if tracing.spans is not None:
+            self._span = tracing.spans.transaction(self.txn_id)
 
     # --- ending -----------------------------------------------------------------------------
 
@@ -142,7 +149,7 @@ class Transaction:
             # Nobody is to ask for a commit because the end is unknown: it would be one in part.
             aborted.add_note(
                 f"The abort was not confirmed ({trouble.__class__.__name__}), so "
-                "what it holds goes when it times out"
+                "it holds its messages until it times out"
             )
         raise aborted from self.failure
 
@@ -198,6 +205,22 @@ class Transaction:
     async def end(self, commit: bool, together_with: Sequence[TxnId] = ()) -> None:
         """Asks the coordinator, and notes what came of it."""
         try:
+            await self._ask_to_end(commit, together_with)
+        except BaseException as error:
+            self._end_span(error)
+            raise
+        self._end_span(None)
+
+    def _end_span(self, error: BaseException | None) -> None:
+        span, self._span = self._span, None
+        if span is not None:
+            span.set_attribute("pybroker.txn_outcome", self.state.value)
+            if error is not None:
+                tracing.failed(span, error)
+            span.end()
+
+    async def _ask_to_end(self, commit: bool, together_with: Sequence[TxnId]) -> None:
+        try:
             await self._coordinator.end(self.txn_id, commit, together_with)
         except InvalidTxnStatus:
             # It ended the other way: its timeout, another client, an administrator. Or one of
@@ -244,7 +267,9 @@ class Transaction:
         if self.state is not TxnState.OPEN:
             raise self._refusal()
         self._operations += 1
-        failure: Exception | None = ClientError("An acknowledgement was cancelled half way")
+        failure: Exception | None = ClientError(
+            "An acknowledgement was cancelled before it completed"
+        )
         try:
             await self._joined(self._take_in(topic, subscription))
             await send()
@@ -294,6 +319,9 @@ class Transaction:
         joining = self._participants.get(key)
         if joining is None:
             joining = self._participants[key] = Joining()
+            if self._span is not None:
+                about = {"topic": topic, "subscription": subscription or ""}
+                self._span.add_event("participant", about)
             self._tasks.start(self._ask_to_join(joining, *key), f"{topic} joins {self.txn_id}")
         return joining
 

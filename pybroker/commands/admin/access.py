@@ -1,4 +1,4 @@
-"""Where the admin REST API is, and who asks: options, the environment, then client.conf."""
+"""The URL and the credentials of the admin REST API: options, the environment, then client.conf."""
 
 import argparse
 import os
@@ -17,15 +17,20 @@ _URL: Final = "http://localhost:8080"
 def add_access(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--admin-url", "--url", default="", metavar="URL",
-        help=f"of the broker's HTTP port (default {_URL}, or PULSAR_ADMIN_URL)")  # fmt: skip
-    add("--token", default="", help="or PULSAR_TOKEN")
-    add("--auth-plugin", default="", metavar="CLASS", help="as pulsar-admin: …AuthenticationToken")
+        help=f"URL of the broker's HTTP port (default PULSAR_ADMIN_URL, else {_URL})")  # fmt: skip
+    add("--token", default="", help="authentication token (default PULSAR_TOKEN)")
+    add(
+        "--auth-plugin",
+        default="",
+        metavar="CLASS",
+        help="as in pulsar-admin: …AuthenticationToken",
+    )
     add("--auth-params", default="", metavar="TEXT",
         help="token:…, file:///…, userId:…,password:… or tlsCertFile:…,tlsKeyFile:…")  # fmt: skip
-    add("--tls-trust-cert-path", default="", metavar="FILE", help="whom to trust on https://")
-    add("--tls-allow-insecure", action="store_true", help="trust everybody on https://")
+    add("--tls-trust-cert-path", default="", metavar="FILE", help="CA file for https://")
+    add("--tls-allow-insecure", action="store_true", help="skip certificate verification")
     add("--client-conf", metavar="FILE",
-        help="what is not said here (default: what PULSAR_CLIENT_CONF names)")  # fmt: skip
+        help="file with defaults (default: $PULSAR_CLIENT_CONF)")  # fmt: skip
 
 
 def rest_of(options: Namespace) -> Rest:

@@ -1,4 +1,4 @@
-"""A command: its name, its arguments, and what it asks of the broker."""
+"""A command: its name, its arguments, and its request to the broker."""
 
 import re
 from argparse import Namespace
@@ -17,11 +17,11 @@ _NAMED_TOPIC: Final = re.compile(r"(persistent|non-persistent)://(.*)", re.DOTAL
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`request` is a verb and a path below /admin/v2, or from the root if it begins with a slash.
+    """`request` is a method and a path below /admin/v2, or from the root if it begins with a slash.
 
     {name} in it is the argument of that name; {topic} the topic with its domain, {bare} without.
-    `query` says which parameter is which option; those that were not said are left out. `run` is
-    for what takes more than one request, or shows its answer in another way.
+    `query` maps parameters to options; options that were not given are left out. `run` is for
+    commands that need more than one request, or show the answer in another way.
     """
 
     name: str
@@ -51,7 +51,7 @@ def spelt(value: Any) -> str:
 
 
 def filled(path: str, options: Namespace) -> str:
-    """`path` with the options' values; each a segment of its own. Raises ValueError."""
+    """`path` with the options' values, each as one segment. Raises ValueError."""
 
     def value(place: re.Match[str]) -> str:
         name = place[1]
@@ -66,9 +66,9 @@ def filled(path: str, options: Namespace) -> str:
 
 
 def segment(name: str) -> str:
-    """One segment of a path, whatever the name holds. Raises ValueError."""
+    """One segment of a path, whatever characters the name contains. Raises ValueError."""
     if name in ("", ".", ".."):
-        raise ValueError(f"{name!r} is no name")
+        raise ValueError(f"{name!r} is not a valid name")
     return quote(name, safe="")
 
 
@@ -86,12 +86,12 @@ def topic_parts(name: str) -> tuple[str, str]:
     domain, rest = (found[1], found[2]) if found else ("persistent", name)
     parts = rest.split("/", 2) if rest.count("/") >= 2 else ["public", "default", rest]
     if not all(parts) or (found is None and rest.count("/") == 1):
-        raise ValueError(f"{name!r} is no topic: name, or tenant/namespace/name, with its domain")
+        raise ValueError(f"{name!r} is not a topic: use name or domain://tenant/namespace/name")
     return domain, "/".join(map(segment, parts))
 
 
 def namespace_parts(name: str) -> list[str]:
     parts = name.split("/")
     if len(parts) != 2 or not all(parts):
-        raise ValueError(f"{name!r} is no namespace: tenant/namespace")
+        raise ValueError(f"{name!r} is not a namespace: use tenant/namespace")
     return parts

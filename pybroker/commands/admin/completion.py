@@ -1,4 +1,4 @@
-"""Completion for shells: groups, then their commands, then a command's options."""
+"""Shell completion: groups, then their commands, then a command's options."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -1,8 +1,8 @@
 """Arguments as a text: `<topicName> -s|--subscription String [-n|--count int] [--force|-f]`.
 
-In angle brackets stands what has no name; in square ones, what need not be said; an option without
-a type is a flag. Types beside the usual: Seconds, Bytes (a number, or one with a unit: 3h, 10M),
-List (a,b, and again), Map (k=v, and again), Boolean, and anything else for text.
+Angle brackets enclose positional arguments, square brackets optional ones; an option without a type
+is a flag. Types besides the usual: Seconds, Bytes (a number, or one with a unit: 3h, 10M), List
+(a,b, repeatable), Map (k=v, repeatable), Boolean; anything else is text.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _TYPES: Final[dict[str, Any]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser, text: str) -> None:
-    """An option is known to handlers by its longest name: --message-id as `message_id`."""
+    """Handlers know an option by its longest name: --message-id as `message_id`."""
     for part in _PART.finditer(text):
         optional, place, kind = part[1] is not None, part["place"], part["type"]
         if place is not None:
@@ -47,7 +47,7 @@ def known_as(names: list[str]) -> str:
 
 
 def option_names(text: str) -> list[str]:
-    """For completion."""
+    """For shell completion."""
     return [
         name for part in _PART.finditer(text) for name in (part["names"] or "").split("|") if name
     ]

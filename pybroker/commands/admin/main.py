@@ -1,4 +1,4 @@
-"""From the words of a command line to a command, and its answer on the screen."""
+"""Parses a command line, runs the command, and prints the answer."""
 
 import argparse
 import sys
@@ -46,12 +46,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """The options that come before the group; what follows is parsed when the group is known."""
+    """The options before the group; the rest is parsed when the group is known."""
     parser = argparse.ArgumentParser(prog="pybroker admin", allow_abbrev=False)
     add_access(parser)
     add = parser.add_argument
     add("--format", choices=("json", "table"), default="json")
-    add("--completion", choices=SHELLS, help="print what the shell needs, and end")
+    add("--completion", choices=SHELLS, help="print the shell completion script and exit")
     add("group", nargs="?", metavar="GROUP", help=", ".join(GROUPS))
     add("words", nargs=argparse.REMAINDER, metavar="COMMAND …", help="GROUP --help lists them")
     return parser
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         print(script(options.completion, GROUPS))
         return 0
     if options.group not in GROUPS:
-        print(f"pybroker admin: say what about: {', '.join(GROUPS)}", file=sys.stderr)
+        print(f"pybroker admin: choose a group: {', '.join(GROUPS)}", file=sys.stderr)
         return _EXIT_USAGE
     chosen = group_parser(options.group).parse_args(options.words)
     command: Command = chosen.command_of_group

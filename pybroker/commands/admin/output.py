@@ -1,4 +1,4 @@
-"""An answer on the screen: JSON, or a table."""
+"""Formats an answer as JSON or as a table."""
 
 import json
 import re
@@ -9,7 +9,7 @@ _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def shown(answer: Any, as_table: bool) -> str:
-    """Text without a newline at its end; empty for no answer."""
+    """Text without a final newline; empty if there is no answer."""
     if answer is None:
         return ""
     if isinstance(answer, str):
@@ -18,7 +18,9 @@ def shown(answer: Any, as_table: bool) -> str:
 
 
 def _table(answer: Any) -> Iterator[str]:
-    """A list of objects, and an object of objects, is a row each; another object a row a field."""
+    """A list of objects, or an object of objects, has a row for each; another object a row per
+    field.
+    """
     if isinstance(answer, Mapping):
         rows = list(answer.values())
         if rows and all(isinstance(row, Mapping) for row in rows):
@@ -39,7 +41,7 @@ def _rows(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _flat(answer: Mapping[str, Any], within: str = "") -> dict[str, Any]:
-    """An object in an object by both names, with a dot between."""
+    """Nested objects are flattened; names are joined by a dot."""
     found: dict[str, Any] = {}
     for key, value in answer.items():
         name = f"{within}{key}"
@@ -51,7 +53,7 @@ def _flat(answer: Mapping[str, Any], within: str = "") -> dict[str, Any]:
 
 
 def aligned(rows: list[list[str]]) -> Iterator[str]:
-    """Columns as wide as they need. What a text has of newlines and controls is escaped: a row is a
+    """Columns as wide as necessary. Newlines and control characters are escaped: a row is a
     line.
     """
     rows = [[_CONTROLS.sub(_escaped, cell) for cell in row] for row in rows]

@@ -27,8 +27,8 @@ class Answer:
     data: bytes
 
     def described(self, prefix: str) -> dict[str, str]:
-        """What headers that begin so say, without that. They come as Latin-1, whatever was sent:
-        a broker sends UTF-8.
+        """Headers with this prefix, which is removed. They arrive as Latin-1, whatever was sent; a
+        broker sends UTF-8.
         """
         return {
             name[len(prefix) :]: _as_sent(text)
@@ -48,7 +48,7 @@ class Rest:
     def __init__(
         self, url: str, authorization: str = "", tls: ssl.SSLContext | None = None
     ) -> None:
-        """`authorization` is the header's value, or empty."""
+        """`authorization` is the value of the header, or empty."""
         self._url = _checked(url)
         self._headers = {"Accept": "application/json"}
         if authorization:
@@ -60,7 +60,7 @@ class Rest:
     def ask(
         self, verb: str, path: str, body: Any = None, query: Mapping[str, str] | None = None
     ) -> Any:
-        """Parsed JSON; text where it is none; None for no content. Raises RestError."""
+        """Parsed JSON; text if it is not JSON; None for no content. Raises RestError."""
         data = self.raw(verb, path, body, query).data
         if not data:
             return None
@@ -72,7 +72,7 @@ class Rest:
     def raw(
         self, verb: str, path: str, body: Any = None, query: Mapping[str, str] | None = None
     ) -> Answer:
-        """The answer as it came."""
+        """The unprocessed answer."""
         url = self._url + (path if path.startswith("/") else _V2 + path)
         if query:
             url += "?" + urlencode(query)
@@ -84,48 +84,48 @@ class Rest:
                 return Answer(answer.headers, answer.read())
         except urllib.error.HTTPError as error:
             raise RestError(f"HTTP {error.code}: {_reason(error)}") from None
-        except HTTPException as error:  # it ends too early, or a line of it is too long
-            raise RestError(f"{self._url} gave no answer that can be read: {error}") from None
+        except HTTPException as error:  # it ends too early, or a line is too long
+            raise RestError(f"{self._url} sent an unreadable response: {error}") from None
         except (urllib.error.URLError, OSError, ValueError) as error:
             raise RestError(f"{self._url} cannot be reached: {_why(error)}") from None
 
 
 def _checked(url: str) -> str:
     """Raises RestError."""
-    if "@" in url:  # in what may hold a password, nothing is repeated
+    if "@" in url:  # it may contain a password, so nothing of it is repeated
         raise RestError(
-            "--admin-url holds a user's name: it is http://host:port. Log in with --auth-plugin "
+            "--admin-url contains a user name: use http://host:port and log in with --auth-plugin "
             "AuthenticationBasic --auth-params userId:…,password:…"
         )
     try:
         parts = urlsplit(url)
         usable = parts.scheme in _PORTS and parts.hostname and parts.port != 0
-    except ValueError as error:  # of its port, or of an IPv6 address
-        raise RestError(f"{url} is no address of a broker: {error}") from None
+    except ValueError as error:  # an invalid port or IPv6 address
+        raise RestError(f"{url} is not a valid broker URL: {error}") from None
     if not usable:
-        raise RestError(f"{url} is no address of a broker: it is http://host:port, or https://…")
+        raise RestError(f"{url} is not a broker URL: use http://host:port or https://…")
     return url.rstrip("/")
 
 
 def _why(error: Exception) -> str:
-    """With what to do about it."""
+    """Including advice."""
     reason = getattr(error, "reason", None) or error
     if isinstance(reason, socket.gaierror):
-        return f"{reason.strerror}; is the host's name right in --admin-url?"
+        return f"{reason.strerror}; check the host name in --admin-url"
     if isinstance(reason, ssl.SSLCertVerificationError):
         return (
-            f"{reason.verify_message}; say whom to trust with --tls-trust-cert-path, and use a "
-            "name of the broker that its certificate has"
+            f"{reason.verify_message}; set the CA file with --tls-trust-cert-path, and use a host "
+            "name of the broker that its certificate contains"
         )
     if isinstance(reason, ssl.SSLError):
-        return f"{reason}; is this its port with TLS?"
+        return f"{reason}; check that this is the broker's TLS port"
     if isinstance(reason, TimeoutError):
         return f"no answer within {_TIMEOUT_S:g} s"
-    return f"{reason}; is the broker running, and --admin-url the address of its HTTP port?"
+    return f"{reason}; check that the broker runs and --admin-url is its HTTP port"
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Followed, but who shows credentials shows them to nobody else than was meant."""
+    """Follows redirects, but sends credentials only to the original host."""
 
     def __init__(self, shows_credentials: bool) -> None:
         self._shows_credentials = shows_credentials
@@ -134,14 +134,14 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         """Raises RestError."""
-        if urlsplit(newurl).scheme not in _PORTS:  # urllib would go on to ftp
+        if urlsplit(newurl).scheme not in _PORTS:  # urllib would follow redirects to ftp
             fp.close()
-            raise RestError(f"{req.host} wants this to be asked of {newurl}, which is no broker")
+            raise RestError(f"{req.host} redirects to {newurl}, which is not a broker URL")
         if self._shows_credentials and _origin(newurl) != _origin(req.full_url):
             fp.close()
             raise RestError(
-                f"{req.host} wants this to be asked of {newurl}: credentials are not sent there "
-                "unless --admin-url says so"
+                f"{req.host} redirects to {newurl}: credentials are not sent there; to send them, "
+                "set --admin-url to that address"
             )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

@@ -1,4 +1,4 @@
-"""Values as they are typed: times and sizes with units, lists, pairs, message ids."""
+"""Values as typed: times and sizes with units, lists, pairs, message ids."""
 
 import argparse
 import re
@@ -33,7 +33,7 @@ def _scaled(text: str, units: dict[str, int], what: str) -> int:
 
 
 def minutes(seconds: int) -> int:
-    """-1 stays: for ever."""
+    """-1 is unchanged: for ever."""
     return seconds // 60 if seconds >= 0 else -1
 
 
@@ -52,7 +52,7 @@ def items(text: str) -> list[str]:
 
 
 def pairs(text: str) -> list[tuple[str, str]]:
-    """k=v, or some with commas between; a value may hold further equals signs."""
+    """k=v, or several separated by commas; a value may contain further equals signs."""
     found = []
     for item in items(text):
         key, equals, value = item.partition("=")
@@ -63,8 +63,8 @@ def pairs(text: str) -> list[tuple[str, str]]:
 
 
 def message_id(text: str) -> dict[str, int]:
-    """ledger:entry, or more numbers behind them."""
+    """ledger:entry, optionally followed by more numbers."""
     if not re.fullmatch(r"-?\d{1,19}:-?\d{1,19}(:-?\d{1,19})*", text):
-        raise ValueError(f"{text!r} is no message id: ledger:entry")
+        raise ValueError(f"{text!r} is not a message id: use ledger:entry")
     ledger, entry, *_ = text.split(":")
     return {"ledgerId": int(ledger), "entryId": int(entry)}

@@ -1,7 +1,7 @@
 """`pybroker produce`, `consume`, `read`, `peek`: pulsar-client's commands, with transactions.
 
-Options have pulsar-client's names; those that only we have are marked so in their help. They work
-with any broker that speaks Pulsar's protocol.
+Options have pulsar-client's names; additional ones are marked as extensions in their help. They
+work with any broker that speaks Pulsar's protocol.
 """
 
 from typing import Final
@@ -9,6 +9,6 @@ from typing import Final
 COMMANDS: Final = {
     "produce": "send messages to a topic",
     "consume": "show and acknowledge messages of a subscription",
-    "read": "show messages of a topic from a position on",
-    "peek": "show messages that are there, and take none; ours",
+    "read": "show messages of a topic from a given position",
+    "peek": "show messages without consuming them (pybroker extension)",
 }

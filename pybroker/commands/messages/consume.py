@@ -41,9 +41,9 @@ _TYPES: Final = {
     "Failover": ConsumerType.Failover,
     "Key_Shared": ConsumerType.KeyShared,
 }
-_LOOK_AGAIN_S: Final = 30.0  # for topics that a pattern has come to match
-_LISTEN_MS: Final = 20  # to one consumer of several
-_IN_A_ROW: Final = 100  # from one of them, before the others are listened to
+_LOOK_AGAIN_S: Final = 30.0  # for new topics that match a pattern
+_LISTEN_MS: Final = 20  # for one of several consumers
+_IN_A_ROW: Final = 100  # from one of them before the others get their turn
 _ACKNOWLEDGED_TOGETHER: Final = 1000
 
 
@@ -56,13 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="Durable")  # fmt: skip
     add("-p", "--subscription-position", choices=[each.name for each in InitialPosition],
         default="Latest", help="where a new subscription begins (default Latest)")  # fmt: skip
-    add("--regex", action="store_true", help="TOPIC is a pattern of a namespace's topics")
-    add("-rs", "--replicated", action="store_true", help="the subscription's state too")
+    add(
+        "--regex",
+        action="store_true",
+        help="TOPIC is a regular expression for a namespace's topics",
+    )
+    add("-rs", "--replicated", action="store_true", help="mark the subscription as replicated")
     add_isolation(parser)
     add("-stp", "--start-timestamp", type=natural, default=0, metavar="MS",
         help="seek to this publish time first")  # fmt: skip
     add("-etp", "--end-timestamp", type=natural, default=0, metavar="MS",
-        help="end at the first message published later")  # fmt: skip
+        help="stop at the first message published later")  # fmt: skip
     add_look(parser, "consume")
     add_transactions(parser, "all acknowledgements")
 
@@ -70,7 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: Namespace) -> None:
     """Raises PulsarException, ValueError."""
     if options.txn and not options.num_messages and not options.txn_size:
-        raise ValueError("--txn for ever would never commit: say --num-messages or --txn-size")
+        raise ValueError(
+            "--txn without a limit would never commit: add --num-messages or --txn-size"
+        )
     with connect(options) as client, counting(look_of(options, client), "consumed") as screen:
         _consume(Transactions(client, options), _Source(client, options), screen)
 
@@ -97,13 +103,13 @@ def _acknowledge(taken: dict[Consumer, list[MessageId]], txn: Transaction | None
 
 
 class _Source:
-    """The messages that are asked for: of one topic, or of all that a pattern matches."""
+    """The requested messages: of one topic, or of all that match a pattern."""
 
     def __init__(self, client: Client, options: Namespace) -> None:
         """Raises PulsarException, ValueError."""
         self._client = client
         self._options = options
-        self._consumers: list[Consumer] = []  # whose turn it is comes first
+        self._consumers: list[Consumer] = []  # the next one to be asked is first
         self._in_a_row = 0
         self._topics: set[str] = set()
         self._looked_s = time.monotonic()
@@ -140,7 +146,7 @@ class _Source:
             self._in_a_row = 0
 
     def _look_again(self) -> None:
-        """There is somebody to listen to then."""
+        """Waits until there is at least one consumer."""
         if self._consumers and time.monotonic() > self._looked_s + _LOOK_AGAIN_S:
             self._look()
         while not self._consumers:
@@ -179,14 +185,16 @@ def _bare(topic: str) -> str:
 
 
 def _pattern(text: str) -> tuple[str, re.Pattern[str]]:
-    """The namespace, and what its topics must match. Raises ValueError."""
+    """The namespace, and the pattern for its topics. Raises ValueError."""
     bare = _bare(text) if "://" in text else text
     if bare.count("/") == 0:
         bare = f"public/default/{bare}"
     parts = bare.split("/", 2)
     if len(parts) < 3 or text.startswith("non-persistent:"):
-        raise ValueError(f"{text!r} is no pattern: name, or tenant/namespace/name, persistent")
+        raise ValueError(
+            f"{text!r} is not a pattern: use name or persistent://tenant/namespace/name"
+        )
     try:
         return "/".join(parts[:2]), re.compile(bare)
     except re.error as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}") from None
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from None

@@ -1,4 +1,4 @@
-"""From the words of a command line to what is sent or shown, and to an exit code."""
+"""Parses a command line, runs the command, and returns an exit code."""
 
 import argparse
 import signal
@@ -59,11 +59,11 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_general(parser: argparse.ArgumentParser) -> None:
     add_service(parser)
-    parser.add_argument("-v", "--version", action=_Version, help="say which version this is")
+    parser.add_argument("-v", "--version", action=_Version, help="print the version and exit")
 
 
 class _Version(argparse.Action):
-    """Looked up when it is asked for: that takes a while."""
+    """Determined only when requested, because that takes a while."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **how: Any) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=how.get("help"))
@@ -75,7 +75,7 @@ class _Version(argparse.Action):
 
 @contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """SIGTERM ends like Ctrl-C: transactions are aborted, acknowledgements sent."""
+    """SIGTERM acts like Ctrl-C: transactions are aborted, acknowledgements sent."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""`pybroker peek`: messages that are there, without taking any; it waits for none.
+"""`pybroker peek`: shows messages without consuming them; it does not wait for any.
 
-Of a subscription, what it has not acknowledged, by the admin REST API; else what the topic holds,
-by a reader.
+For a subscription, its unacknowledged messages, through the admin REST API; otherwise the topic's
+stored messages, through a reader.
 """
 
 import argparse
@@ -40,12 +40,17 @@ _ADMIN_URL: Final = "http://localhost:8080"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("topic", metavar="TOPIC")
-    add("-s", "--subscription-name", metavar="NAME", help="what waits on it; else what is stored")
+    add(
+        "-s",
+        "--subscription-name",
+        metavar="NAME",
+        help="show its backlog; without it, the stored messages",
+    )
     add("-m", "--start-message-id", type=message_id, default=MessageId.earliest, metavar="ID",
-        help="without a subscription: earliest (default), or ledgerId:entryId")  # fmt: skip
+        help="without a subscription: earliest (default) or ledgerId:entryId")  # fmt: skip
     add("--admin-url", metavar="URL",
-        help=f"with a subscription: the broker's HTTP port (default {_ADMIN_URL}, or "
-        "PULSAR_ADMIN_URL)")  # fmt: skip
+        help="with a subscription: URL of the broker's HTTP port (default PULSAR_ADMIN_URL, else "
+        f"{_ADMIN_URL})")  # fmt: skip
     add_look(parser, "show")
 
 
@@ -73,7 +78,7 @@ def _wanted(options: Namespace, screen: Screen) -> bool:
     return not options.num_messages or screen.count < options.num_messages
 
 
-# -- of a subscription
+# -- for a subscription
 
 
 def _waiting(options: Namespace) -> None:
@@ -108,7 +113,9 @@ def _positions(asked: Rest, path: str) -> Iterator[Shown]:
 
 
 def messages_of(answer: Answer) -> Iterator[Shown]:
-    """Of one entry, as its headers describe it; a batch is several, if it can be taken apart."""
+    """The messages of one entry, as described by its headers; several for a batch that can be
+    split.
+    """
     said = {name.lower(): text for name, text in answer.described(_HEADER).items()}
     singles = _singles(said, answer.data)
     if singles is None:
@@ -126,7 +133,7 @@ def messages_of(answer: Answer) -> Iterator[Shown]:
 
 
 def _singles(said: Mapping[str, str], data: bytes) -> list[tuple[Any, bytes]] | None:
-    """None where it is no batch, or nobody can tell: it is encrypted, or not as it says."""
+    """None if it is not a batch, or cannot be split: encrypted, or inconsistent."""
     batch_size = int(said.get("num-batch-message", 0))
     if not batch_size or said.get("is-encrypted") == "true":
         return None
@@ -159,7 +166,7 @@ def _shown(
 
 
 def _ms(time: Any) -> int:
-    """Of a header: a number, or a time as ISO 8601 has it."""
+    """From a header: a number, or an ISO 8601 time."""
     if not time:
         return 0
     try:

@@ -1,4 +1,4 @@
-"""`pybroker produce`: what is typed, what stands in files, or lines as they come."""
+"""`pybroker produce`: sends messages from arguments, files or lines of stdin."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from pybroker.commands.messages.service import connect
 from pybroker.commands.messages.transactions import Transactions, add_transactions
 from pybroker.commands.messages.values import KeyUri, Pace, positive, properties, rate
 
-Message = tuple[bytes, dict[str, Any]]  # the content, and what else `send` is told
+Message = tuple[bytes, dict[str, Any]]  # the content, and other arguments of `send`
 _CODECS: Final = {codec.name.lower(): codec for codec in CompressionType}
 
 
@@ -22,29 +22,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("topic", metavar="TOPIC")
     add("-m", "--messages", action="append", default=[], metavar="TEXT",
-        help="messages, with the separator between them; and again")  # fmt: skip
-    add("-f", "--files", action="append", default=[], metavar="FILE,…", help="a message a file")
-    add("--stdin", action="store_true", help="a message a line of stdin, as they come; ours")
-    add("-n", "--num-produce", type=positive, default=1, metavar="N", help="all of it so often")
+        help="messages, separated by the separator; may be repeated")  # fmt: skip
+    add(
+        "-f",
+        "--files",
+        action="append",
+        default=[],
+        metavar="FILE,…",
+        help="send each file as one message",
+    )
+    add(
+        "--stdin",
+        action="store_true",
+        help="send each line of stdin as a message (pybroker extension)",
+    )
+    add("-n", "--num-produce", type=positive, default=1, metavar="N", help="repeat N times")
     add("-s", "--separator", default=",", metavar="TEXT",
-        help="of --messages (default: a comma; '': each is one message)")  # fmt: skip
-    add("-r", "--rate", type=rate, default=0.0, metavar="N", help="a second; 0: without limit")
-    add("-k", "--key", help="of each message")
-    add("-p", "--properties", action="append", default=[], metavar="K=V,…", help="of each message")
-    add("-db", "--disable-batching", action="store_true", help="each message its own entry")
-    add("-c", "--chunking", action="store_true", help="cut what is too large for one entry")
-    add("-dr", "--disable-replication", action="store_true", help="stay in this cluster")
+        help="separator in --messages (default: a comma; '': do not split)")  # fmt: skip
+    add(
+        "-r",
+        "--rate",
+        type=rate,
+        default=0.0,
+        metavar="N",
+        help="messages per second, 0 for no limit",
+    )
+    add("-k", "--key", help="key of each message")
+    add(
+        "-p",
+        "--properties",
+        action="append",
+        default=[],
+        metavar="K=V,…",
+        help="properties of each message",
+    )
+    add("-db", "--disable-batching", action="store_true", help="send each message in its own entry")
+    add(
+        "-c",
+        "--chunking",
+        action="store_true",
+        help="split messages too large for one entry into chunks",
+    )
+    add(
+        "-dr",
+        "--disable-replication",
+        action="store_true",
+        help="do not replicate the messages to other clusters",
+    )
     add("--compression", choices=_CODECS, default="none", help="ours")
     add("-vs", "--value-schema", default="bytes", metavar="SCHEMA",
         help="bytes, string, avro:DEFINITION or json:DEFINITION")  # fmt: skip
     add("-kvet", "--key-value-encoding-type", choices=("separated", "inline"),
-        help="a key with each value, of a key-value schema")  # fmt: skip
-    add("-ks", "--key-schema", default="string", metavar="SCHEMA", help="of that key")
+        help="use a key-value schema, with this encoding")  # fmt: skip
+    add("-ks", "--key-schema", default="string", metavar="SCHEMA", help="schema of the key")
     add("-kvk", "--key-value-key", metavar="TEXT", help="that key")
-    add("-kvkf", "--key-value-key-file", metavar="FILE", help="that key, in a file")
+    add("-kvkf", "--key-value-key-file", metavar="FILE", help="file with that key")
     add("-ekn", "--encryption-key-name", metavar="NAME", help="encrypt with the key of this name")
     add("-ekv", "--encryption-key-value", metavar="URI",
-        help="that public key: file:///… or data:…;base64,…")  # fmt: skip
+        help="the public key to encrypt with: file:///… or data:…;base64,…")  # fmt: skip
     add_transactions(parser, "all messages")
 
 
@@ -96,7 +131,7 @@ def _send(
 
 
 class _Receipts:
-    """Counts what is stored: in a transaction, when that is committed."""
+    """Counts stored messages: in a transaction, once it is committed."""
 
     def __init__(self) -> None:
         self.produced = 0
@@ -124,15 +159,15 @@ class _Receipts:
         self._in_transaction = 0
 
 
-# -- what is sent
+# -- messages
 
 
 def _messages(options: Namespace) -> Iterator[Message]:
-    """Raises ValueError, OSError before anything is sent, but for what stdin brings later."""
+    """Raises ValueError, OSError before anything is sent, except for later input from stdin."""
     made = _made(options)
     if options.stdin:
         if options.messages or options.files or options.num_produce != 1:
-            raise ValueError("--stdin is for itself: without --messages, --files, --num-produce")
+            raise ValueError("--stdin cannot be combined with --messages, --files or --num-produce")
         return (made(line.removesuffix(b"\n")) for line in sys.stdin.buffer)
     typed = [
         os.fsencode(part) for text in options.messages for part in _split(text, options.separator)
@@ -146,7 +181,7 @@ def _messages(options: Namespace) -> Iterator[Message]:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Nothing behind the last separator is no message."""
+    """An empty text after the last separator is not a message."""
     parts = text.split(separator) if separator else [text]
     while len(parts) > 1 and not parts[-1]:
         parts.pop()
@@ -178,7 +213,7 @@ def _key(options: Namespace) -> bytes:
         return Path(options.key_value_key_file).read_bytes()
     key: str | None = options.key_value_key or options.key
     if key is None:
-        raise ValueError("a key-value schema needs a key: --key-value-key, or …-file")
+        raise ValueError("a key-value schema needs --key-value-key or --key-value-key-file")
     return os.fsencode(key)
 
 
@@ -192,7 +227,7 @@ def _schema(options: Namespace) -> Component | KeyValue:
 
 
 def _settings(options: Namespace) -> dict[str, Any]:
-    """Of the producer. Raises ValueError."""
+    """For the producer. Raises ValueError."""
     settings: dict[str, Any] = {
         "batching_enabled": not (options.disable_batching or options.chunking),
         "chunking_enabled": options.chunking,
@@ -201,7 +236,7 @@ def _settings(options: Namespace) -> dict[str, Any]:
         "schema": _schema(options).schema,
     }
     if bool(options.encryption_key_name) != bool(options.encryption_key_value):
-        raise ValueError("--encryption-key-name and --encryption-key-value need each other")
+        raise ValueError("--encryption-key-name and --encryption-key-value must be given together")
     if options.encryption_key_name:
         settings["encryption_key"] = options.encryption_key_name
         settings["crypto_key_reader"] = KeyUri(options.encryption_key_value)

@@ -21,9 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("topic", metavar="TOPIC")
     add("-m", "--start-message-id", type=message_id, default=MessageId.latest, metavar="ID",
-        help="latest (default), earliest or ledgerId:entryId: behind that one")  # fmt: skip
-    add("-i", "--start-message-id-inclusive", action="store_true", help="with that one")
-    add("-rc", "--readCompacted", action="store_true", help="of each key the last message")
+        help="start after: latest (default), earliest or ledgerId:entryId")  # fmt: skip
+    add("-i", "--start-message-id-inclusive", action="store_true", help="include the start message")
+    add(
+        "-rc", "--readCompacted", action="store_true", help="read only the last message of each key"
+    )
     add_isolation(parser)
     add_look(parser, "read")
 

@@ -1,4 +1,4 @@
-"""What consume, read and peek have in common: options of a look, and counting what is shown."""
+"""Shared by consume, read and peek: display options, and counting what is shown."""
 
 import argparse
 import sys
@@ -18,29 +18,40 @@ from pybroker.commands.terminal import for_reader
 def add_look(parser: argparse.ArgumentParser, verb: str) -> None:
     add = parser.add_argument
     add("-n", "--num-messages", type=natural, default=1, metavar="N",
-        help=f"how many to {verb} (default 1); 0: for ever")  # fmt: skip
-    add("-r", "--rate", type=rate, default=0.0, metavar="N", help="a second; 0: without limit")
+        help=f"how many to {verb} (default 1), 0 for no limit")  # fmt: skip
+    add(
+        "-r",
+        "--rate",
+        type=rate,
+        default=0.0,
+        metavar="N",
+        help="messages per second, 0 for no limit",
+    )
     add("--hex", action="store_true", help="show contents in hexadecimal")
-    add("--hide-content", action="store_true", help="show no messages, but every thousand a line")
-    add("-mp", "--print-metadata", action="store_true", help="show their metadata too")
+    add(
+        "--hide-content",
+        action="store_true",
+        help="print no contents, only a line every 1000 messages",
+    )
+    add("-mp", "--print-metadata", action="store_true", help="also show the metadata")
     add("-st", "--schema-type", choices=("bytes", "auto_consume"), default="bytes",
         help="auto_consume: records as JSON, by the topic's schema")  # fmt: skip
     add("-pm", "--pool-messages", metavar="BOOLEAN", help="no effect: there is no pool")
     add("-q", "--queue-size", type=natural, default=0, metavar="N",
-        help="how many messages the broker sends ahead")  # fmt: skip
+        help="how many messages the broker may send ahead")  # fmt: skip
     add("-mc", "--max_chunked_msg", type=natural, default=0, metavar="N",
         help="how many chunked messages may be incomplete at once")  # fmt: skip
     add("-ac", "--auto_ack_chunk_q_full", action="store_true",
-        help="no effect: what is given up stays unacknowledged")  # fmt: skip
+        help="no effect: dropped chunks stay unacknowledged")  # fmt: skip
     add("-ekv", "--encryption-key-value", metavar="URI",
         help="the private key to decrypt with: file:///… or data:…;base64,…")  # fmt: skip
     add("-ca", "--crypto-failure-action", choices=[a.name for a in ConsumerCryptoFailureAction],
-        default="FAIL", help="what becomes of what cannot be decrypted")  # fmt: skip
+        default="FAIL", help="what to do with messages that cannot be decrypted")  # fmt: skip
 
 
 def add_isolation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--isolation", choices=[level.value for level in IsolationLevel],
-        help="read_uncommitted: with what open transactions have written")  # fmt: skip
+        help="read_uncommitted: include messages of open transactions")  # fmt: skip
 
 
 def isolation_of(options: Namespace) -> IsolationLevel | None:
@@ -48,7 +59,7 @@ def isolation_of(options: Namespace) -> IsolationLevel | None:
 
 
 def settings_of(options: Namespace) -> dict[str, Any]:
-    """What consumers and readers are made with. Raises ValueError."""
+    """Arguments for consumers and readers. Raises ValueError."""
     settings: dict[str, Any] = {
         "crypto_failure_action": ConsumerCryptoFailureAction[options.crypto_failure_action]
     }
@@ -62,12 +73,12 @@ def settings_of(options: Namespace) -> dict[str, Any]:
 
 
 class Screen:
-    """Shows and counts."""
+    """Shows and counts messages."""
 
     def __init__(self, look: Look) -> None:
         self.count = 0
         self._look = look
-        if isinstance(sys.stdout, TextIOWrapper):  # it may be of fewer characters than a message
+        if isinstance(sys.stdout, TextIOWrapper):  # its encoding may lack characters of a message
             sys.stdout.reconfigure(errors="backslashreplace")
 
     def show(self, shown: Shown) -> None:
@@ -89,7 +100,7 @@ def look_of(options: Namespace, client: Client | None) -> Look:
 
 @contextmanager
 def counting(look: Look, done: str) -> Iterator[Screen]:
-    """In the end, and after an error too, says how many there were: `done` is a participle."""
+    """At the end, also after an error, prints how many there were: `done` is a participle."""
     screen = Screen(look)
     try:
         yield screen

@@ -1,6 +1,7 @@
-"""Schemas on the command line: what -vs, -ks and -kvet make of a value, and auto_consume of bytes.
+"""Schemas on the command line: -vs, -ks and -kvet encode values, auto_consume decodes them.
 
-A value for an Avro schema is typed as JSON, and travels as Avro; one for a JSON schema as it is.
+A value for an Avro schema is typed as JSON and sent as Avro; one for a JSON schema is sent as
+typed.
 """
 
 import base64
@@ -26,7 +27,7 @@ def _unchanged(data: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """The schema of a value, or of the key beside it; `encode` is given what was typed."""
+    """The schema of a value, or of its key; `encode` takes the typed text."""
 
     kind: str
     name: str
@@ -43,7 +44,7 @@ def component(text: str) -> Component:
     kind, colon, definition = text.partition(":")
     if not colon or kind not in _RECORDS:
         raise ValueError(
-            f"schema {text[:80]!r} is none of bytes, string, avro:DEFINITION, json:DEFINITION"
+            f"schema {text[:80]!r} is not bytes, string, avro:DEFINITION or json:DEFINITION"
         )
     codec = Codec(definition)
     schema = TopicSchema(_RECORDS[kind], definition, "client")
@@ -52,7 +53,7 @@ def component(text: str) -> Component:
         try:
             value = json.loads(typed)
         except ValueError as error:
-            raise ValueError(f"{typed[:80]!r} is to be JSON for the schema: {error}") from None
+            raise ValueError(f"{typed[:80]!r} must be JSON for the schema: {error}") from None
         encoded = codec.encode(value)
         return encoded if kind == "avro" else typed
 
@@ -61,7 +62,7 @@ def component(text: str) -> Component:
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A key with its value: before it (inline), or as the message's key (separated)."""
+    """A key with its value: in front of it (inline), or as the message's key (separated)."""
 
     key: Component
     value: Component
@@ -81,7 +82,7 @@ class KeyValue:
         return TopicSchema(SchemaType.KEY_VALUE, definition, "KeyValue", properties)
 
     def message(self, key: bytes, value: bytes) -> tuple[bytes, dict[str, Any]]:
-        """The content, and what else `send` is to be told. Raises ValueError."""
+        """The content, and other arguments of `send`. Raises ValueError."""
         key, value = self.key.encode(key), self.value.encode(value)
         if not self.separated:
             return _sized(key) + _sized(value), {}
@@ -93,7 +94,7 @@ def _sized(data: bytes) -> bytes:
     return _U32.pack(len(data)) + data
 
 
-# -- reading
+# -- decoding
 
 _STRUCTS: Final[dict[int, str]] = {
     pb.Schema.Int8: ">b",
@@ -108,7 +109,7 @@ _BY_NAME: Final = {name.upper(): number for name, number in pb.Schema.Type.items
 
 
 class Decoder:
-    """Values by their topic's schema, of the version that each message names."""
+    """Decodes values by their topic's schema, in the version that each message names."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -116,20 +117,20 @@ class Decoder:
         self._codecs: dict[bytes, Codec] = {}
 
     def text(self, topic: str, version: bytes, data: bytes, key: str) -> str | None:
-        """None where there is no schema, or the value is not as it says."""
+        """None if there is no schema, or the value does not match it."""
         schema = self._schema(topic, version)
         if schema is None:
             return None
         try:
             value = self._value(schema, data, key)
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            text.encode()  # halves of surrogate pairs are JSON, but no text
+            text.encode()  # halves of surrogate pairs are valid JSON, but not valid text
         except (ValueError, struct.error, KeyError, RecursionError):
             return None
         return text
 
     def _schema(self, topic: str, version: bytes) -> pb.Schema | None:
-        """`version` is the producer's word: None where there is none such."""
+        """`version` is set by the producer: None if it does not exist."""
         if len(version) not in (0, _VERSION_BYTES):
             return None
         if (topic, version) not in self._known:
@@ -178,8 +179,8 @@ def _kind_of(properties: Mapping[str, str], what: str) -> int:
 
 
 def _parts(data: bytes) -> list[bytes]:
-    """Two pieces, each with its size before it. Raises ValueError, struct.error."""
+    """Two parts, each preceded by its size. Raises ValueError, struct.error."""
     (size,) = _U32.unpack_from(data)
     if not 0 <= size <= len(data) - 8:
-        raise NotAvro("a key is not as long as it says")
+        raise NotAvro("a key is shorter than its declared length")
     return [data[4 : 4 + size], data[8 + size :]]

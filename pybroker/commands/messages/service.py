@@ -1,4 +1,4 @@
-"""Which broker, and who is there: pulsar-client's general options, over what client.conf says."""
+"""The broker and the credentials: pulsar-client's general options, which override client.conf."""
 
 import argparse
 import re
@@ -22,8 +22,8 @@ _PORT: Final = re.compile(r":([^:\]/]*)(?:/.*)?$")  # of host:port or [::1]:port
 
 
 def add_service(parser: argparse.ArgumentParser) -> None:
-    """They may stand before the command or behind it, so none has a default here."""
-    group = parser.add_argument_group("which broker, and who you are")
+    """They may precede or follow the command, so none has a default here."""
+    group = parser.add_argument_group("broker and credentials")
 
     def add(*names: str, **how: Any) -> None:
         group.add_argument(*names, default=argparse.SUPPRESS, **how)
@@ -32,15 +32,15 @@ def add_service(parser: argparse.ArgumentParser) -> None:
     add("--auth-plugin", metavar="CLASS", help="AuthenticationToken, …Basic or …Tls")
     add("--auth-params", metavar="TEXT",
         help="token:…, file:///…, userId:…,password:… or tlsCertFile:…,tlsKeyFile:…")  # fmt: skip
-    add("--tlsTrustCertsFilePath", metavar="FILE", help="whom to trust on pulsar+ssl://")
-    add("--listener-name", metavar="NAME", help="of the broker's advertised listeners")
-    add("--proxy-url", metavar="URL", help="not served: a proxy's own address is a --url")
-    add("--proxy-protocol", metavar="NAME", help="not served")
+    add("--tlsTrustCertsFilePath", metavar="FILE", help="CA file for pulsar+ssl://")
+    add("--listener-name", metavar="NAME", help="advertised listener of the broker to use")
+    add("--proxy-url", metavar="URL", help="not supported: pass the proxy's address as --url")
+    add("--proxy-protocol", metavar="NAME", help="not supported")
     add("-ml", "--memory-limit", metavar="SIZE", help="no effect: queues have their own limits")
     add("--client-conf", metavar="FILE",
-        help=f"what is not said here (default: what {VARIABLE} names); ours")  # fmt: skip
+        help=f"file with defaults (default ${VARIABLE}; pybroker extension)")  # fmt: skip
     add("--timeout", type=float, metavar="SECONDS",
-        help=f"how long a broker may take to answer (default {_TIMEOUT_S:g}); ours")  # fmt: skip
+        help=f"time to wait for answers (default {_TIMEOUT_S:g}; pybroker extension)")  # fmt: skip
 
 
 def connect(options: Namespace) -> Client:
@@ -48,9 +48,7 @@ def connect(options: Namespace) -> Client:
     said = vars(options)
     conf = client_conf(said.get("client_conf"))
     if said.get("proxy_url") or "proxyServiceUrl" in conf:
-        raise ValueError(
-            "connections through --proxy-url are not served; name the proxy's address as --url"
-        )
+        raise ValueError("--proxy-url is not supported; pass the proxy's address as --url")
     shown = shown_credentials(said, conf)
     return Client(
         _url(said, conf),
@@ -74,7 +72,7 @@ def shown_credentials(said: Mapping[str, Any], conf: Mapping[str, str]) -> Crede
 def _url(said: Mapping[str, Any], conf: Mapping[str, str]) -> str:
     url: str = said.get("url") or conf.get("brokerServiceUrl") or URL
     if url.startswith(("ws:", "wss:", "http:", "https:")):
-        raise ValueError(f"{url} is not the broker's own protocol: pulsar://host:6650, or +ssl")
+        raise ValueError(f"{url} is not a service URL: use pulsar://host:6650 or pulsar+ssl://…")
     for address in url.partition("://")[2].split(","):
         port = _PORT.search(address)
         if port is not None and not (port[1].isdecimal() and 0 < int(port[1][:6]) <= 65_535):
@@ -83,7 +81,7 @@ def _url(said: Mapping[str, Any], conf: Mapping[str, str]) -> str:
 
 
 def _trust(said: Mapping[str, Any], conf: Mapping[str, str]) -> dict[str, Any]:
-    """Differs: host names are compared unless client.conf says that they are not to be."""
+    """Differs: host names are verified unless client.conf disables that."""
     path = said.get("tlsTrustCertsFilePath") or conf.get("tlsTrustCertsFilePath")
     return {
         "tls_trust_certs_file_path": path,

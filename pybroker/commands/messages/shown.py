@@ -14,7 +14,7 @@ _ROW: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is shown of a message; `data` is None where it has no value."""
+    """The displayed parts of a message; `data` is None if it has no value."""
 
     data: bytes | None
     key: str | None = None
@@ -55,7 +55,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How messages are to be shown."""
+    """How messages are displayed."""
 
     hex: bool = False
     hidden: bool = False
@@ -63,7 +63,7 @@ class Look:
     decoder: Decoder | None = None
 
     def lines(self, shown: Shown, number: int) -> Iterator[str]:
-        """Of the `number`-th message."""
+        """The lines of the `number`-th message."""
         if self.hidden:
             if number % 1000 == 0:
                 yield f"Received {number} messages"
@@ -108,13 +108,13 @@ def _iso(time_ms: int) -> str:
     try:
         at = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
-        return str(time_ms)  # the producer's word: it may be no time at all
+        return str(time_ms)  # set by the producer: it may not be a valid time
     precise = "milliseconds" if time_ms % 1000 else "seconds"
     return at.isoformat(timespec=precise).replace("+00:00", "Z")
 
 
 def hex_dump(data: bytes) -> str:
-    """Sixteen bytes a line: offset, bytes, what of them is text."""
+    """Sixteen bytes a line: offset, bytes, and their printable characters."""
     rows = range(0, len(data), _ROW)
     return "".join(_row(data[start : start + _ROW], start) for start in rows)
 

@@ -1,4 +1,4 @@
-"""--txn: what is done, in transactions; the same words for producing and for consuming."""
+"""The options for transactions, the same for producing and consuming."""
 
 import argparse
 from argparse import Namespace
@@ -14,15 +14,13 @@ T = TypeVar("T")
 
 def add_transactions(parser: argparse.ArgumentParser, what: str) -> None:
     group = parser.add_argument_group("transactions (ours)")
+    group.add_argument("--txn", action="store_true", help=f"put {what} in one transaction")
     group.add_argument(
-        "--txn", action="store_true", help=f"{what} in one transaction: all, or none"
-    )
-    group.add_argument(
-        "--txn-size", type=positive, metavar="N", help="in transactions of so many instead"
+        "--txn-size", type=positive, metavar="N", help="use transactions of N messages instead"
     )
     group.add_argument(
         "--txn-timeout", type=positive, default=60, metavar="SECONDS",
-        help="the broker aborts one that has not ended by then (default 60)",
+        help="the broker aborts a transaction open for longer (default 60)",
     )  # fmt: skip
 
 
@@ -34,11 +32,11 @@ class Transactions:
         self._timeout_ms = options.txn_timeout * 1000
 
     def groups(self, items: Iterable[T]) -> Iterator[Iterator[T]]:
-        """What goes together. One that is not wanted in transactions is one group."""
+        """Items of one transaction each; a single group if transactions are not requested."""
         return groups(items, self._size)
 
     def begin(self) -> AbstractContextManager[Transaction | None]:
-        """Commits at its end, and aborts if that is an error; None where none is wanted."""
+        """Commits at its end, or aborts after an error; None if transactions are not requested."""
         if not self.wanted:
             return nullcontext()
         return self._client.new_transaction(self._timeout_ms)

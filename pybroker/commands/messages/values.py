@@ -1,4 +1,4 @@
-"""What the options' texts mean."""
+"""Parses the values of options."""
 
 import argparse
 import base64
@@ -33,16 +33,18 @@ def natural(text: str) -> int:
 def rate(text: str) -> float:
     number = float(text)
     if not 0 <= number < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is no rate a second (0: as fast as possible)")
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a rate in messages per second (0 for no limit)"
+        )
     return number
 
 
 def properties(texts: Iterable[str]) -> dict[str, str]:
-    """`k1=v1,k2=v2`, and again. Raises ValueError."""
+    """`k1=v1,k2=v2`, repeatable. Raises ValueError."""
     pairs = [part.partition("=") for text in texts for part in text.split(",") if part]
     for key, equals, _ in pairs:
         if not key or not equals:
-            raise ValueError(f"--properties: {key or '='!r} is not of the form key=value")
+            raise ValueError(f"--properties: {key or '='!r} is not key=value")
     return {key: value for key, _, value in pairs}
 
 
@@ -61,7 +63,7 @@ def message_id(text: str) -> MessageId:
 
 
 class KeyUri(CryptoKeyReader):
-    """One RSA key, wherever its URI says: file:///…, data:…;base64,…, or a path."""
+    """One RSA key from a URI: file:///…, data:…;base64,…, or a path."""
 
     def __init__(self, uri: str) -> None:
         """Raises ValueError."""
@@ -87,14 +89,16 @@ def content_of(uri: str) -> bytes:
 
 
 def groups(items: Iterable[T], size: int | None) -> Iterator[Iterator[T]]:
-    """Runs of `size`, each beginning when its first item is there; None: all is one."""
+    """Groups of `size`, each of which starts when its first item is available; None: a single
+    group.
+    """
     waiting = iter(items)
     for first in waiting:
         yield chain([first], waiting if size is None else islice(waiting, size - 1))
 
 
 class Pace:
-    """So many a second; 0: as fast as possible."""
+    """A rate per second; 0: as fast as possible."""
 
     def __init__(self, per_second: float) -> None:
         self._step_s = 1 / per_second if per_second else 0.0

@@ -1,1 +1,1 @@
-"""`pybroker transactions`: which of them hold readers back, once or live."""
+"""`pybroker transactions`: which transactions hold readers back, once or live."""

@@ -1,4 +1,4 @@
-"""What the broker says of blocking transactions, as a table or as JSON."""
+"""The broker's list of blocking transactions, as a table or as JSON."""
 
 import json
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def as_json(found: Any) -> str:
 
 
 def as_table(found: Any) -> str:
-    """The sum, then a row for each topic, the most blocked first."""
+    """The total, then a row for each topic, the most blocked first."""
     lines = [_sum(found)]
     if rows := [_row(topic) for topic in found["topics"]]:
         lines += ["", *aligned([_HEADS, *rows])]
@@ -39,7 +39,7 @@ def _sum(found: Mapping[str, Any]) -> str:
     entries = found["blockedEntries"]
     messages = f"{entries} {'entry waits' if entries == 1 else 'entries wait'} in {topics} topic"
     messages += "" if topics == 1 else "s"
-    return messages if shown == topics else f"{messages}; the {shown} with most:"
+    return messages if shown == topics else f"{messages}; the {shown} with the most:"
 
 
 def _row(topic: Mapping[str, Any]) -> list[str]:
@@ -57,7 +57,7 @@ def _row(topic: Mapping[str, Any]) -> list[str]:
 
 
 def _touched(blocking: Mapping[str, Any], shown: str) -> str:
-    """The other topics that it writes to, and how many subscriptions it acknowledges on."""
+    """The other topics that it writes to, and the number of subscriptions it acknowledges on."""
     others = [name.removeprefix(_PERSISTENT) for name in blocking["topics"] if name != shown]
     parts = others[:_SHOWN_TOPICS]
     more = (blocking["topicCount"] or 0) - 1 - len(parts)
@@ -73,7 +73,7 @@ def _clock(timestamp_ms: int) -> str:
 
 
 def span(milliseconds: int) -> str:
-    """As people say it: 4 s, 12 min, 3 h, 2 d."""
+    """In a readable form: 4 s, 12 min, 3 h, 2 d."""
     seconds = milliseconds // 1000
     for size_s, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size_s:

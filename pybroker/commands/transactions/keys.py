@@ -1,4 +1,4 @@
-"""Keys that are pressed while a terminal shows something live."""
+"""Keys pressed while a terminal shows live data."""
 
 import os
 import select
@@ -9,12 +9,12 @@ import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Pressed = Callable[[float], str]  # waits so many seconds at most for a key; empty: none
+Pressed = Callable[[float], str]  # waits at most that many seconds for a key; empty: none
 
 
 @contextmanager
 def single_keys() -> Iterator[Pressed]:
-    """Each key by itself, without Enter, where there is a keyboard."""
+    """Each key at once, without Enter, if there is a keyboard."""
     if not sys.stdin.isatty():
         yield _no_key
         return

@@ -1,4 +1,4 @@
-"""`pybroker transactions blocking`, `watch` and `abort`: from a command line to the screen."""
+"""`pybroker transactions blocking`, `watch` and `abort`: parses, runs and prints."""
 
 import argparse
 import re
@@ -39,21 +39,38 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pybroker transactions", allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    blocking = commands.add_parser("blocking", help="topics whose readers wait, and for whom")
+    blocking = commands.add_parser(
+        "blocking", help="list topics whose readers wait for open transactions"
+    )
     blocking.set_defaults(run=_blocking)
-    watch = commands.add_parser("watch", help="the same, each second; q or Ctrl-C ends it")
+    watch = commands.add_parser("watch", help="the same, refreshed every second; q or Ctrl-C quits")
     watch.set_defaults(run=_watch)
-    watch.add_argument("--once", action="store_true", help="look once, as blocking does")
+    watch.add_argument("--once", action="store_true", help="print once, like blocking")
     watch.add_argument("--interval", type=_seconds, default=1.0, metavar="S",
-        help="seconds between two looks (default 1)")  # fmt: skip
-    abort = commands.add_parser("abort", help="abort an open transaction, whoever owns it")
+        help="seconds between refreshes (default 1)")  # fmt: skip
+    abort = commands.add_parser("abort", help="abort any open transaction")
     abort.set_defaults(run=_abort)
-    abort.add_argument("transaction", type=_txn_id, metavar="ID", help="as blocking shows it: 8,0")
-    abort.add_argument("-r", "--reason", default="", help="for its owner and the audit")
+    abort.add_argument(
+        "transaction",
+        type=_txn_id,
+        metavar="ID",
+        help="transaction id as blocking shows it, e.g. 8,0",
+    )
+    abort.add_argument(
+        "-r", "--reason", default="", help="reason, shown to its owner and in the audit log"
+    )
     add_access(abort)
     for each in (blocking, watch):
-        each.add_argument("--limit", type=int, default=20, metavar="N", help="topics (default 20)")
-        each.add_argument("--namespace", metavar="TENANT/NAMESPACE", help="of this one only")
+        each.add_argument(
+            "--limit",
+            type=int,
+            default=20,
+            metavar="N",
+            help="maximum number of topics (default 20)",
+        )
+        each.add_argument(
+            "--namespace", metavar="TENANT/NAMESPACE", help="show only this namespace"
+        )
         each.add_argument("--format", choices=_FORMATS, default="table")
         add_access(each)
     return parser
@@ -69,7 +86,7 @@ def _seconds(text: str) -> float:
 def _txn_id(text: str) -> tuple[str, str]:
     found = re.fullmatch(r"\(?([0-9]{1,20})[,:]([0-9]{1,20})\)?", text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no transaction's id, as 8,0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a transaction id like 8,0")
     return found[1], found[2]
 
 
@@ -103,7 +120,7 @@ def _watch(rest: Rest, options: Namespace) -> int:
 
 
 def _repeat(rest: Rest, options: Namespace, pressed: Pressed) -> None:
-    """Until q. A broker that is away for a while comes back, so that ends nothing."""
+    """Until q is pressed. A broker may be unreachable for a while, so errors do not end it."""
     redraws = sys.stdout.isatty()
     while True:
         try:
@@ -117,7 +134,7 @@ def _repeat(rest: Rest, options: Namespace, pressed: Pressed) -> None:
 
 
 def _fitting(text: str) -> str:
-    """What the terminal has room for: a longer line or page would scroll the rest away."""
+    """What fits the terminal: a longer line or page would scroll the rest away."""
     columns, rows = shutil.get_terminal_size()
     lines = [line[:columns] for line in text.split("\n")]
     return "\n".join(lines[: max(1, rows - 1)])

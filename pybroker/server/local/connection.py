@@ -1,7 +1,7 @@
-"""A connection that publishes some messages for somebody in this process, and goes.
+"""A connection that publishes messages for code in this process.
 
-Its session is like any other, so what it publishes goes the way of every producer: permissions,
-quotas, rates, schemas and deduplication hold without another line about them.
+Its session is like any other, so its messages take the path of every producer: permissions, quotas,
+rates, schemas and deduplication apply without extra code.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame
 from pybroker.wire.message_metadata import build_entry
 
-PUBLISH_TIMEOUT_S: Final = HOLD_S + 10  # what is too fast for its topic is held so long
+PUBLISH_TIMEOUT_S: Final = HOLD_S + 10  # messages above the publish rate are held this long
 _CLOSE_TIMEOUT_S: Final = 5.0
 _CLIENT_VERSION: Final = "pybroker-rest"
 _MESSAGES_A_TURN: Final = 50
@@ -34,12 +34,12 @@ _Type = pb.BaseCommand
 
 
 class LocalConnections:
-    """`accept` makes a session, which may refuse a connection as it may any other's."""
+    """`accept` creates a session, which may refuse this connection like any other."""
 
     def __init__(self, accept: Callable[[], Session], new_name: Callable[[], str]) -> None:
         self._accept = accept
         self._new_name = new_name
-        # Names that the broker gave, for who comes next without one: deduplication remembers each.
+        # Reused producer names given by the broker, because deduplication remembers each.
         self._free_names: list[str] = []
 
     async def publish(
@@ -53,11 +53,11 @@ class LocalConnections:
         if sender.producer_name:
             await self._publish(identity, sender, batches, schema)
             return
-        # Who numbers its messages begins anew: under a name that others had they would be copies.
+        # A numbered batch needs a fresh name: under a reused one it would count as copies.
         once = any(each.sequence_id is not None for batch in batches for each in batch.messages)
         name = self._free_names.pop() if self._free_names and not once else self._new_name()
         await self._publish(identity, replace(sender, producer_name=name), batches, schema)
-        # What is on its way yet has a sequence id that must not be another message's.
+        # Sequence ids of messages in flight must not be reused.
         stored = all(isinstance(each, Position) for batch in batches for each in batch.outcomes)
         if stored and not once:
             self._free_names.append(name)
@@ -93,7 +93,7 @@ class LocalConnection:
         self._connect(identity)
 
     def _connect(self, identity: Identity | None) -> None:
-        """As CONNECT does, of somebody who has logged in already."""
+        """Like CONNECT, for an identity that is already authenticated."""
         session = self._session
         if identity is not None:
             is_super_user = session.services.is_super_user(identity)
@@ -145,8 +145,8 @@ class LocalConnection:
                 sending.answer(
                     index,
                     NotAllowed(
-                        f"The message has {len(entry)} bytes; at most "
-                        f"{services.config.max_message_size} (maxMessageSize) are taken"
+                        f"The message has {len(entry)} bytes; the limit is "
+                        f"{services.config.max_message_size} (maxMessageSize)"
                     ),
                 )
             else:
@@ -167,7 +167,7 @@ class LocalConnection:
         )
 
     async def _ask(self, request_id: int, command: pb.BaseCommand) -> pb.BaseCommand | None:
-        """None: there is no answer, for the session has ended."""
+        """None: the session has ended without an answer."""
         if self._transport.is_closing():
             return None
         answer: asyncio.Future[pb.BaseCommand | None] = asyncio.get_running_loop().create_future()
@@ -210,7 +210,7 @@ class LocalConnection:
         self._transport.feed(encode_frame(pong))
 
     def lose(self, error: PulsarError) -> None:
-        """Nothing more is heard."""
+        """Ignore everything from now on."""
         for sending in self._producers.values():
             sending.lose(error)
         for answer in self._asked.values():
@@ -252,7 +252,7 @@ def _on_the_wire(schema: StoredSchema) -> pb.Schema:
 
 def _too_late() -> PulsarError:
     return ServiceNotReady(
-        f"There was no answer within {PUBLISH_TIMEOUT_S:g} s; the message may be stored"
+        f"No answer within {PUBLISH_TIMEOUT_S:g} s; the message may have been stored"
     )
 
 

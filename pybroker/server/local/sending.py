@@ -1,4 +1,4 @@
-"""One producer of a local connection: what its messages say, and which wait for an answer."""
+"""One producer of a local connection: its messages' metadata, and which await an answer."""
 
 import asyncio
 from collections import deque
@@ -10,7 +10,7 @@ from pybroker.base.errors import PulsarError
 from pybroker.broker.local_messages import LocalBatch, LocalMessage
 from pybroker.wire import pulsar_api_pb2 as pb
 
-_DUPLICATE: Final = 2**64 - 1  # the ids of what deduplication dropped
+_DUPLICATE: Final = 2**64 - 1  # the ids of messages that deduplication dropped
 
 
 class Sending:

@@ -1,4 +1,4 @@
-"""Between a session and who speaks with it in this process."""
+"""An in-memory transport between a session and code in this process."""
 
 import asyncio
 from collections import deque
@@ -9,12 +9,12 @@ from pybroker.server.session import Session
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import MAX_COMMAND_BYTES, CommandFrame, FrameDecoder
 
-# Each command of the session; None when it has ended.
+# Called with each command of the session; with None at its end.
 Heard = Callable[[pb.BaseCommand | None], None]
 
 
 class MemoryTransport(asyncio.Transport):
-    """What is fed while the session does not read waits."""
+    """Input fed while the session is not reading waits."""
 
     def __init__(self, session: Session, address: tuple[str, int], heard: Heard) -> None:
         super().__init__({"peername": address, "sockname": address})
@@ -35,7 +35,7 @@ class MemoryTransport(asyncio.Transport):
             self._loop.call_soon(self._read)
 
     def _read(self) -> None:
-        """As much as a socket would give at once."""
+        """As much as a socket would deliver at once."""
         self._reading = False
         if self._paused or self._closing:
             return
@@ -69,7 +69,7 @@ class MemoryTransport(asyncio.Transport):
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Everything written is taken at once."""
+        """Everything written is consumed at once."""
 
     def is_closing(self) -> bool:
         return self._closing
@@ -85,4 +85,5 @@ class MemoryTransport(asyncio.Transport):
     def _lost(self) -> None:
         self._session.connection_lost(None)
         self._heard(None)
-        del self._session, self._heard  # which refer to this, and nothing is read or told any more
+        # Breaks reference cycles; nothing is read or delivered any more.
+        del self._session, self._heard

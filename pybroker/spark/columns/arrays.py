@@ -1,4 +1,4 @@
-"""Building blocks of Arrow columns: from places in a buffer, and from numbers, to arrays."""
+"""Building blocks of Arrow columns: arrays from buffer slices and from numbers."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -15,10 +15,10 @@ _LAST_MS: Final = (2**63 - 1) // _MS_TO_US
 
 
 def vector(values: npt.NDArray[Any], present: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """What pa.array makes of numbers and truth values; null where nothing is present.
+    """Like pa.array of numbers and truth values; null where nothing is present.
 
-    pa.array asks first whether they are of pandas, and imports that: a second of CPU and 60 MB of
-    each worker of Spark, which needs it for nothing else.
+    pa.array first checks whether they are pandas objects, and imports pandas: a second of CPU and
+    60 MB in each Spark worker, which does not need it otherwise.
     """
     count, kind = len(values), pa.from_numpy_dtype(values.dtype)
     if values.dtype == np.bool_:
@@ -29,12 +29,12 @@ def vector(values: npt.NDArray[Any], present: npt.NDArray[np.bool_] | None = Non
 
 
 def texts(data: Data, slices: Slices) -> pa.Array:
-    """Strings; what is no UTF-8 in them is replaced, as Java does it."""
+    """Strings; invalid UTF-8 is replaced, as in Java."""
     return as_texts(binaries(data, slices))
 
 
 def as_texts(found: pa.Array) -> pa.Array:
-    """The same of byte strings."""
+    """The same for byte strings."""
     try:
         return found.cast(pa.string())
     except pa.ArrowInvalid:
@@ -47,8 +47,8 @@ def as_texts(found: pa.Array) -> pa.Array:
 def binaries(data: Data, slices: Slices) -> pa.Array:
     """Binaries; null where a row has none.
 
-    The buffer is laid out as an array whose every second item is one of the rows, and the items
-    between are what lies between: so one `take` copies all.
+    The buffer is treated as an array whose every second item is a row; the items between are what
+    lies between the rows. So one `take` copies all rows.
     """
     count = len(slices.start)
     present = slices.present
@@ -74,7 +74,7 @@ def binaries(data: Data, slices: Slices) -> pa.Array:
 
 
 def with_nulls(array: pa.Array, present: npt.NDArray[np.bool_]) -> pa.Array:
-    """The array, of which nothing is null, with null where nothing is present."""
+    """The array, which has no nulls, with nulls where nothing is present."""
     if present.all():
         return array
     bits = pa.py_buffer(np.packbits(present, bitorder="little"))
@@ -82,7 +82,7 @@ def with_nulls(array: pa.Array, present: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def byte_strings(rows: Sequence[bytes | None]) -> pa.Array:
-    """What pa.array makes of them."""
+    """As pa.array would convert them."""
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum([len(row or b"") for row in rows], out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(row or b"" for row in rows))]
@@ -98,7 +98,7 @@ def repeated_text(text: str, count: int) -> pa.Array:
 
 
 def times(ms: Ints, present: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Null where nothing is present, and for a time that is too far away for Spark."""
+    """Null where nothing is present, and for a time outside Spark's range."""
     kind = pa.timestamp("us", "UTC")
     values = pa.py_buffer(ms * _MS_TO_US)
     array = pa.Array.from_buffers(kind, len(ms), [None, values])
@@ -111,7 +111,7 @@ def times(ms: Ints, present: npt.NDArray[np.bool_] | None = None) -> pa.Array:
 def maps(data: Data, pairs: Pairs, count: int) -> pa.Array:
     """Maps from string to string; empty where a row has none.
 
-    Of equal keys the last counts, as in Java's maps.
+    Of equal keys the last one wins, as in Java's maps.
     """
     keys, values, row = texts(data, pairs.key), texts(data, pairs.value), pairs.row
     if len(row) > 1 and (row[1:] == row[:-1]).any():
@@ -129,7 +129,7 @@ def _last_of_equals(row: Ints, keys: pa.Array) -> Ints:
 
 
 class Writer:
-    """Byte strings of different length, one a row, written by columns."""
+    """Byte strings of varying length, one per row, written column by column."""
 
     def __init__(self, count: int) -> None:
         self._count = count

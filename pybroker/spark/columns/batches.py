@@ -1,9 +1,9 @@
 """Where the messages of a batch begin.
 
-A batch's payload is [size u32][SingleMessageMetadata][data] for each message, so each says where
-the next one begins: a chain, which has to be followed. Messages of one shape stand at even
-distances, and such a run is found with a comparison of all its heads at once. Where shapes change
-too often, the chain is followed byte by byte, without an object for a message.
+A batch's payload is [size u32][SingleMessageMetadata][data] for each message, so each message tells
+where the next one begins: a chain that must be followed. Messages of equal sizes lie at even
+distances, and one comparison of all heads finds such a run. Where sizes change too often, the chain
+is followed byte by byte, without an object per message.
 """
 
 import struct
@@ -23,7 +23,7 @@ _MAX_PATIENCE: Final = 4096
 
 
 def message_starts(blob: bytes, data: Data, start: int, end: int, count: int) -> Ints:
-    """Where each message's size stands, and the end behind the last. `data` is `blob`, padded.
+    """The offset of each message's size field, and the end of the last. `data` is `blob`, padded.
 
     Raises NotParsed.
     """
@@ -50,7 +50,7 @@ def message_starts(blob: bytes, data: Data, start: int, end: int, count: int) ->
 def _run_length(
     data: Data, at: int, end: int, stride: int, head: tuple[int, ...], most: int
 ) -> int:
-    """How many messages from `at` on have the first one's sizes, and so its stride."""
+    """How many messages from `at` on have the same sizes, and so the same stride, as the first."""
     count = min(most, (end - at) // stride)
     if count < _WORTH_A_VECTOR:
         return 1
@@ -62,7 +62,7 @@ def _run_length(
 
 
 def _measure(blob: bytes, at: int, end: int) -> tuple[int, tuple[int, ...]]:
-    """The message's size with its head, and which of its bytes say so."""
+    """The message's size including its head, and which of its bytes encode that size."""
     meta = at + 4
     place = meta
     told = [0, 1, 2, 3]
@@ -71,7 +71,7 @@ def _measure(blob: bytes, at: int, end: int) -> tuple[int, tuple[int, ...]]:
         told += range(place - at, behind - at)
         place = behind + size
     if blob[place] != _PAYLOAD_SIZE:
-        raise NotParsed("a message of a batch does not say how large it is")
+        raise NotParsed("a message of a batch does not state its size")
     size, behind = _varint(blob, place + 1)
     told += range(place - at, behind - at)
     content = meta + _U32.unpack_from(blob, at)[0]
@@ -81,7 +81,7 @@ def _measure(blob: bytes, at: int, end: int) -> tuple[int, tuple[int, ...]]:
 
 
 def _followed(blob: bytes, at: int, end: int, count: int) -> tuple[Ints, int]:
-    """`count` messages, one after the other; and where the next one begins."""
+    """Steps over `count` messages one by one; also returns where the next one begins."""
     starts = []
     unpack = _U32.unpack_from
     for _ in range(count):
@@ -90,7 +90,7 @@ def _followed(blob: bytes, at: int, end: int, count: int) -> tuple[Ints, int]:
         behind_metadata = place + unpack(blob, at)[0]
         while (tag := blob[place]) != _PAYLOAD_SIZE:
             if tag not in _BEFORE:
-                raise NotParsed("a message of a batch does not say how large it is")
+                raise NotParsed("a message of a batch does not state its size")
             size = blob[place + 1]
             if size < 0x80:
                 place += 2 + size

@@ -1,9 +1,9 @@
 """Protobuf by columns: the same fields of many messages at once, as vectors.
 
-Messages lie in one buffer, each from a start to an end. All are walked together, a field of each in
-a step, so the work is a few vector operations for each field that a message has, however many
-messages there are. What is read is where things are: numbers become vectors of values, strings and
-submessages vectors of starts and lengths.
+Messages lie in one buffer, each from a start to an end. All are walked together, one field of each
+per step, so the work is a few vector operations for each field of a message, however many messages
+there are. The result is positions: numbers become vectors of values, strings and submessages
+vectors of starts and lengths.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-# So many bytes behind the last message may be looked at: a buffer ends with as many zeros.
+# Lookahead past the last message: a buffer is padded with as many zeros.
 PADDING: Final = 16
 _VARINT_BYTES: Final = 10
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -23,12 +23,12 @@ Ints = npt.NDArray[np.int64]
 
 
 class NotParsed(ValueError):
-    """Some message is no protobuf, or does not end where it should."""
+    """A message is not protobuf, or does not end where it should."""
 
 
 @dataclass(slots=True)
 class Slices:
-    """Where a byte string of each row is; length -1 where a row has none."""
+    """The slice of a byte string in each row; length -1 where a row has none."""
 
     start: Ints
     length: Ints
@@ -44,7 +44,7 @@ class Slices:
 
 @dataclass(slots=True)
 class Repeated:
-    """Submessages: which row each is of, in the rows' order, and where it is."""
+    """Submessages: their rows, in the rows' order, and their positions."""
 
     row: Ints
     start: Ints
@@ -59,7 +59,7 @@ class Fields:
 
 
 def varints(data: Data, at: Ints) -> tuple[Ints, Ints]:
-    """The values of varints, and what follows them. Raises NotParsed for one that does not end."""
+    """The values of varints, and what follows them. Raises NotParsed for an unterminated one."""
     byte = data[at]
     behind = at + 1
     if not (more := byte >= 0x80).any():
@@ -85,7 +85,7 @@ def read_fields(
     slices: Sequence[int] = (),
     repeated: Sequence[int] = (),
 ) -> Fields:
-    """The fields by their number: `numbers` with the default of each. Others are passed over.
+    """The fields by their number: `numbers` with the default of each. Others are skipped.
 
     `data` is padded. Raises NotParsed.
     """
@@ -105,7 +105,7 @@ def read_fields(
             break
         at = walk.step(rows, at)
         if (at > end[rows]).any():
-            raise NotParsed("a field reaches over the end of its message")
+            raise NotParsed("a field goes beyond the end of its message")
     walk.gather()
     return found
 
@@ -121,7 +121,7 @@ class _Walk:
         self._repeated: dict[int, list[tuple[Ints, Ints, Ints]]] = {each: [] for each in repeated}
 
     def step(self, rows: Ints, at: Ints) -> Ints:
-        """Over one field of each of `rows`."""
+        """Steps over one field of each of `rows`."""
         tags, at = varints(self._data, at)
         first = int(tags[0])
         if (tags == first).all():
@@ -134,7 +134,7 @@ class _Walk:
 
     def _field(self, tag: int, rows: Ints, at: Ints) -> Ints:
         number, wire = tag >> 3, tag & 7
-        # What begins behind its message's end is refused before anything is looked up there.
+        # Reject a field that begins past its message's end before reading it.
         if (at > self._end[rows]).any():
             raise NotParsed("a message ends within a field")
         if wire == _VARINT:
@@ -146,13 +146,13 @@ class _Walk:
             return self._bytes(number, rows, at)
         if wire in (_FIXED64, _FIXED32):
             return at + (8 if wire == _FIXED64 else 4)
-        raise NotParsed(f"a field of wire type {wire}")
+        raise NotParsed(f"unexpected wire type {wire}")
 
     def _bytes(self, number: int, rows: Ints, at: Ints) -> Ints:
         length, start = varints(self._data, at)
         behind = start + length
         if (length < 0).any() or (behind > self._end[rows]).any():
-            raise NotParsed("a string reaches over the end of its message")
+            raise NotParsed("a string goes beyond the end of its message")
         if number in self._slices:
             self.found.slices[number].start[rows] = start
             self.found.slices[number].length[rows] = length
@@ -165,7 +165,7 @@ class _Walk:
             columns = [np.concatenate(each) for each in zip(*parts, strict=True)] if parts else None
             if columns is None:
                 columns = [np.zeros(0, np.int64)] * 3
-            # A step holds one of each row, so within a row the order of steps is that of the wire.
+            # Each step has one item per row, so within a row the steps are in wire order.
             order = np.argsort(columns[0], kind="stable")
             self.found.repeated[number] = Repeated(*(column[order] for column in columns))
 

@@ -1,4 +1,4 @@
-"""Keys as bytes. Producers with keys that are no text write them as base64, and say so."""
+"""Keys as bytes. Producers write keys that are not text as base64, and flag them."""
 
 import base64
 import binascii
@@ -20,7 +20,7 @@ def keys(data: Data, slices: Slices, is_base64: npt.NDArray[np.bool_]) -> pa.Arr
 
 
 def _decoded(key: bytes | None) -> bytes | None:
-    """The key as it stands, if its producer was wrong about it."""
+    """The key unchanged, if its flag is wrong."""
     if key is None:
         return None
     try:

@@ -1,8 +1,8 @@
 """Which columns a query wants, and what each is made of.
 
-The metadata columns are the pulsar-spark connector's, names and types; ours are beside them under
-the names that they had before, and a query that wants those says so: `.schema("key string, …")`.
-Only what is wanted is made.
+The metadata columns have the pulsar-spark connector's names and types. This package's older names
+are also available; a query asks for them with `.schema("key string, …")`. Only requested columns
+are built.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ from pybroker.spark.schemas.values import TopicSchema, Versions, values
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which topic, of `topics`, each row of a slab is of."""
+    """Which of `topics` each row of a slab is from."""
 
     topics: Sequence[TopicName]
     of_row: Ints
@@ -114,7 +114,7 @@ METADATA: Final = {
     "__eventTime": Column(TimestampType(), _ARROW_TIME, _event_time),
     "__messageProperties": Column(_MAP, _ARROW_MAP, _properties),
 }
-# What earlier versions of ours called them.
+# Their names in earlier versions of this package.
 _OURS: Final = {
     "key": Column(StringType(), pa.string(), _key_text),
     "topic": METADATA["__topic"],
@@ -127,7 +127,7 @@ _KNOWN: Final = {"value": VALUE} | METADATA | _OURS
 
 
 def default_schema(topic_schema: TopicSchema | None = None) -> StructType:
-    """What a topic's schema makes of its values, and the metadata. Raises NotAllowed."""
+    """The columns of a topic's schema, and the metadata. Raises NotAllowed."""
     typed = topic_schema if topic_schema is not None and topic_schema.is_typed else None
     first = typed.fields() if typed else [StructField("value", VALUE.type)]
     return StructType(first + [StructField(name, column.type) for name, column in METADATA.items()])
@@ -135,9 +135,9 @@ def default_schema(topic_schema: TopicSchema | None = None) -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The columns that a query reads, in its order. Travels to executors by their names.
+    """The columns that a query reads, in order. Pickled to executors by name.
 
-    `topic_schema`: what values are made columns with, if any of those is among them.
+    `topic_schema`: how to decode values, if any of their columns is requested.
     """
 
     names: Sequence[str]
@@ -151,11 +151,13 @@ class Shape:
         known = {name: column.type for name, column in _KNOWN.items()} | of_value
         for field in schema.fields:
             if field.name not in known:
-                raise NotAllowed(f"There is no column {field.name}; there are {', '.join(known)}")
+                raise NotAllowed(
+                    f"There is no column {field.name}; the columns are {', '.join(known)}"
+                )
             if known[field.name] != field.dataType:
                 raise NotAllowed(
-                    f"The column {field.name} is {known[field.name].simpleString()}, and was asked "
-                    f"for as {field.dataType.simpleString()}"
+                    f"The column {field.name} is {known[field.name].simpleString()}, but the "
+                    f"requested schema has {field.dataType.simpleString()}"
                 )
         names = tuple(schema.fieldNames())
         return cls(names, topic_schema if of_value.keys() & set(names) else None)

@@ -1,7 +1,7 @@
-"""Stored entries as vectors: for each row, where its value and its key are, and when it came.
+"""Stored entries as vectors: for each row, the position of its value and key, and its times.
 
-Entries are put end to end in one buffer, with what had to be decompressed or put together behind
-them, and everything else is a place in that buffer. A row is a message: a whole entry, or one of
+Entries are concatenated in one buffer, followed by what had to be decompressed or joined, and
+everything else is a position in that buffer. A row is a message: a whole entry, or one message of
 its batch.
 """
 
@@ -69,7 +69,7 @@ _SINGLE_NUMBERS: Final = {
 
 
 class DamagedEntry(PulsarError):
-    """An entry that does not read back."""
+    """An entry that cannot be read."""
 
     def __init__(self, entry: StoredEntry, reason: str) -> None:
         super().__init__(f"entry {entry.ledger_id}:{entry.entry_id} {reason}")
@@ -78,7 +78,7 @@ class DamagedEntry(PulsarError):
 
 @dataclass(slots=True)
 class Pairs:
-    """Properties, and which row each is of; in the rows' order."""
+    """Properties and the row of each, in the rows' order."""
 
     row: Ints
     key: Slices
@@ -87,13 +87,13 @@ class Pairs:
 
 @dataclass(slots=True)
 class Slab:
-    """Rows of one topic, in its order; all vectors but `properties` have one item a row."""
+    """Rows of one topic, in its order; all vectors except `properties` have one item per row."""
 
     data: Data
     ledger: Ints
     entry: Ints
-    batch_index: Ints  # -1 for a message that is in no batch
-    batch_size: Ints  # 0 for a message that is in no batch
+    batch_index: Ints  # -1 for a message outside a batch
+    batch_size: Ints  # 0 for a message outside a batch
     value: Slices
     key: Slices
     key_is_base64: npt.NDArray[np.bool_]
@@ -101,7 +101,7 @@ class Slab:
     event_time_ms: Ints  # 0 for none
     properties: Pairs
     schema_version: Slices
-    of_entry: Ints  # which of the entries each row is of
+    of_entry: Ints  # the index of each row's entry
 
     @property
     def rows(self) -> int:
@@ -152,7 +152,7 @@ def read_heads(entries: Sequence[StoredEntry]) -> Heads:
     payload = metadata + _sizes(data, metadata - _SIZE_BYTES)
     torn = np.flatnonzero(payload > end)
     if len(torn):
-        raise DamagedEntry(entries[torn[0]], "is shorter than it says")
+        raise DamagedEntry(entries[torn[0]], "is shorter than its declared size")
     try:
         fields = _entry_fields(data, metadata, payload)
     except NotParsed as error:
@@ -160,7 +160,7 @@ def read_heads(entries: Sequence[StoredEntry]) -> Heads:
             raise DamagedEntry(entries[0], f"has metadata that does not parse: {error}") from error
         for each in entries:
             read_heads([each])
-        raise AssertionError("some entry does not parse, and each does") from error
+        raise AssertionError("some entry does not parse, yet each one does") from error
     return Heads(entries, blob, data, start, payload, end, fields)
 
 
@@ -201,8 +201,8 @@ def slab_of(
 ) -> Slab:
     """The rows of entries that are not encrypted.
 
-    `payloads`: for each entry what stands for its own payload (a message that was in chunks), or
-    None. `left_out`: entries that are no messages by themselves. Raises DamagedEntry,
+    `payloads`: for each entry, a replacement for its payload (for a chunked message), or None.
+    `left_out`: entries that are not messages by themselves. Raises DamagedEntry,
     UnsupportedCompression.
     """
     if left_out is not None and left_out.any():
@@ -216,7 +216,7 @@ def slab_of(
             raise DamagedEntry(heads.entries[0], f"does not parse: {error}") from error
     for entry, payload in zip(heads.entries, payloads, strict=True):
         slab_of(read_heads([entry]), [payload])
-    raise AssertionError("some entry does not parse, and each does")
+    raise AssertionError("some entry does not parse, yet each one does")
 
 
 def _slab_of(heads: Heads, payloads: Sequence[bytes | None]) -> Slab:
@@ -258,16 +258,16 @@ def _decompressed(heads: Heads, index: int, packed: bytes) -> bytes:
         return packed
     size, entry = int(heads.number("uncompressed_size")[index]), heads.entries[index]
     if size > MAX_MESSAGE_BYTES:
-        raise DamagedEntry(entry, f"says that it has {size} bytes, unpacked")
+        raise DamagedEntry(entry, f"declares an uncompressed size of {size} bytes")
     decompress = codec(compression).decompress
     try:
         plain = decompress(packed, size)
     except PulsarException:
         raise
-    except Exception as error:  # Every codec raises its own.
+    except Exception as error:  # Every codec has its own exceptions.
         raise DamagedEntry(entry, f"does not decompress: {error}") from error
     if len(plain) != size:
-        raise DamagedEntry(entry, f"has {len(plain)} bytes, unpacked, and not {size}")
+        raise DamagedEntry(entry, f"has {len(plain)} bytes uncompressed instead of {size}")
     return plain
 
 
@@ -369,13 +369,13 @@ def _pairs(data: Data, found: Repeated) -> Pairs:
     key, value = _KEY_VALUE["key"], _KEY_VALUE["value"]
     end = found.start + found.length
     fields = read_fields(data, found.start, end, numbers={}, slices=(key, value))
-    for number in (key, value):  # Required fields; empty for who leaves them out.
+    for number in (key, value):  # Required fields; empty if missing.
         np.maximum(fields.slices[number].length, 0, out=fields.slices[number].length)
     return Pairs(found.row, fields.slices[key], fields.slices[value])
 
 
 def without(slab: Slab, left_out: Ints) -> Slab:
-    """The slab but for some of its rows."""
+    """The slab without some of its rows."""
     kept = np.ones(slab.rows, np.bool_)
     kept[left_out] = False
     return only(slab, kept)

@@ -1,1 +1,1 @@
-"""Reading: what a query reads is planned in one place, and read by tasks, column by column."""
+"""Reading: the planner decides what a query reads; tasks read it, column by column."""

@@ -1,11 +1,11 @@
-"""What a subscription has acknowledged one by one, behind its cursor: not to be read again.
+"""What a subscription has acknowledged individually after its cursor: not to be read again.
 
 A consumer may have left such holes before the query began. The protocol does not list them, but it
-counts: a reader from the cursor has a larger backlog than the subscription. Only then the holes are
-looked for, in what the reader is given and the subscription is not, up to the last one.
+counts: a reader from the cursor then has a larger backlog than the subscription. Only then are the
+holes searched, by comparing what the reader and the subscription receive, up to the last hole.
 
-What an open transaction has acknowledged is not handed out either, and may come back. So while
-holes are looked for a transaction of our own holds the cursor, as that of a batch would.
+Messages acknowledged in an open transaction are not delivered either, but may come back. So during
+the search a transaction of this query holds the cursor, as a batch's would.
 """
 
 import contextlib
@@ -23,27 +23,27 @@ log = logging.getLogger("pybroker.spark")
 _COUNTS: Final = 5
 _RECEIVE_TIMEOUT_MS: Final = 10_000
 _HOLD_TIMEOUT_MS: Final = 60_000
-# So far behind the cursor holes are looked for: as many as consumers may commonly have unanswered.
+# How far after the cursor holes are searched: consumers rarely have more unacknowledged messages.
 MAX_ENTRIES: Final = 50_000
 
 
 def acknowledged_behind(session: Session, name: CursorName, cursor: Position) -> list[Stretch]:
     """Raises ServiceNotReady while a transaction holds the cursor, and Timeout if the subscription
-    hands nothing out, to another consumer perhaps."""
+    delivers nothing, perhaps because another consumer gets it."""
     backlog, wanted = _count(session, name, cursor)
     first = session.first_position_after(name.topic, cursor) if wanted > 0 else None
     if first is None:
         return []
     last = session.last_position(name.topic)
     with _holding(session, name, first), session.receiving(name) as consumer:
-        # The first one is not acknowledged, or the cursor would be behind it.
+        # The first one is not acknowledged, or the cursor would be past it.
         holes = _Holes(_handed_out(consumer, first, backlog - 1))
         for count, (position, _) in enumerate(session.read_to_end(name.topic, first)):
             if position > last or holes.count >= wanted:
                 break
             if count >= MAX_ENTRIES:
                 log.warning(
-                    "%s: what was acknowledged one by one behind %s is read again", name, position
+                    "%s: messages acknowledged individually after %s are read again", name, position
                 )
                 break
             holes.look_at(position)
@@ -58,18 +58,18 @@ def _holding(session: Session, name: CursorName, first: Position) -> Iterator[No
         yield
     except TransactionConflict as error:
         raise ServiceNotReady(
-            f"{name} is held by an open transaction, so nobody knows yet what is acknowledged: "
-            "wait until that one ends"
+            f"{name} is held by an open transaction, so what is acknowledged is not yet decided: "
+            "wait until it ends"
         ) from error
     finally:
         txn.abort()
 
 
 def _count(session: Session, name: CursorName, cursor: Position) -> tuple[int, int]:
-    """The subscription's backlog, and how much more a reader has, at least."""
+    """The subscription's backlog, and how many more a reader has, at least."""
     for _ in range(_COUNTS):
         before = session.backlog(name)
-        # A broker counts the entry that a reader names, even if the client leaves it out.
+        # A broker counts a reader's start entry even if the client skips it.
         first = cursor._replace(entry_id=cursor.entry_id + 1)
         reader = session.reader(name.topic, first, start_message_id_inclusive=True)
         try:
@@ -83,7 +83,7 @@ def _count(session: Session, name: CursorName, cursor: Position) -> tuple[int, i
 
 
 class _Holes:
-    """Compares positions with those that the subscription hands out, both in order."""
+    """Compares positions with those that the subscription delivers, both in order."""
 
     def __init__(self, handed_out: Iterator[Position | None]) -> None:
         self.stretches: list[Stretch] = []
@@ -110,7 +110,7 @@ class _Holes:
 
 
 def _handed_out(consumer: Consumer, first: Position, count: int) -> Iterator[Position | None]:
-    """`count` entries behind `first`, then None for ever: those were all."""
+    """`count` entries after `first`, then None forever."""
     previous = first
     while count:
         position = position_of(consumer.receive(_RECEIVE_TIMEOUT_MS).message_id())

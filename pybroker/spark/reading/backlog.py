@@ -1,7 +1,7 @@
-"""What a stream has before it, for the query's progress, where it is the source's `latestOffset`.
+"""A stream's backlog, reported in the query's progress as the source's `latestOffset`.
 
-How many entries stand behind the newest batch the broker says exactly, markers and aborted messages
-among them. How many messages these hold, and how many bytes, is estimated from a few of them.
+The number of entries after the newest batch is exact, as counted by the broker, including markers
+and aborted messages. The number of messages and bytes is estimated from a sample.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from pybroker.spark.reading.limits import Sample
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Of one partition, behind the newest batch."""
+    """The backlog of one partition after the newest batch."""
 
     last: Position  # its last message; entry -1 if there is none
     entries: int
     messages: int
     size_bytes: int
-    message_bytes: float  # of a message, on average; 0 if nobody looked at one
+    message_bytes: float  # average size of a message; 0 if none was sampled
 
     @classmethod
     def of(cls, last: Position, entries: int, sample: Sample | None) -> Self:

@@ -1,8 +1,8 @@
-"""`spark.read.format("pulsar")`: what topics hold now, or a part of it, as a DataFrame.
+"""`spark.read.format("pulsar")`: what topics contain now, or a part of it, as a DataFrame.
 
-Where it begins and ends is fixed when the query is planned. A partition with much in it is read by
-several tasks, each a range of entries; `minPartitions` asks for more of them. Of thousands with
-little in each, a task reads many. Filters on metadata narrow what is read.
+Beginning and end are fixed when the query is planned. A large partition is read by several tasks,
+each a range of entries; `minPartitions` asks for more of them. Of thousands of small partitions, a
+task reads many. Filters on metadata narrow what is read.
 """
 
 import math
@@ -30,7 +30,7 @@ from pybroker.spark.reading.topics import Topics
 from pybroker.spark.reading.work import Work
 from pybroker.spark.session import Session, each_of, position_of
 
-# What one task reads, as far as a sample tells; Spark's file sources have the same.
+# What one task reads, estimated from a sample; the same default as Spark's file sources.
 TASK_BYTES: Final = 128 * 1024 * 1024
 
 
@@ -40,7 +40,9 @@ class PulsarBatchReader(DataSourceReader):
         self._reading = Reading(Endpoint.of(options), shape, options["failOnDataLoss"])
         self._start = Start.of(options, default="earliest")
         if self._start.where == "latest":
-            raise NotAllowed("spark.read ends at what is there now, so it cannot begin at 'latest'")
+            raise NotAllowed(
+                "spark.read ends at the last message stored now, so it cannot begin at 'latest'"
+            )
         for name in ("endingOffsets", "endingTime"):
             self._topics.require(name, options[name])
         self._end = _End(options["endingOffsets"], options["endingTime"])
@@ -53,7 +55,7 @@ class PulsarBatchReader(DataSourceReader):
         return _Narrowed(self.narrow)
 
     def narrow(self, filters: Iterable[Any]) -> Iterable[Any]:
-        """Reads no more than it must for `filters`, all of which Spark evaluates itself."""
+        """Reads only what `filters` require; Spark still evaluates all of them itself."""
         filters = list(filters)
         self._narrowing = Narrowing.of(filters, NARROWING - self._reading.shape.of_value())
         return filters
@@ -75,7 +77,7 @@ class PulsarBatchReader(DataSourceReader):
     def _tasks(
         self, session: Session, works: Sequence[Work], topics: int
     ) -> Sequence[InputPartition]:
-        """Much is divided, and what little each of many partitions has is read by one task."""
+        """Splits large partitions and lets one task read many small ones."""
         parts = max(1, -(-self._min_partitions // max(1, topics)))
         sizes = _sizes(survey_of(session), works)
         divided: list[Work] = []
@@ -105,14 +107,14 @@ class PulsarBatchReader(DataSourceReader):
             return None
         if to >= last:
             return replace(work, last_index=last_index if to == last and last_index >= 0 else None)
-        # An end that somebody chose may be no message; so nothing is lost where it is passed.
+        # A chosen end may not be a message, so passing it loses nothing.
         return replace(work, is_exact=False, last_index=last_index if last_index >= 0 else None)
 
 
 class _Narrowed:
-    """Where filters are not to be pushed down, Spark refuses a reader that could take them, rather
-    than not to hand it any. Ours reads without them as well: it shows the function of Spark's own,
-    which takes none, and this is called where filters are pushed down."""
+    """If filters are not pushed down, Spark refuses a reader that implements pushFilters instead of
+    not calling it. This reader also works without them: it exposes Spark's own pushFilters, which
+    takes none, and this method is called only if filters are pushed down."""
 
     __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", lambda reader: ()))
 
@@ -124,18 +126,18 @@ class _Narrowed:
 
 
 class _End:
-    """Where a query ends that does not end at what is there now."""
+    """The end of a query that does not end at the last message stored now."""
 
     def __init__(self, where: Any, time_ms: Any) -> None:
         if where is not None and time_ms is not None:
-            raise NotAllowed("endingOffsets and endingTime both say where to end: give one")
+            raise NotAllowed("endingOffsets and endingTime both set the end: use one of them")
         if where == "earliest":
-            raise NotAllowed("endingOffsets is 'earliest': nothing lies before that")
+            raise NotAllowed("endingOffsets is 'earliest': there are no messages before that")
         self._where = None if where == "latest" else where
         self._time_ms = time_ms
 
     def place(self, session: Session, topic: str) -> Place | None:
-        """The last message to be read; None for the last there is."""
+        """The last message to read; None for the last one stored."""
         if self._time_ms is not None:
             each = self._time_ms
             when = of_topic(each, topic) if isinstance(each, Mapping) else each
@@ -148,7 +150,7 @@ class _End:
 
 
 def _sizes(survey: Survey, works: Sequence[Work]) -> dict[str, float]:
-    """Estimated bytes from where each begins to the end of its topic."""
+    """Estimated bytes from each start to the end of its topic."""
     starts = {work.topic: work.span.after for work in works}
     behind, samples = survey.behind(starts), survey.samples(starts)
     return {
@@ -160,5 +162,5 @@ def _sizes(survey: Survey, works: Sequence[Work]) -> dict[str, float]:
 
 
 def _nothing() -> SpanPartition:
-    """Spark wants a task where there is nothing to read, too."""
+    """Spark needs a task even if there is nothing to read."""
     return SpanPartition(Work("nothing", Span(Position(0, 0), Position(0, 0))))

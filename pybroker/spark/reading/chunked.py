@@ -1,6 +1,6 @@
-"""Messages that their producers cut into chunks: put together again.
+"""Joins messages that their producers split into chunks.
 
-A message is where its last chunk is. What begins before the entries of a task is looked for there.
+A message is at the position of its last chunk. Chunks before a task's entries are searched there.
 """
 
 import logging
@@ -19,9 +19,9 @@ from pybroker.spark.session import PATIENCE_S
 
 log = logging.getLogger("pybroker.spark")
 
-# Producers may have left so many behind; the oldest is given up for another.
+# How many incomplete messages are kept; the oldest is dropped for another.
 _MAX_INCOMPLETE: Final = 100
-# The chunks of other producers may lie between: so many entries to each chunk are looked at first.
+# Chunks of other producers may lie between: search this many entries per chunk first.
 _ENTRIES_EACH: Final = 8
 
 
@@ -38,7 +38,7 @@ class Chunks:
         self._incomplete: dict[str, _Incomplete] = {}
 
     def add(self, heads: Heads, index: int) -> bytes | None:
-        """With its last chunk, the whole message as it was packed."""
+        """Returns the whole message, still compressed, with its last chunk."""
         number = int(heads.number("chunk_id")[index])
         uuid = _uuid(heads, index)
         if number > 0 and uuid not in self._incomplete:
@@ -47,14 +47,16 @@ class Chunks:
 
     def _append(self, heads: Heads, index: int, uuid: str, number: int) -> bytes | None:
         if number == 0:
-            # Sent from its beginning once more, perhaps another message that is named alike.
+            # Sent again from its beginning, or another message with the same uuid.
             self._incomplete.pop(uuid, None)
             while len(self._incomplete) >= _MAX_INCOMPLETE:
                 self._give_up(next(iter(self._incomplete)), "too many are incomplete at once")
             self._incomplete[uuid] = _Incomplete()
         message = self._incomplete.get(uuid)
         if message is None:
-            log.warning("%s: chunk %d of %s came without those before", self._topic, number, uuid)
+            log.warning(
+                "%s: chunk %d of %s came without the chunks before it", self._topic, number, uuid
+            )
             return None
         if number < len(message.parts):
             return None  # sent twice
@@ -63,7 +65,7 @@ class Chunks:
         if number >= len(message.parts):
             self._give_up(uuid, f"its chunk {len(message.parts) - 1} is missing")
         elif message.size_bytes > int(heads.number("total_chunk_msg_size")[index]):
-            self._give_up(uuid, "its chunks are larger than it says")
+            self._give_up(uuid, "its chunks are larger than the declared size")
         elif len(message.parts) == int(heads.number("num_chunks_from_msg")[index]):
             del self._incomplete[uuid]
             return b"".join(message.parts)
@@ -71,10 +73,10 @@ class Chunks:
 
     def _give_up(self, uuid: str, reason: str) -> None:
         del self._incomplete[uuid]
-        log.warning("%s: the message %s was left out: %s", self._topic, uuid, reason)
+        log.warning("%s: message %s was skipped: %s", self._topic, uuid, reason)
 
     def _look_back(self, heads: Heads, index: int, uuid: str, number: int) -> None:
-        """Takes up the chunks before this one, from nearby or else from the topic's beginning."""
+        """Collects the chunks before this one, from nearby or else from the topic's beginning."""
         entry = heads.entries[index]
         place = Position(entry.ledger_id, entry.entry_id)
         nearby = Position(place.ledger_id, max(-1, place.entry_id - _ENTRIES_EACH * number - 1))
@@ -84,7 +86,7 @@ class Chunks:
                     if each.is_chunk[at] and _uuid(each, at) == uuid:
                         self._append_early(each, at, uuid)
             except PulsarError:
-                self._incomplete.pop(uuid, None)  # Whoever comes again looks for all of them again.
+                self._incomplete.pop(uuid, None)  # A retry searches all of them again.
                 raise
             if uuid in self._incomplete and len(self._incomplete[uuid].parts) == number:
                 return
@@ -96,7 +98,7 @@ class Chunks:
             self._append(heads, index, uuid, number)
 
     def _before(self, after: Position, place: Position) -> Iterator[tuple[Heads, int]]:
-        """All entries up to `place`, which can be delivered. Raises Timeout if they do not come."""
+        """All entries up to `place`, which is deliverable. Raises Timeout if they do not arrive."""
         silent_s = 0.0
         with Entries(self._endpoint, self._topic, after) as entries:
             while True:
@@ -112,13 +114,13 @@ class Chunks:
                         yield heads, index
                 entries.unpacked(damaged)
                 if not taken and entries.last_position() < place:
-                    return  # It was deleted meanwhile.
+                    return  # It was deleted in the meantime.
                 if silent_s >= PATIENCE_S:
-                    raise Timeout(f"{self._topic} does not deliver what stands before {place}")
+                    raise Timeout(f"{self._topic} does not deliver the messages before {place}")
 
 
 def _whole(taken: Sequence[StoredEntry]) -> Iterator[Heads]:
-    """The entries but for damaged ones, of which whoever reads those themselves tells."""
+    """The entries without damaged ones, which are reported where they are read themselves."""
     if not taken:
         return
     try:

@@ -1,8 +1,8 @@
-"""A task's entries: a client of its own, whose event loop runs only while the task waits for them.
+"""A task's entries, from its own client, whose event loop runs only while the task waits for them.
 
-So what has arrived is bounded by what was asked for, and a query that is slow to take its rows
-holds the broker back by TCP alone. A task that reads many partitions has one client for all, and
-readers of the next ones are opened while it waits for the entries of one.
+So what has arrived is limited by what was requested, and a query that is slow to take its rows
+throttles the broker through TCP alone. A task that reads many partitions has one client for all,
+and the readers of the next ones are opened while it waits for the entries of one.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from pybroker.spark.schemas.values import TopicSchema
 from pybroker.spark.session import message_id_at, position_of
 from pybroker.wire import pulsar_api_pb2 as pb
 
-# Entries are taken together up to so many bytes, as they are stored.
+# How many stored bytes of entries are taken together.
 TAKEN_BYTES: Final = 2 * 1024 * 1024
 QUIET_S: Final = 1.0
-# How many messages the broker sends ahead, where a task reads one partition, or many.
+# How many messages the broker sends ahead if a task reads one partition, or many.
 _PERMITS: Final = 100_000
 _PERMITS_OF_MANY: Final = 1000
 
@@ -57,12 +57,12 @@ class TaskClient:
         await self.client.close()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Not `Runner.run`: around each call that sets a signal handler, for which Python makes a
-        text of the task and its result, of megabytes of entries here."""
+        """Not `Runner.run`: that sets a signal handler around each call, for which Python formats
+        the task and its result as text, here megabytes of entries."""
         return self._runner.get_loop().run_until_complete(work)
 
     def open_ahead(self, topic: str, after: Position) -> None:
-        """The reader will be asked for soon."""
+        """The reader will be needed soon."""
         opening = self._runner.get_loop().create_task(self._open(topic, after))
         self._opening[topic, after] = opening
 
@@ -71,7 +71,7 @@ class TaskClient:
         return self.run(self._open(topic, after) if opening is None else _ended(opening))
 
     def close_reader(self, reader: EntryReader) -> None:
-        """Nobody waits for the broker's answer before the client is closed."""
+        """Does not wait for the broker's answer until the client is closed."""
         closing = self._runner.get_loop().create_task(reader.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closed)
@@ -79,15 +79,15 @@ class TaskClient:
     def _closed(self, closing: "asyncio.Task[None]") -> None:
         self._closing.discard(closing)
         if not closing.cancelled():
-            closing.exception()  # The connection may have been lost, and the reader with it.
+            closing.exception()  # The connection, and the reader with it, may be lost.
 
     def ask(self, questions: Sequence[TopicQuestion], read_bytes: int) -> list[TopicState]:
-        """As a reader would be: its permissions are asked for. Raises what the client raises."""
+        """Asks with a reader's permissions. Raises what the client raises."""
         name = f"reader-{uuid.uuid4().hex[:10]}"
         return self.run(self.client.ask_topics(questions, name, read_bytes=read_bytes))
 
     def schemas(self, versions: Sequence[tuple[str, bytes]]) -> list[TopicSchema | None]:
-        """Those that topics had in versions."""
+        """The schemas of given versions of topics."""
 
         async def all_of_them() -> list[pb.Schema | None]:
             return await asyncio.gather(*(self.client.get_schema(*each) for each in versions))
@@ -105,12 +105,12 @@ async def _ended(opening: "asyncio.Task[Result]") -> Result:
 
 
 class Entries:
-    """Those of one partition behind a position. Raises what the client raises."""
+    """The entries of one partition after a position. Raises what the client raises."""
 
     def __init__(
         self, endpoint: Endpoint, topic: str, after: Position, client: TaskClient | None = None
     ) -> None:
-        """Without `client` it has one of its own."""
+        """Without `client` it creates its own."""
         self._topic = topic
         self._is_alone = client is None
         self._task = client or TaskClient(endpoint, _PERMITS)
@@ -138,7 +138,7 @@ class Entries:
         self._reader.unpacked(messages)
 
     def schema(self, version: bytes) -> TopicSchema | None:
-        """That which the topic had in a version."""
+        """The topic's schema of a given version."""
         found = self._task.run(self._task.client.get_schema(self._topic, version))
         return None if found is None else TopicSchema.of(found)
 

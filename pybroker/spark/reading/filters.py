@@ -1,13 +1,13 @@
-"""A query's filters, as far as they say where to read (PySpark 4.1 and newer).
+"""A query's filters, as far as they determine where to read (PySpark 4.1 and newer).
 
 `__topic` chooses partitions, `__messageId` an entry, `__publishTime` a range of entries. Spark
-evaluates every filter itself all the same: too much may be read, but never too little.
+still evaluates every filter itself: reading too much is fine, reading too little is not.
 
-Publish times come from producers' clocks, and a partition has them in order only nearly. How nearly
-only the user knows; who does not say it gets all times read. Let D be how far at most a message is
-behind one before it. The broker finds a place whose message is at or behind a time, with one right
-before it that is not. If it looks for D before the time wanted, all that lies before such a place
-is earlier than the time itself. It is the same at the other end.
+Publish times come from producers' clocks, so a partition is only nearly in their order. Only the
+user knows how nearly; without that option all times are read. Let D be the largest delay of a
+message after a later one. The broker finds a position whose message is at or after a time while the
+message right before it is not. If asked for a time D earlier than wanted, everything before that
+position is earlier than the wanted time. The same holds at the other end.
 """
 
 import datetime as dt
@@ -30,7 +30,7 @@ _LAST: Final = Position(2**62, 0)
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MS: Final = dt.timedelta(milliseconds=1)
 
-# By the names of Spark's classes, which PySpark 4.0 does not have.
+# By class name, because PySpark 4.0 does not have these classes.
 _OF_TEXT: Final[Mapping[str, Callable[[str, Any], bool]]] = {
     "EqualTo": lambda text, value: text == value,
     "EqualNullSafe": lambda text, value: text == value,
@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What all filters together leave to be read; travels nowhere, it is the planner's."""
+    """What all filters together leave to read; used only in the planner."""
 
     topics: Sequence[Any] = ()
     from_ms: int | None = None
@@ -57,7 +57,7 @@ class Narrowing:
 
     @classmethod
     def of(cls, filters: Iterable[Any], columns: Collection[str]) -> Self:
-        """`columns`: those that are metadata, and no fields of the topic's schema."""
+        """`columns`: those that are metadata, not fields of the topic's schema."""
         found = cls()
         for each in filters:
             path: Sequence[str] = getattr(each, "attribute", ())
@@ -78,8 +78,8 @@ class Narrowing:
         return named and (self.places is None or bool(self._of(topic)))
 
     def span(self, session: Session, topic: str, disorder_ms: int | None) -> Span | None:
-        """The entries that can have what is wanted; None for all. Without a bound on their disorder
-        publish times say nothing.
+        """The entries that may match; None for all. Without a limit on their disorder, publish
+        times do not narrow anything.
         """
         after: Position = EARLIEST
         to: Position | None = None
@@ -108,7 +108,9 @@ class Narrowing:
         )
 
     def _at(self, values: Iterable[Any]) -> Self:
-        """A value that is no message's id is nobody's. Of several such filters one is enough."""
+        """A value that is not a message id matches nothing. One of several such filters
+        suffices.
+        """
         if self.places is not None:
             return self
         return replace(self, places=frozenset(place for each in values for place in _places(each)))
@@ -120,7 +122,7 @@ def _of_both(choose: Callable[..., int], one: int | None, other: int | None) -> 
 
 
 def _times(kind: str, value: Any) -> tuple[int | None, int | None]:
-    """From and to, in ms since 1970, both of them within."""
+    """From and to, in ms since 1970, both inclusive."""
     values = [value] if kind != "In" else [each for each in value if each is not None]
     if not values or not all(isinstance(each, dt.datetime) and each.tzinfo for each in values):
         return None, None
@@ -141,5 +143,5 @@ def _places(value: Any) -> list[Place]:
             return [Place(None, Position(ledger, entry))]
         found = MessageId.deserialize(bytes(value))
         return [Place(found.partition(), position_of(found))]
-    except Exception:  # Protobuf's are no ValueErrors.
+    except Exception:  # Protobuf's errors are not ValueErrors.
         return []

@@ -1,12 +1,12 @@
-"""The cursor follows what Spark has finished.
+"""Moves the cursor after what Spark has finished.
 
-When Spark asks for the next batch it says where the last one ended, and has recorded that as
-finished. So a query that loses its checkpoint goes on there, but for a batch that was under way,
-and what is finished may be deleted.
+When Spark asks for the next batch it passes the end of the last one, which it has recorded as
+finished. So a query that loses its checkpoint continues there, except for a batch in progress, and
+finished messages may be deleted.
 
-A `subscription` is moved so as well, for who writes may be another sink than exactly_once. That one
-moves it itself, in the transaction that publishes the results: then it is there already, and after
-one batch nobody looks any more.
+A `subscription` is moved this way too, because the sink may not be exactly_once. That sink moves
+the cursor itself, in the transaction that publishes the results: then it is already there, and
+after one batch this stops checking.
 """
 
 from collections.abc import Collection
@@ -17,7 +17,7 @@ from pybroker.spark.session import Session, each_of
 
 
 class Finished:
-    """Of one run of a query."""
+    """The cursors of one run of a query."""
 
     def __init__(self) -> None:
         self._let_go: SourceOffset | None = None
@@ -30,8 +30,8 @@ class Finished:
         there: Collection[str],
         of_this_run: bool = False,
     ) -> None:
-        """`there`: the topics that are not gone, for a subscription would make them anew.
-        `of_this_run`: since it was planned nobody but a sink can have moved the cursors."""
+        """`there`: the topics that still exist, because subscribing would create the others again.
+        `of_this_run`: since it was planned, only a sink can have moved the cursors."""
         progress = finished.progress()
         moved = {name: span for name, span in progress.items() if name.topic in there}
         if self._sink_moves_cursors or not moved or finished == self._let_go:

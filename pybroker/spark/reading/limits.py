@@ -1,9 +1,9 @@
 """How much a trigger reads, and how many entries that is.
 
 Offsets count entries, and an entry is a message or a producer's batch of any size. So bytes and
-rows are estimated from a few entries at the place where a batch begins: the limits are soft, and
-hold as far as a partition's next entries are like those. Without options there are limits too, so
-that a backlog of any size is worked off in steps that fit into memory.
+rows are estimated from a few entries at the batch's beginning: the limits are soft, and hold as far
+as the next entries resemble those. There are default limits too, so that a backlog of any size is
+processed in steps that fit into memory.
 """
 
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ DEFAULT_ROWS: Final = 1_000_000
 
 
 class Sample(NamedTuple):
-    """What some consecutive entries hold, on average."""
+    """The average contents of some consecutive entries."""
 
     rows: float
-    size_bytes: float  # unpacked
+    size_bytes: float  # uncompressed
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one trigger, over all partitions."""
+    """The limits of one trigger, over all partitions."""
 
     size_bytes: int
     rows: int
@@ -32,7 +32,7 @@ class Limits:
 
     @classmethod
     def of(cls, options: Chosen) -> Self:
-        """A limit in entries alone is exact, so no estimate is put beside it."""
+        """A limit in entries alone is exact, so no estimated limit is added to it."""
         size_bytes, rows = options["maxBytesPerTrigger"], options["maxRowsPerTrigger"]
         entries = options["maxEntriesPerTrigger"]
         if entries is not None and size_bytes is None and rows is None:
@@ -44,12 +44,12 @@ class Limits:
         return self.size_bytes > 0
 
     def share(self, partitions: int) -> "Limits":
-        """Of one of so many partitions, which all get the same."""
+        """The equal share of one of so many partitions."""
         entries = None if self.entries is None else max(1, self.entries // partitions)
         return Limits(self.size_bytes // partitions, self.rows // partitions, entries)
 
     def in_entries(self, sample: Sample | None) -> int:
-        """How many entries a batch may have; at least one, or nothing would ever be read."""
+        """How many entries a batch may have; at least one, so that the stream makes progress."""
         most = [] if self.entries is None else [self.entries]
         if sample is not None:
             most.append(int(self.size_bytes / max(1, sample.size_bytes)))

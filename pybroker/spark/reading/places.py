@@ -19,7 +19,7 @@ from pybroker.spark.session import Session, each_of, position_of
 
 
 class Place(NamedTuple):
-    """A message: its entry, and its number in its batch if that matters (-1 if it does not)."""
+    """A message: its entry, and its index in the batch if that matters (-1 if it does not)."""
 
     position: Position
     message: int = -1
@@ -35,16 +35,16 @@ class Place(NamedTuple):
                 data = bytes(int(byte) & 0xFF for byte in given)
                 found = MessageId.deserialize(data)
                 return cls(position_of(found), found.batch_index())
-        except Exception as error:  # Protobuf's are no ValueErrors.
-            raise NotAllowed(f"{option} holds {given!r}, which is no message id") from error
+        except Exception as error:  # Protobuf's errors are not ValueErrors.
+            raise NotAllowed(f"{option} contains {given!r}, which is not a message id") from error
         raise NotAllowed(
-            f"{option} holds {given!r}: a message id is a list of bytes, as Java's toByteArray() "
-            'makes it, or "ledger:entry"'
+            f"{option} is {given!r}: a message id must be a list of bytes, as Java's toByteArray() "
+            'returns it, or "ledger:entry"'
         )
 
 
 def of_topic(given: Mapping[str, Any], topic: str) -> Any:
-    """What a JSON object by topics says of a partition: by its own name, or its topic's."""
+    """The value for a partition in a JSON object by topic: under its own name or its topic's."""
     name = TopicName.parse(topic)
     wanted = {str(name), str(name).rpartition("-partition-")[0] if name.partition >= 0 else ""}
     for key, value in given.items():
@@ -55,7 +55,7 @@ def of_topic(given: Mapping[str, Any], topic: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a query begins that has no checkpoint, and no subscription that stands somewhere."""
+    """Where a query begins without a checkpoint and without an existing subscription."""
 
     where: str | Mapping[str, Any] = "earliest"
     time_ms: int | Mapping[str, Any] | None = None
@@ -65,13 +65,15 @@ class Start:
         """Raises NotAllowed."""
         offsets, time_ms = options["startingOffsets"], options["startingTime"]
         if offsets is not None and time_ms is not None:
-            raise NotAllowed("startingOffsets and startingTime both say where to begin: give one")
+            raise NotAllowed(
+                "startingOffsets and startingTime both set the beginning: use one of them"
+            )
         for name in ("startingOffsets", "startingTime"):
             Topics.of(options).require(name, options[name])
         return cls(offsets or default, time_ms)
 
     def place(self, session: Session, topic: str) -> Place:
-        """The last message not to be read."""
+        """The last message before the first one to read."""
         time_ms = self.time_ms
         if time_ms is not None:
             when = of_topic(time_ms, topic) if isinstance(time_ms, Mapping) else time_ms
@@ -92,10 +94,10 @@ class Start:
     def cursors(
         self, session: Session, topics: Sequence[str], subscription: str
     ) -> dict[str, Position]:
-        """Where the subscription stands on each topic. One that stands before a time or an id that
-        reading is to begin at, or that is made now, is moved there: nothing before it is wanted.
+        """The subscription's position on each topic. A subscription that is before a start time or
+        id, or that is created now, is moved there: nothing before it is wanted.
 
-        Ids within a batch count as the batch: a cursor of the source stands between entries.
+        Ids within a batch count as the batch: a source's cursor moves by whole entries.
         """
         survey = survey_of(session)
         if self.time_ms is None and isinstance(self.where, str):

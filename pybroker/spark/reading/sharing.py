@@ -1,8 +1,8 @@
-"""How the spans of a batch are shared out among tasks.
+"""How the spans of a batch are distributed among tasks.
 
-A partition is a task of its own, so that all cores read. But a task costs Spark some 30 ms, and
-thousands of topics with little in each would take minutes: beyond a number of tasks, each reads
-several partitions.
+Each partition is its own task, so that all cores read. But a task costs Spark some 30 ms, and
+thousands of small topics would take minutes: beyond a number of tasks, each reads several
+partitions.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ MOST_TASKS: Final = 64
 
 
 def shared_out(works: Sequence[Work], most_tasks: int = MOST_TASKS) -> list[Sequence[Work]]:
-    """For each task its works. Neighbours in `works` go to different tasks: partitions of one topic
-    are likely to be of one size."""
+    """The works of each task. Neighbours in `works` go to different tasks, because partitions of
+    one topic tend to be of similar size."""
     tasks = min(len(works), most_tasks)
     return [works[at::tasks] for at in range(tasks)]

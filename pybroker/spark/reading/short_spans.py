@@ -1,9 +1,9 @@
-"""What a task reads of many partitions with little in each, without a reader on any of them.
+"""Reads many small partitions in a task without a reader on any of them.
 
-A broker that answers questions about many topics hands short spans over as well, some hundred in
-an answer, and they become columns together. What it does not hand over, and what is not as simple
-as most messages are (in chunks, encrypted, damaged, not to be read by its schema), is left to a
-reader for each partition (`spans`), which also says whatever is to be said of it.
+A broker that answers questions about many topics also returns short spans, a few hundred per
+answer, and they become columns together. Spans that it does not return, and messages that are not
+simple (chunked, encrypted, damaged, not matching their schema), are left to a reader for each
+partition (`spans`), which also reports any errors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ from pybroker.spark.reading.work import Work
 from pybroker.spark.schemas.values import TopicSchema, Versions
 from pybroker.spark.session import BROKER_AWAY
 
-# How many are asked for together, at first and at most; how many bytes come in an answer, and
-# become columns together.
+# How many are requested together, at first and at most; how many bytes an answer has and become
+# columns together.
 _FIRST: Final = 100
 _MOST: Final = 500
 _ANSWER_BYTES: Final = 1024 * 1024
@@ -34,7 +34,7 @@ _UNPACKED_BYTES: Final = 32 * 1024 * 1024
 
 
 class Part(NamedTuple):
-    """Of a task: what was made columns of, and what readers have to read."""
+    """A task's result: the columns made, and what is left to readers."""
 
     batches: Sequence[pa.RecordBatch]
     left: Sequence[Work]
@@ -46,11 +46,11 @@ class _Given(NamedTuple):
 
 
 class _NotSimple(PulsarError):
-    """A reader has to read it."""
+    """This needs a reader."""
 
 
 def read_short(client: TaskClient, shape: Shape, works: Sequence[Work]) -> Iterator[Part]:
-    """All works: what is handed over in their order, what is left behind it."""
+    """All works: those returned by the broker in order, then the rest."""
     plain = [work for work in works if work.is_plain]
     columns = _Columns(client, shape)
     at, count = 0, _FIRST
@@ -69,14 +69,14 @@ def read_short(client: TaskClient, shape: Shape, works: Sequence[Work]) -> Itera
 
 
 def _answered(client: TaskClient, works: Sequence[Work]) -> Sequence[TopicState]:
-    """Of the first of these; of none, if the broker hands nothing over."""
+    """The answers for the first of these; none if the broker returns no entries."""
     questions = [
         TopicQuestion(work.topic, after=work.span.after, read_to=work.span.to) for work in works
     ]
     try:
         states = client.ask(questions, _ANSWER_BYTES)
     except PulsarError:
-        return ()  # A reader finds out why, and is patient.
+        return ()  # A reader finds out why, and retries.
     for at, state in enumerate(states):
         if state.is_read is None and state.error is None:
             return states[:at]
@@ -90,7 +90,7 @@ class _Columns:
         self._schemas: dict[tuple[str, bytes], TopicSchema | None] = {}
 
     def of(self, given: Sequence[_Given]) -> tuple[list[pa.RecordBatch], list[Work]]:
-        """Of what is simple together; and the rest."""
+        """Batches of the simple ones together, and the rest."""
         try:
             return [self._batch(given)], []
         except BROKER_AWAY:
@@ -105,9 +105,9 @@ class _Columns:
     def _batch(self, given: Sequence[_Given]) -> pa.RecordBatch:
         heads = read_heads([entry for each in given for entry in each.entries])
         if heads.is_chunk.any() or heads.is_encrypted.any():
-            raise _NotSimple("There are messages in chunks, or encrypted ones")
+            raise _NotSimple("There are chunked or encrypted messages")
         if np.maximum(heads.number("uncompressed_size"), 0).sum() > _UNPACKED_BYTES:
-            raise _NotSimple("There are many bytes")
+            raise _NotSimple("There are too many bytes")
         counts = [len(each.entries) for each in given]
         of_entry = np.repeat(np.arange(len(given)), counts)
         slab = slab_of(heads, [None] * len(heads.entries))
@@ -116,7 +116,7 @@ class _Columns:
         return self._shape.batch(slab, Origin(topics, of_entry[slab.of_entry]), versions)
 
     def _versions(self, given: Sequence[_Given], heads: Heads, of_entry: Ints) -> Versions:
-        """Raises _NotSimple where a version has one meaning here and another one there."""
+        """Raises _NotSimple if a version means different schemas in different topics."""
         if self._shape.topic_schema is None:
             return lambda version: None
         names = binaries(heads.data, heads.slices("schema_version")).to_pylist()
@@ -128,5 +128,5 @@ class _Columns:
         for topic, name in pairs:
             schema = self._schemas[topic, name]
             if found.setdefault(name, schema) != schema:
-                raise _NotSimple(f"Version {name.hex()} is another one in {topic}")
+                raise _NotSimple(f"Version {name.hex()} is a different schema in {topic}")
         return found.get

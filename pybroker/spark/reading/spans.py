@@ -1,8 +1,8 @@
 """A source's tasks: spans of a partition become Arrow batches.
 
-A span's end is always an entry that could be delivered when it was chosen, so a task knows that
-it is done by reaching it, across ledgers, aborted messages and markers. One that cannot be reached
-has been deleted, which is an error unless the query takes it as it is (failOnDataLoss).
+A span's end is always an entry that was deliverable when it was chosen, so a task knows that it is
+done when it reaches that entry, across ledgers, aborted messages and markers. If it cannot be
+reached, it has been deleted, which is an error unless the query accepts it (failOnDataLoss).
 """
 
 import logging
@@ -34,9 +34,9 @@ from pybroker.spark.session import BROKER_AWAY, PATIENCE_S, PAUSE_S
 
 log = logging.getLogger("pybroker.spark")
 
-# What is unpacked together has no more bytes, if it is more than one entry.
+# Upper limit on the bytes uncompressed together, unless it is a single entry.
 _SLAB_BYTES: Final = 32 * 1024 * 1024
-# Of a task that reads many partitions: how many are opened ahead, and how many rows are handed out
+# For a task that reads many partitions: how many are opened ahead, and how many rows are returned
 # together.
 _AHEAD: Final = 16
 _ROWS_TOGETHER: Final = 10_000
@@ -52,7 +52,7 @@ class Reading:
 
 
 def read_spans(reading: Reading, works: Sequence[Work]) -> Iterator[pa.RecordBatch]:
-    """One after the other. What little each of many holds is handed out together."""
+    """Reads the works one by one; rows of many small ones are returned together."""
     if len(works) == 1:
         yield from read_span(reading, works[0])
         return
@@ -89,7 +89,7 @@ def _joined(batches: list[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
 def read_span(
     reading: Reading, work: Work, client: TaskClient | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The span's messages; after a lost connection, from the last whole entry handed out."""
+    """The span's messages; after a lost connection, from the last whole entry returned."""
     keep_what_is_loaded()
     topic, span = TopicName.parse(work.topic), work.span
     chunks, versions = Chunks(reading.endpoint, work.topic), _Versions()
@@ -117,7 +117,7 @@ def read_span(
 
 
 class _Versions:
-    """The topic's schemas, each asked for once."""
+    """The topic's schemas, each requested once."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, TopicSchema | None] = {}
@@ -134,7 +134,7 @@ class _Versions:
 def _taken(
     entries: Entries, reading: Reading, work: Work, reached: Position
 ) -> Iterator[list[StoredEntry]]:
-    """Up to the span's end. Raises InputLost."""
+    """Reads up to the span's end. Raises InputLost."""
     silent_s = 0.0
     span = Span(reached, work.span.to)
     while reached < span.to:
@@ -145,7 +145,7 @@ def _taken(
                 return _lost(reading, work, span)
             if silent_s >= PATIENCE_S:
                 raise Timeout(
-                    f"{work.topic} holds messages up to {span.to}, but delivers none of them"
+                    f"{work.topic} has messages up to {span.to}, but delivers none of them"
                 )
             continue
         silent_s = 0.0
@@ -159,23 +159,23 @@ def _taken(
 
 
 def _lost(reading: Reading, work: Work, span: Span) -> None:
-    """Raises InputLost unless the query takes it as it is."""
+    """Raises InputLost unless the query accepts the loss."""
     if not work.is_exact:
         return
     account = (
-        f"Messages of {work.topic} behind {span.after} and up to {span.to} were deleted before the "
-        "batch was read, by an expiry or by somebody, or are damaged"
+        f"Messages of {work.topic} after {span.after} and up to {span.to} were deleted before the "
+        "batch was read (they expired or were removed), or are damaged"
     )
     if reading.fail_on_data_loss:
-        raise InputLost(f"{account}. To go on without them, set failOnDataLoss=false")
-    log.warning("%s: the query goes on without them, as failOnDataLoss=false says", account)
+        raise InputLost(f"{account}. To continue without them, set failOnDataLoss=false")
+    log.warning("%s: continuing without them (failOnDataLoss=false)", account)
 
 
 def _slabs(
     taken: list[StoredEntry], chunks: Chunks, entries: Entries, reading: Reading
 ) -> Iterator[tuple[Slab, StoredEntry]]:
-    """The rows of whole entries, and the last of these. Raises CryptoError, and InputLost for what
-    is damaged."""
+    """The rows of whole entries, and the last of these. Raises CryptoError, and InputLost for
+    damaged ones."""
     if not taken:
         return
     try:
@@ -203,7 +203,7 @@ def _slab(heads: Heads, chunks: Chunks) -> Slab:
     for index in np.flatnonzero(parts).tolist():
         payloads[index] = chunks.add(heads, index)
         incomplete[index] = payloads[index] is None
-    # A chunk that ends no message is no row, and is not unpacked.
+    # A chunk that does not complete a message makes no row and is not decompressed.
     for index in np.flatnonzero(incomplete).tolist():
         payloads[index] = b""
     return slab_of(heads, payloads, incomplete)
@@ -216,10 +216,10 @@ def _around(
     entries: Entries,
     reading: Reading,
 ) -> Iterator[tuple[Slab, StoredEntry]]:
-    """What lies before and behind a damaged entry, if the query goes on without it."""
+    """The entries before and after a damaged one, if the query continues without it."""
     if reading.fail_on_data_loss:
-        raise InputLost(f"{damage}. To go on without it, set failOnDataLoss=false") from damage
-    log.warning("%s: the query goes on without it, as failOnDataLoss=false says", damage)
+        raise InputLost(f"{damage}. To continue without it, set failOnDataLoss=false") from damage
+    log.warning("%s: continuing without it (failOnDataLoss=false)", damage)
     index = taken.index(damage.entry)
     entries.unpacked(1)
     for part in (taken[:index], taken[index + 1 :]):
@@ -243,7 +243,7 @@ def _is_within(stretches: Sequence[Stretch], position: Position) -> bool:
 
 
 def _cut(work: Work, slab: Slab) -> Slab:
-    """The slab but for what was acknowledged, within the span's first and last message."""
+    """The slab without acknowledged messages, within the span's first and last message."""
     if work.first_index <= 0 and work.last_index is None and not work.acknowledged:
         return slab
     after, to = work.span

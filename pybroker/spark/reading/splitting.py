@@ -1,9 +1,9 @@
-"""One partition's entries for several tasks.
+"""Splits one partition's entries among several tasks.
 
-How many entries a ledger holds is nowhere in the protocol, but a reader's backlog says how many
-there are behind a place. So ledgers are walked from one's beginning to the next one's, only where
-there is enough to be split, and ranges are cut within them by counting entries. A cut may fall on
-what is no message: a task ends where it meets anything behind its range.
+The protocol does not tell how many entries a ledger has, but a reader's backlog tells how many
+follow a position. So this walks from ledger to ledger, only where there is enough to split, and
+cuts ranges within them by counting entries. A cut may fall on something that is not a message: a
+task ends when it meets anything after its range.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from pybroker.spark.offsets import Position, Span
 from pybroker.spark.reading.work import Work
 from pybroker.spark.session import Session
 
-# A range has no fewer entries: a task costs a connection.
+# The minimum entries of a range: a task costs a connection.
 _LEAST_ENTRIES: Final = 16
 _MAX_LEDGERS: Final = 1000
 _BEHIND_ALL: Final = 2**62
@@ -32,7 +32,7 @@ class _Run(NamedTuple):
 def split(
     session: Session, work: Work, parts: int, task_bytes: int | None = None
 ) -> Sequence[Work]:
-    """At least `parts` ranges if there are entries for them, of about `task_bytes` at most."""
+    """At least `parts` ranges, given enough entries, of about `task_bytes` at most."""
     after, to = work.span
     entries = session.entries_behind(work.topic, after) - session.entries_behind(work.topic, to)
     wanted = parts

@@ -1,18 +1,19 @@
-"""`spark.readStream.format("pulsar")`: a streaming source that hands Arrow batches to Spark.
+"""`spark.readStream.format("pulsar")`: a streaming source that returns Arrow batches to Spark.
 
-The partitions of its topics are read as many tasks. A cursor says where a new query begins, and
-keeps what the query still needs from deletion:
+The partitions of its topics are read as many tasks. A cursor determines where a new query begins,
+and keeps what the query still needs from deletion:
 
 - `subscription`: exactly_once moves it, in the transaction that publishes a batch's results; so a
-  pipeline that lost its checkpoint goes on where its last committed batch ended. Behind any other
-  sink the source moves it, as it moves
-- `predefinedSubscription`: behind what Spark has finished.
-- without either, the source makes such a subscription. Its name is in the query's checkpoint, so it
-  outlives a run; Spark ends the planner without a word, so who gives a query up deletes it.
+  pipeline that lost its checkpoint continues after its last committed batch. With any other sink
+  the source moves it, as it moves
+- `predefinedSubscription`: after what Spark has finished.
+- without either, the source creates such a subscription. Its name is in the query's checkpoint, so
+  it outlives a run; Spark ends the planner without notice, so the user who retires a query must
+  delete it.
 
 The planner (one long-lived process per query) decides offsets; tasks read spans. Entries that were
-acknowledged one by one before the query began are left out. They are read whole, so a subscription
-must not have been used to acknowledge parts of producers' batches.
+acknowledged individually before the query began are skipped. Entries are read whole, so a
+subscription must not have been used to acknowledge parts of producers' batches.
 """
 
 import logging
@@ -60,7 +61,7 @@ Result = TypeVar("Result")
 
 
 class SpanPartition(InputPartition):
-    """One task's works, one after the other."""
+    """One task's works, in sequence."""
 
     def __init__(self, *works: Work) -> None:
         super().__init__(works)
@@ -77,17 +78,17 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._start = _start(options)
         self._min_partitions: int = options["minPartitions"]
         self._session: Session | None = None
-        # Under Trigger.AvailableNow: where each partition ended when the query began.
+        # For Trigger.AvailableNow: where each partition ended when the query began.
         self._targets: dict[str, Position] | None = None
-        # The newest offset that is known; all that there is to go by before PySpark 4.2.
+        # The newest known offset; before PySpark 4.2 nothing else is available.
         self._known: dict[str, Any] | None = None
-        # Subscriptions of its own that this run has made, and nobody's checkpoint has yet.
+        # Subscriptions that this run has created and that are not yet in a checkpoint.
         self._made: list[CursorName] = []
-        # What the entries of each partition were like when somebody last looked.
+        # The last sample of each partition's entries.
         self._samples: dict[str, Sample] = {}
         self._continuity = Continuity()
         self._finished = Finished()
-        # Where this run began, if it was asked for that, and whether it has planned a batch.
+        # Where this run began, if Spark asked, and whether it has planned a batch.
         self._initial: dict[str, Any] | None = None
         self._has_planned = False
 
@@ -98,7 +99,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._known
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What kind of limit it is does not matter: those of the options count, all together."""
+        """The kind of limit does not matter: all limits of the options apply together."""
         if self._limits.entries is not None:
             return ReadMaxRows(self._limits.entries)
         return ReadMaxBytes(self._limits.size_bytes)
@@ -114,9 +115,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = SourceOffset.from_json(start)
         limits = None if isinstance(limit, ReadAllAvailable) else self._limits
         if not LIMITS_TRIGGERS and not self._has_planned:
-            limits = None  # Trigger.AvailableNow asks once there, and reads no further.
+            limits = None  # Trigger.AvailableNow asks once there and reads no further.
         if isinstance(limit, ReadMaxRows):
-            # Entries go by the name of rows here: Spark knows no better word.
+            # Entries are called rows here: Spark has no better term.
             limits = Limits(self._limits.size_bytes, self._limits.rows, limit.max_rows)
 
         def plan(session: Session) -> SourceOffset:
@@ -135,19 +136,19 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._known
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the query's progress: where each partition ends now, and what is before the query."""
+        """For the query's progress: where each partition ends now, and its backlog."""
         backlogs = self._asking(self._backlogs)
         return {topic: backlog.to_json() for topic, backlog in backlogs.items()}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Before it is known what the query has been reading: so no topic is made for this."""
+        """Called before it is known what the query reads, so this must not create topics."""
         self._targets = self._asking(lambda session: self._ends(session, None))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The end says where the batch began: that of the first batch is nowhere else.
+        """The end also records where the batch began: the first batch's start is nowhere else.
 
-        When Spark runs the first batch again it asks for the initial offset anew, and the cursor
-        may have passed over the batch since.
+        When Spark runs the first batch again it asks for the initial offset again, and by then the
+        cursor may have passed the batch.
         """
         offset = SourceOffset.from_json(end, start)
         if not LIMITS_TRIGGERS and start != self._initial:
@@ -158,7 +159,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _require_beginning(offset)
         self._give_up_other_than(offset.subscription)
         if self._known is None or self._known == end:
-            self._known = offset.to_json()  # with what was not told when it was made
+            self._known = offset.to_json()  # including what was unknown when it was created
         if start == end:
             return []
         works = [
@@ -170,7 +171,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SpanPartition(*some) for some in shared_out(self._divided(works), most)]
 
     def _divided(self, works: Sequence[Work]) -> Sequence[Work]:
-        """In ranges of entries, where there are to be more tasks than partitions."""
+        """Splits into ranges of entries if there should be more tasks than partitions."""
         parts = -(-self._min_partitions // max(1, len(works)))
         if parts == 1:
             return works
@@ -181,7 +182,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._asking(divided)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark has finished everything up to `end`, and wrote that down."""
+        """Spark has finished everything up to `end` and recorded that."""
         offset = SourceOffset.from_json(end)
         there = offset.spans if self._known is None else self._known["spans"]
         self._asking(lambda session: self._finished.let_go(session, offset, there))
@@ -205,8 +206,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return SourceOffset(self._subscription, spans, acknowledged, self._follows)
 
     def _give_up_other_than(self, subscription: str) -> None:
-        """The first batch runs again, and goes by the subscription that it had. Another one, made
-        for an initial offset that nobody needed, would keep all messages from then on."""
+        """When the first batch runs again it uses the subscription that it had. Another one,
+        created for an initial offset that was not used, would keep all messages from then on."""
         unneeded = [name for name in self._made if name.subscription != subscription]
         self._made = []
 
@@ -214,20 +215,20 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 self._asking(lambda session: each_of(unneeded, session.delete))
             except PulsarError as error:
-                log.warning("%s is needed by nobody: delete it (%s)", unneeded[0], error)
+                log.warning("%s is no longer needed: delete it (%s)", unneeded[0], error)
 
     def _at_the_end(self, session: Session) -> SourceOffset:
-        """Without knowing where the batch begins."""
+        """Plans without knowing where the batch begins."""
         log.warning(
-            "This PySpark does not tell a source where it stands (4.2 does): the first batch after "
+            "This PySpark does not tell a source its position (4.2 does): the first batch after "
             "a start is not limited"
         )
         spans = {topic: Span(UNTOLD, end) for topic, end in self._ends(session, None).items()}
         return SourceOffset(self._subscription, spans, {}, self._follows)
 
     def _ends(self, session: Session, known: Collection[str] | None) -> dict[str, Position]:
-        """Of the topics that are there. One that the query knows, and which is gone, is not made
-        anew for this; with None nothing is."""
+        """The existing topics. A known topic that is gone is not created again for this; with None
+        no topic is."""
         topics = self._topics.partitions(session, self._topics.names if known is None else known)
         new = [] if known is None else [topic for topic in topics if topic not in known]
         return survey_of(session).ends(topics, new)
@@ -280,22 +281,23 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         """Raises InputLost for a topic that is gone."""
         gone = [topic for topic in before.spans if topic not in ends]
-        if gone and self._targets is not None:  # One may have come since the targets were set.
+        # A topic may have been created since the targets were set.
+        if gone and self._targets is not None:
             there = self._ends(session, before.spans)
             gone = [topic for topic in gone if topic not in there]
         self._lost(gone)
 
     def _lost(self, gone: Sequence[str]) -> None:
-        """Raises InputLost unless the query takes it as it is."""
+        """Raises InputLost unless the query accepts the loss."""
         if not gone:
             return
         account = f"{', '.join(gone)}, which the query has been reading, is gone"
         if self._reading.fail_on_data_loss:
             raise InputLost(
-                f"{account}, with what it held and the query had not read. To go on without it, "
+                f"{account}, including messages the query had not read. To continue without it, "
                 "set failOnDataLoss=false"
             )
-        log.warning("%s: the query goes on without it, as failOnDataLoss=false says", account)
+        log.warning("%s: continuing without it (failOnDataLoss=false)", account)
 
     def _starts(
         self, session: Session, before: SourceOffset, ends: Mapping[str, Position]
@@ -311,7 +313,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 anew.append(topic)
         if not anew:
             return known
-        # The topic, or the partition, is new: all of it is, wherever the query began. Or it was set
+        # The topic or partition is new: read all of it, wherever the query began. Or it was set
         # back: then its cursor was, too.
         cursors = FROM_EARLIEST.cursors(session, anew, before.subscription)
         each_of([CursorName(topic, before.subscription) for topic in anew], session.release)
@@ -324,7 +326,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known: Mapping[str, Position],
         ends: Mapping[str, Position],
     ) -> None:
-        """Where the last messages are still those that were read, many topics are told together."""
+        """Checks many topics together whether their last read messages are unchanged."""
         if not session.asks_about_many:
             return
         wanted = {
@@ -338,22 +340,22 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._continuity.is_in_order(session, topic)
 
     def _set_back(self, topic: str, reached: Position, what: str) -> None:
-        """Raises InputLost unless the query takes it as it is."""
+        """Raises InputLost unless the query accepts the loss."""
         account = (
-            f"{topic} is not as the query left it, having read up to {reached}: {what}. The broker "
-            "was restored from an older backup, or the topic was deleted and made again, so "
-            "messages are lost, and others stand in their places"
+            f"{topic} is not as the query left it, at {reached}: {what}. The broker "
+            "was restored from an older backup, or the topic was deleted and created again, so "
+            "messages are lost and others have taken their positions"
         )
         if self._reading.fail_on_data_loss:
             raise InputLost(
-                f"{account}. Bring back a checkpoint of the same time as the backup; or go on from "
-                "where the query's subscription stands now, which may repeat what was read since "
-                "the backup, with failOnDataLoss=false"
+                f"{account}. Restore a checkpoint of the same time as the backup; or set "
+                "failOnDataLoss=false to continue at the position of the query's subscription, "
+                "which may repeat what was read since the backup"
             )
-        log.warning("%s: the query goes on at its cursor, as failOnDataLoss=false says", account)
+        log.warning("%s: continuing at the query's cursor (failOnDataLoss=false)", account)
 
     def _require_what_was_untold(self, before: SourceOffset, offset: SourceOffset) -> None:
-        """Before PySpark 4.2 a batch is planned without knowing where the one before ended."""
+        """Before PySpark 4.2 a batch is planned without knowing where the previous one ended."""
         self._lost([topic for topic in before.spans if topic not in offset.spans])
 
         def look(session: Session) -> None:
@@ -373,7 +375,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends: Mapping[str, Position],
         limits: Limits | None,
     ) -> dict[str, Span]:
-        """Of topics that hold something behind their start, as much as a trigger may read."""
+        """As much as a trigger may read, from topics with messages after their start."""
         if limits is None or not starts:
             return {topic: Span(after, ends[topic]) for topic, after in starts.items()}
         survey = survey_of(session)
@@ -384,8 +386,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic: after._replace(entry_id=after.entry_id + share.in_entries(samples.get(topic)))
             for topic, after in starts.items()
         }
-        # The place counted to may hold a marker, an aborted message or nothing (the ledger ended):
-        # a span ends at the next message.
+        # The counted position may be a marker, an aborted message or past the end of a ledger: a
+        # span must end at the next message.
         cut = {topic: place for topic, place in wanted.items() if place < ends[topic]}
         found = survey.firsts(
             {topic: place._replace(entry_id=place.entry_id - 1) for topic, place in cut.items()}
@@ -396,7 +398,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _asking(self, question: Callable[[Session], Result]) -> Result:
-        """The session's answer; asked again on a new connection while the broker is away."""
+        """The session's answer; retried on new connections while the broker is unavailable."""
         give_up_at = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -418,17 +420,17 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_spans(self._reading, partition.works)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What tasks need of it: a session stays where it was made."""
+        """Pickles only what tasks need: a session stays in its process."""
         return self.__dict__ | {"_session": None}
 
 
 def _subscription(options: Chosen) -> tuple[str, bool, bool]:
-    """Its name, whether the source moves its cursor, and whether it is the source's own."""
+    """Its name, whether the source moves its cursor, and whether the source created it."""
     fence, follower = options["subscription"], options["predefinedSubscription"]
     if fence and follower:
         raise NotAllowed(
             "With subscription an exactly-once sink moves the cursor, with predefinedSubscription "
-            "the source does: give one of them"
+            "the source does: use one of them"
         )
     if fence or follower:
         return fence or follower, fence is None, False
@@ -436,17 +438,17 @@ def _subscription(options: Chosen) -> tuple[str, bool, bool]:
 
 
 def _start(options: Chosen) -> Start:
-    """A sink's subscription is earlier than its source, and nobody but the sink moves it."""
+    """A sink's subscription existed before the source, and only the sink moves it."""
     if not options["subscription"]:
         return Start.of(options, default="latest")
     start = Start.of(options, default="earliest")
     if start.time_ms is not None or not isinstance(start.where, str):
-        raise NotAllowed("With a subscription startingOffsets may be 'earliest' or 'latest'")
+        raise NotAllowed("With a subscription, startingOffsets must be 'earliest' or 'latest'")
     return start
 
 
 def _stands(session: Session, offset: SourceOffset) -> SourceOffset:
-    """Where the first batch began of a query that had a subscription of its own made for it."""
+    """Where the first batch began, for a query whose subscription the source created."""
     spans: dict[str, Span] = {}
     for topic in offset.spans:
         name = CursorName(topic, offset.subscription)
@@ -456,14 +458,14 @@ def _stands(session: Session, offset: SourceOffset) -> SourceOffset:
 
 
 def _require_beginning(offset: SourceOffset) -> None:
-    """Raises InputLost for a first batch that PySpark before 4.2 asks for again."""
+    """Raises InputLost for a first batch that PySpark before 4.2 requests again."""
     for topic, span in offset.spans.items():
         if span.to < span.after:
             raise InputLost(
-                f"Where the first batch of {topic} began is not known any more: the subscription "
-                f"{offset.subscription!r} stands at {span.after}, the batch ended at {span.to}. "
-                "PySpark 4.2 tells a source, earlier ones do not, and somebody else has moved the "
-                "subscription: set it to where it stood, and start the query again"
+                f"The beginning of the first batch of {topic} is unknown: the subscription "
+                f"{offset.subscription!r} is at {span.after}, but the batch ended at {span.to}. "
+                "Only PySpark 4.2 and later tell a source, and the subscription was moved by "
+                "another client: set it back to where it was and start the query again"
             )
 
 

@@ -1,8 +1,9 @@
-"""What a planner asks about all of a query's topics: where they end, where cursors stand.
+"""What a planner asks about all of a query's topics: their ends and cursors.
 
-A broker that can be asked about many topics at once is (see pybroker.client.topic_questions), so a
-poll of ten thousand topics is some twenty commands and no consumer stays open. Others, as Apache
-Pulsar, are asked about each topic by a reader or a consumer of its own, several at a time.
+A broker that answers about many topics at once is asked that way (see
+pybroker.client.topic_questions): a poll of ten thousand topics takes some twenty commands and no
+open consumers. Other brokers, such as Apache Pulsar, are asked about each topic with its own reader
+or consumer, several at a time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,50 +23,50 @@ Result = TypeVar("Result")
 
 
 class Behind(NamedTuple):
-    """What a topic holds behind a place."""
+    """What a topic contains after a position."""
 
     last: Position  # its last message; entry -1 if there is none
     entries: int
 
 
 class Survey(Protocol):
-    """Topics that are gone are left out of the answers."""
+    """Answers omit topics that are gone."""
 
     def ends(self, topics: Sequence[str], new: Sequence[str] = ()) -> dict[str, Position]:
-        """The last entry of each that can be delivered; entry -1 if there is none. A topic that is
-        `new` is created where it is missing and the broker allows that."""
+        """The last deliverable entry of each; entry -1 if there is none. A topic that is `new` is
+        created if it is missing and the broker allows that."""
         ...
 
     def cursors(
         self, topics: Sequence[str], subscription: str, initial_position: InitialPosition
     ) -> dict[str, Position]:
-        """Where the subscription stands on each topic; it is created where it is missing."""
+        """The subscription's position on each topic; it is created where missing."""
         ...
 
     def holed(self, cursors: Mapping[str, Position], subscription: str) -> Sequence[str]:
-        """On which topics something may be acknowledged one by one behind the cursor."""
+        """The topics that may have individual acknowledgements after the cursor."""
         ...
 
     def let_go(self, places: Mapping[str, Position], subscription: str) -> None:
-        """Moves the subscription's cursors plainly, forward only."""
+        """Moves the subscription's cursors without a transaction, forward only."""
         ...
 
     def samples(self, after: Mapping[str, Position]) -> dict[str, Sample]:
-        """What the entries behind a place are like, where there are any."""
+        """A sample of the entries after each position, if there are any."""
         ...
 
     def behind(self, after: Mapping[str, Position]) -> dict[str, Behind]: ...
 
     def firsts(self, after: Mapping[str, Position]) -> dict[str, Position]:
-        """The first message behind a place, where there is one."""
+        """The first message after each position, if there is one."""
         ...
 
     def published(self, places: Mapping[str, Position]) -> dict[str, int]:
-        """When the messages at these places were published, in ms, where there are such."""
+        """The publish times of the messages at these positions, in ms, if they exist."""
         ...
 
     def schemas(self, topics: Sequence[str]) -> dict[str, TopicSchema | None]:
-        """The newest schema of each topic, if its values are typed."""
+        """The newest schema of each topic with typed values."""
         ...
 
 
@@ -74,7 +75,7 @@ def survey_of(session: Session) -> Survey:
 
 
 class OneByOne:
-    """Of brokers that answer for one topic at a time."""
+    """For brokers that answer about one topic at a time."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -147,7 +148,7 @@ class OneByOne:
 
 
 class AllAtOnce:
-    """Of brokers that answer for many topics."""
+    """For brokers that answer about many topics."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -162,7 +163,7 @@ class AllAtOnce:
     def cursors(
         self, topics: Sequence[str], subscription: str, initial_position: InitialPosition
     ) -> dict[str, Position]:
-        """A topic that is missing is created by subscribing, where the broker allows that."""
+        """Subscribing creates a missing topic if the broker allows that."""
         questions = [TopicQuestion(topic) for topic in topics]
         states = self._client.ask_topics(questions, subscription, initial_position)
         missing = [each.topic for each in states if isinstance(each.error, TopicNotFound)]
@@ -224,7 +225,7 @@ class AllAtOnce:
         }
 
     def schemas(self, topics: Sequence[str]) -> dict[str, TopicSchema | None]:
-        """Of topics whose schemas say the same, one is read."""
+        """Reads one schema for topics with the same digest."""
         questions = [TopicQuestion(topic) for topic in topics]
         known: dict[bytes, TopicSchema | None] = {b"": None}
         found: dict[str, TopicSchema | None] = {}
@@ -242,7 +243,7 @@ def _schema(session: Session, topic: str) -> TopicSchema | None:
 
 
 def _there(states: Iterable[TopicState]) -> list[TopicState]:
-    """Without topics that are gone. Raises what else a topic was refused for."""
+    """Omits topics that are gone; raises any other refusal."""
     there = []
     for state in states:
         if state.error is None:

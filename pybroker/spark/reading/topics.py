@@ -21,7 +21,7 @@ _SYSTEM: Final = "__"
 class Topics:
     names: Sequence[str] = ()
     pattern: str | None = None
-    # A topic that is not there is one without messages, for now.
+    # Treat a missing topic as empty for now.
     wait: bool = False
 
     @classmethod
@@ -29,7 +29,7 @@ class Topics:
         """Raises NotAllowed, InvalidTopicName."""
         given = [name for name in _WAYS if options.get(name) is not None]
         if len(given) != 1:
-            said = f", and not {' and '.join(given)}" if given else ""
+            said = f", not {' and '.join(given)}" if given else ""
             raise NotAllowed(
                 f'format("pulsar") needs one of the options topic, topics and topicsPattern{said}'
             )
@@ -40,11 +40,11 @@ class Topics:
         return cls(tuple(dict.fromkeys(str(TopicName.parse(name)) for name in names)), wait=wait)
 
     def partitions(self, session: Session, known: Collection[str] = ()) -> list[str]:
-        """Of all the topics that there are now, in order. Where one is `known` already, its topic
-        is not made if it is gone: then it is left out.
+        """The partitions of all current topics, in order. If one is already `known`, its topic is
+        not created again if it is gone: it is left out.
 
-        What a pattern selects is listed with its partitions. A broker that makes partitions at
-        their first use lists only those that were used: how many there are, it is asked.
+        Partitions of topics that match a pattern come from the list. A broker that creates
+        partitions on first use lists only used ones, so it is asked for their number.
         """
         if self.pattern is None:
             return self._partitions_of(session, self.names, known)
@@ -70,39 +70,40 @@ class Topics:
                 return ()
 
         found = [each for some in each_of(names, partitions) for each in some]
-        return list(dict.fromkeys(found))  # A topic may have been named with one of its partitions.
+        # A topic may be listed together with one of its partitions.
+        return list(dict.fromkeys(found))
 
     def existing_partitions(self, session: Session) -> list[str]:
-        """The same; no topic is made. Raises TopicNotFound where one is named that is not there,
-        unless that is an empty one."""
+        """The same without creating topics. Raises TopicNotFound for a named topic that is missing,
+        unless missing topics count as empty."""
         found = self.partitions(session, self.names)
         self.require_all([name for name in self.names if not _is_among(name, found)])
         return found
 
     def require_all(self, missing: Sequence[str]) -> None:
-        """Raises TopicNotFound where what was named is `missing`, unless that is an empty one."""
+        """Raises TopicNotFound for `missing` topics, unless they count as empty."""
         if missing and self.pattern is None and not self.wait:
             raise TopicNotFound(
-                f"{', '.join(missing)} does not exist: its name is another one, or it was deleted, "
-                "as brokers do with topics that nobody has used for a minute. Subscribe to a topic "
-                "before it is written to, or set brokerDeleteInactiveTopicsEnabled=false. With "
-                "waitingForNonExistedTopic=true it is an empty one"
+                f"{', '.join(missing)} does not exist: check the name, or it was deleted, as "
+                "brokers do with topics unused for a minute. Subscribe to a topic before "
+                "it is written to, or set brokerDeleteInactiveTopicsEnabled=false. With "
+                "waitingForNonExistedTopic=true a missing topic counts as empty"
             )
 
     def bases(self, session: Session) -> Sequence[str]:
-        """The topics, whether they have partitions or not."""
+        """The topics, partitioned or not."""
         if self.pattern is None:
             return self.names
         return sorted({_base(name) for name in self._listed(session, self.pattern)})
 
     def require(self, option: str, given: object) -> None:
-        """Of places or times by topics. Raises NotAllowed for a topic that is not read: what is
-        said of it was meant for another one, which would be read from elsewhere."""
+        """For positions or times by topic. Raises NotAllowed for a topic that is not read: the
+        value was meant for a topic that would otherwise begin elsewhere."""
         for key in given if isinstance(given, Mapping) else ():
             name = str(TopicName.parse(key))
             if not self._reads(name) and not self._reads(_PARTITION.sub("", name)):
                 raise NotAllowed(
-                    f"{option} speaks of {key}, which is none of the topics that are read: "
+                    f"{option} mentions {key}, which is not among the topics read: "
                     f"{self.pattern or ', '.join(self.names)}"
                 )
 
@@ -116,9 +117,9 @@ class Topics:
         return _matching(pattern, tuple(session.client.get_topics_of_namespace(namespace)))
 
 
-@lru_cache(maxsize=4)  # a poll finds the list of the one before
+@lru_cache(maxsize=4)  # a poll reuses the previous one's list
 def _matching(pattern: str, listed: Sequence[str]) -> Sequence[str]:
-    """Sorted by topic, the partitions of each by their number."""
+    """Sorted by topic, and the partitions of each by number."""
     wanted = _of_pattern(pattern)
     names = [TopicName.parse(name) for name in listed]
     return [
@@ -138,7 +139,7 @@ def _is_among(name: str, partitions: Collection[str]) -> bool:
 
 
 def _of_pattern(pattern: str) -> re.Pattern[str]:
-    """A pattern speaks of tenant/namespace/topic, whatever stands before ://."""
+    """A pattern applies to tenant/namespace/topic, without what precedes ://."""
     return re.compile(str(TopicName.parse(pattern)).partition(_SCHEME)[2])
 
 
@@ -147,5 +148,5 @@ def _checked(pattern: str) -> str:
         re.compile(pattern)
         TopicName.parse(pattern)
     except re.error as error:
-        raise NotAllowed(f"topicsPattern is no regular expression: {error}") from error
+        raise NotAllowed(f"topicsPattern is not a regular expression: {error}") from error
     return pattern

@@ -1,4 +1,4 @@
-"""The schema that a query's topics have, as it is when the query is planned."""
+"""The schema of a query's topics at planning time."""
 
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.options import Chosen
@@ -9,7 +9,7 @@ from pybroker.spark.session import Session
 
 
 def topic_schema(options: Chosen) -> TopicSchema | None:
-    """None where values are read as they are. Raises NotAllowed if the topics' schemas differ."""
+    """None if raw values are read. Raises NotAllowed if the topics' schemas differ."""
     if options["rawValue"]:
         return None
     session = Session(Endpoint.of(options).connect())

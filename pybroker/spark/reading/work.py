@@ -10,9 +10,9 @@ from pybroker.spark.offsets import Span, Stretch
 class Work:
     topic: str
     span: Span
-    # Not to be read, be it within the span or behind it.
+    # To be skipped, within the span or after it.
     acknowledged: Sequence[Stretch] = ()
-    # Of the span's first entry, the first message; and of its last entry, the last.
+    # The first message to read in the span's first entry, and the last in its last entry.
     first_index: int = 0
     last_index: int | None = None
     # Whether the span's end was a message when it was chosen.

@@ -1,7 +1,7 @@
-"""Types: from an Avro schema to Spark's, and from arrays as they were read to what was asked for.
+"""Types: from an Avro schema to Spark's, and from decoded arrays to the requested types.
 
-A schema that has changed since a message was written is no obstacle: fields go by their names, what
-a message lacks is null, and numbers widen. Where a value would become another one it is an error.
+A schema may have changed since a message was written: fields are matched by name, missing ones are
+null, and numbers widen. A conversion that would change a value is an error.
 """
 
 import inspect
@@ -58,12 +58,12 @@ _IN_UTC: Final[dict[str, Any]] = (
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """As Spark wants it from a source."""
+    """In the form that Spark expects from a source."""
     return to_arrow_type(kind, **_IN_UTC)
 
 
 def spark_type(node: Node) -> DataType:
-    """Everything may be null: a message of another version may lack it."""
+    """Everything is nullable: a message of another version may lack it."""
     kind = node["type"]
     if kind in ("record", "error"):
         return StructType([StructField(f["name"], spark_type(f["node"])) for f in node["fields"]])
@@ -92,8 +92,8 @@ def _of_union(branches: list[Node]) -> DataType:
 
 
 def read_as(written: Node, wanted: Node) -> Node:
-    """The written schema, where only one of both says that a number is a time with what the wanted
-    one says: Avro has it so, and takes adding or leaving that for no change."""
+    """The written schema, with logical times from the wanted one if only one of them marks a number
+    as a time: Avro does not consider adding or removing that a change."""
     kind = written["type"]
     if kind == "union":
         return {"type": kind, "branches": [read_as(each, wanted) for each in written["branches"]]}
@@ -125,8 +125,7 @@ def _is_time(node: Node) -> bool:
 
 
 def adapted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Raises pa.ArrowInvalid, pa.ArrowNotImplementedError where nothing leads from one to the
-    other."""
+    """Raises pa.ArrowInvalid, pa.ArrowNotImplementedError if the types cannot be converted."""
     if array.type == wanted:
         return array
     if pa.types.is_null(array.type):
@@ -143,11 +142,11 @@ def adapted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     given, is_a = array.type, pa.types
     if is_a.is_integer(given) and is_a.is_floating(wanted):
-        return array.cast(wanted, safe=False)  # Avro's own widening, which may round.
+        return array.cast(wanted, safe=False)  # Avro's own widening may round.
     if is_a.is_binary(given) and is_a.is_string(wanted):
         return as_texts(array)
     if not _is_meant(given, wanted):
-        raise pa.ArrowNotImplementedError("the one does not say what it is as the other")
+        raise pa.ArrowNotImplementedError("the schemas differ")
     found = array.cast(wanted)
     if wanted == pa.float32() and _infinities(found) > _infinities(array):
         raise pa.ArrowInvalid("a number is too large")
@@ -155,8 +154,8 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _is_meant(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Arrow leads from more kinds to others than have a meaning: a number has no unit of time, and
-    bytes are no digits."""
+    """Arrow converts between more types than is meaningful: a plain number has no unit of time, and
+    bytes are not digits."""
     is_a = pa.types
     if is_a.is_binary(given):
         return False
@@ -165,7 +164,7 @@ def _is_meant(given: pa.DataType, wanted: pa.DataType) -> bool:
     if is_a.is_timestamp(given) and is_a.is_integer(wanted):
         return False
     if is_a.is_timestamp(given) and is_a.is_timestamp(wanted):
-        return (given.tz is None) == (wanted.tz is None)  # A clock on a wall has no time zone.
+        return (given.tz is None) == (wanted.tz is None)  # A local time has no time zone.
     return not is_a.is_boolean(wanted)
 
 
@@ -187,7 +186,7 @@ def _struct(array: pa.StructArray, wanted: pa.StructType) -> pa.Array:
 
 
 def nested(array: pa.Array, wanted: pa.DataType, *children: pa.Array) -> pa.Array:
-    """Lists and maps of whole arrays: their own offsets over new children."""
+    """Lists and maps with the same offsets over converted children."""
     offsets = array.offsets
     if array.null_count:
         present = array.is_valid().to_pylist()

@@ -1,9 +1,9 @@
 """Avro by columns: the same record of many rows at once, field by field.
 
-All rows of a schema are walked together: a field is a few vector operations for all of them. Where
-rows differ (a branch of a union, how many items an array has), those that are alike go on together.
-What is read are Arrow arrays of Avro's own types; pybroker.spark.schemas.adapting makes of them
-what a query asked for.
+All rows of a schema are walked together: a field costs a few vector operations for all of them.
+Where rows differ (a union's branch, the length of an array), equal ones continue together. The
+result is Arrow arrays of Avro's own types; pybroker.spark.schemas.adapting converts them to what a
+query requested.
 """
 
 import decimal
@@ -19,7 +19,7 @@ from pybroker.spark.columns.fields import Data, Ints, NotParsed, Slices, varints
 
 Node = Mapping[str, Any]
 _PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-# Logical types: what their numbers are in microseconds, and their time zone.
+# Logical types: their unit in microseconds, and their time zone.
 _TIMES: Final = {
     "timestamp-millis": (1000, "UTC"),
     "timestamp-micros": (1, "UTC"),
@@ -29,7 +29,7 @@ _TIMES: Final = {
 
 
 def parse(schema: Any, names: dict[str, Node] | None = None, space: str = "") -> Node:
-    """Schemas in one form: a dictionary with a type, names resolved. Raises NotParsed."""
+    """Normalises schemas: a dictionary with a type, names resolved. Raises NotParsed."""
     names = {} if names is None else names
     if isinstance(schema, list):
         return {"type": "union", "branches": [parse(each, names, space) for each in schema]}
@@ -39,7 +39,7 @@ def parse(schema: Any, names: dict[str, Node] | None = None, space: str = "") ->
         found = names.get(_full_name(schema, space)) or names.get(schema)
         if found is None:
             raise NotParsed(
-                f"the schema names {schema}, which is not defined before or is recursive"
+                f"the schema refers to {schema}, which is not defined before it or is recursive"
             )
         return found
     kind = schema["type"]
@@ -53,7 +53,7 @@ def _full_name(name: str, space: str) -> str:
 
 
 def _space_of(schema: Node, space: str) -> str:
-    """The namespace in which a named type stands, and what it holds."""
+    """The namespace of a named type, and its definition."""
     within, dot, _ = str(schema["name"]).rpartition(".")
     return within if dot else str(schema.get("namespace", space))
 
@@ -102,7 +102,7 @@ _COMPLEX: Final[Mapping[str, Callable[[Node, dict[str, Node], str], Node]]] = {
 
 
 class Walk:
-    """Over rows that begin at `at` and end at `end`, in a padded buffer."""
+    """Reads rows that begin at `at` and end at `end`, in a padded buffer."""
 
     def __init__(self, data: Data, at: Ints, end: Ints) -> None:
         self.data = data
@@ -110,14 +110,14 @@ class Walk:
         self.end = end
 
     def read(self, node: Node) -> pa.Array:
-        """The value of each row; all go on behind it. Raises NotParsed."""
+        """The value of each row; moves all rows past it. Raises NotParsed."""
         found = _READERS[node["type"]](self, node)
         self.check()
         return found
 
     def check(self) -> None:
         if (self.at > self.end).any():
-            raise NotParsed("a value reaches over its end")
+            raise NotParsed("a value goes beyond its end")
 
     def long(self) -> Ints:
         value, self.at = varints(self.data, np.minimum(self.at, self.end))
@@ -135,7 +135,7 @@ class Walk:
         length = self.long()
         start = self.at
         if (length < 0).any() or (length > self.end - start).any():
-            raise NotParsed("a string reaches over the end of its value")
+            raise NotParsed("a string goes beyond the end of its value")
         self.at = start + length
         return Slices(start, length)
 
@@ -204,7 +204,7 @@ def _string(walk: Walk, node: Node) -> pa.Array:
 def _enum(walk: Walk, node: Node) -> pa.Array:
     chosen, symbols = walk.long(), node["symbols"]
     if ((chosen < 0) | (chosen >= len(symbols))).any():
-        raise NotParsed("a value is none of its enum's symbols")
+        raise NotParsed("a value is not one of its enum's symbols")
     return pa.array(symbols, pa.string()).take(vector(chosen))
 
 
@@ -218,7 +218,7 @@ def _read_record(walk: Walk, node: Node) -> pa.Array:
 def _union(walk: Walk, node: Node) -> pa.Array:
     chosen, branches = walk.long(), node["branches"]
     if ((chosen < 0) | (chosen >= len(branches))).any():
-        raise NotParsed("a value is none of its union's branches")
+        raise NotParsed("a value is not one of its union's branches")
     read: list[tuple[Ints, pa.Array]] = []
     for number, branch in enumerate(branches):
         rows = np.flatnonzero(chosen == number)
@@ -238,7 +238,7 @@ def _union(walk: Walk, node: Node) -> pa.Array:
 
 
 def _widened(branches: list[Node]) -> pa.DataType | None:
-    """Of two kinds of numbers, the wider: as the pulsar-spark connector has it."""
+    """The wider of two numeric types, as in the pulsar-spark connector."""
     kinds = {each["type"] for each in branches} - {"null"}
     return {
         frozenset(("int", "long")): pa.int64(),
@@ -274,7 +274,7 @@ def _offsets(rows: Ints, count: int) -> pa.Array:
 
 
 def _blocks(walk: Walk, nodes: list[Node]) -> tuple[Ints, list[pa.Array]]:
-    """The items of all rows, in their order, and which row each is of."""
+    """The items of all rows, in order, and the row of each."""
     going = np.arange(len(walk.at))
     steps: list[tuple[Ints, list[pa.Array]]] = []
     left = _block(walk, going)
@@ -311,7 +311,7 @@ def _block(walk: Walk, rows: Ints) -> Ints:
         sized.long()
         part.at[with_size] = sized.at
         count = np.abs(count)
-    # An item has a byte at least, but for those that carry nothing.
+    # An item has at least one byte, except types without content.
     if (count > np.maximum(part.end - part.at, 0) + 1).any():
         raise NotParsed("a block claims more items than its value has bytes")
     walk.at[rows] = part.at

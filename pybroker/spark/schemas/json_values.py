@@ -1,5 +1,5 @@
-"""JSON values of one schema, parsed together. Where one is no JSON, each is parsed by itself, and
-those that are none are null, as Spark's own JSON source has it."""
+"""JSON values of one schema, parsed together. If one is not JSON, each is parsed separately, and
+those that are not JSON become null, as in Spark's own JSON source."""
 
 import base64
 import binascii
@@ -40,12 +40,12 @@ _WIDER: Final[Mapping[frozenset[str], Node]] = {
 
 
 def read_json(data: Data, slices: Slices, node: Node) -> pa.Array:
-    """A record of each row; null for what is none."""
+    """A record for each row; null if it does not parse."""
     texts = binaries(data, slices).to_pylist()
     try:
         return _with_meaning(_parsed_together(texts, node), node)
     except _NOT_OF_SCHEMA:
-        pass  # Some row is no JSON of this schema, or it has a map, which Arrow does not parse.
+        pass  # Some row is not JSON of this schema, or has a map, which Arrow does not parse.
     rows = [_parsed(text, node) for text in texts]
     try:
         return _made(rows, node)
@@ -54,10 +54,10 @@ def read_json(data: Data, slices: Slices, node: Node) -> pa.Array:
 
 
 def _parsed_together(texts: Sequence[bytes | None], node: Node) -> pa.Array:
-    """Raises ValueError, ArrowException where each is to be parsed by itself."""
+    """Raises ValueError, ArrowException if each must be parsed separately."""
     whole = [text.strip() if text else b"{}" for text in texts]
     if not all(text[:1] == b"{" and text[-1:] == b"}" for text in whole):
-        raise ValueError("What is no object could take another row's place")
+        raise ValueError("values that are not objects would shift rows")
     lines = b"\n".join(whole)
     options = pj.ParseOptions(
         explicit_schema=pa.schema(list(_physical(node))),
@@ -67,7 +67,7 @@ def _parsed_together(texts: Sequence[bytes | None], node: Node) -> pa.Array:
     reading = pj.ReadOptions(block_size=len(lines) + 1)
     table = pj.read_json(pa.BufferReader(lines), reading, options)
     if table.num_rows != len(texts):
-        raise ValueError("Some row is several objects")
+        raise ValueError("a row contains several objects")
     found = table.combine_chunks().to_struct_array().combine_chunks()
     return found.take(_present(np.array([bool(text) for text in texts], np.bool_)))
 
@@ -85,7 +85,7 @@ def _parsed(text: bytes | None, node: Node) -> Any:
 
 
 def _arranged(value: Any, node: Node) -> Any:
-    """As Arrow takes it: a map as pairs, and a decimal as text, though it be a number. Raises
+    """In Arrow's form: a map as pairs, and a decimal as text even if it is a number. Raises
     TypeError, AttributeError."""
     kind = node["type"]
     if kind == "union":
@@ -99,7 +99,7 @@ def _arranged(value: Any, node: Node) -> Any:
         }
     if kind == "array":
         if not isinstance(value, list):
-            raise TypeError(f"{value!r} is no array")
+            raise TypeError(f"{value!r} is not an array")
         return [_arranged(each, node["items"]) for each in value]
     if kind == "map":
         return [(key, _arranged(each, node["values"])) for key, each in value.items()]
@@ -128,18 +128,18 @@ def require_readable(node: Node) -> None:
 
 
 def _only(union: Node) -> Node:
-    """What a value is that is not null. Raises NotParsed for what only Avro tells apart."""
+    """The type of a value that is not null. Raises NotParsed if only Avro distinguishes them."""
     branches: list[Node] = [each for each in union["branches"] if each["type"] != "null"]
     if len(branches) < 2:
         return branches[0] if branches else {"type": "null"}
     kinds = frozenset(str(each["type"]) for each in branches)
     if (wider := _WIDER.get(kinds)) is None:
-        raise NotParsed(f"JSON does not say which of {', '.join(sorted(kinds))} a value is")
+        raise NotParsed(f"JSON does not distinguish {', '.join(sorted(kinds))}")
     return wider
 
 
 def _physical(node: Node) -> pa.DataType:
-    """What stands in the JSON."""
+    """The type used in the JSON."""
     kind = node["type"]
     if kind in ("record", "error"):
         return pa.struct([(each["name"], _physical(each["node"])) for each in node["fields"]])
@@ -160,7 +160,7 @@ def _physical(node: Node) -> pa.DataType:
 
 
 def _with_meaning(array: pa.Array, node: Node) -> pa.Array:
-    """Times, dates, decimals and bytes out of the numbers and texts that stand for them."""
+    """Converts numbers and strings to the times, dates, decimals and bytes they encode."""
     kind, logical = node["type"], str(node.get("logicalType"))
     if kind in ("record", "error") and len(node["fields"]):
         children = [
@@ -193,8 +193,8 @@ def _with_meaning(array: pa.Array, node: Node) -> pa.Array:
 
 
 def _decimals(array: pa.Array, precision: int, scale: int) -> pa.Array:
-    """Rounded as Spark does. Raises ArithmeticError. Arrow's own cast makes another number of one
-    with too many digits."""
+    """Rounded as Spark does. Raises ArithmeticError. Arrow's own cast returns a different number
+    for one with too many digits."""
     context = Context(precision, ROUND_HALF_UP)
     last = Decimal(1).scaleb(-scale)
     numbers = [
@@ -202,12 +202,12 @@ def _decimals(array: pa.Array, precision: int, scale: int) -> pa.Array:
         for each in array.to_pylist()
     ]
     if any(each is not None and each.is_nan() for each in numbers):
-        raise ValueError("A decimal is a number")
+        raise ValueError("a decimal must be a number")
     return pa.array(numbers, pa.decimal128(precision, scale))
 
 
 def _unwrapped(text: str | None) -> bytes | None:
-    """Java's JSON has bytes in base64, Avro's as characters up to 255."""
+    """Java's JSON encodes bytes in base64, Avro's as characters up to 255."""
     if text is None:
         return None
     try:

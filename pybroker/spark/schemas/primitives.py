@@ -1,4 +1,4 @@
-"""Values of Pulsar's primitive schemas, big-endian and of one length each."""
+"""Values of Pulsar's primitive schemas, big-endian with a fixed length each."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -28,7 +28,7 @@ _DAY_MS: Final = 86_400_000
 class Primitive(NamedTuple):
     type: DataType
     width: int
-    # From the bytes of all rows, one row a line, to an array.
+    # Converts the bytes of all rows, a matrix with a line per row, to an array.
     read: Callable[[Any], pa.Array]
 
 
@@ -82,9 +82,9 @@ PRIMITIVES: Final[Mapping[int, Primitive]] = {
 
 
 def read_primitive(data: Data, slices: Slices, primitive: Primitive) -> pa.Array:
-    """Null where a row has no value, or an empty one. Raises NotParsed."""
+    """Null where a row has no value or an empty one. Raises NotParsed."""
     present = slices.length > 0
     if (slices.length[present] != primitive.width).any():
-        raise NotParsed(f"a value has not {primitive.width} bytes")
+        raise NotParsed(f"a value does not have {primitive.width} bytes")
     start = np.where(present, slices.start, 0)
     return with_nulls(primitive.read(data[start[:, None] + np.arange(primitive.width)]), present)

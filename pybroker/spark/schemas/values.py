@@ -1,8 +1,8 @@
-"""What a topic's schema makes of values: which columns there are, and what fills them.
+"""Which columns a topic's schema produces, and how they are filled.
 
-Avro and JSON records are a column a field, primitives one column `value`, a key with its value the
-columns `key` and `value`. What is of no such kind (bytes, Protobuf) stays `value binary`. Messages
-that were written under another version of the schema are read by that one.
+Avro and JSON records become a column per field, primitives one column `value`, key-value schemas
+the columns `key` and `value`. Other kinds (bytes, Protobuf) stay `value binary`. Messages written
+with another version of the schema are decoded with that version.
 """
 
 import json
@@ -34,17 +34,17 @@ _NAMED: Final = 3  # topics in an error: a pattern may have thousands
 _RECORDS: Final = (_Type.Avro, _Type.Json)
 _BY_NAME: Final = {name.upper(): number for name, number in _Type.Type.items()}
 
-# A version's schema, of the topic that is read.
+# Returns a version's schema of the topic being read.
 Versions = Callable[[bytes], "TopicSchema | None"]
 
 
 class ValueNotRead(PulsarError):
-    """A message whose value is not what its topic's schema says."""
+    """A message's value does not match its topic's schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """Travels to executors."""
+    """Pickled to executors."""
 
     kind: int
     data: bytes = b""
@@ -73,7 +73,7 @@ class TopicSchema:
         return list(kind.fields) if isinstance(kind, StructType) else [StructField("value", kind)]
 
     def type(self) -> DataType:
-        """Of the whole value."""
+        """The schema of the whole value."""
         if self.kind in PRIMITIVES:
             return PRIMITIVES[self.kind].type
         if self.kind in _RECORDS:
@@ -89,12 +89,12 @@ class TopicSchema:
             return node
         except (ValueError, KeyError, TypeError) as error:
             raise NotAllowed(
-                f"The topic's schema cannot be made columns ({error}): read its values as they are "
+                f"The topic's schema cannot be mapped to columns ({error}): read raw values "
                 "with the option rawValue=true"
             ) from error
 
     def parts(self) -> "tuple[TopicSchema, TopicSchema]":
-        """Of a key and of its value. Raises NotAllowed."""
+        """The schemas of the key and of the value. Raises NotAllowed."""
         schemas, at = [], 0
         for name in ("key", "value"):
             (size,) = _U32.unpack_from(self.data.ljust(at + 4, b"\xff"), at)
@@ -147,15 +147,15 @@ def _columns(
             columns[each.name] = adapted(array, kind)
         except pa.ArrowException as error:
             raise ValueNotRead(
-                f"Messages of an earlier schema have {each.name} as {array.type}, from which "
-                f"nothing leads to {kind} ({error}): read values as they are with rawValue=true"
+                f"Messages of an earlier schema have {each.name} as {array.type}, which cannot be "
+                f"converted to {kind} ({error}): read raw values with rawValue=true"
             ) from error
     return columns
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What of some rows their values are made of."""
+    """The bytes from which the values of some rows are decoded."""
 
     data: Data
     value: Slices
@@ -205,7 +205,7 @@ def _read(slab: "_Part | Slab", schema: TopicSchema, newest: TopicSchema) -> dic
 
 
 def _placed(found: pa.Array) -> tuple[Data, Slices]:
-    """Byte strings, each for itself, in a buffer as entries are."""
+    """Separate byte strings, in a buffer like entries."""
     texts = found.to_pylist()
     length = np.array([-1 if each is None else len(each) for each in texts], np.int64)
     behind = np.cumsum(np.maximum(length, 0))
@@ -227,7 +227,7 @@ def _inline(slab: "_Part | Slab") -> tuple[Slices, Slices]:
         start = at + 4
         at = start + np.maximum(size, 0)
         if (at[~absent] > end[~absent]).any():
-            raise NotParsed("a part reaches over the end of its value")
+            raise NotParsed("a part goes beyond the end of its value")
         found.append(Slices(start, size))
     return found[0], found[1]
 
@@ -269,14 +269,14 @@ def _blamed(slab: "_Part | Slab", schema: TopicSchema, error: NotParsed) -> Valu
         except NotParsed as reason:
             data = slab.data[slab.value.start[row] :][: max(0, int(slab.value.length[row]))]
             return ValueNotRead(
-                f"A value is not what its topic's schema says ({reason}): {data.tobytes()[:60]!r}. "
-                "Read values as they are with rawValue=true"
+                f"A value does not match its topic's schema ({reason}): {data.tobytes()[:60]!r}. "
+                "Read raw values with rawValue=true"
             )
     return ValueNotRead(str(error))
 
 
 def one_schema(found: Sequence[tuple[str, TopicSchema | None]], differ: bool) -> TopicSchema | None:
-    """That of all topics. Raises NotAllowed if they have not the same."""
+    """The common schema of all topics. Raises NotAllowed if they differ."""
     first = found[0][1] if found else None
     if all(schema == first for _, schema in found):
         return first
@@ -285,6 +285,6 @@ def one_schema(found: Sequence[tuple[str, TopicSchema | None]], differ: bool) ->
     names = ", ".join(name for name, _ in found[:_NAMED])
     names += f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     raise NotAllowed(
-        f"The topics {names} have different schemas: read them one by one, or their values as they "
-        "are with allowDifferentTopicSchemas=true"
+        f"The topics {names} have different schemas: read them separately, or read raw values "
+        "with allowDifferentTopicSchemas=true"
     )

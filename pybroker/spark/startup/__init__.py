@@ -1,1 +1,1 @@
-"""What Spark's Python processes run as they start."""
+"""What Spark's Python processes run at startup."""

@@ -1,11 +1,11 @@
-"""Has Spark's Python processes import PySpark as it is installed, rather than out of pyspark.zip.
+"""Makes Spark's Python processes import the installed PySpark instead of pyspark.zip.
 
 Spark puts that zip first on the path of each process that it starts. Its modules are not compiled,
-so each process compiles them again, for 0.4 s of CPU. Where the zip lies within an installed
-PySpark, it holds the same modules, and those of the installation are compiled.
+so each process compiles them again, for 0.4 s of CPU. If the zip lies within an installed PySpark,
+the installation has the same modules, compiled.
 
-Python runs whatever is called sitecustomize on its path as it starts. `register` puts this folder
-on the path of Spark's Python processes; nobody else has it. One that it hides is run, too.
+Python runs any module named sitecustomize on its path at startup. `register` puts this folder on
+the path of Spark's Python processes only. A sitecustomize that this one hides is run, too.
 """
 
 import os
@@ -17,13 +17,13 @@ _ZIP = os.path.join(os.sep, "python", "lib", "pyspark.zip")
 
 
 def without_zips(path: Sequence[str]) -> list[str]:
-    """But for each pyspark.zip of a PySpark that is on the path itself."""
+    """The path without each pyspark.zip of a PySpark that is itself on the path."""
     folders = {os.path.realpath(entry) for entry in path}
     return [entry for entry in path if not _is_installed(entry, folders)]
 
 
 def _is_installed(entry: str, folders: set[str]) -> bool:
-    """Whether it is …/pyspark/python/lib/pyspark.zip, where a package pyspark can be imported."""
+    """Whether it is …/pyspark/python/lib/pyspark.zip of an importable pyspark package."""
     package = os.path.realpath(entry).removesuffix(_ZIP)
     folder, name = os.path.split(package)
     is_zip = entry.endswith(_ZIP) and name == "pyspark" and folder in folders

@@ -1,1 +1,1 @@
-"""The writing side: rows to entries by columns, and who makes which of them visible, when."""
+"""The writing side: rows to entries by columns, and making them visible atomically."""

@@ -1,5 +1,5 @@
-"""What Spark hands to a writer: Arrow batches. PySpark 4.0 hands rows to a stream's, which are put
-together to batches here, at the price of an object a row."""
+"""What Spark passes to a writer: Arrow batches. PySpark 4.0 passes rows to a stream's writer; they
+are joined to batches here, at the cost of an object per row."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -27,7 +27,8 @@ def in_batches(
     if hasattr(datasource, "DataSourceStreamArrowWriter"):
         yield from given
         return
-    # A row's values do not tell their types: a map looks like a struct, and a null like anything.
+    # The values of a row do not reveal their types: a map looks like a struct, a null like
+    # anything.
     from pyspark.sql.conversion import LocalDataToArrowConversion as Conversion
 
     while some := list(islice(given, _ROWS)):

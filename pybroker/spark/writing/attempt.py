@@ -1,12 +1,12 @@
 """What one attempt of one task does with its entries.
 
-Spark may run a task again, or twice at once, or go on with it on a machine that is given up; of all
-attempts of a task it accepts one. So no attempt touches the job's transaction. Few bytes travel to
-the driver, in the attempt's result. Many are published in a transaction of the attempt's own, begun
-beside the job's; the driver commits the accepted attempts' by the same decision as the job's, and
-those that nobody accepted are aborted, or time out: what they wrote was never seen.
+Spark may run a task again, or twice at once, or continue it on a machine considered lost; it
+accepts one of all attempts of a task. So no attempt uses the job's transaction. A few bytes travel
+to the driver in the attempt's result. More are published in the attempt's own transaction, begun
+with `beside` the job's; the driver commits those of the accepted attempts atomically with the
+job's. The others are aborted or time out: what they wrote was never visible.
 
-A broker that cannot commit several transactions by one decision (Apache Pulsar) gets everything
+With a broker that cannot commit several transactions atomically (Apache Pulsar) everything goes
 through the driver.
 """
 
@@ -27,23 +27,23 @@ from pybroker.spark.writing.entries import Destined
 from pybroker.spark.writing.notes import NoteBook, require_open
 from pybroker.spark.writing.sending import Sending
 
-# Of each: the many small tasks of a job need no connections, and the driver stays small.
+# Per task: the many small tasks of a job need no connections, and the driver stays small.
 DRIVER_BYTES_OF_A_TASK: Final = 64 * 1024
 
 
 class Job(NamedTuple):
-    """What attempts know of their job; travels to executors."""
+    """What attempts know about their job; pickled to executors."""
 
     connect: Callable[[], Client]
-    # The job's transaction, which attempts begin theirs beside.
+    # The job's transaction; attempts begin theirs with `beside` it.
     txn_id: TxnId
     notes: NoteBook
     transaction_timeout_ms: int
-    # A task with no more than this leaves its entries to the driver; None: whatever it has.
+    # A task with at most this many bytes leaves its entries to the driver; None: no limit.
     max_driver_bytes: int | None
-    # What the messages are; None: bytes.
+    # The schema of the messages; None: bytes.
     schema: TopicSchema | None = None
-    # A message that is too large for an entry goes in several.
+    # Whether a message too large for an entry is split.
     chunks: bool = True
 
 
@@ -52,13 +52,13 @@ class Written(WriterCommitMessage):
     """An attempt's result, for the driver."""
 
     job: Job
-    entries: tuple[Destined, ...] = ()  # which the driver is to publish
+    entries: tuple[Destined, ...] = ()  # for the driver to publish
     txn_id: TxnId | None = None  # in which the attempt has published
     messages: int = 0
 
 
 def write(job: Job, entries: Iterable[Destined]) -> Written:
-    """Raises what the broker refused; then nothing of it will be seen."""
+    """Raises the broker's refusal; then nothing of it becomes visible."""
     keep_what_is_loaded()
     few: list[Destined] = []
     size = 0

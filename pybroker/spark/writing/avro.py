@@ -1,8 +1,8 @@
 """Structured columns as Avro, by columns: the schema of a DataFrame, and its rows' bytes.
 
-A record is its fields one behind the other, so a struct is a join of its children's columns; an
-array or a map is runs of its elements' column. A nullable field is a union with null, which is its
-default: so columns may be added and left out later.
+A record is its fields in sequence, so a struct is a concatenation of its children's columns; an
+array or map is runs of its elements' column. A nullable field is a union with null, which is its
+default: so columns can be added and removed later.
 """
 
 import json
@@ -59,13 +59,13 @@ _NULL, _THERE, _END = b"\x00", b"\x02", b"\x00"
 
 
 def schema_of(schema: StructType, columns: Sequence[str]) -> str:
-    """A record of those columns. Raises NotAllowed for a type that Avro has no place for."""
+    """A record of those columns. Raises NotAllowed for a type without an Avro equivalent."""
     chosen = StructType([field for field in schema.fields if field.name in columns])
     return json.dumps(_record(chosen, "Row", set()))
 
 
 def _record(struct: StructType, name: str, taken: set[str]) -> dict[str, Any]:
-    """Named after its place; `a_b` and the `b` of `a` would share a name, which Avro forbids."""
+    """Named by its path; made unique, since `a_b` and `b` in `a` would share a name."""
     while name in taken:
         name += "_"
     taken.add(name)
@@ -100,8 +100,8 @@ def _type(kind: DataType, name: str, taken: set[str]) -> Any:
             return {**decimal, "precision": kind.precision, "scale": kind.scale}
     if (plain := _PLAIN.get(type(kind))) is None:
         raise NotAllowed(
-            f"{name.removeprefix('Row_')} is {kind.simpleString()}, for which Avro has no type: "
-            "cast it, or make the messages yourself, in a column value"
+            f"{name.removeprefix('Row_')} is {kind.simpleString()}, which has no Avro type: "
+            "cast it, or build the messages yourself in a column value"
         )
     return plain
 
@@ -114,7 +114,7 @@ def _nullable(kind: Any, is_nullable: bool) -> Any:
 
 
 def encode(batch: pa.RecordBatch, schema: StructType, columns: Sequence[str]) -> pa.Array:
-    """A record of those columns each."""
+    """One record of those columns for each row."""
     fields = [field for field in schema.fields if field.name in columns]
     parts = [_encoded(batch.column(f.name), f.dataType, f.nullable) for f in fields]
     return byte_columns.joined(parts, batch.num_rows)
@@ -131,7 +131,7 @@ def _encoded(array: pa.Array, kind: DataType, is_nullable: bool) -> Part:
 
 
 def _value(array: pa.Array, kind: DataType) -> Part:
-    """What stands for null does not matter: nobody will read it."""
+    """The bytes for null do not matter: they are never read."""
     match kind:
         case StructType():
             return _struct(array, kind)
@@ -174,7 +174,7 @@ def _struct(array: pa.Array, kind: StructType) -> Part:
 
 
 def _blocks(array: pa.Array, elements: Part, count: int) -> Part:
-    """Each row's elements: their number, they, and the end; nothing but the end of none."""
+    """Each row's elements: count, elements, end marker; only the end marker if there are none."""
     ends = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     counts = np.diff(ends)
     column = byte_columns.joined([elements], count) if isinstance(elements, bytes) else elements
@@ -184,7 +184,7 @@ def _blocks(array: pa.Array, elements: Part, count: int) -> Part:
 
 
 def solid(array: pa.Array) -> pa.Array:
-    """Arrow lets a null have contents, which must not be counted."""
+    """Arrow allows a null to have contents, which must not be counted."""
     sizes = np.diff(array.offsets.to_numpy(zero_copy_only=False))
     if sizes[array.is_null().to_numpy(zero_copy_only=False)].any():
         return pa.array(array.to_pylist(), array.type)
@@ -198,7 +198,7 @@ def _sized(array: pa.Array) -> Part:
 
 
 def _decimal(array: pa.Array, kind: DecimalType) -> Part:
-    """Two's complement, the first byte first; always as many as Arrow has."""
+    """Two's complement, big-endian; always as many bytes as Arrow has."""
     whole = array.cast(pa.decimal128(38, kind.scale))
     digits = np.frombuffer(whole.buffers()[1], np.uint8).reshape(-1, _DECIMAL_BYTES)
     chosen = digits[whole.offset : whole.offset + len(whole), ::-1]

@@ -1,20 +1,20 @@
-"""The end of a micro-batch of `writeStream`, on the driver; found out anew by whoever replays it.
+"""The end of a `writeStream` micro-batch, on the driver; determined anew on every replay.
 
 Spark calls `commit` once for a batch, or, if the driver died around it, again after the batch was
-written again. What is true then, only the broker knows: the query's chain of markers. The
-transaction that makes a batch visible publishes the batch's marker and acknowledges the one before
-it. So it is found that the batch was committed (then what was written again is aborted), and of two
-drivers one gets the lock.
+written again. Only the broker knows the outcome then, in the query's chain of markers. The
+transaction that makes a batch visible publishes the batch's marker and acknowledges the previous
+one. So a replay finds that the batch was committed (then what was written again is aborted), and of
+two drivers only one gets the lock.
 
-1. The query's newest marker says whether the batch runs, is skipped or is refused
+1. The query's newest marker determines whether the batch runs, is skipped or is refused
    (pybroker.spark.decision; the sink knows of no sources).
-2. A transaction beside the attempts', noted; it acknowledges the newest marker, which is the lock.
-   Who finds it taken waits, and after a while ends those that are noted: their driver is dead, or
-   will find itself fenced.
-3. With the lock: the entries that came through the driver, the marker, and one decision for this
-   transaction and the accepted attempts'. Then attempts that are noted and not of this commit are
-   aborted: losers, zombies, another driver's.
-4. Whatever fails or is not answered: a new connection, and back to 1. Nothing is guessed.
+2. A transaction, begun beside the attempts' and noted, acknowledges the newest marker: that is the
+   lock. If the lock is taken, wait, and after a while end the noted transactions: their driver is
+   dead, or will find itself fenced.
+3. With the lock: publish the entries that came through the driver and the marker, and commit this
+   transaction atomically with the accepted attempts'. Then abort the noted attempts that are not
+   part of this commit: losers, zombies, another driver's.
+4. If anything fails or is not answered: a new connection, and back to 1. Nothing is guessed.
 """
 
 import contextlib
@@ -44,21 +44,21 @@ from pybroker.spark.writing.notes import abort_all, end
 
 log = logging.getLogger("pybroker.spark")
 
-# foreachBatch tries an abort again only if its cause may heal: the application's code runs in its
-# transaction, and must hear of its failures at once. Here nothing of the application runs any more.
+# foreachBatch retries an abort only if its cause may be transient: the application's code runs in
+# its transaction and must learn of failures at once. Here no application code runs any more.
 _WORTH_ANOTHER_TRY: Final = (*MAY_HEAL, TransactionAborted)
-# After so long the one who holds the lock is taken for dead.
+# How long until the lock's holder is considered dead.
 _LOCK_PATIENCE_S: Final = 5.0
-# So often a new transaction may find that the attempts' have ended.
+# How many times a new transaction may find that the attempts' have ended.
 _REFUSALS: Final = 3
 
 
 class AttemptsEnded(ProducerFenced):
-    """The tasks' transactions are over: another driver has ended them, or their timeout."""
+    """The tasks' transactions are over: ended by another driver or their timeout."""
 
 
 class Step(StrEnum):
-    """Places of a commit that an observer hears of."""
+    """Steps of a commit that are reported to an observer."""
 
     LOCKED = "locked"
     PUBLISHED = "published"
@@ -130,13 +130,13 @@ class BatchEnd:
         self._sweep(session)
 
     def _sweep(self, session: Session, job: TxnId | None = None) -> None:
-        """Losers, zombies, what a dead driver or another one left; else it times out."""
+        """Aborts what losers, zombies and other drivers left; otherwise it times out."""
         if self.job.max_driver_bytes is not None:
             with contextlib.suppress(PulsarError):
                 self.chain.sweep(session, self.work.batch_id, job)
 
     def _begin(self, session: Session) -> Transaction:
-        """The job's own, at first; whatever became of that, another one does as well."""
+        """The job's own at first; if that has ended, a new one serves as well."""
         if not self._has_begun:
             self._has_begun = True
             return session.client.attach_transaction(self.job.txn_id)
@@ -150,9 +150,9 @@ class BatchEnd:
             self._refusals += 1
             if self._refusals >= _REFUSALS:
                 raise AttemptsEnded(
-                    f"Batch {self.work.batch_id} of query {self.work.query_id} wrote nothing: the "
-                    f"transactions of its tasks are over ({error}). Another driver of this "
-                    "checkpoint has ended them: stop one of the two; or the batch took longer than "
+                    f"Batch {self.work.batch_id} of query {self.work.query_id} wrote nothing: its "
+                    f"tasks' transactions have ended ({error}). Either another driver uses this "
+                    "checkpoint and ended them: stop one of the two. Or the batch took longer than "
                     "transactionTimeoutMs: raise it"
                 ) from error
             raise
@@ -177,12 +177,12 @@ class BatchEnd:
         self._conflict_since_s = None
 
     def abort(self) -> None:
-        """As far as it can be done: what is left open times out."""
+        """Best effort: what stays open times out."""
         with contextlib.suppress(PulsarError):
             self._with_session(self._abort)
 
     def _abort(self, session: Session) -> None:
-        """This job's alone: the batch is not over, and another driver may be at work on it."""
+        """This job's only: the batch is not over, and another driver may be working on it."""
         abort_all(session, [self.job.txn_id, *accepted(self.written)])
         self.chain.newest(session)
         self._sweep(session, self.job.txn_id)

@@ -1,9 +1,9 @@
-"""Columns of byte strings, made and joined without an object per row.
+"""Columns of byte strings, built and joined without an object per row.
 
 What a format puts around a value (lengths, tags, numbers) is a column, too: computed by numpy for
 all rows at once, and joined with the values by Arrow. A part that is the same in each row is plain
-bytes. So a row costs what its bytes cost. Who reads imports this module with the rest of the
-package: so pyarrow.compute, which takes 50 ms, is imported by who encodes.
+bytes. Readers import this module with the rest of the package; so pyarrow.compute, which takes
+50 ms, is imported only by the encoders.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ import pyarrow as pa
 Numbers = npt.NDArray[np.int64]
 Matrix = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
-# A column of byte strings, or what every row has.
+# A column of byte strings, or one value for all rows.
 Part: TypeAlias = "pa.LargeBinaryArray | bytes"
 
 _KIND: Final = pa.large_binary()
@@ -24,12 +24,12 @@ _MAX_VARINT_BYTES: Final = 10
 
 
 def of(array: pa.Array) -> pa.LargeBinaryArray:
-    """Strings and byte strings of any kind, as they are; null is the empty one."""
+    """Strings and byte strings of any kind, unchanged; null becomes the empty one."""
     return array.cast(_KIND).fill_null(b"")
 
 
 def of_matrix(matrix: Matrix) -> pa.LargeBinaryArray:
-    """A row of the matrix each."""
+    """One byte string for each row of the matrix."""
     rows, width = matrix.shape
     return _array(np.arange(rows + 1, dtype=np.int64) * width, matrix)
 
@@ -40,7 +40,7 @@ def _array(offsets: Numbers, data: npt.NDArray[Any]) -> pa.LargeBinaryArray:
 
 
 def offsets(column: pa.LargeBinaryArray) -> Numbers:
-    """One more than there are rows; into `data`."""
+    """Offsets into `data`, one more than rows."""
     found = np.frombuffer(column.buffers()[1], np.int64)
     return found[column.offset : column.offset + len(column) + 1]
 
@@ -57,7 +57,7 @@ def lengths(part: Part, rows: int) -> Numbers:
 
 
 def varints(values: Any) -> Part:
-    """Protobuf's, of an array of numbers that are not negative."""
+    """Protobuf varints of an array of non-negative numbers."""
     if len(values) and (first := values[0]) == values.max() == values.min():
         return bytes(_varint_matrix(first.reshape(1))[0][0][: _sizes(first.reshape(1))[0]])
     matrix, sizes = _varint_matrix(values)
@@ -88,7 +88,7 @@ def big_endian_u32(values: Numbers) -> Part:
 
 
 def only(mask: Mask, part: Part) -> Part:
-    """Where the mask is set; elsewhere nothing."""
+    """The values where the mask is set; elsewhere empty."""
     if mask.all():
         return part
     return _chosen(mask, part, b"")
@@ -105,7 +105,7 @@ def _chosen(mask: Mask, there: Part, elsewhere: bytes) -> pa.LargeBinaryArray:
 
 
 def joined(parts: Sequence[Part], rows: int) -> pa.LargeBinaryArray:
-    """Each row's parts, one behind the other."""
+    """Concatenates each row's parts."""
     import pyarrow.compute as pc
 
     if all(isinstance(part, bytes) for part in parts):
@@ -115,7 +115,7 @@ def joined(parts: Sequence[Part], rows: int) -> pa.LargeBinaryArray:
 
 
 def runs(column: pa.LargeBinaryArray, ends: Numbers) -> pa.LargeBinaryArray:
-    """Row i is what the rows from ends[i] to ends[i + 1] have, together: no byte is copied."""
+    """Row i is rows ends[i] to ends[i + 1] joined, without copying a byte."""
     places = offsets(column)[ends]
     buffers = [None, pa.py_buffer(np.ascontiguousarray(places)), pa.py_buffer(data(column))]
     return pa.Array.from_buffers(_KIND, len(ends) - 1, buffers)

@@ -1,8 +1,8 @@
-"""On the driver: the job's own transaction, and with it those of the accepted attempts.
+"""On the driver: commits the job's own transaction with those of the accepted attempts.
 
-The attempts' answers are in: everything that they published is stored. The job's transaction takes
-what came through the driver, and whatever its owner puts into it (a marker, acknowledgements); one
-decision commits it and the attempts'. So all of a job becomes visible, or nothing of it.
+All attempts have finished: everything that they published is stored. The job's transaction takes
+what came through the driver and whatever its owner adds (a marker, acknowledgements); it commits
+atomically with the attempts'. So all of a job becomes visible, or nothing.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from pybroker.spark.writing.sending import Sending
 
 
 def publish_entries(session: Session, written: Sequence[Written], txn: Transaction) -> None:
-    """What came through the driver, in the rows' order. Raises what a send met."""
+    """Publishes what came through the driver, in row order. Raises a send's failure."""
     if not written:
         return
     job = written[0].job
@@ -27,21 +27,21 @@ def publish_entries(session: Session, written: Sequence[Written], txn: Transacti
     sending.settle()
 
 
-# What the broker commits by one decision, beside the job's own.
+# How many the broker commits atomically with the job's own.
 MAX_ATTEMPTS: Final = 1000
 
 
 def accepted(written: Sequence[Written]) -> list[TxnId]:
-    """The attempts' transactions that Spark has accepted."""
+    """The transactions of the attempts that Spark accepted."""
     return [each.txn_id for each in written if each.txn_id is not None]
 
 
 def to_commit(written: Sequence[Written]) -> list[TxnId]:
-    """As `accepted`. Raises NotAllowed for more than one decision can commit."""
+    """As `accepted`. Raises NotAllowed if they are too many to commit atomically."""
     attempts = accepted(written)
     if len(attempts) > MAX_ATTEMPTS:
         raise NotAllowed(
-            f"{len(attempts)} tasks have published, and {MAX_ATTEMPTS} can commit together: write "
-            f"with fewer, larger tasks, as frame.coalesce({MAX_ATTEMPTS}) makes them"
+            f"{len(attempts)} tasks have published, but only {MAX_ATTEMPTS} can commit together: "
+            f"use fewer, larger tasks, for example frame.coalesce({MAX_ATTEMPTS})"
         )
     return attempts

@@ -4,12 +4,12 @@ A message of a batch is [size u32][SingleMessageMetadata][value]. All rows' mess
 column; rows that go to the same partition are brought together, and an entry is a slice of the
 column's bytes.
 
-Messages with a key go where its hash says; those without take turns over the partitions by whole
-entries. With BatchingType.KeyBased an entry's messages share their key, and the entry says it: so
-Key_Shared subscriptions divide them by key.
+Messages with a key go to the partition of its hash; those without are distributed round-robin by
+whole entries. With BatchingType.KeyBased an entry's messages share their key, and the entry states
+it: so Key_Shared subscriptions distribute them by key.
 
-A null value is published as one (`null_value`), and an empty key is a key. One that is no text is
-written as base64, which the message says: so official clients have it.
+A null value is published as null (`null_value`), and an empty key is a key. A key that is not text
+is written as base64, with the flag that official clients use.
 """
 
 import base64
@@ -31,7 +31,7 @@ from pybroker.spark.writing.routes import partitions_for_keys
 
 MAX_ENTRY_MESSAGES: Final = 1000
 MAX_ENTRY_BYTES: Final = 256 * 1024
-# Of values, so much is encoded in one go: several times this is the memory that it takes.
+# How many bytes of values are encoded together; it takes several times this much memory.
 _MAX_SLICE_BYTES: Final = 16 * 1024 * 1024
 
 # Tags of SingleMessageMetadata and KeyValue.
@@ -44,12 +44,12 @@ _IS_NULL: Final = b"\x48\x01"
 _NAME: Final = b"\x0a"
 _TEXT: Final = b"\x12"
 
-# Topic -> its partitions' names; a topic without partitions has itself.
+# Topic -> its partitions' names; a topic without partitions maps to itself.
 Partitions = Mapping[str, Sequence[str]]
 
 
 class Destined(NamedTuple):
-    # Of the DataFrame, whose order is the order of publishing.
+    # Part of the DataFrame, whose order is the order of publishing.
     part: int
     topic: str
     batch: EncodedBatch
@@ -64,7 +64,9 @@ _NO_KEY: Final = Key(None)
 
 
 class EntryEncoder:
-    """Of one task. Columns: topic, part (int), value, key, event_time (ms), properties (map)."""
+    """Encodes the rows of one task. Columns: topic, part (int), value, key, event_time (ms),
+    properties (map).
+    """
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class EntryEncoder:
         compression_type: CompressionType = CompressionType.NONE,
         batching_type: BatchingType = BatchingType.Default,
     ) -> None:
-        """`turn` says with which partition messages without a key begin."""
+        """`turn` selects the partition where messages without a key begin."""
         self._partitions = partitions
         self._turns: dict[str, int] = defaultdict(lambda: turn)
         self._compression_type = compression_type
@@ -110,7 +112,7 @@ class EntryEncoder:
                 yield Destined(part, name, self._entry(column, start, end, key))
 
     def _targets(self, names: Sequence[str], topics: Numbers, keys: pa.Array) -> Numbers:
-        """The partition's number; -1 where a row without a key has the choice."""
+        """The partition's number; -1 for a row without a key, which may go to any."""
         choices = np.array([len(self._partitions[name]) > 1 for name in names])
         targets: Numbers = np.where(choices[topics], -1, 0)
         keyed = _mask(keys.is_valid())
@@ -138,7 +140,7 @@ class EntryEncoder:
 
 
 def as_texts(keys: pa.Array) -> tuple[pa.Array, Mask | None]:
-    """Keys as text, and which of them are base64; None: none."""
+    """Keys as text, and which of them are base64 (None if none are)."""
     contents = keys.cast(pa.large_binary())
     try:
         contents.cast(pa.large_string())
@@ -165,7 +167,7 @@ def encode_messages(
     properties: pa.Array,
     keys_are_base64: Mask | None = None,
 ) -> pa.LargeBinaryArray:
-    """Each row as it stands in a batch. Raises NotAllowed."""
+    """Each row encoded as in a batch. Raises NotAllowed."""
     rows = len(values)
     contents = byte_columns.of(values)
     fields: list[Part] = [
@@ -196,12 +198,12 @@ def _keys(keys: pa.Array) -> list[Part]:
 
 
 def _event_times(event_times: pa.Array) -> list[Part]:
-    """In ms; null and 0 are none."""
+    """In ms; null and 0 mean no event time."""
     if event_times.null_count == len(event_times):
         return []
     times = event_times.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     if times.min(initial=0) < 0:
-        raise NotAllowed("A row's event time is before 1970: a message cannot have that")
+        raise NotAllowed("A row's event time is before 1970, which a message cannot have")
     there = times > 0
     if not there.any():
         return []
@@ -210,8 +212,8 @@ def _event_times(event_times: pa.Array) -> list[Part]:
 
 
 def _properties(properties: pa.Array) -> list[Part]:
-    """A map of strings each; null is an empty one. A message has no null texts, so a property that
-    is null is left out: asked for by its name it is null again."""
+    """A map of strings for each row; null becomes an empty map. A message has no null strings, so a
+    null property is omitted: looking it up gives null again."""
     if properties.null_count == len(properties):
         return []
     ends = properties.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -257,7 +259,7 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _numbered(keys: pa.Array, are_base64: Mask | None) -> Numbers:
-    """A number for each key; base64 and a text that reads the same are two."""
+    """A number for each key; base64 and identical text count as different."""
     encoded = keys.cast(pa.large_binary()).dictionary_encode()
     indices = encoded.indices.fill_null(-1)
     numbers: Numbers = indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -271,7 +273,7 @@ def _key(keys: pa.Array, are_base64: Mask | None, row: int) -> Key:
 
 
 def _groups(columns: Sequence[Numbers]) -> Iterator[tuple[Numbers | None, list[int]]]:
-    """The rows that have the same numbers, in order, by the first column first; None: all."""
+    """Groups rows with equal numbers, ordered by the first column first; None: all."""
     if all(column[0] == column.min() == column.max() for column in columns):
         yield None, [int(column[0]) for column in columns]
         return
@@ -284,7 +286,7 @@ def _groups(columns: Sequence[Numbers]) -> Iterator[tuple[Numbers | None, list[i
 
 
 def _cuts(places: Numbers) -> Iterator[tuple[int, int]]:
-    """Where entries begin and end; a message larger than an entry should be has its own."""
+    """Where entries begin and end; a message above the target size gets its own entry."""
     start, rows = 0, len(places) - 1
     while start < rows:
         fits = int(np.searchsorted(places, places[start] + MAX_ENTRY_BYTES, side="right")) - 1

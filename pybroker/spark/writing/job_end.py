@@ -1,8 +1,8 @@
-"""The end of a job of `df.write`: all of it becomes visible by one decision, or nothing.
+"""The end of a `df.write` job: all of it becomes visible atomically, or nothing.
 
-The job's transaction was begun before its tasks were. Its commit is asked for until its outcome is
-known: asking twice is safe. If it turns out that it was aborted (by its timeout, say) nothing of
-the job was seen, and another transaction takes its place, as long as the attempts' are still open.
+The job's transaction was begun before its tasks' were. Its commit is requested until its outcome is
+known; repeating the request is safe. If it was aborted (by its timeout, say), nothing of the job
+became visible, and another transaction replaces it as long as the attempts' are still open.
 """
 
 import contextlib
@@ -52,15 +52,15 @@ class JobEnd:
         self._pause = pause
         self._clock = clock
         self._txn_id = job.txn_id
-        # Whether the transaction has been asked to commit: from then on its outcome counts.
+        # Whether a commit was requested: from then on the transaction's outcome counts.
         self._asked = False
-        # Whether it may hold a part already: from then on another one must take its place.
+        # Whether it may already contain a part: from then on a retry needs another transaction.
         self._half_done = False
         self._transactions = 1
 
     def commit(self) -> None:
-        """Returns when the job is visible. Raises what keeps it from that; then nothing of it is,
-        or, with TransactionOutcomeUnknown, nobody knows."""
+        """Returns when the job is visible. Raises otherwise; then nothing of it is visible or, with
+        TransactionOutcomeUnknown, the outcome is unknown."""
         give_up_at = self._clock() + PATIENCE_S
         while True:
             try:
@@ -101,7 +101,7 @@ class JobEnd:
         self._asked = self._half_done = False
 
     def abort(self) -> None:
-        """As far as it can be done: what is left open times out."""
+        """Best effort: what stays open times out."""
         with contextlib.suppress(PulsarError):
             self._with_session(self._abort)
 
@@ -110,7 +110,7 @@ class JobEnd:
         self._sweep(session)
 
     def _sweep(self, session: Session) -> None:
-        """Attempts that nobody accepted; else they time out."""
+        """Aborts attempts that were not accepted; otherwise they time out."""
         if self._job.max_driver_bytes is not None:
             with contextlib.suppress(PulsarError):
                 abort_all(session, list(self._job.notes.noted(session, EARLIEST)))

@@ -1,8 +1,8 @@
 """Structured columns as JSON, by columns.
 
-The schema is that of Avro, as everywhere in Pulsar, and a value of a union stands for itself.
-Decimals are texts, so that no digit is lost, bytes are base64, dates and times are the numbers that
-Avro has for them. What is no number ("NaN") is a text.
+The schema is Avro's, as everywhere in Pulsar; a union's value is written without its branch name.
+Decimals are strings, so that no digit is lost, bytes are base64, dates and times are the numbers
+that Avro uses. Values that JSON numbers cannot express ("NaN") are strings.
 """
 
 import base64
@@ -39,7 +39,7 @@ _NOT_FINITE: Final = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'
 
 
 def encode(batch: pa.RecordBatch, schema: StructType, columns: Sequence[str]) -> pa.Array:
-    """An object of those columns each."""
+    """One object of those columns for each row."""
     fields = [field for field in schema.fields if field.name in columns]
     values = [_encoded(batch.column(each.name), each.dataType) for each in fields]
     return _object([each.name for each in fields], values, batch.num_rows)
@@ -61,7 +61,7 @@ def _encoded(array: pa.Array, kind: DataType) -> Part:
 
 
 def _value(array: pa.Array, kind: DataType) -> Part:
-    """What stands for null does not matter."""
+    """The text for null does not matter."""
     match kind:
         case StructType():
             return _struct(array, kind)
@@ -130,7 +130,7 @@ def _quoted(texts: pa.Array) -> Part:
 
 
 def _list(array: pa.Array, elements: Part, begin: bytes, end: bytes) -> Part:
-    """Each row's elements, with commas between."""
+    """Each row's elements, separated by commas."""
     ends = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     is_first = np.zeros(byte_columns.lengths(elements, int(ends[-1])).size, np.bool_)
     is_first[ends[:-1][np.diff(ends) > 0]] = True

@@ -1,10 +1,10 @@
-"""Which transactions somebody may have left open: noted on a control topic before they are used.
+"""Records possibly open transactions on a control topic before they are used.
 
-Whoever publishes for a job may die with a transaction open, which hides from readers what comes
-behind it until it times out. So its id is published first, plainly, with that of its job's. Then it
-is seen whether the job's is still open, for nobody else would end what begins later. The job's end,
-or its successor, first ends the job's and then whatever is noted and not wanted: a zombie has noted
-its transaction before that, or finds the job over.
+A writer may die with a transaction open, which hides later messages from readers until it times
+out. So its id is published first, outside the transaction, with its job's id. Then the writer
+checks that the job's transaction is still open, because no one would end one that begins later.
+The job's end, or its successor, first ends the job's transaction and then whatever is noted and not
+wanted: a zombie has either noted its transaction before that, or finds the job over.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ from pybroker.spark.session import Session
 
 
 class NoteBook(NamedTuple):
-    """Whose notes are meant, and where they are."""
+    """The owner of the notes, and where they are."""
 
-    topic: str  # of one with partitions the first, where the chain of markers is
+    topic: str  # the first partition of a partitioned one, like the chain of markers
     owner: str  # a query's or a job's id
     batch_id: int = 0
 
@@ -29,7 +29,7 @@ class NoteBook(NamedTuple):
         return session.partitions(self.topic)[0]
 
     def note(self, session: Session, job: TxnId, *txn_ids: TxnId) -> None:
-        """`job`: that of the job which they belong to."""
+        """`job`: the transaction of the job to which they belong."""
         of_batch = {"owner": self.owner, "batch_id": self.batch_id, "job": list(job)}
         place = self.place(session)
         for txn_id in txn_ids:
@@ -37,15 +37,15 @@ class NoteBook(NamedTuple):
             session.publish(place, json.dumps(note).encode())
 
     def noted(self, session: Session, after: Position, job: TxnId | None = None) -> Iterator[TxnId]:
-        """Of this batch and those before it, which somebody may still have worked on; or those of
-        one job."""
+        """Notes of this batch and of earlier ones, which may still be running; or those of one
+        job."""
         own = self.owner.encode()
         for _, data in session.read_to_end(self.place(session), after):
             if own in data and (txn_id := self._parsed(data, job)) is not None:
                 yield txn_id
 
     def _parsed(self, data: bytes, job: TxnId | None) -> TxnId | None:
-        """Anybody may write to the topic, and markers stand there. Earlier versions told no job."""
+        """Anyone may write to the topic, and it contains markers. Earlier versions named no job."""
         try:
             note = json.loads(data)
             if note["owner"] != self.owner or int(note["batch_id"]) > self.batch_id:
@@ -64,7 +64,7 @@ def require_open(session: Session, txn_id: TxnId, topic: str) -> None:
 
 
 def end(session: Session, txn_id: TxnId) -> None:
-    """Aborts the transaction, or waits for the commit that it had begun."""
+    """Aborts the transaction, or waits for a commit in progress."""
     txn = session.client.attach_transaction(txn_id)
     try:
         txn.abort()
@@ -75,7 +75,7 @@ def end(session: Session, txn_id: TxnId) -> None:
 
 
 def abort_all(session: Session, txn_ids: Iterable[TxnId]) -> None:
-    """As many as can be; the others have committed, or time out."""
+    """As many as possible; the others have committed, or time out."""
     for txn_id in txn_ids:
         with contextlib.suppress(PulsarError):
             session.client.attach_transaction(txn_id).abort()

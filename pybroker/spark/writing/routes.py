@@ -10,7 +10,7 @@ from pybroker.client import partition_for_key
 from pybroker.spark.writing import byte_columns
 from pybroker.spark.writing.byte_columns import Numbers
 
-# Longer keys, and such that are not ASCII, are hashed one by one, each different one once.
+# Longer keys and keys that are not ASCII are hashed one by one, each distinct key once.
 _MAX_LENGTH: Final = 64
 _POSITIVE: Final = np.uint32(0x7FFF_FFFF)
 

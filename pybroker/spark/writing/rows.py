@@ -1,11 +1,11 @@
-"""A DataFrame's columns, and which part of a message each of them is.
+"""A DataFrame's columns, and the part of a message that each of them is.
 
 The names are the pulsar-spark connector's: `__topic`, `__key`, `__eventTime` and
-`__messageProperties`; `__messageId` and `__publishTime` are what a reader adds, and are left out.
-With a column `value` of text or bytes the message is that, and the plain names `topic`,
-`key`, `event_time` and `properties` do as well. Without one, all other columns together are it.
+`__messageProperties`; `__messageId` and `__publishTime`, which readers add, are ignored. With a
+column `value` of strings or bytes, that is the message, and the plain names `topic`, `key`,
+`event_time` and `properties` are accepted as well. Without one, all other columns together are it.
 
-The option `topic` comes before a column of that name, as everywhere in Spark.
+The option `topic` takes precedence over a column of that name, as everywhere in Spark.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ _CONNECTORS: Final = {
     "__eventTime": "event_time",
     "__messageProperties": "properties",
 }
-# What sources hand out beside these.
+# Other columns that sources return.
 _READ_ONLY: Final = ("__messageId", "__publishTime")
 _READ_ONLY_OF_OURS: Final = ("message_id", "publish_time")
 ARROW_TYPES: Final = {
@@ -52,17 +52,17 @@ ARROW_TYPES: Final = {
 
 
 class Rows(NamedTuple):
-    """Where a message's parts are in a DataFrame; travels to executors."""
+    """Where a message's parts are in a DataFrame; pickled to executors."""
 
     topic: str | None
     # Part of a message -> the column that has it.
     parts: Mapping[str, str]
-    # Those that are the message: `value` alone, or a structure's.
+    # The columns that are the message: `value` alone, or those of a record.
     values: tuple[str, ...]
     is_raw: bool
 
     def columns(self, batch: pa.RecordBatch, part: int, value: pa.Array) -> pa.RecordBatch:
-        """As EntryEncoder takes them. Raises NotAllowed for a row without a topic."""
+        """In the form that EntryEncoder expects. Raises NotAllowed for a row without a topic."""
         count = batch.num_rows
         arrays = {
             "topic": self._topics(batch),
@@ -98,7 +98,7 @@ class Rows(NamedTuple):
 
 
 def _whole_ms(microseconds: pa.Array) -> pa.Array:
-    """Rounded down, so that what is before 1970 stays there; Arrow rounds towards 0."""
+    """Rounded down, so that times before 1970 stay there; Arrow rounds towards 0."""
     none = microseconds.is_null().to_numpy(zero_copy_only=False)
     return pa.array(microseconds.fill_null(0).to_numpy() // 1000, pa.int64(), mask=none)
 
@@ -121,31 +121,35 @@ def rows_of(schema: StructType, topic: str | None) -> Rows:
     if is_raw and values != ["value"]:
         others = ", ".join(name for name in values if name != "value")
         raise NotAllowed(
-            f"Beside the column value, which is the whole message, there are {others}: leave them "
-            "out, or name value something else, and all columns together are the message"
+            f"The column value is the whole message, but there are also {others}: remove them, "
+            "or rename value to make all columns together the message"
         )
     if not values:
-        raise NotAllowed(f"None of the columns {', '.join(kinds)} is the message: call it value")
+        raise NotAllowed(f"None of the columns {', '.join(kinds)} is the message: name one value")
     if topic is None and "topic" not in found:
         raise NotAllowed('format("pulsar") needs the option topic, or a column __topic')
     return Rows(topic, found, tuple(values), is_raw)
 
 
 def _require_read_only(name: str) -> None:
-    """To leave a column out in silence would lose what it was meant for."""
+    """Refuses unknown columns: ignoring one silently would lose data."""
     if name in _READ_ONLY:
         return
     known = (*_CONNECTORS, *_READ_ONLY)
     meant = [each for each in known if each.lower() == name.lower()]
     raise NotAllowed(
-        f"The column {name} is no part of a message"
-        + (f": did you mean {meant[0]}?" if meant else f"; {', '.join(known)} are: leave it out")
+        f"The column {name} is not part of a message"
+        + (
+            f": did you mean {meant[0]}?"
+            if meant
+            else f"; the parts are {', '.join(known)}: remove it"
+        )
     )
 
 
 def _check(name: str, kind: DataType, part: str, found: Mapping[str, str]) -> None:
     if part in found:
-        raise NotAllowed(f"The columns {found[part]} and {name} are both the {part}: leave one out")
+        raise NotAllowed(f"The columns {found[part]} and {name} are both the {part}: remove one")
     if not isinstance(kind, _KINDS[part]):
         wanted = " or ".join(each.typeName() for each in _KINDS[part])
         raise NotAllowed(f"The column {name} is {kind.simpleString()}; it must be {wanted}")

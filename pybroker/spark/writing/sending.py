@@ -1,4 +1,4 @@
-"""Entries on their way in one transaction: bounded, and every answer is waited for."""
+"""Sends entries in one transaction: bounded in flight, and waiting for every answer."""
 
 import threading
 from typing import Final
@@ -11,8 +11,8 @@ _MAX_BYTES_ON_THEIR_WAY: Final = 32 * 1024 * 1024
 
 
 class Sending:
-    """Used by one thread. The broker names the producers, anew for each session: so deduplication
-    never takes a rerun's messages for the aborted ones."""
+    """Used by one thread. The broker names the producers, differently for each session: so
+    deduplication never confuses a rerun's messages with the aborted ones."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Sending:
         self._answered = threading.Condition()
 
     def send(self, entry: Destined) -> None:
-        """Waits while too much is on its way. A failure is raised by `settle`."""
+        """Waits while too much is in flight. `settle` raises failures."""
         size = len(entry.batch.payload)
         with self._answered:
             self._answered.wait_for(lambda: self._bytes < _MAX_BYTES_ON_THEIR_WAY)
@@ -47,7 +47,7 @@ class Sending:
         producer.send_batch_async(entry.batch, answered, txn=self._txn)
 
     def settle(self) -> None:
-        """Everything is stored when this returns. Raises what a send met."""
+        """Everything is stored when this returns. Raises a send's failure."""
         with self._answered:
             self._answered.wait_for(lambda: self._bytes == 0)
         if self._failure is not None:

@@ -1,12 +1,12 @@
 """`df.write.format("pulsar")` and `writeStream.format("pulsar")`: what Spark calls, and where.
 
-In the planner, a process beside the driver, a writer is made for each job or batch and pickled for
-its tasks, which run `write`. `commit` and `abort` run in another process beside the driver; for a
-stream the writer is made anew there, and knows the batch's number, and everything else from the
-tasks' results. Tasks know the query and the batch from Spark.
+In the planner, a process beside the driver, a writer is created for each job or batch and pickled
+for its tasks, which run `write`. `commit` and `abort` run in another process beside the driver; a
+stream's writer is created anew there, and knows only the batch's number and the tasks' results.
+Tasks get the query and the batch from Spark.
 
 A query's control topic holds its markers and notes (pybroker.spark.chain); by default it is
-`spark-query-<its id>`, beside the topic that is written to. Jobs share `spark-jobs`.
+`spark-query-<its id>`, in the namespace of the topic that is written to. Jobs share `spark-jobs`.
 """
 
 import uuid
@@ -42,7 +42,7 @@ _BATCHING_TYPES: Final = {each.name.lower(): each for each in BatchingType}
 
 
 class Topics(dict[str, Sequence[str]]):
-    """Topic -> its partitions; one that is not known yet is asked for."""
+    """Topic -> its partitions; looks up a topic that is not known yet."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__()
@@ -58,12 +58,12 @@ class Topics(dict[str, Sequence[str]]):
 
 
 class Plan:
-    """What the options and the DataFrame's schema say; raises NotAllowed where they do not fit."""
+    """The options and the DataFrame's schema; raises NotAllowed if they do not fit."""
 
     def __init__(self, options: Chosen, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise NotAllowed(
-                'format("pulsar") adds messages to topics and cannot replace what is there: use '
+                'format("pulsar") appends messages to topics and cannot replace existing ones: use '
                 'the mode "append", and for a stream the output mode "append" or "update"'
             )
         self.endpoint = Endpoint.of(options)
@@ -81,7 +81,7 @@ class Plan:
         self._batching_type = _BATCHING_TYPES[options["batchingType"]]
 
     def begin(self) -> Job:
-        """A job, whose notes are of nobody yet."""
+        """A new job, whose notes have no owner yet."""
         session = Session(self.endpoint.connect())
         try:
             txn = session.client.new_transaction(self._transaction_timeout_ms)
@@ -105,7 +105,7 @@ class Plan:
         return TopicSchema(self._kind, avro.schema_of(schema, self.rows.values), "Row")
 
     def _register(self, session: Session) -> None:
-        """Before anything is sent. Raises IncompatibleSchema."""
+        """Called before anything is sent. Raises IncompatibleSchema."""
         if self._schema is None or self.rows.topic is None:
             return
         try:
@@ -113,17 +113,17 @@ class Plan:
         except IncompatibleSchema as error:
             columns = ", ".join(self.rows.values)
             raise IncompatibleSchema(
-                f"The columns {columns} do not go with the schema of {self.rows.topic}, and "
+                f"The columns {columns} are incompatible with the schema of {self.rows.topic}, and "
                 f"nothing was written: {error}. Change or cast the columns, or the namespace's "
                 "schema compatibility strategy"
             ) from error
 
     def beside(self, local_name: str) -> str:
-        """The control topic that was chosen, or one in the namespace of the topic."""
+        """The chosen control topic, or the default one in the topic's namespace."""
         if self.control_topic is not None:
             return self.control_topic
         if self.rows.topic is None:
-            raise NotAllowed("With a column of topics the option controlTopic is needed")
+            raise NotAllowed("The option controlTopic is required with a column __topic")
         return f"persistent://{TopicName.parse(self.rows.topic).namespace_name}/{local_name}"
 
     def encode(self, batches: Iterable[pa.RecordBatch], part: int, turn: int) -> Iterator[Destined]:
@@ -141,7 +141,7 @@ class Plan:
 
 
 class PulsarBatchWriter(DataSourceArrowWriter):
-    """Of one job, in the planner, in its tasks, and where it ends."""
+    """The writer of one job: in the planner, in its tasks, and at its end."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -159,15 +159,15 @@ class PulsarBatchWriter(DataSourceArrowWriter):
 
 
 class PulsarStreamWriter(StreamArrowWriter):
-    """Of one micro-batch, in the planner and in its tasks; where it ends there is another one."""
+    """The writer of one micro-batch, in the planner and its tasks; its end has another one."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._job: Job | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """It is on its way to the tasks: the job begins. Nothing else tells the two places apart,
-        and each begun transaction must be ended."""
+        """Being pickled for the tasks means that the job begins. Nothing else tells the planner
+        from the place of the end, and each transaction begun must be ended."""
         if self._job is None:
             self._job = self._plan.begin()
         return self.__dict__
@@ -200,7 +200,7 @@ class PulsarStreamWriter(StreamArrowWriter):
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
-    """Of the tasks that were accepted; the others' are None."""
+    """The results of accepted tasks; the others' are None."""
     return [message for message in messages if isinstance(message, Written)]
 
 
@@ -213,5 +213,5 @@ def _task() -> TaskContext:
 def _property(task: TaskContext, name: str) -> str:
     value = task.getLocalProperty(name)
     if value is None:
-        raise MetadataError(f"Spark does not tell this task its {name}: this PySpark is too old")
+        raise MetadataError(f"Spark does not tell this task its {name}: upgrade PySpark")
     return value

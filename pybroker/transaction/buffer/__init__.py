@@ -1,1 +1,1 @@
-"""What a topic knows of the transactions that write to it: which are open, and what is hidden."""
+"""What a topic knows about transactions that write to it: which are open, and what is hidden."""

@@ -1,4 +1,4 @@
-"""A transaction that has not ended on a topic, as stats tell of it."""
+"""A transaction on a topic, for statistics."""
 
 from typing import NamedTuple
 
@@ -7,8 +7,15 @@ from pybroker.base.names import TxnId
 
 
 class OngoingTransaction(NamedTuple):
-    """For stats: who holds readers back, from where, since when."""
+    """For statistics: which transaction holds readers back, from where, since when."""
 
     txn_id: TxnId
     first_position: Position | None  # None: nothing of it is durable yet
     opened_at_ms: int
+
+
+class Marked(NamedTuple):
+    """It has ended: where its entries began, and where its marker is."""
+
+    first: Position | None
+    marker: Position

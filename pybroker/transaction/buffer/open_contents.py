@@ -1,11 +1,12 @@
-"""How much open transactions hold: of a topic, of a namespace, of a principal.
+"""How much open transactions hold: per topic, namespace and principal.
 
-It is counted when a message is handed to the log, and given back when that fails, or when its
+Messages are counted when they are handed to the log, and subtracted if that fails or when their
 transaction has ended on the topic. A topic that was loaded with open transactions counts what they
-held before only when somebody asks for a limit: that reads it all.
+held before only when a limit first needs it, because that means reading all of it.
 """
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -13,12 +14,15 @@ from managed_ledger.appender import Appended
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
+from pybroker.base.runtime import nobody_cares
 from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
+from pybroker.transaction.txn_status import TxnAction
 
 _READ_ENTRIES: Final = 1000
 _READ_BYTES: Final = 1024 * 1024
 
 OwnerOf = Callable[[TxnId], str | None]
+OnEnded = Callable[[TxnId, TxnAction, Position | None], None]  # and where it begins
 
 
 class Held:
@@ -33,7 +37,7 @@ class Held:
 
 
 class OpenContents:
-    """Of a broker: what its topics hold together. `owner_of` is the principal of a live one."""
+    """For a broker: the totals of its topics. `owner_of` is the principal of a live transaction."""
 
     def __init__(self) -> None:
         self.owner_of: OwnerOf = lambda txn_id: None
@@ -47,7 +51,7 @@ class OpenContents:
         return self._owners.get(owner) or Held()
 
     def add(self, namespace: str, owner: str | None, messages: int, size_bytes: int) -> None:
-        """What is less than nothing is given back."""
+        """Negative amounts are given back."""
         _add(self._namespaces, namespace, messages, size_bytes)
         if owner is not None:
             _add(self._owners, owner, messages, size_bytes)
@@ -70,25 +74,41 @@ class _OfTransaction(Held):
         self.owner = owner
 
 
-class TopicContents:
-    """Of one topic. `of_before` is up to where its logs, by name, hold what is not counted yet."""
+# For topics that hold nothing; nothing is ever added.
+_NO_TRANSACTIONS: Final[dict[TxnId, _OfTransaction]] = {}
+_NOTHING: Final = Held()
+_NOWHERE: Final[Mapping[str, Position]] = {}
+_OF_NO_BROKER: Final = OpenContents()  # for topics that have not joined one
 
-    __slots__ = ("_broker", "_namespace", "_transactions", "of_before", "total")
+
+class TopicContents:
+    """Of one topic. `of_before`: up to where its logs, by name, hold what is not counted yet.
+
+    A topic that never had a transaction has no data of its own here.
+    """
+
+    __slots__ = ("_broker", "_namespace", "_transactions", "of_before", "on_ended", "total")
 
     def __init__(self) -> None:
-        self._broker, self._namespace = OpenContents(), ""
-        self._transactions: dict[TxnId, _OfTransaction] = {}
-        self.total = Held()
-        self.of_before: dict[str, Position] = {}
+        self._broker, self._namespace = _OF_NO_BROKER, ""
+        self._transactions, self.total, self.of_before = _NO_TRANSACTIONS, _NOTHING, _NOWHERE
+        self.on_ended: OnEnded = nobody_cares  # called for each that has ended on the topic
 
     def __len__(self) -> int:
-        """How many transactions."""
+        """The number of transactions."""
         return len(self._transactions)
 
+    def transactions(self) -> list[tuple[TxnId, Held]]:
+        """What each of them holds here."""
+        return list[tuple[TxnId, Held]](self._transactions.items())
+
+    def of(self, txn_id: TxnId) -> Held | None:
+        return self._transactions.get(txn_id)
+
     def join(self, broker: OpenContents, namespace: str) -> None:
-        """Count there, too; before anything is counted."""
+        """Add to that broker's totals, too; call it before anything is counted."""
         assert not self._transactions
-        self._broker, self._namespace = broker, namespace
+        self._broker, self._namespace = broker, sys.intern(namespace)
 
     def counted(
         self,
@@ -97,7 +117,7 @@ class TopicContents:
         message_counts: Sequence[int],
         done: Appended,
     ) -> Appended:
-        """Count them; `done`, which may fail, is to be called by what this returns."""
+        """Count them; the result replaces `done`, which it calls and which may raise."""
         messages, size_bytes = sum(message_counts), sum(map(len, entries))
         self.add(txn_id, messages, size_bytes)
         return partial(self._appended, txn_id, messages, size_bytes, done)
@@ -118,6 +138,8 @@ class TopicContents:
     def add(self, txn_id: TxnId, messages: int, size_bytes: int) -> None:
         found = self._transactions.get(txn_id)
         if found is None:
+            if self._transactions is _NO_TRANSACTIONS:
+                self._transactions, self.total = {}, Held()
             owner = self._broker.owner_of(txn_id)
             found = self._transactions[txn_id] = _OfTransaction(owner)
         found.add(messages, size_bytes)
@@ -125,6 +147,10 @@ class TopicContents:
         self._broker.add(self._namespace, found.owner, messages, size_bytes)
         if not found.messages and not found.size_bytes:
             del self._transactions[txn_id]
+
+    def transaction_ended(self, txn_id: TxnId, action: TxnAction, first: Position | None) -> None:
+        self.ended(txn_id)
+        self.on_ended(txn_id, action, first)
 
     def ended(self, txn_id: TxnId) -> None:
         """Its marker is durable here."""
@@ -134,10 +160,10 @@ class TopicContents:
             self._broker.add(self._namespace, found.owner, -found.messages, -found.size_bytes)
 
     def forget(self) -> None:
-        """The topic goes, or is unloaded."""
+        """The topic is deleted or unloaded."""
         for txn_id in list(self._transactions):
             self.ended(txn_id)
-        self.of_before.clear()
+        self.of_before = _NOWHERE
 
 
 async def held_in(

@@ -1,13 +1,12 @@
-"""What a topic holds of its transactions: those in its own log and, once asked for, those aside.
+"""A topic's transactions: those in its own log and, once requested, those kept aside.
 
-Which of the two a transaction is in is decided when it first writes to the topic, and stays so:
-where the policy changes meanwhile, the transactions that have begun end as they began. Both show
-by markers in the topic's own log, whose order is what readers see.
+Where a transaction is kept is decided when it first writes to the topic, and does not change: if
+the policy changes meanwhile, existing transactions end as they began. Both kinds show by markers in
+the topic's own log, whose order is what readers see.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
-from functools import partial
 from itertools import chain, islice
 
 from managed_ledger.appender import Appended
@@ -22,18 +21,15 @@ from pybroker.transaction.buffer.buffer_times import BufferTimes
 from pybroker.transaction.buffer.commit_order.commit_order_buffer import CommitOrderBuffer
 from pybroker.transaction.buffer.commit_order.copying import SequenceIds
 from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
-from pybroker.transaction.buffer.log_order.log_order_buffer import (
-    LogOrderBuffer,
-    OnEnded,
-)
-from pybroker.transaction.buffer.ongoing import OngoingTransaction
-from pybroker.transaction.buffer.open_contents import TopicContents, held_in
+from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
+from pybroker.transaction.buffer.ongoing import Marked, OngoingTransaction
+from pybroker.transaction.buffer.open_contents import OnEnded, TopicContents, held_in
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
 
 
 class TopicTransactions:
-    """Build it with `recover`."""
+    """Create it with `recover`."""
 
     __slots__ = (
         "_aside",
@@ -63,8 +59,8 @@ class TopicTransactions:
         self._aside: CommitOrderBuffer | None = None
         self._sequence_ids: SequenceIds | None = None
         self.contents = TopicContents()
-        self.on_ended = log_order.on_ended  # which nobody listens to yet
-        self.in_commit_order = False  # what begins from now on
+        log_order.on_ended = self.contents.transaction_ended
+        self.in_commit_order = False  # for transactions that begin from now on
 
     @classmethod
     async def recover(
@@ -102,7 +98,7 @@ class TopicTransactions:
         return transactions
 
     def loaded(self) -> None:
-        """The topic has recovered: what is left open may be settled now."""
+        """The topic has recovered: what was left open may be settled now."""
         if self._aside is not None:
             self._aside.loaded()
 
@@ -117,7 +113,7 @@ class TopicTransactions:
         sent: bytes | None = None,
     ) -> None:
         """Append entries of one transaction; `done` as in ManagedLedger.append. `sent`, if given,
-        is kept with them.
+        is stored with them.
 
         Refused, through `done`: InvalidTxnStatus (not OPEN, or the topic was not added to it),
         TransactionNotFound, TransactionCoordinatorNotFound.
@@ -143,15 +139,15 @@ class TopicTransactions:
 
     def end(
         self, txn_id: TxnId, action: TxnAction, low_watermark: int, not_later: bool = False
-    ) -> "asyncio.Future[None] | None":
-        """Durable and in force when it is done; None: it never wrote here, or is over.
+    ) -> "asyncio.Future[Marked] | asyncio.Future[None] | None":
+        """Durable and in effect when it completes; None: it never wrote here, or has ended.
 
-        Fails with what the log raises; then repeat it. All callers share the future: let nobody
-        cancel it. `not_later`: raises WouldWait if it cannot be with the storage in this turn.
+        Fails with the log's errors; then repeat it. The future is shared: do not cancel it.
+        `not_later`: raises WouldWait if it cannot be queued in the storage in this turn.
         """
         if self._aside is not None:
             if not_later and txn_id in self._aside.open:
-                raise WouldWait  # a copy may take its time, and an abort is in force at once
+                raise WouldWait  # a copy may take long, and an abort takes effect at once
             ending = self._aside.end(txn_id, action)
             self._aside.settle_if_over(txn_id.most, low_watermark)
             if ending is not None:
@@ -160,12 +156,12 @@ class TopicTransactions:
 
     @property
     def on_ended(self) -> OnEnded:
-        """Called with each that has ended here."""
-        return self._log.on_ended
+        """Called for each that has ended here."""
+        return self.contents.on_ended
 
     @on_ended.setter
     def on_ended(self, on_ended: OnEnded) -> None:
-        self._log.on_ended = partial(_ended, self.contents, on_ended)
+        self.contents.on_ended = on_ended
 
     @property
     def stable_moved(self) -> Callable[[], None]:
@@ -176,14 +172,14 @@ class TopicTransactions:
         self._log.stable_moved = stable_moved
 
     async def forget_ended(self) -> None:
-        """The topic's log need not tell any more of what has ended. Raises ManagedLedgerError."""
+        """The topic's log need not record ended transactions now. Raises ManagedLedgerError."""
         if self._aside is not None:
             await self._aside.forget_ended()
 
     # Deduplication
 
     def deduplicated_by(self, sequence_ids: SequenceIds) -> None:
-        """From now on, and what is kept aside already."""
+        """From now on, including what is already kept aside."""
         self._sequence_ids = sequence_ids
         if self._aside is not None:
             self._aside.sequence_ids = sequence_ids
@@ -207,8 +203,8 @@ class TopicTransactions:
 
     @property
     def max_uncommitted_position(self) -> Position:
-        """As `max_read_position`, for who reads what is open: but a copy may yet be given up, and
-        be made anew, until its marker is durable.
+        """As `max_read_position`, for readers of uncommitted messages. But a copy may still be
+        given up and made again until its marker is durable.
         """
         return self._log.limit_of_copies()
 
@@ -228,18 +224,23 @@ class TopicTransactions:
 
     @property
     def has_aside(self) -> bool:
-        """Something may yet come to the log, though nobody sends any more."""
+        """Something may still be added to the log, although nobody publishes any more."""
         return self._aside is not None and bool(self._aside.open)
 
     @property
     def keeps_aside(self) -> bool:
-        """Or did so: what its log holds need not be in the order in which it was published."""
+        """Now or earlier: then the entries of the log need not be in the order of publication."""
         return self._aside is not None
 
     @property
     def aside_bytes(self) -> int:
-        """What the log beside the topic's own takes."""
+        """The size of the log beside the topic's own."""
         return 0 if self._aside is None else self._aside.size_bytes
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The part of it that open transactions hold."""
+        return 0 if self._aside is None else self._aside.open.size_bytes
 
     @property
     def open_count(self) -> int:
@@ -251,21 +252,29 @@ class TopicTransactions:
         return self._log.oldest()
 
     def ongoing(self, most: int | None = None) -> list[OngoingTransaction]:
-        """Those in the topic's own log first, oldest first entry first; the others hold nobody
-        back. All of them, or the first `most`.
+        """First those in the topic's own log, by their first entries; the others hold nobody back.
+        All of them, or the first `most`.
         """
         if self._aside is None:
             return self._log.ongoing(most)
         return list(islice(self._ongoing(), most))
 
     def first_position_of(self, txn_id: TxnId) -> Position | None:
-        """Of its entries here that are durable, in the log that they are in; None if there are
-        none, or it has ended.
+        """The first of its durable entries, in whichever log they are; None if there are none, or
+        it has ended.
         """
         aside = None if self._aside is None else self._aside.open.get(txn_id)
         if aside is not None:
             return aside.ranges.first_position
         return self._log.ranges_of(txn_id).first_position
+
+    def first_in_log(self, txn_id: TxnId) -> Position | None:
+        """As `first_position_of`, in the topic's own log."""
+        return self._log.ranges_of(txn_id).first_position
+
+    def ranges_in_log(self, txn_id: TxnId, most: int) -> list[tuple[int, int, int]]:
+        """The first ranges of its durable entries in the topic's own log: ledger, first, last."""
+        return self._log.ranges_of(txn_id).first_ones(most)
 
     def _ongoing(self) -> Iterator[OngoingTransaction]:
         if self._aside is None:
@@ -281,8 +290,8 @@ class TopicTransactions:
         )
 
     async def count_what_was_before(self, ledger: ManagedLedger) -> None:
-        """In `contents`: what the open ones held when the topic was loaded; it reads all of that.
-        `ledger` is the topic's own. Once; nobody need wait for it.
+        """In `contents`: what open transactions held when the topic was loaded; this reads all of
+        that. `ledger` is the topic's own. Runs once; nobody has to wait for it.
         """
         before, self.contents.of_before = self.contents.of_before, {}
         for txn_id in [each.txn_id for each in self._ongoing()]:
@@ -291,7 +300,7 @@ class TopicTransactions:
             if self._aside is not None and aside is not None:
                 side = self._aside.ledger
                 if side is None:
-                    continue  # it is being made: nothing of it was there before
+                    continue  # still being created: nothing in it is older
                 holder, ranges = side, aside.ranges
             if holder.name in before:
                 held = await held_in(holder, ranges, before[holder.name])
@@ -310,21 +319,10 @@ class TopicTransactions:
             await self._aside.close()
 
     async def stop(self) -> None:
-        """Write nothing more: the topic goes."""
+        """Write nothing more: the topic is going away."""
         self.contents.forget()
         if self._aside is not None:
             await self._aside.stop()
         await self._log.stop()
         if self._aside is not None:
             self._aside.let_go()
-
-
-def _ended(
-    contents: TopicContents,
-    on_ended: OnEnded,
-    txn_id: TxnId,
-    action: TxnAction,
-    first: Position | None,
-) -> None:
-    contents.ended(txn_id)
-    on_ended(txn_id, action, first)

@@ -23,7 +23,7 @@ class TransactionRanges:
         return len(self.flat) // 3
 
     def extend(self, ledger_id: int, first: int, last: int) -> int:
-        """How many ranges more it has now: 0 where the last one grew."""
+        """Returns the number of added ranges: 0 if the last one grew."""
         flat = self.flat
         if flat and flat[-1] == first - 1 and flat[-3] == ledger_id:
             flat[-1] = last
@@ -33,6 +33,10 @@ class TransactionRanges:
 
     def __iter__(self) -> "zip[tuple[int, int, int]]":
         return zip(self.flat[::3], self.flat[1::3], self.flat[2::3], strict=True)
+
+    def first_ones(self, most: int) -> list[tuple[int, int, int]]:
+        flat = self.flat[: 3 * most]
+        return list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
 
     @property
     def first_position(self) -> Position | None:

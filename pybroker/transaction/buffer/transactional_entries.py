@@ -1,9 +1,9 @@
-"""How entries of a log tell of transactions: by the tags that the broker appended them with.
+"""How log entries indicate transactions: by the tags that the broker appended them with.
 
-A tag stands beside the entries, in the storage. What clients wrote into an entry's own metadata,
-a transaction's id or the type of a marker, is theirs and means nothing here: entries are stored as
-they came. Only what was written before there were tags tells by its metadata; where that ends is a
-property of the ledger (see `UntaggedSpan`).
+A tag is stored beside the entries. What clients write into an entry's own metadata, a transaction's
+id or the type of a marker, is ignored here: entries are stored as they arrived. Only entries older
+than tags are recognised by their metadata; a property of the ledger says where those end (see
+`UntaggedSpan`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,14 +26,14 @@ from pybroker.wire.message_metadata import (
 )
 
 # Ledger properties, each a position: everything up to the first is plain; everything behind the
-# second tells by tags.
+# second has tags.
 SINCE: Final = "transactions"
 TAGGED_SINCE: Final = "transaction-tags"
 
 _TAG: Final = Struct("<BQQ")  # kind, most and least bits of the transaction
 _KINDS: Final = {None: 1, TxnAction.COMMIT: 2, TxnAction.ABORT: 3}
 _ACTIONS: Final = {kind: action for action, kind in _KINDS.items()}
-# What deduplication keeps of messages stands behind the kind, or behind the transaction.
+# Deduplication's data about messages follows the kind, or the transaction.
 _SENT_PLAIN: Final = 6
 _SENT_IN_TRANSACTION: Final = 7
 
@@ -42,7 +42,7 @@ _ACTIONS_OF_MARKERS: Final = {marker: action for action, marker in _MARKER_TYPES
 
 
 class TransactionalEntries(NamedTuple):
-    """`action` None: consecutive messages of the transaction; else the marker that ends it."""
+    """`action` None: consecutive messages of the transaction; otherwise the marker that ends it."""
 
     txn_id: TxnId
     action: TxnAction | None
@@ -51,7 +51,7 @@ class TransactionalEntries(NamedTuple):
 
 
 class ToldEntries(NamedTuple):
-    """What is known of consecutive entries; None is what does not hold or was not written."""
+    """What is known about consecutive entries; None: does not apply or was not recorded."""
 
     txn_id: TxnId | None
     action: TxnAction | None
@@ -71,12 +71,12 @@ def marker(txn_id: TxnId, action: TxnAction, publish_time_ms: int) -> bytes:
 
 
 def tag_of(txn_id: TxnId, action: TxnAction | None = None) -> bytes:
-    """Of its messages or, with an action, of the marker."""
+    """The tag of its messages or, with an action, of the marker."""
     return _TAG.pack(_KINDS[action], *txn_id)
 
 
 def with_sent(sent: bytes, tag: bytes = b"") -> bytes:
-    """The tag of messages, plain or of a transaction, that says how they were sent, too."""
+    """The tag of messages, plain or in a transaction, with data about how they were sent."""
     return bytes((_SENT_IN_TRANSACTION if tag else _SENT_PLAIN,)) + tag[1:] + sent
 
 
@@ -99,7 +99,7 @@ def parse_tag(tag: bytes) -> EntryTag:
 
 @dataclass(frozen=True, slots=True)
 class UntaggedSpan:
-    """The entries behind `after`, up to and with `up_to`, were written before there were tags."""
+    """The entries after `after`, up to and including `up_to`, are older than tags."""
 
     after: Position
     up_to: Position
@@ -116,14 +116,14 @@ class UntaggedSpan:
 
 
 def transactional_entries(run: EntryRun, untagged: UntaggedSpan) -> Iterator[TransactionalEntries]:
-    """In the order of the entries; whatever it leaves out is plain."""
+    """In the order of the entries; those left out are plain."""
     for txn_id, action, _, first, count in told_entries(run, untagged):
         if txn_id is not None:
             yield TransactionalEntries(txn_id, action, first, count)
 
 
 def told_entries(run: EntryRun, untagged: UntaggedSpan) -> Iterator[ToldEntries]:
-    """In the order of the entries; of whatever it leaves out nothing is known: it is plain."""
+    """In the order of the entries; about those left out nothing is known: they are plain."""
     if Position(run.ledger_id, run.first_entry_id) <= untagged.up_to:
         yield from _told_by_metadata(run, untagged)
     for first, last, tag in run.tags:
@@ -138,7 +138,7 @@ def _told_by_metadata(run: EntryRun, untagged: UntaggedSpan) -> Iterator[ToldEnt
         try:
             metadata = parse_metadata(entry)
         except BadEntry:
-            continue  # stored as it was sent; it can name no transaction
+            continue  # stored as it was sent; it cannot name a transaction
         txn_id = transaction_of(metadata)
         if txn_id is not None:
             action = _ACTIONS_OF_MARKERS.get(metadata.marker_type)

@@ -1,1 +1,1 @@
-"""Which transactions there are, and what was decided of them: one log for each coordinator."""
+"""Which transactions exist, and what was decided about them: one log per coordinator."""

@@ -1,13 +1,13 @@
-"""Why transactions were aborted that did not ask for it, for whoever asks for a commit later.
+"""Why transactions were aborted without their owner asking, for a commit that comes later.
 
-A reason comes with the status in the log, and lives as long as the outcome does, or until others
-need its place.
+A reason is logged with the status. It is kept as long as the outcome, or until newer reasons need
+its place.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
-MAX_REASONS: Final = 1000  # of one coordinator
+MAX_REASONS: Final = 1000  # per coordinator
 MAX_REASON_CHARS: Final = 300
 
 
@@ -23,12 +23,12 @@ class AbortReasons:
             del self._reasons[next(iter(self._reasons))]
 
     def get(self, local_id: int) -> str:
-        """Empty where none is known."""
+        """Empty if no reason is known."""
         return self._reasons.get(local_id, "")
 
     def items(self) -> Iterator[tuple[int, str]]:
         return iter(list(self._reasons.items()))
 
     def drop(self, local_id: int) -> None:
-        """Its outcome is not known any more."""
+        """The outcome is no longer known."""
         self._reasons.pop(local_id, None)

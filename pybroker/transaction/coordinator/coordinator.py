@@ -5,13 +5,13 @@
     apply    metadata_store.apply: at once, so that the next decision sees it
     answer   only when the log entry is durable
 
-An END is two such steps with the participants between them: COMMITTING or ABORTING is the decision;
-once it is durable each participant is told, again and again until it has followed; COMMITTED or
-ABORTED closes the transaction. Whoever asks for the same end meanwhile waits for the one that runs.
+An END is two such steps with the participants between them. COMMITTING or ABORTING is the decision.
+Once it is durable each participant is told, repeatedly until it has followed. COMMITTED or ABORTED
+closes the transaction. Repeated requests for the same end wait for the one in progress.
 
-Memory is ahead of the disk only by entries in flight, and no answer tells what may still be lost: a
-refusal that rests on a decision waits for it, too. If an entry fails, this coordinator is done for:
-it fails whoever waits, and `Coordinators` opens a new one from the log.
+Memory is ahead of the disk only by entries in flight, and no answer depends on something that may
+still be lost: a refusal based on a decision also waits for it. If an entry fails, this coordinator
+is finished: it fails everything that waits, and `Coordinators` opens a new one from the log.
 """
 
 import asyncio
@@ -25,7 +25,9 @@ from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock, Tasks
+from pybroker.transaction.coordinator.ended_transactions import EndedTransactions
 from pybroker.transaction.coordinator.endings import Endings, fail
+from pybroker.transaction.coordinator.execution_times import ExecutionTimes
 from pybroker.transaction.coordinator.group_ends import Core, GroupEnds
 from pybroker.transaction.coordinator.metadata_store import (
     BindSession,
@@ -38,6 +40,7 @@ from pybroker.transaction.coordinator.metadata_store import (
     TransactionMetadataStore,
 )
 from pybroker.transaction.coordinator.participants import ParticipantEnds, Participants, Retry
+from pybroker.transaction.coordinator.timeline import DecidedBy, note_added
 from pybroker.transaction.coordinator.timeout_tracker import TimeoutTracker
 from pybroker.transaction.coordinator.transaction_log import TransactionLog
 from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
@@ -59,6 +62,8 @@ class CoordinatorStats:
     timed_out: int
     retries: list[Retry]
     given_up: list[Retry]
+    appended: int  # records written to its log since it was opened
+    execution_ms: ExecutionTimes  # from the beginning until all participants have followed the end
 
 
 class TransactionCoordinator:
@@ -75,24 +80,27 @@ class TransactionCoordinator:
         clock: Clock,
         participants: Participants,
         failed: Callable[["TransactionCoordinator"], None],
+        ended: EndedTransactions,
     ) -> None:
         self.coordinator_id = coordinator_id
         self._store = store
         self._log = transaction_log
         self._clock = clock
         self._failed = failed
+        self._noted_ended = ended
         self._endings = Endings(coordinator_id)
         self._timeouts = TimeoutTracker()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = math.inf
         self._tasks = Tasks(f"transaction coordinator {coordinator_id}")
-        self._participants = ParticipantEnds(participants, self._tasks)
+        self._participants = ParticipantEnds(participants, self._tasks, clock.now_ms)
         self._served_from_ms = store.outcomes.latest_ms or clock.now_ms()
         self._served_since_s = clock.monotonic_s()
-        self.recovered_ms = (0, 0)  # when that began, and was done
+        self.recovered_ms = (0, 0)  # when recovery began and when it was complete
         self._snapshotting: asyncio.Task[None] | None = None
         self._closed = False
         self._opened = self._timed_out = 0
+        self._execution_ms = ExecutionTimes()
         self._ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
         core = Core(
             self._check_open,
@@ -111,8 +119,8 @@ class TransactionCoordinator:
     def is_full(self) -> bool:
         return self._store.is_full
 
-    # Commands. Each takes effect at once; the future is done when that is durable, with the id. It
-    # fails with TransactionCoordinatorNotFound when this coordinator is done for.
+    # Commands. Each takes effect at once. The future completes with the id when that is durable, or
+    # fails with TransactionCoordinatorNotFound if this coordinator has failed.
 
     def new_transaction(
         self,
@@ -121,36 +129,38 @@ class TransactionCoordinator:
         exempt: bool = False,
         namespace: str | None = None,
         session: SessionRef | None = None,
+        client: tuple[str, str] | None = None,
     ) -> asyncio.Future[TxnId]:
-        """What is touched in `namespace` takes part, see `joining`. `session`: of a transactional
-        id, which it belongs to from the beginning.
+        """`namespace`: its topics take part when touched, see `joining`. `session`: the session of
+        a transactional id that it belongs to. `client`: address and version, for display.
 
-        Raises NotAllowed (timeout); TooManyRequests if it is full, except for the `exempt`.
+        Raises NotAllowed (timeout); TooManyRequests if the coordinator is full, unless `exempt`.
         """
         self._check_open()
         decision = self._store.decide_new(timeout_ms, owner, self._clock.now_ms(), exempt)
         durable = self._log_and_apply(decision, decision.local_id)
-        if namespace is not None:  # a crash between the two leaves one that nobody heard of
+        if namespace is not None:  # a crash in between leaves a transaction that no client knows
             spanning = SpanNamespace(decision.local_id, namespace)
             durable = self._log_and_apply(spanning, decision.local_id)
-        if session is not None:  # as a rule in the same entry; without it nobody hears of the id
+        if session is not None:  # usually in the same entry; without it no client learns the id
             durable = self.bind(decision.local_id, session)
         self._opened += 1
+        self._live(decision.local_id).client = client
         self._track(decision.local_id, timeout_ms)
         return durable
 
     def bind(self, local_id: int, session: SessionRef) -> asyncio.Future[TxnId]:
-        """Have a live transaction that belongs to no session belong to this one."""
+        """Assign a live transaction without a session to this one."""
         self._check_open()
         return self._log_and_apply(BindSession(local_id, session), local_id)
 
     def add_partitions(
         self, txn_id: TxnId, topics: list[str], principal: str | None
     ) -> asyncio.Future[TxnId]:
-        """Record that `txn_id` writes to `topics`, by canonical name. Idempotent.
+        """Record that `txn_id` writes to `topics` (canonical names). Idempotent.
 
-        Raises, or fails with, TransactionNotFound, InvalidTxnStatus (not OPEN), and what a
-        namespace's limits raise (`Admission`).
+        Raises, or fails with, TransactionNotFound, InvalidTxnStatus (not OPEN), and the errors of a
+        namespace's limits (`Admission`).
         Source: PIP-31, "TC Request Processing".
         """
         self._check_open()
@@ -159,7 +169,9 @@ class TransactionCoordinator:
             decision = self._store.decide_add_partitions(local_id, topics, principal)
         except InvalidTxnStatus as refusal:
             return self._endings.refused(local_id, refusal)
-        return self._log_and_apply(decision, local_id)
+        durable = self._log_and_apply(decision, local_id)
+        note_added(self._live(local_id).partitions, topics, self._clock.now_ms())
+        return durable
 
     def add_subscriptions(
         self, txn_id: TxnId, subscriptions: list[tuple[str, str]], principal: str | None
@@ -174,19 +186,26 @@ class TransactionCoordinator:
             decision = self._store.decide_add_subscriptions(local_id, subscriptions, principal)
         except InvalidTxnStatus as refusal:
             return self._endings.refused(local_id, refusal)
-        return self._log_and_apply(decision, local_id)
+        durable = self._log_and_apply(decision, local_id)
+        note_added(self._live(local_id).subscriptions, subscriptions, self._clock.now_ms())
+        return durable
 
     def end(self, txn_id: TxnId, action: TxnAction, principal: str | None) -> asyncio.Future[TxnId]:
-        """Commit or abort; all participants have followed when it is done.
+        """Commit or abort; complete when all participants have followed.
 
-        Idempotent, also long after the end. Raises, or fails with, TransactionNotFound,
+        Idempotent, even long after the end. Raises, or fails with, TransactionNotFound,
         InvalidTxnStatus (the opposite was decided).
-        Differs: Apache Pulsar answers TransactionNotFound to the repeated END of an ended one.
+        Differs: Apache Pulsar answers TransactionNotFound to a repeated END.
         """
         return self._end(txn_id.least, action, principal)
 
     def _end(
-        self, local_id: int, action: TxnAction, principal: str | None, reason: str = ""
+        self,
+        local_id: int,
+        action: TxnAction,
+        principal: str | None,
+        reason: str = "",
+        by: DecidedBy = DecidedBy.CLIENT,
     ) -> asyncio.Future[TxnId]:
         self._check_open()
         self._store.forget_old_outcomes(self._served_ms())
@@ -194,35 +213,42 @@ class TransactionCoordinator:
         try:
             decision = self._store.decide_end(local_id, action, principal, now_ms, reason)
         except Promised:
-            again = partial(self._end, local_id, action, principal, reason)
+            again = partial(self._end, local_id, action, principal, reason, by)
             return self.group_ends.end_when_free(local_id, again)
         except InvalidTxnStatus as refusal:
             return self._endings.refused(local_id, refusal)
         if decision is not None:
-            self._start_end(local_id, action, decision)
+            self._start_end(local_id, action, decision, by)
         return self._endings.following(local_id)
 
-    def abort(self, txn_id: TxnId, reason: str) -> asyncio.Future[TxnId]:
-        """As `end`, for somebody else than the owner, whose own END hears the `reason`: a clause
-        that says who did it, and why.
+    def abort(
+        self, txn_id: TxnId, reason: str, by: DecidedBy = DecidedBy.ADMINISTRATOR
+    ) -> asyncio.Future[TxnId]:
+        """As `end`, on behalf of somebody other than the owner. A later END by the owner is told
+        the `reason`: a clause that says who aborted it, and why.
         """
-        return self._end(txn_id.least, TxnAction.ABORT, None, reason)
+        return self._end(txn_id.least, TxnAction.ABORT, None, reason, by)
 
     def commit_together(
         self, txn_id: TxnId, others: Sequence[int], principal: str | None
     ) -> asyncio.Future[TxnId]:
         """Commit `txn_id` and others of this coordinator by one decision: all of them, or none.
 
-        The others are followed first: who sees a part of `txn_id` finds theirs. (A recovery ends
-        them side by side.) Idempotent. Raises, or fails with, what `end` does, and InvalidTxnStatus
-        where some have committed before and others have not. With some of other coordinators, too:
-        see `groups`.
+        The others are followed first, so a reader that sees part of `txn_id` finds theirs.
+        (Recovery ends them side by side.) Idempotent. Raises, or fails with, what `end` does, and
+        InvalidTxnStatus if some were committed earlier and others were not. For transactions of
+        other coordinators see `groups`.
         """
         self._check_open()
         local_ids = [each for each in dict.fromkeys(others) if each != txn_id.least]
-        local_ids.append(txn_id.least)  # the last one, also if it was named among the others
+        local_ids.append(txn_id.least)  # the leader is last, also if named among the others
         self._store.forget_old_outcomes(self._served_ms())
         return self.group_ends.commit(local_ids, (), principal)
+
+    def _live(self, local_id: int) -> TransactionMetadata:
+        transaction = self._store.get(local_id)
+        assert transaction is not None
+        return transaction
 
     # Decide, log, apply
 
@@ -232,7 +258,7 @@ class TransactionCoordinator:
         return durable
 
     def _log_then(self, decision: Record, done: Done, in_order: InOrder | None = None) -> None:
-        """In force at once; `done` hears when it is durable, `in_order` as TransactionLog says."""
+        """In effect at once; `done` is called once durable, `in_order`: see TransactionLog."""
         self._log.append(decision, done, in_order)
         self._store.apply(decision)
         self._snapshot_if_due()
@@ -242,53 +268,58 @@ class TransactionCoordinator:
     ) -> None:
         if error is not None:
             fail(durable, self._not_found())
-        elif not durable.done():  # else whoever waited was cancelled
+        elif not durable.done():  # otherwise the caller was cancelled
             durable.set_result(TxnId(self.coordinator_id, local_id))
 
     @property
     def served_s(self) -> float:
-        """For how long it has been open."""
+        """How long it has been open."""
         return self._clock.monotonic_s() - self._served_since_s
 
     def _served_ms(self) -> int:
-        """The time by which outcomes age: it goes on while this coordinator is served."""
+        """The time base for ageing outcomes; it advances while this coordinator is served."""
         return self._served_from_ms + int(1000 * self.served_s)
 
     # The end of a transaction
 
-    def _start_end(self, local_id: int, action: TxnAction, decision: ChangeStatus) -> None:
+    def _start_end(
+        self, local_id: int, action: TxnAction, decision: ChangeStatus, by: DecidedBy
+    ) -> None:
         self._timeouts.remove(local_id)
         self._endings.begin(local_id)
         decided = partial(self._end_decided, local_id, action)
         self._log_then(decision, decided, partial(self._end_in_order, local_id, action))
+        if (end := self._live(local_id).end) is not None:
+            end.by = by
 
     def _end_in_order(self, local_id: int, action: TxnAction) -> None:
         """The decision is in the storage's queue. What participants append in this turn is behind
-        it, in the same commit: durable only if the decision is, and in force after it.
+        it, in the same commit: durable only if the decision is, and in effect after it.
         """
-        transaction = self._store.get(local_id)
-        assert transaction is not None
+        transaction = self._live(local_id)
         self._participants.begin_everywhere(transaction, action, self._store.low_watermark)
 
     def _end_decided(self, local_id: int, action: TxnAction, error: BaseException | None) -> None:
         if error is not None or self._closed:
-            # The log failed and whoever waits was told. Recovery goes on from what is durable.
+            # The log has failed and all waiters know. Recovery continues from what is durable.
             log.info("Transaction (%s,%s) is not ended here", self.coordinator_id, local_id)
             return
         self._endings.decided(local_id)
-        transaction = self._store.get(local_id)
-        assert transaction is not None
         self._participants.end_everywhere(
-            transaction,
+            self._live(local_id),
             action,
             self._store.low_watermark,
             partial(self._end_followed, local_id, action),
         )
 
     def _end_followed(self, local_id: int, action: TxnAction) -> None:
-        """The decision and all that followed from it are durable: nobody has to wait for the record
-        that closes the books. Lost in a crash, it is written again by the recovered end.
+        """The decision and all its effects are durable, so nobody has to wait for the record that
+        closes the books. If a crash loses that record, the recovered end writes it again.
         """
+        why = "" if action is TxnAction.COMMIT else self._store.why_aborted(local_id)
+        self._noted_ended.note(self._live(local_id), action, why)
+        if (transaction := self._store.get(local_id)) is not None:
+            self._execution_ms.add(max(0, self._clock.now_ms() - transaction.opened_at_ms))
         ended = self._store.decide_ended(local_id, action, self._served_ms())
         self._log.append_without_hurry(ended, _close_books)
         self._store.apply(ended)
@@ -304,7 +335,7 @@ class TransactionCoordinator:
 
     def _track_what_is_left(self, transaction: TransactionMetadata) -> None:
         passed_ms = self._clock.now_ms() - transaction.opened_at_ms
-        # A wall clock that went back must not give it more than it asked for.
+        # If the wall clock went back, the transaction must not get more time than it asked for.
         left_ms = min(transaction.timeout_ms, transaction.timeout_ms - passed_ms)
         self._track(transaction.txn_id.least, left_ms)
 
@@ -327,7 +358,7 @@ class TransactionCoordinator:
                     local_id, TxnAction.ABORT, None, self._clock.now_ms()
                 )
                 assert decision is not None
-                self._start_end(local_id, TxnAction.ABORT, decision)
+                self._start_end(local_id, TxnAction.ABORT, decision, DecidedBy.TIMEOUT)
         self._set_timer()
 
     # Recovery, snapshots, failure
@@ -341,16 +372,19 @@ class TransactionCoordinator:
         clock: Clock,
         participants: Participants,
         failed: Callable[["TransactionCoordinator"], None],
+        ended: EndedTransactions,
     ) -> "TransactionCoordinator":
         """Replay the log. Nothing is driven until `resume`, so the caller can publish it first."""
         store, begun_ms = TransactionMetadataStore(coordinator_id, limits), clock.now_ms()
         await transaction_log.replay(store)
-        coordinator = cls(coordinator_id, store, transaction_log, clock, participants, failed)
+        coordinator = cls(
+            coordinator_id, store, transaction_log, clock, participants, failed, ended
+        )
         coordinator.recovered_ms = begun_ms, clock.now_ms()
         return coordinator
 
     def resume(self) -> None:
-        """Finish what was decided, in that order; open ones keep their original deadlines."""
+        """Finish decided ends, in the order of decision; open transactions keep their deadlines."""
         for transaction in self._store.decided_first():
             local_id = transaction.txn_id.least
             if self.group_ends.resume(transaction):
@@ -383,7 +417,7 @@ class TransactionCoordinator:
 
     def _stop(self) -> None:
         self._closed = self._participants.closed = True
-        if self._snapshotting is not None:  # or it would tell of what was not written
+        if self._snapshotting is not None:  # else the snapshot would contain what was not written
             self._snapshotting.cancel()
         if self._timer is not None:
             self._timer.cancel()
@@ -398,40 +432,44 @@ class TransactionCoordinator:
         return coordinator_not_ready(self.coordinator_id)
 
     async def close(self) -> None:
-        """Let go of the log; unfinished ends go on at the next `open`. Idempotent."""
+        """Release the log; unfinished ends continue at the next `open`. Idempotent."""
         if not self._closed:
             self._stop()
         await self._tasks.close()
         await self._log.close()
 
-    # What is
+    # Queries
 
     def status(self, txn_id: TxnId) -> TxnStatus | None:
         return self._store.status(txn_id.least)
 
     def metadata(self, txn_id: TxnId) -> TransactionMetadata | None:
-        """A live transaction; read it, never change it."""
+        """A live transaction; read-only for the caller."""
         return self._store.get(txn_id.least)
 
     def why_aborted(self, txn_id: TxnId) -> str:
-        """As `abort` was told; empty where nobody did, or that is not known any more."""
+        """The reason given to `abort`; empty if there was none or it is no longer known."""
         return self._store.why_aborted(txn_id.least)
 
     def live_of(self, owner: str) -> int:
-        """How many of these are live."""
+        """How many live transactions this owner has."""
         return self._store.live_of(owner)
 
     def bound_to(self, transactional_id: TransactionalId) -> list[TransactionMetadata]:
-        """The live ones that belong to sessions of it."""
+        """Live transactions that belong to sessions of this id."""
         return self._store.bound_to(transactional_id)
 
     def live_in(self, namespace: str) -> int:
-        """How many of these take part in it."""
+        """How many live transactions take part in the namespace."""
         return self._store.live_in(namespace)
 
     def live(self) -> list[TransactionMetadata]:
         """For the admin API, oldest first."""
         return self._store.live()
+
+    def retries_of(self, txn_id: TxnId) -> list[Retry]:
+        """Participants that have not followed its end yet."""
+        return [each for each in self._participants.retries() if each.txn_id == txn_id]
 
     def stats(self) -> CoordinatorStats:
         return CoordinatorStats(
@@ -445,11 +483,13 @@ class TransactionCoordinator:
             self._timed_out,
             self._participants.retries(),
             self._participants.given_up(),
+            self._log.appended,
+            self._execution_ms,
         )
 
 
 def _close_books(error: Exception | None) -> None:
-    """Nobody waits for it; the log tells the coordinator if it fails."""
+    """Nobody waits for it; if it fails, the log notifies the coordinator."""
 
 
 def coordinator_not_ready(coordinator_id: int) -> TransactionCoordinatorNotFound:

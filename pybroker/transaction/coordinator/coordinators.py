@@ -1,7 +1,7 @@
 """All transaction coordinators of this broker, by id; the answer to "how did it end?".
 
-A coordinator's log exists from its first use. At start every log that exists is opened, so decided
-transactions complete and open ones time out without anybody asking; the others open at first use.
+A coordinator's log is created at its first use. At start every existing log is opened, so decided
+transactions complete and open ones time out without any client; the others open at first use.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from managed_ledger.deletion import all_done
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.config import BrokerConfig
-from pybroker.base.errors import InvalidTopicName
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.transaction.coordinator.coordinator import (
     TransactionCoordinator,
     coordinator_not_ready,
 )
+from pybroker.transaction.coordinator.ended_transactions import EndedTransactions
 from pybroker.transaction.coordinator.groups import Groups
 from pybroker.transaction.coordinator.joining import Joining
 from pybroker.transaction.coordinator.metadata_store import CoordinatorLimits, TransactionMetadata
@@ -47,6 +47,7 @@ class Coordinators:
         self._metadata = metadata
         self._clock = clock
         self._served: dict[int, TransactionCoordinator] = {}
+        self.ended = EndedTransactions(clock)
         self.admission = Admission(self._served)
         self._limits = CoordinatorLimits(
             config.max_active_transactions_per_coordinator,
@@ -59,7 +60,8 @@ class Coordinators:
         self.ids = TransactionalIds(metadata, clock, config)
         self._participants: Participants | None = None
         self._opening: dict[int, asyncio.Task[TransactionCoordinator]] = {}
-        # Failed, and not open again yet; the latest one, for its successor may fail at once.
+        # Failed coordinators that are not open again yet; the latest failure, as a successor may
+        # fail at once.
         self._replacing: dict[int, TransactionCoordinator] = {}
         self.joining = Joining(self._served)
         self._tasks = Tasks("transaction coordinators")
@@ -74,7 +76,7 @@ class Coordinators:
         await asyncio.gather(*(self._open_once(int(coordinator_id)) for coordinator_id in logs))
 
     def serving(self, coordinator_id: int) -> TransactionCoordinator | None:
-        """If it is open; else `get` may open it."""
+        """The coordinator if it is open; otherwise `get` may open it."""
         return self._served.get(coordinator_id)
 
     async def get(self, coordinator_id: int) -> TransactionCoordinator:
@@ -88,22 +90,24 @@ class Coordinators:
         return await self._open_once(coordinator_id)
 
     def begun(self, txn_id: TxnId) -> TransactionMetadata | None:
-        """A live transaction, also while its coordinator is being opened again: as it was then."""
+        """A live transaction. While its coordinator is being reopened: as it was before."""
         known = self._served.get(txn_id.most) or self._replacing.get(txn_id.most)
         return None if known is None else known.metadata(txn_id)
 
     def owner_of(self, txn_id: TxnId) -> str | None:
-        """Of a live one; None: nobody in particular."""
+        """The owner of a live transaction; None if it has no owner."""
         transaction = self.begun(txn_id)
         return None if transaction is None else transaction.owner
 
     def live_of(self, owner: str) -> int:
-        """How many transactions of this owner are live on all coordinators that are open."""
+        """How many live transactions this owner has on all open coordinators."""
         return sum(coordinator.live_of(owner) for coordinator in self._served.values())
 
     @property
     def are_all_open(self) -> bool:
-        """Of those that have begun a transaction; else some is being opened again."""
+        """Whether all coordinators that have begun a transaction are open; otherwise some are
+        reopening.
+        """
         return not self._replacing
 
     def served(self) -> list[TransactionCoordinator]:
@@ -118,21 +122,27 @@ class Coordinators:
     def has_partition(self, txn_id: TxnId, topic: str) -> bool:
         coordinator = self._known(txn_id)
         transaction = None if coordinator is None else coordinator.metadata(txn_id)
-        names = () if transaction is None else transaction.partitions
-        return any(_same_topic(name, topic) for name in names)
+        if transaction is None:
+            return False
+        names = transaction.partitions  # as clients sent them, and possibly very many
+        return topic in names or any(each in names for each in TopicName.parse(topic).spellings)
 
     def has_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> bool:
         coordinator = self._known(txn_id)
         transaction = None if coordinator is None else coordinator.metadata(txn_id)
-        names = () if transaction is None else transaction.subscriptions
-        return any(its == subscription and _same_topic(name, topic) for name, its in names)
+        if transaction is None:
+            return False
+        names = transaction.subscriptions  # as above
+        if (topic, subscription) in names:
+            return True
+        return any((each, subscription) in names for each in TopicName.parse(topic).spellings)
 
     def why_aborted(self, txn_id: TxnId) -> str:
         coordinator = self._known(txn_id)
         return "" if coordinator is None else coordinator.why_aborted(txn_id)
 
     def _known(self, txn_id: TxnId) -> TransactionCoordinator | None:
-        """None: this coordinator never began a transaction."""
+        """None: this coordinator has never begun such a transaction."""
         coordinator = self._served.get(txn_id.most)
         if coordinator is None and self._factory.exists(log_name(txn_id.most)):
             raise coordinator_not_ready(txn_id.most)
@@ -160,23 +170,26 @@ class Coordinators:
             self._clock,
             self._participants,
             self._reopen,
+            self.ended,
         )
         # Participants that are told how a transaction ended may ask for its status.
         self._served[coordinator_id] = coordinator
         coordinator.group_ends.follow = self.groups.follow
         coordinator.resume()
-        for each in list(self._served):  # those that may have waited for this one, and its own
+        for each in list(self._served):  # members that may have waited for this one, and its own
             self.groups.settle(each)
         return coordinator
 
     def _reopen(self, failed: TransactionCoordinator) -> None:
         del self._served[failed.coordinator_id]
         self._replacing[failed.coordinator_id] = failed
-        if self._participants is not None:  # else all of them are being closed
+        if self._participants is not None:  # otherwise all coordinators are being closed
             self._tasks.start(self._replace(failed), f"reopen {failed.coordinator_id}")
 
     async def _replace(self, failed: TransactionCoordinator) -> None:
-        """At once; but what fails as soon as it is open is given time, as what cannot be opened."""
+        """Reopen at once, but after a pause if it fails again soon after opening or cannot be
+        opened.
+        """
         await asyncio.sleep(max(0.0, _REOPEN_PAUSE_S - failed.served_s))
         while True:
             try:
@@ -195,20 +208,13 @@ class Coordinators:
             await asyncio.sleep(_REOPEN_PAUSE_S)
 
     async def close(self) -> None:
-        """Unfinished ends go on at the next start. Idempotent. Raises the first failure; all are
-        closed then all the same.
+        """Unfinished ends continue at the next start. Idempotent. Closes all coordinators, then
+        raises the first failure.
         """
         self._participants = None
+        self.groups.close()
         await self._tasks.close()
         try:
             await all_done(coordinator.close() for coordinator in self.served())
         finally:
             self._served.clear()
-
-
-def _same_topic(name: str, topic: str) -> bool:
-    """`name` is as a client sent it, `topic` is whole."""
-    try:
-        return name == topic or str(TopicName.parse(name)) == topic
-    except InvalidTopicName:  # of a log from before names were checked
-        return False

@@ -1,7 +1,7 @@
-"""The ends of transactions that are on their way, and who waits for them.
+"""Ends of transactions that are in progress, and their waiters.
 
-Two kinds of waiting: for all participants to have followed a decision, and for a decision to be
-durable before somebody is refused because of it.
+There are two reasons to wait: until all participants have followed a decision, and until a decision
+is durable before a command is refused because of it.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ class _Ending:
 
     def __init__(self) -> None:
         self.decided = False  # the decision is durable
-        self.refused: list[tuple[asyncio.Future[Any], InvalidTxnStatus]] = []  # once it is decided
-        self.followed: list[asyncio.Future[TxnId]] = []  # once all participants have followed
+        self.refused: list[tuple[asyncio.Future[Any], InvalidTxnStatus]] = []  # once decided
+        self.followed: list[asyncio.Future[TxnId]] = []  # once all participants have
 
 
 class Endings:
-    """Those of one coordinator, by local id."""
+    """The ends of one coordinator, by local id."""
 
     def __init__(self, coordinator_id: int) -> None:
         self._coordinator_id = coordinator_id
@@ -32,7 +32,7 @@ class Endings:
         self._running[local_id] = _Ending()
 
     def decided(self, local_id: int) -> None:
-        """The decision is durable: who is refused because of it can be told."""
+        """The decision is durable, so callers can be refused because of it."""
         running = self._running[local_id]
         running.decided = True
         for refused, error in running.refused:
@@ -46,18 +46,18 @@ class Endings:
                 followed.set_result(txn_id)
 
     def fail(self, error: Exception) -> None:
-        """Everybody who waits."""
+        """Fail everything that waits."""
         for running in self._running.values():
             for waiting in [*running.followed, *(refused for refused, _ in running.refused)]:
                 fail(waiting, error)
 
     def is_undecided(self, local_id: int) -> bool:
-        """An end is on its way, and not durable yet."""
+        """An end is in progress whose decision is not durable yet."""
         running = self._running.get(local_id)
         return running is not None and not running.decided
 
     def following(self, local_id: int) -> asyncio.Future[TxnId]:
-        """Done when all participants have followed the end that runs, or ran."""
+        """Completes when all participants have followed the end, or at once if they have."""
         followed: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
         running = self._running.get(local_id)
         if running is None:
@@ -67,7 +67,7 @@ class Endings:
         return followed
 
     def all_followed(self, local_ids: Sequence[int]) -> asyncio.Future[TxnId]:
-        """As `following`, of some; with the id of the last of them."""
+        """As `following`, for several transactions; the result is the id of the last of them."""
         all_followed: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
         last, left = TxnId(self._coordinator_id, local_ids[-1]), len(local_ids)
 
@@ -84,14 +84,14 @@ class Endings:
         return all_followed
 
     def refused(self, local_id: int, refusal: InvalidTxnStatus) -> asyncio.Future[TxnId]:
-        """Only a refusal may take its time. Who is told that a transaction ends takes it for
-        granted, and a crash could still undo a decision that is not durable.
+        """Delay a refusal until the decision is durable. A client relies on being told that a
+        transaction is ending, and a crash could still undo a decision that is not durable.
         """
         if not self.is_undecided(local_id):
             try:
                 raise refusal
             finally:
-                del refusal  # its traceback keeps this frame, which must not keep it
+                del refusal  # its traceback refers to this frame: avoid a cycle
         refused: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
         self._running[local_id].refused.append((refused, refusal))
         return refused
@@ -100,4 +100,4 @@ class Endings:
 def fail(waiting: asyncio.Future[Any], error: BaseException) -> None:
     if not waiting.done():
         waiting.set_exception(error)
-        waiting.exception()  # retrieved: nobody may be waiting
+        waiting.exception()  # mark as retrieved: nobody may be waiting

@@ -1,7 +1,7 @@
-"""Ending what the older sessions of a transactional id have left.
+"""Ends what the older sessions of a transactional id have left.
 
-What is OPEN is aborted, what was decided already is waited for: when this returns, nothing of the
-older sessions can change any more what anybody sees. Source: KIP-98, "InitPidRequest".
+Open transactions are aborted; decided ones are waited for. When this returns, nothing from the
+older sessions can change what anybody sees. Source: KIP-98, "InitPidRequest".
 """
 
 import asyncio
@@ -14,10 +14,11 @@ from pybroker.base.runtime import Pace
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.timeline import DecidedBy
 from pybroker.transaction.coordinator.transactional_ids import SessionRef, why_fenced
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnStatus
 
-_RETRY_S: Final = 0.1  # while a coordinator is being opened again
+_RETRY_S: Final = 0.1  # while a coordinator is reopening
 _ENDED_A_TURN: Final = 50
 
 Older = tuple[TransactionCoordinator, TransactionMetadata]
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 async def end_older(coordinators: Coordinators, newest: SessionRef) -> int:
-    """Returns how many were aborted, when none of sessions before `newest` is live any more."""
+    """Return the number of aborted transactions once no session before `newest` has a live one."""
     aborted = 0
     while True:
         older = _older(coordinators, newest)
@@ -56,13 +57,13 @@ def _older(coordinators: Coordinators, newest: SessionRef) -> list[Older]:
 def _end(
     coordinator: TransactionCoordinator, transaction: TransactionMetadata
 ) -> list[asyncio.Future[TxnId]]:
-    """None, if it has ended, or its coordinator is done for: the next one knows it, too."""
+    """None if it has ended, or its coordinator has failed: the next one knows it, too."""
     txn_id, session = transaction.txn_id, transaction.session
     if session is None or coordinator.metadata(txn_id) is not transaction:
         return []
     try:
         if transaction.status is TxnStatus.OPEN:
-            return [coordinator.abort(txn_id, why_fenced(session))]
+            return [coordinator.abort(txn_id, why_fenced(session), DecidedBy.FENCING)]
         return [coordinator.end(txn_id, ACTION_OF_STATUS[transaction.status], None)]
     except PulsarError as error:
         log.info("Transaction %s of a fenced session is ended later: %s", txn_id, error)

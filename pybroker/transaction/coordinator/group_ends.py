@@ -1,15 +1,15 @@
-"""Commits of several transactions by one decision, as one coordinator sees them.
+"""Commits of several transactions by one decision, as seen by one coordinator.
 
-All of this coordinator: one entry of its log decides all of them. That is the whole of it.
+If all of them belong to this coordinator, one entry of its log decides all of them.
 
-Of several coordinators, one of the transactions leads:
+If they belong to several coordinators, one of the transactions leads:
 
-    member      Promise durable: from now on neither its timeout nor anybody's END decides it
+    member      Promise durable: from now on neither its timeout nor any END decides it
     leader      COMMITTING with the members' names, durable: this is the decision
-    member      COMMITTING, and all that follows; only then is the leader's end gone on with
+    member      COMMITTING, and everything that follows; only then does the leader's end continue
 
-A promise whose leader decided nothing is taken back, and the member is OPEN as before. `groups`
-carries the word between coordinators, and asks again after a crash.
+If the leader decides nothing, the promise is taken back, and the member is OPEN as before. `groups`
+connects the coordinators, and asks again after a crash.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from pybroker.transaction.coordinator.metadata_store import (
 from pybroker.transaction.coordinator.transaction_log import TransactionLog
 from pybroker.transaction.txn_status import ENDING_STATUS, TxnAction, TxnStatus
 
-_DRIVEN_A_TURN: Final = 50  # of those that commit together
+_DRIVEN_A_TURN: Final = 50  # transactions that commit together
 
 Verdict = Callable[[TxnId, TxnId], bool | None]  # of (leader, member)
 
@@ -41,9 +41,9 @@ log = logging.getLogger(__name__)
 
 
 class Core(NamedTuple):
-    """What a coordinator does for its group ends."""
+    """The coordinator's operations that its group ends need."""
 
-    check_open: Callable[[], None]  # raises what `not_found` gives
+    check_open: Callable[[], None]  # raises the error of `not_found`
     not_found: Callable[[], PulsarError]
     end_decided: Callable[[int, TxnAction, BaseException | None], None]
     stop_timeout: Callable[[int], None]
@@ -52,7 +52,7 @@ class Core(NamedTuple):
 
 
 class GroupEnds:
-    """`follow` brings a decision to members elsewhere: returns when all of them have followed."""
+    """`follow` takes a decision to members elsewhere and returns when all of them have followed."""
 
     def __init__(
         self,
@@ -71,19 +71,19 @@ class GroupEnds:
         self._tasks = tasks
         self._clock = clock
         self._core = core
-        self._promised: dict[int, TxnId] = {}  # to which leader
+        self._promised: dict[int, TxnId] = {}  # value: the leader
         self._held: dict[int, list[Callable[[PulsarError | None], None]]] = {}
         self.follow: Callable[[TxnId, Sequence[TxnId]], Awaitable[None]] = _nobody_elsewhere
 
     def _id(self, local_id: int) -> TxnId:
         return TxnId(self._coordinator_id, local_id)
 
-    # The one decision
+    # A common decision
 
     def commit(
         self, local_ids: Sequence[int], elsewhere: Sequence[TxnId], principal: str | None
     ) -> asyncio.Future[TxnId]:
-        """The last one leads. Done when all have followed; see TransactionCoordinator."""
+        """The last one leads. Completes when all have followed; see TransactionCoordinator."""
         self._core.check_open()
         try:
             decisions = self._store.decide_commit_together(
@@ -97,7 +97,7 @@ class GroupEnds:
         return self._endings.all_followed(local_ids)
 
     def would_commit(self, local_ids: Sequence[int], principal: str | None) -> bool:
-        """False: they have, or are about to. Raises what `commit` does, and changes nothing."""
+        """False: already committed or committing. Raises what `commit` does; changes nothing."""
         return bool(self._store.decide_commit_together(local_ids, principal, self._clock.now_ms()))
 
     def _start(
@@ -115,7 +115,7 @@ class GroupEnds:
     def _log_together(
         self, records: Sequence[Record], done: Callable[[Exception | None], None]
     ) -> None:
-        """In force at once; `done` hears when they are durable."""
+        """Takes effect at once; `done` is called when the records are durable."""
         self._log.append_together(records, done)
         for record in records:
             self._store.apply(record)
@@ -128,11 +128,11 @@ class GroupEnds:
             for local_id in local_ids:
                 self._endings.decided(local_id)
             self._tasks.start(
-                self._drive(local_ids, elsewhere), f"the commit of {len(local_ids)} together"
+                self._drive(local_ids, elsewhere), f"committing a group of {len(local_ids)}"
             )
 
     async def _drive(self, local_ids: Sequence[int], elsewhere: Sequence[TxnId]) -> None:
-        """Some in a turn; the last one when all others have been followed."""
+        """A limited number in a turn; the last one when all others have been followed."""
         *others, leader = local_ids
         all_followed = self._endings.all_followed(others) if others else None
         pace = Pace(_DRIVEN_A_TURN)
@@ -148,7 +148,7 @@ class GroupEnds:
         self._core.end_decided(leader, TxnAction.COMMIT, error)
 
     def resume(self, transaction: TransactionMetadata) -> bool:
-        """After a recovery, what was decided or promised; False: it is of no group."""
+        """After recovery, continue what was decided or promised. False: it belongs to no group."""
         local_id = transaction.txn_id.least
         if transaction.status is TxnStatus.OPEN and transaction.promised_to is not None:
             self._promised[local_id] = transaction.promised_to
@@ -160,8 +160,8 @@ class GroupEnds:
         return False
 
     def verdict(self, leader: int, member: TxnId) -> bool | None:
-        """Whether the member commits with this leader. None: it is not known yet, for what is not
-        durable may not have been. Only a leader that is live has members that have not followed.
+        """Whether the member commits with this leader. None: not known yet, because a decision may
+        not be durable yet. Only a live leader has members that have not followed.
         """
         transaction = self._store.get(leader)
         if transaction is None or transaction.status is not TxnStatus.COMMITTING:
@@ -173,7 +173,7 @@ class GroupEnds:
     # Members of a leader elsewhere
 
     async def promise(self, local_ids: Sequence[int], leader: TxnId, principal: str | None) -> None:
-        """They end as `leader` does. Durable when this returns.
+        """Promise that they end as `leader` does. Durable when this returns.
 
         Raises TransactionNotFound, InvalidTxnStatus (decided, or promised to another leader).
         """
@@ -212,21 +212,23 @@ class GroupEnds:
             )
 
     def settle(self, verdict: Verdict) -> bool:
-        """Commit and set free what is known of by now; whether there is more."""
+        """Commit or release members whose verdict is known; returns whether others remain."""
         found = {each: verdict(leader, self._id(each)) for each, leader in self._promised.items()}
         self._commit_members([each for each, commits in found.items() if commits])
         self._set_free([each for each, commits in found.items() if commits is False])
         return bool(self._promised)
 
     def commit_members(self, local_ids: Sequence[int]) -> asyncio.Future[TxnId]:
-        """Their leader has decided so. Done when all have followed."""
+        """Their leader has decided to commit. Completes when all have followed."""
         self._core.check_open()
         self._commit_members(
             [each for each in local_ids if self._store.status(each) is TxnStatus.OPEN]
         )
         for local_id in local_ids:
             if self._store.status(local_id) in (TxnStatus.ABORTING, TxnStatus.ABORTED):
-                log.error("Transaction %s was to commit with others", self._id(local_id))
+                log.error(
+                    "Transaction %s was aborted although its group commits", self._id(local_id)
+                )
         return self._endings.all_followed(local_ids)
 
     def _commit_members(self, local_ids: Sequence[int]) -> None:
@@ -243,7 +245,7 @@ class GroupEnds:
 
     def _members_decided(self, local_ids: Sequence[int], error: Exception | None) -> None:
         if error is None:
-            self._tasks.start(self._drive_members(local_ids), "the commit of members")
+            self._tasks.start(self._drive_members(local_ids), "committing group members")
 
     async def _drive_members(self, local_ids: Sequence[int]) -> None:
         pace = Pace(_DRIVEN_A_TURN)
@@ -252,7 +254,7 @@ class GroupEnds:
             await pace.step()
 
     def _set_free(self, local_ids: Sequence[int]) -> None:
-        """Nothing was decided. A crash that undoes this asks the leader again."""
+        """Nothing was decided. If a crash undoes this, the leader is asked again."""
         if not local_ids:
             return
         self._log_together([Promise(local_id, None) for local_id in local_ids], _nobody_waits)
@@ -264,12 +266,12 @@ class GroupEnds:
             self._core.go_on_with_timeout(transaction)
         self._free(local_ids, None)
 
-    # Ends that wait for what a leader decides
+    # Ends that wait for a leader's decision
 
     def end_when_free(
         self, local_id: int, end: Callable[[], asyncio.Future[TxnId]]
     ) -> asyncio.Future[TxnId]:
-        """What `end` gives, once nothing is promised any more."""
+        """The result of `end`, once the transaction is not promised any more."""
         ended: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
 
         def free(error: PulsarError | None) -> None:
@@ -290,7 +292,7 @@ class GroupEnds:
                 free(error)
 
     def fail(self, error: PulsarError) -> None:
-        """The coordinator is done for."""
+        """The coordinator has failed."""
         self._free(self._held, error)
 
 
@@ -304,8 +306,8 @@ def _pass_on(to: asyncio.Future[TxnId], ended: asyncio.Future[TxnId]) -> None:
 
 
 def _nobody_waits(error: Exception | None) -> None:
-    """The log tells the coordinator if it fails."""
+    """If it fails, the log notifies the coordinator."""
 
 
 async def _nobody_elsewhere(leader: TxnId, members: Sequence[TxnId]) -> None:
-    """Until the coordinators are joined."""
+    """Used until the coordinators are connected."""

@@ -1,6 +1,6 @@
-"""What coordinators log of groups: transactions of several coordinators that commit together.
+"""Log records for groups: transactions of several coordinators that commit together.
 
-Promise       in the log of each member: it ends as the leader does, and not otherwise
+Promise       in the log of each member: it ends as the leader does, and in no other way
 GroupMembers  in the leader's log, in one entry with its COMMITTING: that is the decision
 """
 
@@ -17,12 +17,12 @@ MEMBERS_PER_RECORD: Final = 500
 @dataclass(frozen=True, slots=True)
 class Promise:
     local_id: int
-    leader: TxnId | None  # None: it is free again
+    leader: TxnId | None  # None: released
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMembers:
-    """Of other coordinators. A large group has several such records."""
+    """Members of other coordinators. A large group has several such records."""
 
     local_id: int  # of the leader
     members: tuple[TxnId, ...]

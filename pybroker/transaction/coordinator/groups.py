@@ -1,19 +1,19 @@
-"""Groups of transactions of several coordinators: what goes between these.
+"""Groups of transactions of several coordinators: the protocol between the coordinators.
 
     END_TXN of a leader ─▶ every member's coordinator promises, durably
                               │ one refuses, or fails: nothing is decided
                               ▼
-                           the leader's decides, durably: it names the members
+                           the leader's coordinator decides, durably: it names the members
                               ▼
                            each member's commits; then the leader's own participants are told
 
-After a crash, or a failure half way, whoever has promised asks the leader's coordinator. That has
-decided, and says so: it keeps the leader until all members have followed. Or it is open, has not
-decided and is not about to: then nobody is bound any more. Only a leader's coordinator that does
-not open keeps members waiting.
+After a crash, or a failure half way, a coordinator that has promised asks the leader's coordinator.
+If that one has decided, it says so: it keeps the leader until all members have followed. If it is
+open, has not decided and is not about to, the members are released. Members wait only while the
+leader's coordinator cannot be opened.
 
-All coordinators are in this process, where a question is answered in the same turn. Between brokers
-a promise would need a number, so that an older answer does not free a newer promise.
+All coordinators are in this process, so a question is answered in the same turn. Between brokers a
+promise would need a number, so that an old answer does not release a newer promise.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class _Collecting(NamedTuple):
-    """A leader's group that has not been decided yet."""
+    """A leader's group that is not decided yet."""
 
     others: frozenset[TxnId]
     principal: str | None
@@ -57,11 +57,12 @@ class Groups:
         self._tasks = tasks
         self._collecting: dict[TxnId, _Collecting] = {}
         self._settling: dict[int, asyncio.Task[None]] = {}
+        self._closed = False
 
     async def commit(self, leader: TxnId, others: Sequence[TxnId], principal: str | None) -> TxnId:
         """Commit `leader` and others, of any coordinators: all of them, or none.
 
-        The others are followed first. Idempotent. Raises as `commit_together` of a coordinator.
+        The others are followed first. Idempotent. Raises as a coordinator's `commit_together`.
         """
         wanted = frozenset(others) - {leader}
         collecting = self._collecting.get(leader)
@@ -73,7 +74,7 @@ class Groups:
             deciding.add_done_callback(lambda _: self._collected(leader, wanted))
         elif (collecting.others, collecting.principal) != (wanted, principal):
             raise InvalidTxnStatus(
-                f"Transaction {leader} is about to commit with others than these: wait for that"
+                f"Transaction {leader} is already committing with others: wait until that is done"
             )
         followed = await asyncio.shield(collecting.decided)
         if isinstance(followed, PulsarError):
@@ -92,14 +93,14 @@ class Groups:
     async def _decide(
         self, leader: TxnId, others: Sequence[TxnId], principal: str | None
     ) -> asyncio.Future[TxnId]:
-        """What this returns is done when all have followed."""
+        """The returned future completes when all have followed."""
         here = [*(each.least for each in others if each.most == leader.most), leader.least]
         away = [each for each in others if each.most != leader.most]
         leads = (await self._get(leader.most)).group_ends
         if leads.would_commit(here, principal):
             await self._promised(leader, away, principal)
-            leads = (await self._get(leader.most)).group_ends  # it may be another by now
-        if not leads.would_commit(here, principal):  # any more, or since an earlier time
+            leads = (await self._get(leader.most)).group_ends  # it may have been replaced
+        if not leads.would_commit(here, principal):  # meanwhile, or earlier
             await self._require_committed(leads, leader, away)
         return leads.commit(here, away, principal)
 
@@ -124,7 +125,7 @@ class Groups:
     async def _require_committed(
         self, leads: GroupEnds, leader: TxnId, members: Sequence[TxnId]
     ) -> None:
-        """That very commit is under way, or was done: also by them?"""
+        """Check that this same commit, with the same members, is under way or done."""
         for member in members:
             coordinator = await self._get(member.most)
             status = coordinator.status(member)
@@ -136,12 +137,12 @@ class Groups:
                 )
 
     def _collected(self, leader: TxnId, others: frozenset[TxnId]) -> None:
-        """Whatever came of it, the leader's coordinator knows."""
+        """Whatever the result, the leader's coordinator knows it."""
         del self._collecting[leader]
         for most in {each.most for each in others}:
             self.settle(most)
 
-    # -- what was decided
+    # -- decisions
 
     def verdict(self, leader: TxnId, member: TxnId) -> bool | None:
         """Whether the member commits with its leader; None: ask again."""
@@ -164,14 +165,14 @@ class Groups:
                 return
             except PulsarError as error:
                 if pause_s == _FIRST_PAUSE_S:
-                    log.warning("Members of the group of %s wait: %s", leader, error)
+                    log.warning("Members of the group of %s are waiting: %s", leader, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LAST_PAUSE_S)
 
     def settle(self, coordinator_id: int) -> None:
-        """End what is promised there and decided, or not to be; the others are asked for later."""
+        """End the promised transactions whose outcome is known; ask about the others later."""
         coordinator = self._serving.get(coordinator_id)
-        if coordinator is None or not coordinator.group_ends.settle(self.verdict):
+        if self._closed or coordinator is None or not coordinator.group_ends.settle(self.verdict):
             return
         if coordinator_id not in self._settling:
             settling = self._tasks.start(
@@ -188,6 +189,10 @@ class Groups:
             coordinator = self._serving.get(coordinator_id)
             if coordinator is None or not coordinator.group_ends.settle(self.verdict):
                 return
+
+    def close(self) -> None:
+        """Promises remain until the next start."""
+        self._closed = True
 
 
 def _by_coordinator(members: Sequence[TxnId]) -> dict[int, list[int]]:

@@ -1,13 +1,13 @@
-"""Transactions that span a namespace: what is touched there takes part, without being added first.
+"""Transactions that span a namespace: topics and subscriptions take part without being added first.
 
     SEND, ACK ─▶ is it of a transaction that spans this topic's namespace, and new to it?
-                   │ ADD_PARTITION or ADD_SUBSCRIPTION, as a client would have asked for
+                   │ ADD_PARTITION or ADD_SUBSCRIPTION, as a client would have requested
                    ▼
-                 the coordinator's log: durable ─▶ the message or acknowledgement goes on its way
+                 the coordinator's log: durable ─▶ the message or acknowledgement continues
 
-Nothing is stored for a participant that its coordinator might forget: nobody would end it. So who
-touches the same meanwhile waits, too; also one step longer than those who came first, for what they
-sent comes first.
+Nothing is stored for a participant that its coordinator might forget, because nobody would end it.
+So later commands that touch the same participant wait, too. They wait one step longer than the
+first ones, so that these stay ahead.
 """
 
 import asyncio
@@ -29,19 +29,19 @@ class _Touched(NamedTuple):
 
 
 class Joining:
-    """`serving`: the coordinators that are open, by id."""
+    """`serving`: the open coordinators, by id."""
 
     def __init__(self, serving: Mapping[int, TransactionCoordinator]) -> None:
         self._serving = serving
-        # Raises why a transaction may not take part in a namespace.
+        # Raises if a transaction may not take part in a namespace.
         self.check: Callable[[TxnId, str], None] = lambda txn_id, namespace: None
         self._on_their_way: dict[_Touched, Joined] = {}
 
     def partition(self, txn_id: TxnId, name: TopicName, principal: str | None) -> Joined | None:
-        """Done when the topic takes part, or cannot, which whoever looks again is told; None: there
-        is nothing to wait for. It is shared: let nobody cancel it.
+        """Completes when the topic takes part, or cannot, in which case another look raises; None:
+        nothing to wait for. The future is shared: do not cancel it.
 
-        Raises TransactionNotFound (the principal's is another), and what `check` does.
+        Raises TransactionNotFound (another principal's), and what `check` raises.
         """
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
@@ -74,7 +74,9 @@ class Joining:
         return self._join(coordinator, _Touched(txn_id, *pair), ask)
 
     def _spanning(self, txn_id: TxnId, name: TopicName) -> TransactionCoordinator | None:
-        """Whose transaction this is, if it spans the topic's namespace. Asked for each SEND."""
+        """The coordinator of this transaction if it spans the topic's namespace. Called for each
+        SEND.
+        """
         coordinator = self._serving.get(txn_id.most)
         found = None if coordinator is None else coordinator.metadata(txn_id)
         if found is None or found.namespace is None or not name.persistent:
@@ -92,7 +94,7 @@ class Joining:
             return under_way
         found = coordinator.metadata(touched.txn_id)
         if found is None or found.status is not TxnStatus.OPEN:
-            return None  # which is told to who writes there all the same
+            return None  # a writer gets that error anyway
         joined = ask(found)
         if joined is not None:
             self._on_their_way[touched] = joined

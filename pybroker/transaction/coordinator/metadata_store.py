@@ -2,11 +2,12 @@
 
 A decision changes nothing and may refuse; it is a record. The coordinator puts the record into its
 log and applies it; recovery applies the same records read back. `apply` cannot refuse. A snapshot
-is made of records too: those that would bring the live transactions about. It is taken piece by
-piece; what records in between say of a transaction that is still to come, its own piece says, too.
+consists of records too: those that recreate the live transactions. It is taken piece by piece. A
+record logged in between may concern a transaction that is still to come in the snapshot; that
+transaction's own piece then includes it.
 
-Live transactions are kept whole. Of an ended one only the outcome stays, for the retention time, so
-that an END is idempotent and a participant that asks gets the truth.
+Live transactions are kept whole. Of an ended one only the outcome remains, for the retention time,
+so that an END is idempotent and a participant that asks gets the right answer.
 """
 
 from collections import Counter
@@ -25,6 +26,7 @@ from pybroker.transaction.coordinator.group_records import (
 )
 from pybroker.transaction.coordinator.namespaces import namespaces_of
 from pybroker.transaction.coordinator.outcome_window import OutcomeMark, OutcomeWindow
+from pybroker.transaction.coordinator.timeline import DecidedEnd, decided
 from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.txn_status import (
     ACTION_OF_STATUS,
@@ -48,7 +50,7 @@ class NewTransaction:
 
 @dataclass(frozen=True, slots=True)
 class SpanNamespace:
-    """What is touched in it takes part: see `joining`."""
+    """Topics and subscriptions in the namespace take part when touched: see `joining`."""
 
     local_id: int
     namespace: str
@@ -71,12 +73,12 @@ class ChangeStatus:
     local_id: int
     status: TxnStatus
     at_ms: int
-    reason: str = ""  # of an abort that its owner did not ask for
+    reason: str = ""  # of an abort that its owner did not request
 
 
 @dataclass(frozen=True, slots=True)
 class IdsUsed:
-    """Opens a snapshot, so that an id is never given twice, whatever was trimmed."""
+    """First record of a snapshot, so that no id is given twice, whatever was trimmed."""
 
     highest_id: int
     low_watermark: int
@@ -84,14 +86,14 @@ class IdsUsed:
 
 @dataclass(frozen=True, slots=True)
 class BindSession:
-    """It belongs to a session of a transactional id, and is aborted with it."""
+    """The transaction belongs to a session of a transactional id, and is aborted with it."""
 
     local_id: int
     session: SessionRef
 
 
 class Promised(InvalidTxnStatus):
-    """It ends as another transaction does: see `group_ends`."""
+    """The transaction ends as another one does: see `group_ends`."""
 
 
 Record = (
@@ -110,20 +112,25 @@ Record = (
 
 @dataclass(slots=True)
 class TransactionMetadata:
-    """A live transaction. The dicts are ordered sets of its participants."""
+    """A live transaction. The dicts are ordered sets of its participants, with the time when each
+    was added; None: before a restart.
+    """
 
     txn_id: TxnId
     timeout_ms: int
     opened_at_ms: int
     owner: str | None
     status: TxnStatus = TxnStatus.OPEN
-    partitions: dict[str, None] = field(default_factory=dict)
-    subscriptions: dict[tuple[str, str], None] = field(default_factory=dict)
-    promised_to: TxnId | None = None  # the leader that it commits with, or is free again
-    group: frozenset[TxnId] = frozenset()  # of a leader: members elsewhere
-    namespace: str | None = None  # whose topics take part by being touched
+    partitions: dict[str, int | None] = field(default_factory=dict)
+    subscriptions: dict[tuple[str, str], int | None] = field(default_factory=dict)
+    promised_to: TxnId | None = None  # the leader; None if free
+    group: frozenset[TxnId] = frozenset()  # of a leader: members on other coordinators
+    namespace: str | None = None  # topics and subscriptions there join when touched
     session: SessionRef | None = None  # of a transactional id, if it belongs to one
     namespaces: dict[str, None] = field(default_factory=dict)  # of its participants
+    # For display, and not durable: the client's address and version, and the decided end.
+    client: tuple[str, str] | None = None
+    end: DecidedEnd | None = None
 
 
 def _anybody(transaction: TransactionMetadata, namespace: str) -> None:
@@ -136,7 +143,7 @@ class CoordinatorLimits:
     max_timeout_ms: int
     outcome_retention_ms: int
     snapshot_entries: int  # log entries between two snapshots, at least
-    # Raises TooManyRequests, NotAllowed, where it may not take part in one more namespace.
+    # Raises TooManyRequests, NotAllowed if it may not take part in one more namespace.
     admit: Callable[[TransactionMetadata, str], None] = _anybody
 
 
@@ -148,14 +155,14 @@ class TransactionMetadataStore:
         self._decided: dict[int, None] = {}  # COMMITTING or ABORTING, in the order of decisions
         self._live_of: Counter[str] = Counter()  # by owner
         self._bound: dict[TransactionalId, dict[int, None]] = {}
-        self._live_in: Counter[str] = Counter()  # by namespace of a participant
+        self._live_in: Counter[str] = Counter()  # by a participant's namespace
         self._highest_id = -1
-        self._lowest_live = 0  # every id below it has ended; advances, never goes back
+        self._lowest_live = 0  # all ids below it have ended; never decreases
         self._replaying = False
         self.outcomes = OutcomeWindow(limits.outcome_retention_ms)
         self._reasons = AbortReasons()
 
-    # What is
+    # Queries
 
     @property
     def live_count(self) -> int:
@@ -165,21 +172,21 @@ class TransactionMetadataStore:
         return self._live_of[owner]
 
     def live_in(self, namespace: str) -> int:
-        """How many take part there."""
+        """How many live transactions take part in the namespace."""
         return self._live_in[namespace]
 
     def live(self) -> list[TransactionMetadata]:
         return list(self._live.values())
 
     def decided_first(self) -> list[TransactionMetadata]:
-        """Those that are being ended, in the order in which that was decided, then the open ones:
-        topics in commit order are to agree on it, also after a crash.
+        """First those that are being ended, in the order of decision, then the open ones. Topics in
+        commit order have to agree on that order, also after a crash.
         """
         decided = [self._live[local_id] for local_id in self._decided]
         return decided + [each for each in self.live() if each.txn_id.least not in self._decided]
 
     def bound_to(self, transactional_id: TransactionalId) -> list[TransactionMetadata]:
-        """The live ones that belong to sessions of it."""
+        """Live transactions that belong to sessions of this id."""
         return [self._live[local_id] for local_id in self._bound.get(transactional_id, ())]
 
     def get(self, local_id: int) -> TransactionMetadata | None:
@@ -191,14 +198,14 @@ class TransactionMetadataStore:
 
     @property
     def highest_id(self) -> int:
-        """Of those that were given out; -1 before the first."""
+        """The highest id given out; -1 before the first."""
         return self._highest_id
 
     @property
     def low_watermark(self) -> int:
-        """Smallest live id - 1: all up to here have ended. -1 before the first has.
+        """Smallest live id - 1: all ids up to this one have ended. -1 before the first has.
 
-        While the log is being replayed a missing one may be still to come.
+        During replay of the log, a missing transaction may still come.
         """
         if self._replaying:
             return self._lowest_live - 1
@@ -207,12 +214,12 @@ class TransactionMetadataStore:
         return self._lowest_live - 1
 
     def why_aborted(self, local_id: int) -> str:
-        """Empty: its owner asked for it, or it timed out, or that is not known any more."""
+        """Empty: its owner requested it, or it timed out, or the reason is no longer known."""
         status = self.status(local_id)
         return "" if status is None else self._reasons.get(local_id)
 
     def forget_old_outcomes(self, now_ms: int) -> None:
-        """In the time of `OutcomeWindow`; applying an end does so, too."""
+        """Uses the time of `OutcomeWindow`. Applying an end does the same."""
         self.outcomes.passed(now_ms, self.low_watermark)
 
     # Decisions
@@ -227,8 +234,8 @@ class TransactionMetadataStore:
         """Raises NotAllowed (timeout out of bounds); TooManyRequests, except for the `exempt`."""
         if not 0 < timeout_ms <= self._limits.max_timeout_ms:
             raise NotAllowed(
-                f"Transaction timeout {timeout_ms} ms: ask for 1 to {self._limits.max_timeout_ms}"
-                " ms (the broker's maxTransactionTimeoutMs)"
+                f"Transaction timeout {timeout_ms} ms: it must be 1 to "
+                f"{self._limits.max_timeout_ms} ms (the broker's maxTransactionTimeoutMs)"
             )
         if self.is_full and not exempt:
             raise TooManyRequests(
@@ -260,15 +267,10 @@ class TransactionMetadataStore:
                 self._limits.admit(transaction, namespace)
 
     def decide_end(
-        self,
-        local_id: int,
-        action: TxnAction,
-        principal: str | None,
-        now_ms: int,
-        reason: str = "",
+        self, local_id: int, action: TxnAction, principal: str | None, now_ms: int, reason: str = ""
     ) -> ChangeStatus | None:
-        """None: that very end is under way, or was done. Raises TransactionNotFound,
-        InvalidTxnStatus (the opposite was decided), which tells the `reason` of an abort.
+        """None: the same end is in progress or complete. Raises TransactionNotFound,
+        InvalidTxnStatus (the opposite was decided), which contains the `reason` of an abort.
         """
         status = self._status_for(local_id, principal)
         if ACTION_OF_STATUS.get(status) is action:
@@ -285,8 +287,8 @@ class TransactionMetadataStore:
     def decide_commit_together(
         self, local_ids: Sequence[int], principal: str | None, now_ms: int
     ) -> list[ChangeStatus]:
-        """Empty: that very end is under way, or was done. Raises as `decide_end`, and also where
-        some have committed and others have not: it is all of them or none.
+        """Empty: the same end is in progress or complete. Raises as `decide_end`, and also if some
+        have committed and others have not: it is all of them or none.
         """
         decisions = [
             self.decide_end(local_id, TxnAction.COMMIT, principal, now_ms) for local_id in local_ids
@@ -310,7 +312,7 @@ class TransactionMetadataStore:
         if transaction is not None and transaction.promised_to is not None:
             raise Promised(
                 f"Transaction {self._name(local_id)} is about to commit with "
-                f"{transaction.promised_to}, and ends as that does"
+                f"{transaction.promised_to}, and ends with it"
             )
 
     def _require_open(self, local_id: int, principal: str | None) -> None:
@@ -356,9 +358,21 @@ class TransactionMetadataStore:
         self._live = dict(sorted(self._live.items()))  # oldest first
 
     def apply(self, record: Record) -> None:
-        match record:
+        match record:  # the frequent ones first
             case NewTransaction():
                 self._apply_new(record)
+            case AddPartitions(local_id, topics):
+                if (transaction := self._live.get(local_id)) is not None:
+                    for topic in topics:
+                        transaction.partitions.setdefault(topic)
+                    self._count(transaction, namespaces_of(topics))
+            case AddSubscriptions(local_id, subscriptions):
+                if (transaction := self._live.get(local_id)) is not None:
+                    for subscription in subscriptions:
+                        transaction.subscriptions.setdefault(subscription)
+                    self._count(transaction, namespaces_of(topic for topic, _ in subscriptions))
+            case ChangeStatus():
+                self._apply_status(record)
             case SpanNamespace(local_id, namespace):
                 if (transaction := self._live.get(local_id)) is not None:
                     transaction.namespace = namespace
@@ -368,16 +382,6 @@ class TransactionMetadataStore:
             case GroupMembers(local_id, members):
                 if (transaction := self._live.get(local_id)) is not None:
                     transaction.group |= frozenset(members)
-            case AddPartitions(local_id, topics):
-                if (transaction := self._live.get(local_id)) is not None:
-                    transaction.partitions.update(dict.fromkeys(topics))
-                    self._count(transaction, namespaces_of(topics))
-            case AddSubscriptions(local_id, subscriptions):
-                if (transaction := self._live.get(local_id)) is not None:
-                    transaction.subscriptions.update(dict.fromkeys(subscriptions))
-                    self._count(transaction, namespaces_of(topic for topic, _ in subscriptions))
-            case ChangeStatus():
-                self._apply_status(record)
             case IdsUsed(highest_id, low_watermark):
                 self._highest_id = max(self._highest_id, highest_id)
                 self._lowest_live = max(self._lowest_live, low_watermark + 1)
@@ -389,14 +393,11 @@ class TransactionMetadataStore:
                     self._bound.setdefault(session.id, {})[local_id] = None
 
     def _apply_new(self, record: NewTransaction) -> None:
-        # A snapshot that a crash cut short repeats, in part, what was replayed before it.
+        # A snapshot that a crash cut short repeats part of what was replayed before it.
         if record.local_id in self._live:
             return
         self._live[record.local_id] = TransactionMetadata(
-            self._name(record.local_id),
-            record.timeout_ms,
-            record.opened_at_ms,
-            record.owner,
+            self._name(record.local_id), record.timeout_ms, record.opened_at_ms, record.owner
         )
         self._highest_id = max(self._highest_id, record.local_id)
         if record.owner is not None:
@@ -419,7 +420,10 @@ class TransactionMetadataStore:
         transaction = self._live.get(record.local_id)
         if transaction is not None:
             transaction.status, transaction.promised_to = record.status, None
-            # The last word counts: a snapshot may have told it early, the log behind it tells when.
+            if not self._replaying:
+                transaction.end = decided(transaction.end, record.at_ms)
+            # The last record counts: a snapshot may contain it early; the log behind it has its
+            # order.
             self._decided.pop(record.local_id, None)
             self._decided[record.local_id] = None
 
@@ -440,12 +444,13 @@ class TransactionMetadataStore:
 
     def snapshot_pays_after(self, entries: int) -> bool:
         """Writing all live transactions again must cost less than what was logged since."""
-        return entries >= max(self._limits.snapshot_entries, 2 * len(self._live))
+        return entries >= self._limits.snapshot_entries and entries >= 2 * len(self._live)
 
     def snapshot(self) -> Iterator[Record]:
-        """Records that bring about all of this but the outcomes, which have their own storage.
+        """Records that recreate everything except the outcomes, which are stored separately.
 
-        Each is true when it is asked for: other records may be applied, and logged, in between.
+        Each is up to date when it is requested: other records may be applied, and logged, in
+        between.
         """
         yield IdsUsed(self._highest_id, self.low_watermark)
         yield from self.outcomes.marks()
@@ -453,11 +458,11 @@ class TransactionMetadataStore:
         for transaction in self.decided_first():
             for record in _records(transaction, self._reasons.get(transaction.txn_id.least)):
                 if transaction.txn_id.least not in self._live:
-                    break  # it has ended, and that is in the log
+                    break  # it has ended, which is in the log
                 yield record
 
     def _reasons_of_ended(self) -> Iterator[Record]:
-        """As the records that ended them; those of live ones come with these."""
+        """As the records that ended them; those of live transactions are in their own records."""
         for local_id, reason in self._reasons.items():
             outcome = self.outcomes.get(local_id)
             if outcome is not None:

@@ -1,7 +1,8 @@
 """How many live transactions take part in a namespace, and which may.
 
-A transaction takes part from its first topic or subscription there. So that is where it is counted,
-and refused: a coordinator does not know when it begins one where it will lead.
+A transaction takes part from its first topic or subscription there. It is counted, and possibly
+refused, at that point, because a coordinator does not know in advance where a transaction will
+lead.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,12 +23,12 @@ class NamespaceLimits:
 
 
 NO_LIMITS: Final = NamespaceLimits()
-# Of a namespace, for the owner of a transaction; None: nobody in particular.
+# The limits of a namespace for the owner of a transaction; None: no owner.
 LimitsOf = Callable[[str, str | None], NamespaceLimits]
 
 
 class Counts(Protocol):
-    """A coordinator does."""
+    """Implemented by coordinators."""
 
     def live_in(self, namespace: str) -> int: ...
 
@@ -44,7 +45,7 @@ class Joins(Protocol):
 
 
 class Admission:
-    """Of all coordinators of a broker; `serving` are those that are open."""
+    """For all coordinators of a broker; `serving` are the open ones."""
 
     def __init__(self, serving: Mapping[int, Counts]) -> None:
         self._serving = serving
@@ -54,14 +55,16 @@ class Admission:
         return sum(coordinator.live_in(namespace) for coordinator in self._serving.values())
 
     def admit(self, transaction: Joins, namespace: str) -> None:
-        """May it take part there, too? Raises TooManyRequests, NotAllowed (its timeout)."""
+        """Raises TooManyRequests, NotAllowed (its timeout) if the transaction may not take part
+        there.
+        """
         limits = self.limits_of(namespace, transaction.owner)
         if limits is NO_LIMITS:
             return
         if 0 < limits.max_timeout_ms < transaction.timeout_ms:
             raise NotAllowed(
                 f"Transaction {transaction.txn_id} may stay open for {transaction.timeout_ms} ms, "
-                f"and {namespace} allows {limits.max_timeout_ms} (maxTimeoutMs of the policy "
+                f"but {namespace} allows {limits.max_timeout_ms} (maxTimeoutMs of the policy "
                 "transactionLimits): begin one with a shorter timeout"
             )
         if 0 < limits.max_open <= self.live_in(namespace):
@@ -73,8 +76,8 @@ class Admission:
 
 
 def namespaces_of(topics: Iterable[str]) -> list[str]:
-    """By names as clients send them. Those of old logs that are no names are left out."""
-    folders = {topic.rpartition("/")[0] for topic in topics}  # few, however many topics
+    """The names are as clients sent them. Invalid names in old logs are left out."""
+    folders = {topic.rpartition("/")[0] for topic in topics}  # few, however many topics there are
     found = {namespace for folder in folders if (namespace := _namespace_of(folder))}
     return sorted(found)
 

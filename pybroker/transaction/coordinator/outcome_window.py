@@ -1,13 +1,13 @@
-"""How transactions ended, by local id: one byte each, in chunks, for as long as is promised.
+"""How transactions ended, by local id: one byte each, in chunks, for the promised time.
 
-A coordinator's ids are dense, so a chunk is a plain bytearray. Only chunks that changed are written
-at a snapshot. Expiry is coarse and needs no timestamp per transaction: every so often a mark notes
-"up to this id all had ended by now"; once the mark is older than the retention, what lies below it
-goes.
+A coordinator's ids are dense, so a chunk is a plain bytearray. A snapshot writes only chunks that
+have changed. Expiry is coarse and needs no timestamp per transaction: now and then a mark records
+"up to this id all had ended by now"; once the mark is older than the retention, everything below it
+is dropped.
 
-Time is the coordinator's own (`latest_ms`): it goes on only while it is served, from where it was.
-So a wall clock that is set, whether back or forward, forgets nothing too early and keeps nothing
-for ever; nor is anything forgotten while nobody could have asked.
+The time is the coordinator's own (`latest_ms`): it advances only while the coordinator is served,
+and continues where it stopped. So a change of the wall clock, back or forward, neither drops
+outcomes too early nor keeps them for ever; and nothing expires while nobody could have asked.
 """
 
 import zlib
@@ -19,8 +19,8 @@ from pybroker.transaction.txn_status import TxnStatus
 
 CHUNK_IDS: Final = 16_384
 _MARKS_PER_RETENTION: Final = 8
-_QUICK: Final = 1  # of compression: runs of one value pack well at any level
-_NOT_ENDED: Final = 0  # OPEN's value: it is never an outcome
+_QUICK: Final = 1  # compression level: runs of one value pack well at any level
+_NOT_ENDED: Final = 0  # OPEN's value, which is never an outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class OutcomeWindow:
         self._changed: dict[int, None] = {}
         self._expired: dict[int, None] = {}
         self._marks: deque[OutcomeMark] = deque()
-        self.latest_ms = 0  # the latest time that was told
+        self.latest_ms = 0  # the latest time reported
 
     def get(self, local_id: int) -> TxnStatus | None:
         chunk = self._chunks.get(local_id // CHUNK_IDS)
@@ -57,7 +57,9 @@ class OutcomeWindow:
         self._changed[number] = None
 
     def passed(self, at_ms: int, watermark: int) -> None:
-        """Time is `at_ms` and all ids up to `watermark` have ended: mark it, expire old chunks."""
+        """The time is `at_ms` and all ids up to `watermark` have ended: mark this, expire old
+        chunks.
+        """
         self.latest_ms = max(self.latest_ms, at_ms)
         interval_ms = self._retention_ms // _MARKS_PER_RETENTION
         if not self._marks or at_ms - self._marks[-1].at_ms >= interval_ms:
@@ -66,7 +68,7 @@ class OutcomeWindow:
             self._expire(self._marks.popleft().watermark)
 
     def _expire(self, watermark: int) -> None:
-        """All up to `watermark`: whole chunks go, of the next one the beginning does."""
+        """Everything up to `watermark`: whole chunks, and the beginning of the next one."""
         number, below = divmod(watermark + 1, CHUNK_IDS)
         chunk = self._chunks.get(number)
         if chunk is not None and any(chunk[:below]):

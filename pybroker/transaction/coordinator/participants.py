@@ -1,16 +1,16 @@
-"""Telling every participant of a transaction how it ended, for as long as it takes.
+"""Tells every participant of a transaction how it ended, for as long as it takes.
 
-The coordinator knows participants by name only: `Participants` reaches them, in this broker or in
-another. Who does not follow is asked again with a growing pause and shows up in `retries`. What can
-never follow counts as ended: it holds nothing of the transaction, and waiting for it would keep the
-others' books open for ever.
+The coordinator knows participants only by name; `Participants` reaches them, in this broker or in
+another. A participant that does not follow is asked again after a growing pause, and is listed in
+`retries`. One that can never follow counts as ended: it holds nothing of the transaction, and
+waiting for it would keep the books of the others open for ever.
 
-A transaction's participants are told a limited number at a time, so that one with many of them does
-not hold up everybody else.
+A limited number of a transaction's participants are told at a time, so that one with many of them
+does not hold up everything else.
 
-The first of them are told before the decision is durable, where what they append to their logs goes
-to the storage in the same turn, behind the decision: both are in one commit. Whoever cannot do
-that is told when the decision is durable.
+The first ones are told before the decision is durable: what they append to their logs then goes to
+the storage in the same turn, behind the decision, and both are in one commit. A participant that
+cannot do that is told when the decision is durable.
 """
 
 import asyncio
@@ -25,10 +25,11 @@ from typing import Final, NamedTuple, Protocol
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.timeline import DecidedEnd
 from pybroker.transaction.this_turn import this_turn
 from pybroker.transaction.txn_status import TxnAction
 
-_AT_ONCE: Final = 200  # of one transaction; telling so many takes a few milliseconds
+_AT_ONCE: Final = 200  # of one transaction; telling this many takes a few milliseconds
 _FIRST_RETRY_S: Final = 0.05
 _LAST_RETRY_S: Final = 10.0
 _GIVEN_UP_KEPT: Final = 100
@@ -37,16 +38,16 @@ log = logging.getLogger(__name__)
 
 
 class CannotParticipate(Exception):
-    """What was added to a transaction is nothing that could ever hold a part of it."""
+    """A name was added to a transaction that can never be one of its participants."""
 
 
 class Participants(Protocol):
-    """Where a transaction wrote and acknowledged. Idempotent; what is raised, now or by the answer,
-    is retried, all but CannotParticipate.
+    """Where a transaction wrote and acknowledged. Idempotent. Any error, raised now or by the
+    future, leads to a retry, except CannotParticipate.
 
-    None: it has ended there. A topic or subscription that was deleted counts as ended; one not
-    loaded is loaded. `not_later`: what cannot be with the storage in this turn raises, or fails
-    with, WouldWait, and nothing has happened.
+    None: it has ended there. A deleted topic or subscription counts as ended; one that is not
+    loaded is loaded. `not_later`: what cannot be queued in the storage in this turn raises, or
+    fails with, WouldWait, and nothing has happened.
     """
 
     def end_on_partition(
@@ -89,8 +90,9 @@ class Retry:
 
 
 class ParticipantEnds:
-    def __init__(self, participants: Participants, tasks: Tasks) -> None:
+    def __init__(self, participants: Participants, tasks: Tasks, now_ms: Callable[[], int]) -> None:
         self.participants = participants
+        self.now_ms = now_ms
         self.tasks = tasks
         self.closed = False
         self._retries: dict[tuple[TxnId, Participant], Retry] = {}
@@ -111,8 +113,8 @@ class ParticipantEnds:
         low_watermark: int,
         followed: Callable[[], None],
     ) -> None:
-        """`followed` is called when all have: at once where there is nothing to wait for, and never
-        once `closed` is set.
+        """`followed` is called when all participants have followed: at once if there is nothing to
+        wait for, and never after `closed` is set.
         """
         end = self._undecided.pop(transaction.txn_id, None)
         if end is None:
@@ -122,8 +124,8 @@ class ParticipantEnds:
     def begin_everywhere(
         self, transaction: TransactionMetadata, action: TxnAction, low_watermark: int
     ) -> None:
-        """Whatever is appended to the storage in this turn is durable only if the decision is: have
-        those who can append theirs. `end_everywhere` goes on.
+        """What is appended to the storage in this turn is durable only if the decision is: tell the
+        participants that can append now. `end_everywhere` continues.
         """
         if not self.closed:
             end = _EndEverywhere(self, transaction, action, low_watermark)
@@ -165,24 +167,27 @@ class _EndEverywhere:
     ) -> None:
         self._ends = ends
         self._txn_id = transaction.txn_id
+        if transaction.end is None:
+            transaction.end = DecidedEnd()
+        self._decided = transaction.end
         self._action = action
         self._low_watermark = low_watermark
-        self._followed: Callable[[], None] | None = None  # once it is decided, durably
-        self._told_later: list[Participant] = []  # those who could not be told before that
+        self._followed: Callable[[], None] | None = None  # set once the decision is durable
+        self._told_later: list[Participant] = []  # those that could not be told before that
         self._to_tell: Iterator[Participant] = chain(
             map(Participant, transaction.partitions),
             starmap(Participant, transaction.subscriptions),
         )
         self._all_told = False
-        self._has_turn = False  # `go_on` is about to be called
-        self._answering = 0  # told, and not answered
+        self._has_turn = False  # `go_on` is scheduled
+        self._answering = 0  # told, but have not answered
         self._retrying = 0
 
     def begin(self) -> None:
         for participant in islice(self._to_tell, _AT_ONCE):
             try:
                 ending = self._start(participant, not_later=True)
-                assert ending is None or isinstance(ending, asyncio.Future), "it begins now"
+                assert ending is None or isinstance(ending, asyncio.Future), "the ending begins now"
             except Exception:
                 self._told_later.append(participant)
             else:
@@ -194,7 +199,7 @@ class _EndEverywhere:
         self.go_on()
 
     def go_on(self) -> None:
-        """Tell the next ones, then let others have their turn."""
+        """Tell the next ones, then yield to other transactions."""
         if self._followed is None or self._ends.closed or self._has_turn:
             return
         answering = self._answering
@@ -207,7 +212,7 @@ class _EndEverywhere:
                 self._has_turn = True
                 asyncio.get_running_loop().call_soon(self._turn)
         if self._answering > answering:
-            this_turn().write_now()  # what they have gathered goes with the others' markers
+            this_turn().write_now()  # their gathered records go along with the markers
         elif self._all_told and not self._answering and not self._retrying:
             self._followed()
 
@@ -228,10 +233,12 @@ class _EndEverywhere:
             self._wait_for(participant, ending)
 
     def _wait_for(self, participant: Participant, ending: Awaitable[object] | None) -> None:
-        if isinstance(ending, asyncio.Future):
+        if ending is None:
+            self._has_followed_now(participant, None)
+        elif isinstance(ending, asyncio.Future):
             self._answering += 1
             ending.add_done_callback(partial(self._answered, participant))
-        elif ending is not None:
+        else:
             self._answering += 1
             self._ends.tasks.start(self._first_time(participant, ending), f"end {self._txn_id}")
 
@@ -249,18 +256,23 @@ class _EndEverywhere:
         error = ending.exception()
         if error is not None:
             self._failed(participant, error)
+        else:
+            self._has_followed_now(participant, ending.result())
         self._answering -= 1
         self.go_on()
 
     async def _first_time(self, participant: Participant, ending: Awaitable[object]) -> None:
         try:
-            await ending
+            self._has_followed_now(participant, await ending)
         except Exception as error:
             self._failed(participant, error)
         finally:
-            del ending  # its failure keeps this frame, which must not keep it
+            del ending  # its failure refers to this frame: avoid a cycle
         self._answering -= 1
         self.go_on()
+
+    def _has_followed_now(self, participant: Participant, result: object) -> None:
+        self._decided.note(participant, self._ends.now_ms(), result)
 
     def _failed(self, participant: Participant, error: BaseException) -> None:
         if self._followed is None:
@@ -270,7 +282,7 @@ class _EndEverywhere:
             self._ends.give_up(self._txn_id, participant, error)
             return
         if self._ends.closed:
-            return  # the next life of its coordinator tells everybody anew
+            return  # the reopened coordinator tells all participants again
         self._ends.note(self._txn_id, participant, error)
         self._retrying += 1
         self._ends.tasks.start(self._retry(participant), f"end {self._txn_id} again")
@@ -285,13 +297,14 @@ class _EndEverywhere:
 
     async def _has_followed(self, participant: Participant, delay_s: float) -> bool:
         await asyncio.sleep(delay_s)
-        ending = None
+        ending, result = None, None
         try:
             ending = self._start(participant)
             if isinstance(ending, asyncio.Future):
-                await asyncio.shield(ending)  # it belongs to others, too
+                result = await asyncio.shield(ending)  # it is shared with others
             elif ending is not None:
-                await ending
+                result = await ending
+            self._has_followed_now(participant, result)
         except CannotParticipate as error:
             self._ends.give_up(self._txn_id, participant, error)
         except Exception as error:

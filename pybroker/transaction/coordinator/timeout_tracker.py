@@ -1,8 +1,8 @@
 """Deadlines of open transactions, in buckets of a tenth of a second.
 
-Adding and removing cost the same however many are tracked, and a transaction that ended leaves
-nothing behind: a heap would keep each of them until its deadline, hours of history.
-Time comes in as monotonic seconds, so a jump of the wall clock aborts nobody.
+Adding and removing cost the same however many are tracked, and an ended transaction leaves nothing
+behind; a heap would keep each of them until its deadline, hours of history. Time is passed in as
+monotonic seconds, so a jump of the wall clock aborts nothing.
 """
 
 import heapq
@@ -10,7 +10,7 @@ import math
 from typing import Final
 
 _BUCKETS_PER_S: Final = 10
-_EMPTIED: Final = 1000  # so many may stay in the heap, beyond as many as are in use
+_EMPTIED: Final = 1000  # empty buckets tolerated in the heap, beyond as many as are in use
 
 
 class TimeoutTracker:
@@ -19,7 +19,7 @@ class TimeoutTracker:
     def __init__(self) -> None:
         self._buckets: dict[int, dict[int, None]] = {}
         self._bucket_of: dict[int, int] = {}
-        self._order: list[int] = []  # a heap; every key of _buckets, and emptied ones
+        self._order: list[int] = []  # a heap of every key of _buckets, and of emptied ones
 
     def __len__(self) -> int:
         return len(self._bucket_of)
@@ -46,7 +46,7 @@ class TimeoutTracker:
                 self._order = sorted(self._buckets)
 
     def expired(self, now_s: float) -> list[int]:
-        """Take out what is due, earliest first."""
+        """Remove and return what is due, earliest first."""
         due: list[int] = []
         while self._order and self._order[0] / _BUCKETS_PER_S <= now_s:
             due.extend(self._buckets.pop(heapq.heappop(self._order), ()))
@@ -56,5 +56,5 @@ class TimeoutTracker:
 
     @property
     def next_deadline_s(self) -> float:
-        """When to call `expired` next, or never; what was due by then may have ended by then."""
+        """When to call `expired` next, or never. What is due then may have ended by that time."""
         return self._order[0] / _BUCKETS_PER_S if self._bucket_of else math.inf

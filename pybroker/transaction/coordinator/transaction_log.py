@@ -1,8 +1,8 @@
-"""A coordinator's records as bytes, and where they are kept.
+"""A coordinator's records as bytes, and where they are stored.
 
 The log is the managed ledger `pulsar/system/persistent/__transaction_log_<tc>`. An entry is a
-format byte, a count and so many records: an operation, then what that operation carries. Outcomes
-are dense and outlive many snapshots, so they stay out of the log: one metadata key per chunk.
+format byte, a count and that many records: an operation, then its data. Outcomes are dense and
+outlive many snapshots, so they are not in the log: one metadata key per chunk.
 """
 
 import enum
@@ -39,10 +39,10 @@ from pybroker.transaction.snapshot_log import Done, InOrder, SnapshotLog
 from pybroker.transaction.txn_status import TxnStatus
 
 _FORMAT: Final = 1
-# Of an entry with records of later kinds: a version that does not know them would take one for
-# something else, so it shall not read that entry at all.
+# The format of an entry with newer kinds of records: versions that do not know them would misread
+# the entry, so they must refuse it.
 _FORMAT_WITH_LATER_KINDS: Final = 2
-_LATER_KINDS: Final = (BindSession, SpanNamespace, Promise, GroupMembers)
+_LATER_KINDS: Final = frozenset((BindSession, SpanNamespace, Promise, GroupMembers))
 _CURSOR: Final = "transaction.subscription"
 
 
@@ -75,18 +75,33 @@ def encode_entry(records: Sequence[Record]) -> bytes:
 
 
 def _is_of_later_kind(record: Record) -> bool:
-    has_reason = isinstance(record, ChangeStatus) and record.reason != ""
-    return has_reason or isinstance(record, _LATER_KINDS)
+    if isinstance(record, ChangeStatus):
+        return record.reason != ""
+    return type(record) in _LATER_KINDS
 
 
 def _encode(record: Record, out: Writer) -> None:
-    match record:
+    match record:  # the frequent ones first
         case NewTransaction():
-            _numbers(out, _Operation.NEW, record.local_id, record.timeout_ms, record.opened_at_ms)
+            out.numbers((_Operation.NEW, record.local_id, record.timeout_ms, record.opened_at_ms))
             out.number(record.owner is not None)
             out.text(record.owner or "")
+        case AddPartitions(local_id, topics):
+            out.numbers((_Operation.PARTITIONS, local_id, len(topics)))
+            for topic in topics:
+                out.text(topic)
+        case AddSubscriptions(local_id, subscriptions):
+            out.numbers((_Operation.SUBSCRIPTIONS, local_id, len(subscriptions)))
+            for topic, subscription in subscriptions:
+                out.text(topic)
+                out.text(subscription)
+        case ChangeStatus(local_id, status, at_ms, reason):
+            operation = _Operation.STATUS_BECAUSE if reason else _Operation.STATUS
+            out.numbers((operation, local_id, status, at_ms))
+            if reason:
+                out.text(reason)
         case SpanNamespace(local_id, namespace):
-            _numbers(out, _Operation.NAMESPACE, local_id)
+            out.numbers((_Operation.NAMESPACE, local_id))
             out.text(namespace)
         case Promise():
             out.number(_Operation.PROMISE)
@@ -94,33 +109,14 @@ def _encode(record: Record, out: Writer) -> None:
         case GroupMembers():
             out.number(_Operation.GROUP)
             encode_members(record, out)
-        case AddPartitions(local_id, topics):
-            _numbers(out, _Operation.PARTITIONS, local_id, len(topics))
-            for topic in topics:
-                out.text(topic)
-        case AddSubscriptions(local_id, subscriptions):
-            _numbers(out, _Operation.SUBSCRIPTIONS, local_id, len(subscriptions))
-            for topic, subscription in subscriptions:
-                out.text(topic)
-                out.text(subscription)
-        case ChangeStatus(local_id, status, at_ms, reason):
-            operation = _Operation.STATUS_BECAUSE if reason else _Operation.STATUS
-            _numbers(out, operation, local_id, status, at_ms)
-            if reason:
-                out.text(reason)
         case IdsUsed(highest_id, low_watermark):  # both may be -1
-            _numbers(out, _Operation.IDS, highest_id + 1, low_watermark + 1)
+            out.numbers((_Operation.IDS, highest_id + 1, low_watermark + 1))
         case OutcomeMark(at_ms, watermark):
-            _numbers(out, _Operation.MARK, at_ms, watermark + 1)
+            out.numbers((_Operation.MARK, at_ms, watermark + 1))
         case BindSession(local_id, ((owner, name), epoch)):
-            _numbers(out, _Operation.SESSION, local_id, epoch, owner is not None)
+            out.numbers((_Operation.SESSION, local_id, epoch, owner is not None))
             out.text(owner or "")
             out.text(name)
-
-
-def _numbers(out: Writer, *values: int) -> None:
-    for value in values:
-        out.number(value)
 
 
 def decode_entry(entry: bytes, source: str) -> list[Record]:
@@ -134,18 +130,19 @@ def decode_entry(entry: bytes, source: str) -> list[Record]:
 def _decode(data: Reader, source: str) -> Record:
     match data.number():
         case _Operation.NEW:
-            local_id, timeout_ms, opened_at_ms, owned = (data.number() for _ in range(4))
+            local_id, timeout_ms, opened_at_ms, owned = data.numbers(4)
             owner = data.text()
             return NewTransaction(local_id, timeout_ms, opened_at_ms, owner if owned else None)
         case _Operation.PARTITIONS:
-            local_id, count = data.number(), data.number()
+            local_id, count = data.numbers(2)
             return AddPartitions(local_id, tuple(data.text() for _ in range(count)))
         case _Operation.SUBSCRIPTIONS:
-            local_id, count = data.number(), data.number()
+            local_id, count = data.numbers(2)
             pairs = tuple((data.text(), data.text()) for _ in range(count))
             return AddSubscriptions(local_id, pairs)
         case _Operation.STATUS:
-            return ChangeStatus(data.number(), TxnStatus(data.number()), data.number())
+            local_id, status, at_ms = data.numbers(3)
+            return ChangeStatus(local_id, TxnStatus(status), at_ms)
         case _Operation.NAMESPACE:
             return SpanNamespace(data.number(), data.text())
         case _Operation.PROMISE:
@@ -162,8 +159,8 @@ def _decode(data: Reader, source: str) -> Record:
         case _Operation.MARK:
             return OutcomeMark(data.number(), data.number() - 1)
         case _Operation.STATUS_BECAUSE:
-            local_id, status, at_ms = data.number(), TxnStatus(data.number()), data.number()
-            return ChangeStatus(local_id, status, at_ms, data.text())
+            local_id, status, at_ms = data.numbers(3)
+            return ChangeStatus(local_id, TxnStatus(status), at_ms, data.text())
         case kind:
             raise CorruptStorage(
                 f"{source} has a record of kind {kind}, which this version does not know: run the "
@@ -179,6 +176,7 @@ class TransactionLog:
     ) -> None:
         self._log = log
         self._metadata = metadata
+        self.appended = 0  # records, since it was opened
         self._chunks = f"transaction-outcomes/{coordinator_id}/"
 
     @classmethod
@@ -189,7 +187,7 @@ class TransactionLog:
         return cls(coordinator_id, log, metadata)
 
     def on_failure(self, failed: Callable[[Exception], None]) -> None:
-        """Have `failed` told of every append that fails."""
+        """Set the callback for failed appends."""
         self._log.on_failure = failed
 
     async def replay(self, store: TransactionMetadataStore) -> None:
@@ -208,21 +206,24 @@ class TransactionLog:
             await self._log.replay(apply)
 
     def append(self, record: Record, done: Done, in_order: InOrder | None = None) -> None:
-        """Queue it, now; `done` is told when it is durable, or why it is not. Who is told
-        `in_order` may append to other logs what is durable only if this is; see SnapshotLog.
+        """Queue it now; `done` is called when it is durable, or with the error. What the `in_order`
+        callback appends to other logs is durable only if this is; see SnapshotLog.
         """
+        self.appended += 1
         self._log.append(record, done, in_order)
 
     def append_without_hurry(self, record: Record, done: Done) -> None:
-        """As `append`, for what nobody waits for: it is written with the next record."""
+        """As `append`, when nobody waits for the record: it is written with the next one."""
+        self.appended += 1
         self._log.append_without_hurry(record, done)
 
     def abandon(self, error: Exception) -> None:
-        """Something has failed: write nothing that was decided on top of it, and tell who waits."""
+        """After a failure: write nothing that was decided on top of it, and fail what waits."""
         self._log.abandon(error)
 
     def append_together(self, records: Sequence[Record], done: Done) -> None:
         """As `append`, in one entry: durable together or not at all."""
+        self.appended += len(records)
         self._log.append_together(records, done)
 
     @property
@@ -230,7 +231,7 @@ class TransactionLog:
         return self._log.records_since_snapshot
 
     async def snapshot(self, store: TransactionMetadataStore) -> None:
-        """Let replay begin at what `store` holds now."""
+        """Make replay begin at the current state of `store`."""
         changed, expired = store.outcomes.take_changes()
 
         async def write_outcomes() -> None:

@@ -1,12 +1,12 @@
-"""Transactional ids: which epoch each stands at, and which session of a client holds it.
+"""Transactional ids: the epoch of each, and the client session that holds it.
 
-An id outlives its clients. Each newer session that takes it raises the epoch by one, and that is
-durable before the session before it is fenced; so after a crash nobody is taken for the latest who
-is not. A record is written when a session begins, and to note the last use, a few times while an id
-would expire: never for a transaction.
+An id outlives its clients. Each newer session that takes it raises the epoch by one. That is
+durable before the previous session is fenced, so after a crash no older session is taken for the
+latest. A record is written when a session begins, and a few times per expiration period to note the
+last use; never for a transaction.
 
-Who may fence whom: an id belongs to the principal that uses it. The same text from another one is
-another id. Source: KIP-98, "transactional.id" and "transactional.id.expiration.ms".
+Who may fence whom: an id belongs to the principal that uses it. The same text used by another
+principal is another id. Source: KIP-98, "transactional.id" and "transactional.id.expiration.ms".
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from pybroker.base.runtime import Clock
 
 MAX_ID_CHARS: Final = 256
 MAX_EPOCH: Final = 2**31 - 1  # a producer carries it in half of its topic epoch
-NOTES_PER_EXPIRATION: Final = 7  # of the last use: once a day, of seven
+NOTES_PER_EXPIRATION: Final = 7  # notes of the last use: with seven days, once a day
 _FENCED_KEPT: Final = (
     16  # sessions of an id that are known to be fenced, by what they call themselves
 )
@@ -35,12 +35,12 @@ _FORMAT: Final = 1
 
 
 class TransactionalId(NamedTuple):
-    owner: str | None  # the principal; None: there is no authentication
+    owner: str | None  # the principal; None: no authentication
     name: str
 
 
 class SessionRef(NamedTuple):
-    """One client's time of holding an id."""
+    """A period during which one client holds an id."""
 
     id: TransactionalId
     epoch: int
@@ -50,41 +50,43 @@ class SessionRef(NamedTuple):
 class IdRecord:
     epoch: int
     last_use_ms: int
-    session: str = ""  # the digest of what its client calls it; empty where it has no name
-    fenced: tuple[str, ...] = ()  # digests of those before it, the latest one last
+    session: str = ""  # digest of the client's name for it; empty if it has no name
+    fenced: tuple[str, ...] = ()  # digests of the sessions before it, the latest last
 
 
 def digest(session: str) -> str:
-    """Of what a client calls its session: it may be long, and is nobody else's to see."""
+    """Of a client's name for its session, which may be long, and is not for others to see."""
     return hashlib.sha256(session.encode()).hexdigest()[:32] if session else ""
 
 
 def check_id(name: str) -> None:
     """Raises NotAllowed."""
     if not 0 < len(name) <= MAX_ID_CHARS:
-        raise NotAllowed(f"Transactional id {name[:200]!r}: one has 1 to {MAX_ID_CHARS} characters")
+        raise NotAllowed(
+            f"Transactional id {name[:200]!r}: it must have 1 to {MAX_ID_CHARS} characters"
+        )
 
 
 def producer_fenced(name: str) -> ProducerFenced:
     return ProducerFenced(
-        f"This session was fenced by a newer session of transactional id {name!r}: make a new "
-        "client, and only one at a time"
+        f"This session was fenced by a newer session of transactional id {name!r}: create a new "
+        "client, and use only one at a time"
     )
 
 
 def why_fenced(session: SessionRef) -> str:
-    """A clause."""
+    """As a clause."""
     return f"it was fenced by a newer session of transactional id {session.id.name!r}"
 
 
 def fenced(txn_id: TxnId, session: SessionRef) -> InvalidTxnStatus:
     return InvalidTxnStatus(
-        f"Nothing more is done in transaction {txn_id}: {why_fenced(session)}, and is aborted"
+        f"Transaction {txn_id} accepts no more operations: {why_fenced(session)}, and is aborted"
     )
 
 
 class TransactionalIds:
-    """Those of this broker. `load` comes first."""
+    """The transactional ids of this broker. Call `load` first."""
 
     def __init__(self, metadata: MetadataStore, clock: Clock, config: BrokerConfig) -> None:
         self._metadata = metadata
@@ -93,7 +95,7 @@ class TransactionalIds:
         self.expiration_ms = config.transactional_id_expiration_ms
         self._known: dict[TransactionalId, IdRecord] = {}
         self._of_owner: Counter[str | None] = Counter()
-        self._beginning: set[TransactionalId] = set()  # whose newer epoch is not durable yet
+        self._beginning: set[TransactionalId] = set()  # ids whose newer epoch is not durable yet
         self._floor = 0  # the highest epoch of ids that have expired
 
     def load(self) -> None:
@@ -103,7 +105,9 @@ class TransactionalIds:
         for key in self._metadata.keys(_RECORDS):
             stored = self._metadata.get(key)
             assert stored is not None
-            self._keep(*_decoded(stored.value, key))
+            transactional_id, record = _decoded(stored.value, key)
+            self._known[transactional_id] = record
+            self._count(transactional_id.owner, 1)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -115,19 +119,20 @@ class TransactionalIds:
         return self._known.get(transactional_id)
 
     def is_fenced(self, session: SessionRef) -> bool:
-        """Whether a newer one has taken its id."""
+        """Whether a newer session has taken its id."""
         record = self._known.get(session.id)
         return record is not None and record.epoch > session.epoch
 
     async def begin(self, transactional_id: TransactionalId, session: str) -> SessionRef:
-        """A newer session, durable. Nobody else may begin one of that id meanwhile.
+        """Begin a newer session; durable when this returns. No other session of the id may begin
+        meanwhile.
 
         Raises NotAllowed (too many ids, or too many sessions of this one), ManagedLedgerError.
         """
         before = self._known.get(transactional_id)
         if before is None and self._most and self._of_owner[transactional_id.owner] >= self._most:
             raise NotAllowed(
-                f"There are {self._most} transactional ids already "
+                f"There are already {self._most} transactional ids "
                 "(maxTransactionalIdsPerPrincipal): use fewer, or wait until some expire "
                 "(transactionalIdExpirationMs)"
             )
@@ -138,22 +143,28 @@ class TransactionalIds:
             fenced = (*before.fenced, *named)[-_FENCED_KEPT:]
         if epoch > MAX_EPOCH:
             raise NotAllowed(
-                f"Transactional id {transactional_id.name!r} had all its sessions: use another one"
+                f"{transactional_id.name!r} has no sessions left: use another transactional id"
             )
         record = IdRecord(epoch, self._clock.now_ms(), session, fenced)
+        if before is None:
+            self._count(transactional_id.owner, 1)  # now: several may begin at once
         self._beginning.add(transactional_id)
         try:
             await self._write(transactional_id, record)
+        except BaseException:
+            if before is None:
+                self._count(transactional_id.owner, -1)
+            raise
         finally:
             self._beginning.discard(transactional_id)
-        self._keep(transactional_id, record)
+        self._known[transactional_id] = record
         return SessionRef(transactional_id, epoch)
 
     async def used(self, transactional_id: TransactionalId) -> None:
-        """Note that it is in use, if that was last noted some time ago."""
+        """Note that it is in use, unless that was noted recently."""
         record = self._known.get(transactional_id)
         if record is None or transactional_id in self._beginning:
-            return  # the newer record notes it
+            return  # the newer session's record notes it
         noted_ms = self._clock.now_ms() - record.last_use_ms
         if 0 <= noted_ms < self.expiration_ms // NOTES_PER_EXPIRATION:
             return
@@ -162,7 +173,7 @@ class TransactionalIds:
         await self._write(transactional_id, noted)
 
     async def expire(self, transactional_id: TransactionalId) -> bool:
-        """Forget it, if its last use was long ago; an epoch that was given is never given again."""
+        """Forget it if its last use was long ago. No epoch is ever given twice."""
         record = self._known.get(transactional_id)
         if record is None or transactional_id in self._beginning:
             return False
@@ -180,16 +191,14 @@ class TransactionalIds:
 
     # -- storage
 
-    def _keep(self, transactional_id: TransactionalId, record: IdRecord) -> None:
-        if transactional_id not in self._known:
-            self._of_owner[transactional_id.owner] += 1
-        self._known[transactional_id] = record
-
     def _forget(self, transactional_id: TransactionalId) -> None:
         del self._known[transactional_id]
-        self._of_owner[transactional_id.owner] -= 1
-        if not self._of_owner[transactional_id.owner]:
-            del self._of_owner[transactional_id.owner]
+        self._count(transactional_id.owner, -1)
+
+    def _count(self, owner: str | None, change: int) -> None:
+        self._of_owner[owner] += change
+        if not self._of_owner[owner]:
+            del self._of_owner[owner]
 
     async def _write(self, transactional_id: TransactionalId, record: IdRecord) -> None:
         await self._metadata.put(_key(transactional_id), _encoded(transactional_id, record))

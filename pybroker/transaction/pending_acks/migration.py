@@ -1,12 +1,13 @@
-"""Pending-ack logs from before each had a name of its own.
+"""Migrates pending-ack logs whose names were not unique yet.
 
-The one of topic T, subscription S was `<T>-<quoted S>__transaction_pending_ack`. "orders" with
-"eu-billing" and "orders-eu" with "billing" meant the same log, so it may hold the records of
-several subscriptions. A ledger id belongs to one topic for ever: it tells which records are whose.
+The log of topic T, subscription S was `<T>-<quoted S>__transaction_pending_ack`. "orders" with
+"eu-billing" and "orders-eu" with "billing" named the same log, so it may hold the records of
+several subscriptions. A ledger id belongs to one topic for ever, so it tells which records belong
+to which subscription.
 
-At start, before anybody uses a log, each subscription that a name may mean gets its records into
-its own log; then the old one goes. While that is there nothing counts that was written for it: what
-a crash cut short is begun anew.
+At start, before any log is used, each subscription that a name may refer to gets its records in its
+own log; then the old one is deleted. While the old one exists, the new logs do not count: a
+migration that a crash cut short starts again.
 """
 
 import logging
@@ -37,7 +38,12 @@ async def migrate_pending_ack_logs(factory: ManagedLedgerFactory) -> None:
             own = _of_topic(records, factory.ledger_ids(owner.topic.ledger_name))
             await _write_anew(factory, owner, own)
         await factory.delete(old_name)
-        log.info("%s: %d records went to %d subscriptions", old_name, len(records), len(owners))
+        log.info(
+            "%s: moved %d records to the logs of %d subscriptions",
+            old_name,
+            len(records),
+            len(owners),
+        )
 
 
 async def _records(factory: ManagedLedgerFactory, old_name: str) -> list[Record]:
@@ -48,7 +54,7 @@ async def _records(factory: ManagedLedgerFactory, old_name: str) -> list[Record]
 
 
 def _owners(factory: ManagedLedgerFactory, old_name: str) -> Iterator[_Subscription]:
-    """Every subscription that is there and whose log had this name."""
+    """Every existing subscription whose log had this name."""
     parts = old_name.removesuffix(PENDING_ACK_SUFFIX).split("-")
     for index in range(1, len(parts)):
         ledger_name, quoted = "-".join(parts[:index]), "-".join(parts[index:])
@@ -58,7 +64,7 @@ def _owners(factory: ManagedLedgerFactory, old_name: str) -> Iterator[_Subscript
 
 
 def _of_topic(records: Sequence[Record], ledger_ids: Sequence[int]) -> list[Record]:
-    """Acknowledgements of the topic's entries, and the ends of transactions that have some."""
+    """Acknowledgements of the topic's entries, and the ends of transactions that contain some."""
     kept, ids, acknowledging = list[Record](), set(ledger_ids), set[TxnId]()
     for record in records:
         if isinstance(record, AckRecord):

@@ -4,12 +4,12 @@
     end           log COMMIT or ABORT; when it is durable the cursor moves, or everything is given
                   back for redelivery
 
-Cursors are written once a second, so a COMMIT record stays in the log until the cursor that holds
-its acknowledgements is durable: a checkpoint flushes the cursor and replaces the log by what is
-live. Replay applies every COMMIT it finds again, which changes nothing where it had been applied.
+Cursors are written once a second, so a COMMIT record stays in the log until the cursor with its
+acknowledgements is durable: a checkpoint flushes the cursor and replaces the log by its live state.
+Replay applies every remaining COMMIT again, which changes nothing if it had been applied.
 
 What aborted transactions had kept from consumers, and nobody has acknowledged, outlives the records
-of these transactions: a checkpoint writes it down, and after the replay it is told again.
+of these transactions: a checkpoint stores it, and replay reports it again.
 
 A transaction that was left open here is ended by asking for its outcome, as in the topic's buffer.
 """
@@ -38,6 +38,12 @@ from pybroker.base.errors import (
 )
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Tasks
+from pybroker.transaction.pending_acks.applying import (
+    Applying,
+    Pieces,
+    abort_in_pieces,
+    commit_in_pieces,
+)
 from pybroker.transaction.pending_acks.state import AcksOfTransaction, PendingAckState
 from pybroker.transaction.pending_acks.store import (
     ALL_INDEXES,
@@ -61,6 +67,7 @@ __all__ = ["PendingAck", "PendingAckStats", "PendingAcks"]
 
 _CHECK_INTERVAL_S: Final = 5.0
 _SETTLED_A_TURN: Final = 1000
+_LOOKED_AT_A_TURN: Final = 5000
 _MESSAGES_PER_RECORD: Final = 500
 
 log = logging.getLogger(__name__)
@@ -82,16 +89,16 @@ def _stats(txn_id: TxnId, held: AcksOfTransaction) -> PendingAckStats:
 
 
 def _nothing() -> None:
-    """Nobody delivers."""
+    """No dispatcher is attached."""
 
 
 def _nothing_passed_over() -> Mapping[Position, Held]:
-    """Nobody keeps an account."""
+    """Nothing is tracked."""
     return NOTHING_HELD
 
 
 class PendingAcks:
-    """Build it with `open`; it has replayed its log when that returns."""
+    """Create it with `open`, which returns when it has replayed its log."""
 
     def __init__(
         self,
@@ -109,11 +116,12 @@ class PendingAcks:
         self._outcomes = outcomes
         self._log_entries = config.transaction_pending_ack_log_entries
         self._state = PendingAckState(cursor)
-        # Told of what is held singly no more, by an abort or because it could not be written, in
-        # order. What was held cumulatively has been delivered, and whoever aborts asks for it.
+        self._applying = Applying()
+        # Called with what is no longer held individually, after an abort or a failed write, in
+        # order. What was held cumulatively was delivered; the aborting client asks for it again.
         self.on_restored: Callable[[Mapping[Position, Held]], None] = lambda restored: None
         self.on_committed = _nothing  # the cursor has moved
-        # Of what `on_restored` was told, what may still be covered by mistake.
+        # Of what `on_restored` was given, the part that might still be covered by mistake.
         self.passed_over = _nothing_passed_over
         self._replayed: dict[Position, Held] = {}
         self._tasks = Tasks(f"pending acknowledgements of {topic}, {cursor.name}")
@@ -129,62 +137,78 @@ class PendingAcks:
         outcomes: TransactionOutcomes,
         config: BrokerConfig,
     ) -> "PendingAcks":
-        """Makes the log, named `pending_ack_log(topic, cursor.name)`, if there is none."""
+        """Creates the log, named `pending_ack_log(topic, cursor.name)`, if there is none."""
         ledger = await factory.open(topic.ledger_name)
         store = await PendingAckStore.open(factory, topic, cursor.name)
         pending = cls(topic, ledger, cursor, store, outcomes, config)
         await store.replay(pending._apply)
-        pending._forget_acknowledged()
+        await pending._forget_acknowledged()
         if store.records_since_snapshot:
             pending._visit_later()
         pending._settle(list(pending._state.transactions))
         return pending
 
-    def _apply(self, record: Record) -> None:
-        if isinstance(record, AckRecord):
-            if record.cumulative:
-                self._state.hold_cumulative(record)
-                return
+    def _apply(self, record: Record) -> Pieces | None:
+        """Returns the work to be done in pieces."""
+        if isinstance(record, EndRecord):
+            return self._apply_end(record)
+        if isinstance(record, PassedOverRecord):
+            self._restore_replayed(record.messages)
+        elif record.cumulative:
+            self._state.hold_cumulative(record)
+        else:
             for ack in record.acks:
                 self._state.hold(record.txn_id, ack)
-        elif isinstance(record, PassedOverRecord):
-            self._restore_replayed(record.messages)
-        elif record.action is TxnAction.COMMIT:
-            self._state.commit(record.txn_id)
+        return None
+
+    def _apply_end(self, record: EndRecord) -> Pieces | None:
+        txn_id, commits = record.txn_id, record.action is TxnAction.COMMIT
+        if (held := self._state.transactions.get(txn_id)) is None:
+            return None
+        if not self._applying.fits(len(held)):
+            if commits:
+                return commit_in_pieces(self._state, txn_id)
+            return abort_in_pieces(self._state, txn_id, self._restore_replayed)
+        if commits:
+            self._state.commit(txn_id)
         else:
-            self._restore_replayed(self._state.drop(record.txn_id))
+            self._restore_replayed(self._state.drop(txn_id))
+        return None
 
     def _restore_replayed(self, restored: Mapping[Position, Held]) -> None:
         for position, held in restored.items():
             self._replayed[position] = self._replayed.get(position, held) | held
 
-    def _forget_acknowledged(self) -> None:
-        is_deleted = self._cursor.is_deleted
-        left = {at: held for at, held in self._replayed.items() if not is_deleted(at)}
+    async def _forget_acknowledged(self) -> None:
+        is_deleted, left = self._cursor.is_deleted, dict[Position, Held]()
+        replayed = iter(self._replayed.items())
+        while some := list(islice(replayed, _LOOKED_AT_A_TURN)):
+            left.update((at, held) for at, held in some if not is_deleted(at))
+            await asyncio.sleep(0)
         self._replayed = dict(sorted(left.items()))
 
     def tell_replayed(self) -> None:
-        """Tell `on_restored` what the log says of transactions that have aborted."""
+        """Report to `on_restored` what the log contains of aborted transactions."""
         replayed, self._replayed = self._replayed, {}
         self.on_restored(replayed)
 
-    # What consumers must not get, and plain acknowledgements must leave alone
+    # What consumers must not get, and plain acknowledgements must not touch
 
     def is_pending(self, ledger_id: int, entry_id: int) -> bool:
-        """Transactions hold singly what was left of this entry: nobody is given it meanwhile."""
+        """Transactions individually hold what was left of this entry: it is not delivered."""
         return self._state.is_pending((ledger_id, entry_id))
 
     def pending_indexes(self, position: tuple[int, int]) -> int:
-        """Indexes of a batch that open transactions hold singly, as bits."""
+        """Indexes of a batch that open transactions hold individually, as bits."""
         return self._state.pending_indexes(position)
 
     @property
     def holds_singly(self) -> bool:
-        """Some entries, or indexes of batches, are kept from consumers."""
+        """Whether some entries, or batch indexes, are kept from consumers."""
         return self._state.holds_singly
 
     def held_singly(self, after: Position, up_to: Position) -> Mapping[Position, Held]:
-        """What is kept from consumers of the entries behind `after` up to `up_to`, in any order."""
+        """What is kept from consumers in the entries after `after` up to `up_to`, in any order."""
         return self._state.held_singly(after, up_to)
 
     @property
@@ -210,9 +234,9 @@ class PendingAcks:
     def acknowledge(
         self, txn_id: TxnId, acks: Sequence[PendingAck], withheld: Callable[[], None] = _nothing
     ) -> asyncio.Future[None]:
-        """All or none; durable when it is done, in force when the transaction commits.
+        """All or none; durable when it completes, in effect when the transaction commits.
 
-        `withheld` is called once it is durable, before anything that comes after it here. Raises
+        `withheld` is called once it is durable, before later events here. Raises
         TransactionConflict, InvalidTxnStatus, TransactionNotFound; fails with PersistenceError.
         """
         self._check(txn_id, acks)
@@ -222,8 +246,8 @@ class PendingAcks:
     def acknowledge_cumulative(
         self, txn_id: TxnId, ack: PendingAck, not_given: Mapping[Position, Held] = NOTHING_HELD
     ) -> asyncio.Future[None]:
-        """As `acknowledge`, for everything up to `ack`, but for what other transactions hold singly
-        and what was `not_given` to the consumer because they did.
+        """As `acknowledge`, for everything up to `ack`, except what other transactions hold
+        individually and what was `not_given` to the consumer because of that.
         """
         self._check(txn_id, [ack])
         record = self._state.take_cumulative(txn_id, ack, not_given)
@@ -286,7 +310,7 @@ class PendingAcks:
         else:
             undo(record)
         if durable.done():
-            return  # whoever waited was cancelled
+            return  # the caller was cancelled
         if error is None:
             durable.set_result(None)
             return
@@ -296,18 +320,18 @@ class PendingAcks:
                 f"written: {error}"
             )
         )
-        durable.exception()  # retrieved: nobody may be waiting
+        durable.exception()  # mark as retrieved: nobody may be waiting
 
     # End
 
     def end(
         self, txn_id: TxnId, action: TxnAction, not_later: bool = False
     ) -> asyncio.Future[None] | None:
-        """Durable and in force when it is done; None: it acknowledged nothing here.
+        """Durable and in effect when it completes; None: it acknowledged nothing here.
 
         After an abort `on_restored` is told what to deliver again. Fails with ManagedLedgerError;
-        then repeat it. All callers share the future: let nobody cancel it. `not_later`: fails with
-        WouldWait if it cannot be with the storage in this turn.
+        then repeat it. The future is shared: do not cancel it. `not_later`: fails with WouldWait if
+        it cannot be queued in the storage in this turn.
         """
         held = self._state.transactions.get(txn_id)
         if held is None:
@@ -331,18 +355,35 @@ class PendingAcks:
         if error is not None:
             held.ending = held.action = None
             ending.set_exception(error)
-            ending.exception()  # retrieved: nobody may be waiting any more
+            ending.exception()  # mark as retrieved: nobody may be waiting any more
+            return
+        if self._applying.fits(len(held)):
+            if action is TxnAction.COMMIT:
+                self._state.commit(txn_id)
+            else:
+                self.on_restored(self._state.drop(txn_id))
+            self._ended(action, ending)
             return
         if action is TxnAction.COMMIT:
-            self._state.commit(txn_id)
-            self.on_committed()
+            pieces = commit_in_pieces(self._state, txn_id)
         else:
-            self.on_restored(self._state.drop(txn_id))
+            pieces = abort_in_pieces(self._state, txn_id, lambda some: self.on_restored(some))
+        self._applying.start(pieces, partial(self._ended, action, ending))
+
+    def _ended(self, action: TxnAction, ending: asyncio.Future[None]) -> None:
+        if action is TxnAction.COMMIT:
+            self.on_committed()
         ending.set_result(None)
         self._checkpoint_if_long()
 
+    async def settled(self) -> None:
+        """Wait until all ends that were durable before are fully in effect; the cursor must not be
+        moved back earlier.
+        """
+        await self._applying.settled()
+
     def _settle(self, txn_ids: list[TxnId]) -> None:
-        """End here what is over elsewhere, some now and the others soon.
+        """End here what has ended elsewhere, some now and the others soon.
 
         Source: KIP-98, "correlated hard failures".
         """
@@ -367,7 +408,7 @@ class PendingAcks:
             self._visit = self._ledger.housekeeper.visit_in(_CHECK_INTERVAL_S, self._visited)
 
     def _visited(self) -> None:
-        """Runs while there is something to settle or to clean; then an idle one costs nothing."""
+        """Runs while there is something to settle or clean; after that, idling costs nothing."""
         self._visit = None
         self._settle(list(self._state.transactions))
         if self._state.is_empty and self._store.records_since_snapshot:
@@ -391,23 +432,39 @@ class PendingAcks:
     async def checkpoint(self) -> None:
         """Make the cursor durable and forget what ended before.
 
-        Needed when a cursor has been moved back: replay would acknowledge again what ended before.
+        Needed after a cursor was moved back: otherwise replay would acknowledge old entries again.
         """
         records = chain(self._state.records(), self._passed_over_records())
-        await self._store.replace_past(records, self._cursor.flush)
+        await self._store.replace_past(records, self._flush)
 
-    def _passed_over_records(self) -> Iterator[Record]:
-        """To be asked for behind the state's records, so that an abort in between is in either.
+    async def _flush(self) -> None:
+        """What ended before the snapshot began is only in the cursor."""
+        await self.settled()
+        await self._cursor.flush()
 
-        Those whose abort is on its way are told of here: the state's records leave them out.
+    def _passed_over_records(self) -> Iterator[Record | None]:
+        """Request these after the state's records, so that an abort in between is in one of them.
+
+        Transactions whose abort is in progress are included here, because the state's records leave
+        them out. The set of entries is fixed at the beginning; each record has the state of its
+        time.
         """
-        left = dict(self.passed_over())
-        for held in self._state.being_aborted():
-            for position, each in held.items():
-                left[position] = left.get(position, each) | each
-        unacked = (each for each in left.items() if not self._cursor.is_deleted(each[0]))
-        while some := dict(islice(unacked, _MESSAGES_PER_RECORD)):
-            yield PassedOverRecord(some)
+        passed = tuple(self.passed_over())
+        aborting = [(each, tuple(each.positions())) for each in self._state.being_aborted()]
+        left = chain(
+            ((at, self._kept(at, None)) for at in passed),
+            ((at, self._kept(at, each)) for each, positions in aborting for at in positions),
+        )
+        is_deleted = self._cursor.is_deleted
+        while some := list(islice(left, _MESSAGES_PER_RECORD)):
+            kept = {at: held for at, held in some if held is not None and not is_deleted(at)}
+            yield PassedOverRecord(kept) if kept else None
+
+    def _kept(self, position: Position, aborting: AcksOfTransaction | None) -> Held | None:
+        """What is kept from consumers: by aborted transactions, and still by this one."""
+        passed = self.passed_over().get(position)
+        held = None if aborting is None else aborting.held_of(position)
+        return passed | held if passed and held else passed or held
 
     async def close(self) -> None:
         """Leave a short log. Idempotent."""
@@ -421,7 +478,8 @@ class PendingAcks:
             try:
                 if self._store.records_since_snapshot:
                     await self.checkpoint()
-            finally:  # what was not written must not stand in the next life's memory
+            finally:  # what was not written must not remain in memory for the next open
                 await self._store.close()
+                await self.settled()  # the cursor is still written
         except ManagedLedgerError as error:
-            log.warning("%s: its pending-ack log stays long: %s", self._topic, error)
+            log.warning("%s: its pending-ack log could not be shortened: %s", self._topic, error)

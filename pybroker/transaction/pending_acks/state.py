@@ -1,17 +1,17 @@
-"""Which messages of a subscription open transactions have acknowledged, and who may take which.
+"""Which messages of a subscription open transactions have acknowledged, and which they may take.
 
-Individual: a whole entry, or indexes of a batch; no two transactions may take the same. Nobody is
-given these until the transaction has ended.
+Individual: a whole entry, or indexes of a batch; no two transactions may take the same. These
+messages are not delivered until the transaction has ended.
 
 Cumulative: one transaction at a time, beyond the mark-delete position, each time further. It spares
 what its consumer was not given, so it never covers a message that another transaction's outcome
-kept from it. Messages that are held cumulatively are delivered to the next consumer all the same,
-as Apache Pulsar does: a successor that began behind them would cover them with its own cumulative
-acknowledgement, and lose them if the first transaction aborts. What it does with them in a
-transaction of its own conflicts until the first one has ended.
+kept from it. Messages held cumulatively are still delivered to the next consumer, as Apache Pulsar
+does: a successor that began behind them would cover them with its own cumulative acknowledgement,
+and lose them if the first transaction aborts. Acknowledging them in a transaction of its own
+conflicts until the first one has ended.
 
-Taking is what validation does, before anything is written, so that of two acknowledgements in
-flight for the same message only one passes; `give_back` undoes it when the write fails.
+Validation takes the messages before anything is written, so of two acknowledgements in flight for
+the same message only one passes. `give_back` undoes it when the write fails.
 """
 
 import asyncio
@@ -41,30 +41,47 @@ _MOST_SPARED: Final = 1000  # entries, by one cumulative acknowledgement
 
 
 class AcksOfTransaction:
-    """What one transaction took, and its end while that is on the way."""
+    """What one transaction took, and its end while that is in progress."""
 
     __slots__ = ("action", "batch_sizes", "cumulative", "ending", "indexes", "whole")
 
     def __init__(self) -> None:
         self.whole: dict[Position, None] = {}
-        # Of batches acknowledged in part, those that are not, as bits: as large as what said so.
+        # For batches acknowledged in part, the unacknowledged indexes as bits; as large as the
+        # request.
         self.indexes: dict[Position, int] = {}
         self.batch_sizes: dict[Position, int] = {}
-        self.cumulative: list[AckRecord] = []  # the last one counts; the others may be in flight
+        self.cumulative: list[AckRecord] = []  # the last one counts; others may be in flight
         self.action: TxnAction | None = None
         self.ending: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        """How many entries it holds individually; a few of them may count twice."""
+        return len(self.whole) + len(self.indexes)
+
+    def positions(self) -> Iterator[Position]:
+        """Individually acknowledged entries, in order of arrival. No changes meanwhile."""
+        return chain(self.whole, (each for each in self.indexes if each not in self.whole))
 
     def held(self) -> dict[Position, Held]:
         """What it acknowledged individually, in order."""
         held = dict.fromkeys(self.whole, HELD_WHOLE)
-        for position, left in self.indexes.items():
-            size = self.batch_sizes[position]
-            held.setdefault(position, Held(acked_bits(left, size), size))
+        for position in self.indexes:
+            held.setdefault(position, self._part_held(position))
         return dict(sorted(held.items()))
 
+    def held_of(self, position: Position) -> Held | None:
+        if position in self.whole:
+            return HELD_WHOLE
+        return self._part_held(position) if position in self.indexes else None
+
+    def _part_held(self, position: Position) -> Held:
+        size = self.batch_sizes[position]
+        return Held(acked_bits(self.indexes[position], size), size)
+
     def records(self, txn_id: TxnId) -> Iterator[Record]:
-        """What brings this about again, in parts: each as it is when it is asked for, for what is
-        refused meanwhile is not held any more.
+        """The records that recreate this, in parts. Each is up to date when it is requested,
+        because what is refused meanwhile is no longer held.
         """
         whole, batches = tuple(self.whole), tuple(self.indexes)
         individual = chain(
@@ -116,7 +133,7 @@ class PendingAckState:
         return bool(self._whole or self._indexes)
 
     def is_pending(self, position: tuple[int, int]) -> bool:
-        """Transactions hold singly what was left of the entry: there is nothing to deliver."""
+        """Transactions individually hold what was left of the entry: nothing to deliver."""
         if position in self._whole:
             return True
         if position not in self._indexes:
@@ -127,7 +144,7 @@ class PendingAckState:
         return not unacked & ~self.pending_indexes(position)
 
     def pending_indexes(self, position: tuple[int, int]) -> int:
-        """Indexes of a batch that transactions hold singly, as bits."""
+        """Indexes of a batch that transactions hold individually, as bits."""
         left = self._indexes.get(position)
         return 0 if left is None else acked_bits(left, self._batch_sizes[position])
 
@@ -146,25 +163,24 @@ class PendingAckState:
     def _conflict(self, txn_id: TxnId, ack: PendingAck) -> str | None:
         position, bits = ack.position, ack.acked_indexes
         if self._cursor.is_deleted(position):
-            return "it is acknowledged already"
+            return "it is already acknowledged"
         owner = self._cumulative_owner
         if owner is not None and owner != txn_id:
             left = self.transactions[owner].cumulative[-1].left_of(position)
             if (bits or ALL_INDEXES) & ~left:
                 return (
-                    f"transaction {owner} has acknowledged it cumulatively; retry when that one "
-                    "has ended"
+                    f"transaction {owner} has acknowledged it cumulatively; retry when it has ended"
                 )
         taken = self.pending_indexes(position)
         if position in self._whole or (taken and not ack.still_unacked) or taken & bits:
-            return "an open transaction has acknowledged it; retry when that one has ended"
+            return "an open transaction has acknowledged it; retry when it has ended"
         unacked = self._cursor.unacked_indexes(position)
         if unacked is not None and bits & ~unacked:
             return f"batch indexes already acknowledged: {bits & ~unacked:#b}"
         return None
 
     def hold(self, txn_id: TxnId, ack: PendingAck) -> None:
-        """Without a question: validation passed, or the log says so."""
+        """Without validation: it has passed, or this is from the log."""
         transaction = self._of(txn_id)
         position, left = ack.position, ack.still_unacked
         if not left:
@@ -201,8 +217,8 @@ class PendingAckState:
     def take_cumulative(
         self, txn_id: TxnId, ack: PendingAck, not_given: Mapping[Position, Held] = NOTHING_HELD
     ) -> AckRecord:
-        """What is held then: everything up to `ack`, but for what others hold singly and for
-        `not_given`, as AckRecord.spared. Raises TransactionConflict.
+        """Returns what is held then as AckRecord.spared: everything up to `ack`, except what others
+        hold individually and `not_given`. Raises TransactionConflict.
         """
         spared: dict[Position, Held] = {}
         if (reason := self._cumulative_conflict(txn_id, ack)) is None:
@@ -210,7 +226,7 @@ class PendingAckState:
             if len(spared) > _MOST_SPARED:
                 reason = (
                     f"other transactions hold {len(spared)} messages before it; acknowledge each "
-                    "message by itself, or retry when they have ended"
+                    "message individually, or retry when they have ended"
                 )
         if reason is not None:
             raise TransactionConflict(
@@ -242,9 +258,9 @@ class PendingAckState:
         return others
 
     def held_singly(self, after: Position, up_to: Position) -> dict[Position, Held]:
-        """By any transaction, of the entries behind `after` up to `up_to`, in any order."""
+        """By any transaction, in the entries after `after` up to `up_to`, in any order."""
         held: dict[Position, Held] = {}
-        if up_to <= after:  # an acknowledgement that says nothing new walks over nothing
+        if up_to <= after:  # an old acknowledgement costs no walk
             return held
         for position in self._positions_between(after, up_to):
             if position in self._whole:
@@ -254,7 +270,7 @@ class PendingAckState:
         return held
 
     def _positions_between(self, after: Position, up_to: Position) -> Iterator[Position]:
-        """Walks what is held or the entries between, whichever are fewer."""
+        """Walks the held entries or those in between, whichever are fewer."""
         whole, indexes = self._whole, self._indexes
         between = up_to.entry_id - after.entry_id
         if after.ledger_id == up_to.ledger_id and between < len(whole) + len(indexes):
@@ -273,7 +289,7 @@ class PendingAckState:
     def _cumulative_conflict(self, txn_id: TxnId, ack: PendingAck) -> str | None:
         mark_delete_position = self._cursor.mark_delete_position
         if ack.position <= mark_delete_position:
-            return f"all up to {mark_delete_position} is acknowledged already"
+            return f"already acknowledged up to {mark_delete_position}"
         held = self.cumulative()
         if held is None:
             return None
@@ -282,10 +298,10 @@ class PendingAckState:
                 f"transaction {self._cumulative_owner} acknowledges cumulatively; retry when it "
                 "has ended"
             )
-        return None if _reach(ack) > _reach(held) else f"it did so up to {held.position} before"
+        return None if _reach(ack) > _reach(held) else f"already acknowledged up to {held.position}"
 
     def hold_cumulative(self, record: AckRecord) -> None:
-        """Without a question, as `hold`."""
+        """Without validation, as `hold`."""
         self._of(record.txn_id).cumulative.append(record)
         self._cumulative_owner = record.txn_id
 
@@ -302,33 +318,71 @@ class PendingAckState:
     # The end
 
     def commit(self, txn_id: TxnId) -> None:
-        """What it acknowledged is acknowledged. Idempotent."""
+        """Its acknowledgements take effect. Idempotent."""
         transaction = self.transactions.get(txn_id)
         if transaction is None:
             return
         self._free(txn_id, transaction)
-        cursor = self._cursor
-        for ledger_id, first, until in _runs(transaction.whole):
-            if first == until or (ledger_id, first) <= cursor.mark_delete_position:
-                for entry_id in range(first, until + 1):
-                    cursor.delete(ledger_id, entry_id)
-            else:
-                cursor.delete_range(ledger_id, first, until)
+        self._acknowledge(transaction.whole)
         for position, left in transaction.indexes.items():
-            size = transaction.batch_sizes[position]
-            cursor.delete_batch_indexes(position, ~acked_bits(left, size), size)
+            self._acknowledge_part(position, left, transaction.batch_sizes[position])
         if transaction.cumulative:
             record = transaction.cumulative[-1]
             last = record.last
             unacked, size = last.still_unacked, last.batch_size
             if record.spared:
-                cursor.mark_delete_around(last.position, record.spared, unacked, size)
+                self._cursor.mark_delete_around(last.position, record.spared, unacked, size)
             else:
-                cursor.mark_delete(last.position, unacked, size)
+                self._cursor.mark_delete(last.position, unacked, size)
+
+    def _acknowledge(self, positions: Iterable[Position]) -> None:
+        cursor = self._cursor
+        for ledger_id, first, until in _runs(positions):
+            if first == until or (ledger_id, first) <= cursor.mark_delete_position:
+                for entry_id in range(first, until + 1):
+                    cursor.delete(ledger_id, entry_id)
+            else:
+                cursor.delete_range(ledger_id, first, until)
+
+    def _acknowledge_part(self, position: Position, left: int, size: int) -> None:
+        self._cursor.delete_batch_indexes(position, ~acked_bits(left, size), size)
+
+    def commit_some(self, txn_id: TxnId, most: int) -> int:
+        """Acknowledge up to `most` of the entries that it holds individually; returns how many. It
+        keeps holding the others, and what it holds cumulatively: `commit` does the rest.
+        """
+        transaction = self.transactions[txn_id]
+        take, whole = transaction.whole.popitem, self._whole
+        positions = sorted(take()[0] for _ in range(min(most, len(transaction.whole))))
+        for position in positions:
+            whole.pop(position, None)
+        self._acknowledge(positions)
+        parts = min(most - len(positions), len(transaction.indexes))
+        for _ in range(parts):
+            position, left = transaction.indexes.popitem()
+            size = transaction.batch_sizes.pop(position)
+            _take_back(self._indexes, self._batch_sizes, position, acked_bits(left, size))
+            self._acknowledge_part(position, left, size)
+        return len(positions) + parts
+
+    def drop_some(self, txn_id: TxnId, positions: Iterable[Position]) -> dict[Position, Held]:
+        """As `drop`, for these of its individually held entries."""
+        transaction = self.transactions[txn_id]
+        return {position: self._drop(transaction, position) for position in positions}
+
+    def _drop(self, transaction: AcksOfTransaction, position: Position) -> Held:
+        held = transaction.held_of(position) or HELD_WHOLE
+        if position in transaction.whole:
+            del transaction.whole[position]
+            self._whole.pop(position, None)
+        if position in transaction.indexes:
+            left, size = transaction.indexes.pop(position), transaction.batch_sizes.pop(position)
+            _take_back(self._indexes, self._batch_sizes, position, acked_bits(left, size))
+        return held
 
     def drop(self, txn_id: TxnId) -> dict[Position, Held]:
-        """It is over; what it held individually is free, in order, as AcksOfTransaction.held.
-        Idempotent.
+        """It has ended. What it held individually is free; returned in order, as
+        AcksOfTransaction.held. Idempotent.
         """
         transaction = self.transactions.get(txn_id)
         if transaction is None:
@@ -339,7 +393,7 @@ class PendingAckState:
     def _free(self, txn_id: TxnId, transaction: AcksOfTransaction) -> None:
         del self.transactions[txn_id]
         for position in transaction.whole:
-            self._whole.pop(position, None)  # earlier versions' logs may have it held by two
+            self._whole.pop(position, None)  # in logs of earlier versions two may hold it
         for position, left in transaction.indexes.items():
             bits = acked_bits(left, transaction.batch_sizes[position])
             _take_back(self._indexes, self._batch_sizes, position, bits)
@@ -347,11 +401,11 @@ class PendingAckState:
             self._cumulative_owner = None
 
     def records(self) -> Iterator[Record]:
-        """What brings all of this about again. Each is true when it is asked for: others may be
-        applied, and logged, in between.
+        """The records that recreate all of this. Each is up to date when it is requested: others
+        may be applied, and logged, in between.
 
-        An end that is on its way is in the log, and in force once that has come: nothing more is
-        told of what it ends, but in the end the end itself, which fails if the one before it does.
+        An end in progress is in the log, and takes effect later. So the records contain nothing
+        that it ends, but finally the end itself, which fails if the one before it does.
         """
         left = list(self.transactions.items())
         while left:
@@ -370,11 +424,9 @@ class PendingAckState:
                     assert transaction.action is not None
                     yield EndRecord(txn_id, transaction.action)
 
-    def being_aborted(self) -> Iterator[Mapping[Position, Held]]:
-        """What they held singly whose abort is being written."""
-        for transaction in self.transactions.values():
-            if transaction.action is TxnAction.ABORT:
-                yield transaction.held()
+    def being_aborted(self) -> Iterator[AcksOfTransaction]:
+        """Those whose abort is being written, or applied."""
+        return (each for each in self.transactions.values() if each.action is TxnAction.ABORT)
 
     def _goes_on(self, txn_id: TxnId, transaction: AcksOfTransaction) -> bool:
         return transaction.action is None and self.transactions.get(txn_id) is transaction
@@ -392,17 +444,17 @@ class PendingAckState:
 
 
 def _reach(ack: PendingAck) -> tuple[Position, float]:
-    """How far a cumulative acknowledgement goes; within a batch, by its number of indexes."""
+    """How far a cumulative acknowledgement goes; within a batch, the number of indexes."""
     return ack.position, ack.acked_indexes.bit_count() if ack.still_unacked else math.inf
 
 
 def acked_bits(left: int, batch_size: int) -> int:
-    """Those that are not left of a batch."""
+    """The indexes of a batch that are not left."""
     return ~left & ((1 << batch_size) - 1)
 
 
 def _runs(positions: Iterable[Position]) -> Iterator[tuple[int, int, int]]:
-    """Of consecutive entries, as they come: the ledger, the first, the last."""
+    """Runs of consecutive entries, in order of arrival: ledger, first, last."""
     ledger_id, first, last = -1, 0, -1
     for position in positions:
         if position.entry_id == last + 1 and position.ledger_id == ledger_id:
@@ -419,7 +471,7 @@ def _runs(positions: Iterable[Position]) -> Iterator[tuple[int, int, int]]:
 def _take_back(
     indexes: dict[Any, int], batch_sizes: dict[Any, int], position: tuple[int, int], bits: int
 ) -> None:
-    """These are left again."""
+    """These are unacknowledged again."""
     if position not in indexes:  # as above
         return
     indexes[position] |= bits

@@ -1,9 +1,10 @@
-"""A subscription's pending acknowledgements as records, and the log that they are kept in.
+"""A subscription's pending acknowledgements as records, and the log that stores them.
 
-The log is a managed ledger, made at the first acknowledgement in a transaction. An entry is a
-format byte, a count and so many records.
+The log is a managed ledger, created at the first acknowledgement in a transaction. An entry is a
+format byte, a count and that many records.
 """
 
+import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +22,12 @@ from pybroker.transaction.txn_status import TxnAction
 
 _FORMAT: Final = 1
 _CURSOR: Final = "__pending_ack_state"
-ALL_INDEXES: Final = -1  # as bits: of an entry, however many messages it has
+ALL_INDEXES: Final = -1  # as bits: of an entry, whatever its number of messages
 
 
 @dataclass(frozen=True, slots=True)
 class PendingAck:
-    """One entry, or the indexes of a batch that are not set in `still_unacked`."""
+    """An entry, or the indexes of a batch that are not set in `still_unacked`."""
 
     position: Position
     still_unacked: int | None = None  # None or 0: the whole entry
@@ -34,7 +35,7 @@ class PendingAck:
 
     @property
     def acked_indexes(self) -> int:
-        """As bits; 0 stands for the whole entry."""
+        """As bits; 0 means the whole entry."""
         if not self.still_unacked:
             return 0
         return ~self.still_unacked & ((1 << self.batch_size) - 1)
@@ -44,7 +45,7 @@ class Held(NamedTuple):
     """What transactions hold, or held, of an entry: these indexes of a batch, or all of it."""
 
     bits: int = ALL_INDEXES
-    batch_size: int = 0  # of a whole entry it does not matter
+    batch_size: int = 0  # irrelevant for a whole entry
 
     def __or__(self, other: "Held") -> "Held":
         return Held(self.bits | other.bits, max(self.batch_size, other.batch_size))
@@ -56,8 +57,8 @@ NOTHING_HELD: Final[Mapping[Position, Held]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class AckRecord:
-    """A cumulative one has one of `acks`: everything up to it, but for what is `spared`, which its
-    consumer was not given because other transactions held it.
+    """A cumulative one has a single item in `acks`: everything up to it, except what is `spared`,
+    which its consumer was not given because other transactions held it.
     """
 
     txn_id: TxnId
@@ -70,8 +71,8 @@ class AckRecord:
         return self.acks[-1]
 
     def left_of(self, position: Position) -> int:
-        """Of a cumulative one: what it leaves of the entry, as bits; all of them for an entry
-        that it does not reach.
+        """For a cumulative one: what it leaves of the entry, as bits; all of them for an entry
+        beyond it.
         """
         if position > self.last.position:
             return ALL_INDEXES
@@ -91,8 +92,8 @@ class EndRecord:
 
 @dataclass(frozen=True, slots=True)
 class PassedOverRecord:
-    """Of a snapshot: what transactions held singly that have aborted, where it is unacknowledged.
-    Consumers may have received later messages and not these.
+    """Of a snapshot: what aborted transactions held individually and is still unacknowledged.
+    Consumers may have received later messages but not these.
     """
 
     messages: Mapping[Position, Held]
@@ -106,7 +107,7 @@ class _Operation(enum.IntEnum):
     CUMULATIVE = 1
     COMMIT = 2
     ABORT = 3
-    CUMULATIVE_SPARING = 4  # CUMULATIVE, and what is spared
+    CUMULATIVE_SPARING = 4  # CUMULATIVE, with what is spared
     PASSED_OVER = 5  # of no transaction
 
 
@@ -161,7 +162,7 @@ def _write_held(out: Writer, messages: Mapping[Position, Held]) -> None:
 
 
 def _write_bits(out: Writer, position: Position, bits: int, batch_size: int) -> None:
-    """No bits: the whole entry."""
+    """No bits means the whole entry."""
     out.number(position.ledger_id)
     out.number(position.entry_id)
     out.number(batch_size)
@@ -209,7 +210,7 @@ def _held(read: PendingAck) -> Held:
 
 def _read_ack(data: Reader) -> PendingAck:
     position = Position(data.number(), data.number())
-    # Earlier versions wrote down what a client claimed.
+    # Earlier versions stored the value that a client sent.
     batch_size = min(data.number(), MAX_MESSAGES_PER_ENTRY)
     bits = int.from_bytes(data.blob(), "little") & ANY_BATCH
     return PendingAck(position, bits or None, batch_size)
@@ -229,21 +230,23 @@ class PendingAckStore:
     async def open_log(cls, factory: ManagedLedgerFactory, name: str) -> "PendingAckStore":
         return cls(await SnapshotLog.open(factory, name, _CURSOR, encode_entry))
 
-    async def replay(self, apply: Callable[[Record], None]) -> None:
-        def apply_entry(entry: bytes) -> int:
+    async def replay(self, apply: Callable[[Record], Iterable[object] | None]) -> None:
+        """Pass every record to `apply`, oldest first. It returns long work in pieces; other work
+        runs after each of them.
+        """
+        async for entry in self._log.entries():
             records = decode_entry(entry, f"The pending-ack log {self._log.name}")
             for record in records:
-                apply(record)
-            return len(records)
-
-        await self._log.replay(apply_entry)
+                for _ in apply(record) or ():
+                    await asyncio.sleep(0)
+            self._log.records_since_snapshot += len(records)
 
     def append(self, record: Record, done: Done) -> None:
-        """Queue it, now; `done` is told when it is durable, or why it is not."""
+        """Queue it now; `done` is called when it is durable, or with the error."""
         self._log.append(record, done)
 
     def append_not_later(self, record: Record, done: Done) -> None:
-        """As `append`, in this turn; or it fails with WouldWait."""
+        """As `append`, in this turn, or fails with WouldWait."""
         self._log.append_not_later(record, done)
 
     @property
@@ -251,7 +254,7 @@ class PendingAckStore:
         return self._log.records_since_snapshot
 
     async def replace_past(
-        self, live: Iterable[Record], elsewhere: Callable[[], Awaitable[None]]
+        self, live: Iterable[Record | None], elsewhere: Callable[[], Awaitable[None]]
     ) -> None:
         """Keep only the records of `live`; see SnapshotLog."""
         await self._log.replace_past(live, _weight, elsewhere)

@@ -203,7 +203,7 @@ def test_who_acknowledges_less_far_than_before_has_dropped_nothing() -> None:
 def test_a_transaction_is_told_to_name_what_its_client_may_have_dropped() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription, _, positions = await late_behind_an_acknowledgement(topic)
-        with pytest.raises(TransactionConflict, match="acknowledge it by itself"):
+        with pytest.raises(TransactionConflict, match="acknowledge it individually"):
             await acknowledge(subscription, T2, positions[4], cumulative=True)
         await acknowledge(subscription, T2, positions[1])
         await acknowledge(subscription, T2, positions[4], cumulative=True)
@@ -386,5 +386,26 @@ def test_an_abort_that_is_written_during_a_checkpoint_is_remembered_after_an_unl
         assert sink.take() == [0]
         subscription.acknowledge_cumulative(consumer, positions[3])
         assert left(subscription, *positions) == [1]
+
+    with_topic(scenario)
+
+
+def test_a_batch_that_came_again_as_a_whole_covers_nothing_that_came_before_it() -> None:
+    """Its client may mean the batch as it came first, when the late message had not come yet."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 100)
+        (single,) = await topic.publish(1)
+        (batch,) = await topic.publish(1, batch=3)
+        held = [PendingAck(single), PendingAck(batch, 0b110, 3)]
+        await subscription.acknowledge_in_transaction(consumer, T1, held, cumulative=False)
+        await end(subscription, T1, ABORT)
+        await topic.settled()
+        assert [each.position for each in sink.received] == [single, batch, single, batch]
+        subscription.acknowledge_cumulative(consumer, batch)
+        assert not subscription.cursor.is_deleted(single)
+        subscription.acknowledge(consumer, [single])
+        assert subscription.cursor.is_deleted(single)
 
     with_topic(scenario)

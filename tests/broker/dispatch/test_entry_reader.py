@@ -182,6 +182,31 @@ def test_what_is_hidden_is_asked_for_once() -> None:
     run(scenario)
 
 
+def test_what_a_long_transaction_left_hidden_is_passed_in_few_steps() -> None:
+    async def scenario(world: World) -> None:
+        world.hidden.all = True
+        world.reader.skip_invisible()
+        assert [last - first + 1 for first, last in world.hidden.asked] == [64, 128, 256, 512, 40]
+        assert world.cursor.mark_delete_position == at(999)
+        world.hidden.all = False
+        await world.topic.publish(100)
+        assert world.read(10) == list(range(1000, 1010))
+        assert world.hidden.asked[-1] == (1000, 1063)
+
+    run(scenario, entries=1000)
+
+
+def test_behind_what_is_hidden_no_more_is_looked_at_than_is_wanted() -> None:
+    async def scenario(world: World) -> None:
+        for entry_id in range(200):
+            world.cursor.delete(*at(entry_id + 1))
+        world.read(1)
+        assert world.read(10) == list(range(201, 211))
+        assert world.wanted[-1] == (at(201), at(210), 10)
+
+    run(scenario, entries=1000)
+
+
 @pytest.mark.parametrize(
     ("mark", "up_to", "expected"),
     [

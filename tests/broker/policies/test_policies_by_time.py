@@ -372,7 +372,7 @@ def test_a_time_to_live_that_is_taken_back_as_the_visit_begins_lets_nothing_expi
         without, start = Effective(topic.config, ()), Tasks.start
 
         def start_and_take_back(tasks: Tasks, work: Any, name: str) -> Any:
-            if name == "what its policies ask for by time":
+            if name == "a periodic policy check":
                 topic.policies = without
             return start(tasks, work, name)
 

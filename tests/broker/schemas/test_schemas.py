@@ -184,7 +184,7 @@ def test_a_schemas_name_and_properties_count_as_its_definition_does() -> None:
         for number in range(20):
             large = replace(json_schema(number), properties={"a": "b" * 200_000})
             await schemas.add(ORDERS, large)
-        with pytest.raises(IncompatibleSchema, match="takes no further schema"):
+        with pytest.raises(IncompatibleSchema, match="accepts no further schema"):
             await schemas.add(ORDERS, replace(json_schema(20), properties={"a": "b" * 200_000}))
 
     run(scenario)

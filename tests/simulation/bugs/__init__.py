@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from bugs import (
+    applying,
     believing,
     committing,
     compacting,
@@ -31,6 +32,7 @@ from bugs import (
 
 Bug = Callable[[], AbstractContextManager[None]]
 AREAS = (
+    applying,
     believing,
     committing,
     compacting,

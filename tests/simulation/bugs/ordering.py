@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from pybroker.transaction.buffer.commit_order.commit_order_buffer import CommitOrderBuffer
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
+from pybroker.transaction.coordinator.metadata_store import TransactionMetadataStore
 
 
 def _hand_on(to: "asyncio.Future[None]", ended: "asyncio.Future[None]") -> None:
@@ -52,14 +53,31 @@ def side_data_trimmed_early() -> Iterator[None]:
 def committed_twice_after_a_crash() -> Iterator[None]:
     """Recovery does not look in the topic's log for the end of what is still aside."""
 
+    really = LogOrderBuffer.told_of_those_aside
+
     def told(self: LogOrderBuffer) -> Any:
-        return [], self._books.take_aside()[1]
+        return [], really(self)[1]
 
     with patch.object(LogOrderBuffer, "told_of_those_aside", told):
         yield
 
 
+@contextmanager
+def commit_order_swapped_by_recovery() -> Iterator[None]:
+    """What was decided before a crash is ended after it in the opposite order."""
+    right = TransactionMetadataStore.decided_first
+
+    def decided_first(self: TransactionMetadataStore) -> Any:
+        found = right(self)
+        decided = len(self._decided)
+        return found[:decided][::-1] + found[decided:]
+
+    with patch.object(TransactionMetadataStore, "decided_first", decided_first):
+        yield
+
+
 BUGS = {
     "side-data-trimmed-early": side_data_trimmed_early,
+    "commit-order-swapped-by-recovery": commit_order_swapped_by_recovery,
     "committed-twice-after-a-crash": committed_twice_after_a_crash,
 }

@@ -46,9 +46,8 @@ def pending_ack_forgotten_at_recovery() -> Iterator[None]:
     """Replay leaves out what open transactions had acknowledged."""
     right = PendingAcks._apply
 
-    def apply(self: PendingAcks, record: Any) -> None:
-        if not isinstance(record, AckRecord):
-            right(self, record)
+    def apply(self: PendingAcks, record: Any) -> Any:
+        return None if isinstance(record, AckRecord) else right(self, record)
 
     with patch.object(PendingAcks, "_apply", apply):
         yield

@@ -200,9 +200,11 @@ def _later_before_earlier(history: History, logs: Logs) -> Iterator[str]:
 
 
 def _cycles(history: History, logs: Logs) -> Iterator[str]:
-    cycle = shortest_cycle(dependencies(history, logs))
-    if cycle:
-        yield f"{_kind_of(cycle)}: {', '.join(map(str, cycle))}"
+    for topic in dict.fromkeys(ordered.topic for ordered in history.commit_ordered) or (None,):
+        cycle = shortest_cycle(dependencies(history, logs, topic))
+        if cycle:
+            yield f"{_kind_of(cycle)}: {', '.join(map(str, cycle))}"
+            return
 
 
 def _kind_of(cycle: list[Edge]) -> str:

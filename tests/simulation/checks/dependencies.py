@@ -9,7 +9,8 @@ A writer is a transaction, or one message that was sent without one. `a` comes b
   the end ("log"), or as anybody read it on the way ("seen").
 
 Where topics keep the order of their logs, transactions that are open at the same time interleave,
-and only the first three count.
+and only the first three count. Plain messages are compared topic by topic: a commit takes its time,
+and who has seen it on one topic may write to another before it gets there.
 """
 
 from bisect import bisect_left
@@ -39,11 +40,13 @@ def name_of(writer: Writer) -> str:
     return writer.name if isinstance(writer, Txn) else writer.value
 
 
-def dependencies(history: History, logs: Logs) -> list[Edge]:
-    """Of all transactions that have committed, and of what topics in commit order show."""
+def dependencies(history: History, logs: Logs, of_topic: str | None = None) -> list[Edge]:
+    """Of all transactions that have committed, and of what topics in commit order show; of plain
+    messages only where they are on `of_topic`.
+    """
     visible = {read.value for log in logs.values() for read in log}
     txns = {txn: None for txn in history.txns if was_committed(txn, visible)}
-    by_place = [*_by_log(history, logs), *_by_readers(history)]
+    by_place = [*_by_log(history, logs, of_topic), *_by_readers(history, logs, of_topic)]
     writers = dict(txns)
     for edge in by_place:
         writers.update({edge.before: None, edge.after: None})
@@ -132,26 +135,49 @@ def _by_session(txns: Iterable[Txn]) -> Iterator[Edge]:
                     yield Edge(one, other, "session", evidence)
 
 
-def _by_log(history: History, logs: Logs) -> Iterator[Edge]:
+def _by_log(history: History, logs: Logs, of_topic: str | None) -> Iterator[Edge]:
     for ordered in history.commit_ordered:
-        yield from _in_a_row(history, ordered, logs.get(ordered.topic, ()), "log", ordered.topic)
+        reads = logs.get(ordered.topic, ())
+        row = [sent for sent in _first_ones(history, reads) if _is_within(sent, ordered)]
+        yield from _by_place(_of_transactions(row), "log", ordered.topic)
+        if ordered.topic == of_topic:
+            yield from _by_place(_with_plain_ones(row, row), "log", ordered.topic)
 
 
-def _by_readers(history: History) -> Iterator[Edge]:
-    for receiver in history.receivers:
-        if receiver.subscription is None and receiver.committed_only:
-            for ordered in history.commit_ordered:
-                reads = [read for read in receiver.reads if read.topic == ordered.topic]
-                where = f"{receiver.name} on {ordered.topic}"
-                yield from _in_a_row(history, ordered, reads, "seen", where)
+def _by_readers(history: History, logs: Logs, of_topic: str | None) -> Iterator[Edge]:
+    for ordered in history.commit_ordered:
+        log = _first_ones(history, logs.get(ordered.topic, ()))
+        for receiver in history.receivers:
+            if receiver.subscription is not None or not receiver.committed_only:
+                continue
+            reads = [read for read in receiver.reads if read.topic == ordered.topic]
+            row = [sent for sent in _first_ones(history, reads) if _is_within(sent, ordered)]
+            where = f"{receiver.name} on {ordered.topic}"
+            yield from _by_place(_of_transactions(row), "seen", where)
+            if ordered.topic == of_topic:
+                yield from _by_place(_with_plain_ones(row, log), "seen", where)
 
 
-def _in_a_row(
-    history: History, ordered: CommitOrdered, reads: Sequence[Read], kind: str, where: str
-) -> Iterator[Edge]:
+def _of_transactions(row: Sequence[Sent]) -> list[Sent]:
+    """They stand one after the other, as wholes."""
+    return [sent for sent in row if sent.txn is not None]
+
+
+def _with_plain_ones(row: Sequence[Sent], log: Sequence[Sent]) -> list[Sent]:
+    """Plain messages may come between those of a transaction that is copied piece by piece: what
+    counts is where its last one is.
+    """
+    last = {sent.txn: sent for sent in log if sent.txn is not None}
+    return [sent for sent in row if sent.txn is None or last.get(sent.txn) is sent]
+
+
+def _first_ones(history: History, reads: Sequence[Read]) -> list[Sent]:
     """Each message counts where it comes first: without deduplication it may come twice."""
     first = {read.value: history.sent.get(read.value) for read in reads}
-    row = [sent for sent in first.values() if sent is not None and _is_within(sent, ordered)]
+    return [sent for sent in first.values() if sent is not None]
+
+
+def _by_place(row: Sequence[Sent], kind: str, where: str) -> Iterator[Edge]:
     runs = [list(run) for _, run in groupby(row, _decided_with)]
     for one, other in pairwise(runs):
         for before in {sent.txn or sent: sent for sent in one}.values():

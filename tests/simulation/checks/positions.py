@@ -90,12 +90,25 @@ def _wrongly_left(epoch: Epoch, log: Log, left: list[Read], times: Times) -> Ite
 
 
 def _was_spared(read: Read, by: Held, epoch: Epoch) -> bool:
-    """Perhaps: an acknowledgement up to a message spares what another transaction holds by then."""
-    return not by.singly and any(
-        held.singly and read in held.reads and not _had_aborted(held.txn, by.txn)
-        for held in epoch.txns
-        if held is not by
-    )
+    """Perhaps: an acknowledgement up to a message spares what another transaction holds by then.
+
+    It also spares what came again after that one's abort, if it came behind that message.
+    """
+    if by.singly:
+        return False
+    holders = [held for held in epoch.txns if held.singly and read in held.reads]
+    if not all(_had_aborted(held.txn, by.txn) for held in holders):
+        return True
+    return bool(holders) and not _came_again_before(read, max(by.reads, key=_place), epoch)
+
+
+def _came_again_before(read: Read, last: Read, epoch: Epoch) -> bool:
+    times = [index for index, each in enumerate(epoch.reads) if each == read]
+    return len(times) > 1 and times[-1] < epoch.reads.index(last)
+
+
+def _place(read: Read) -> tuple[int, int, int]:
+    return read.message_id
 
 
 def _had_aborted(txn: Txn, when_began: Txn) -> bool:

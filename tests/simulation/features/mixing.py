@@ -129,6 +129,10 @@ class Mixer(Transacting):
         await self._receive(client, consumer)
         parts = [each for each in self.held if each.order_key[:2] == batch]
         await asyncio.gather(self.abort(txn, record), self._soon(consumer, parts))
+        (part,) = consumer._parts.values()
+        if not (consumer.is_connected() and all(map(part.holds, parts))):
+            # The broker does not know what it left out of a batch before a reconnect.
+            self.deeds.plainly[read_of(held)] = None
         self.history.counts["acknowledged while the rest of a batch came"] += bool(parts)
         return await self._come_anew(client, consumer)
 

@@ -148,16 +148,20 @@ class Beginner(Transacting):
 
     One life's first message may be taken for an earlier life's while it is under way: then
     nothing says yet that the numbers begin anew. So it is sent alone, and the life ends if the
-    broker calls it a copy.
+    broker calls it a copy. In commit order nor may an earlier life's transactions still be open:
+    what waits aside is told after all that the log has.
     """
 
-    def __init__(self, *args: Any, count: int, batching: bool) -> None:
+    def __init__(self, *args: Any, count: int, batching: bool, settles: bool) -> None:
         super().__init__(*args)
+        self.settles = settles
         self.left = count
         self.batching = batching
         self.said: list[Said] = []
 
     async def work(self, client: Any) -> None:
+        if self.settles:
+            await self.settle_the_last(client)
         while self.left > 0:
             producer = await client.create_producer(
                 TOPIC, producer_name=self.name, batching_enabled=self.batching
@@ -213,8 +217,15 @@ class Switching(Feature):
             for number in range(self.rng.randint(1, 2))
         ]
         batching = self.simulation.scenario.batching
+        settles = "commit order" in self.simulation.enabled
         self.beginners = [
-            Beginner(*common, f"beginner-{n}", count=self.rng.choice((10, 40)), batching=batching)
+            Beginner(
+                *common,
+                f"beginner-{n}",
+                count=self.rng.choice((10, 40)),
+                batching=batching,
+                settles=settles,
+            )
             for n in range(self.rng.randint(1, 2))
         ]
         switcher = Switcher(*common, "switcher", broker=self.broker)

@@ -1,1 +1,1 @@
-"""The commands, by what they are about: a table each."""
+"""The commands, one table per subject."""

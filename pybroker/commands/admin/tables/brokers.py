@@ -50,7 +50,7 @@ _TENANT: Final = "<tenant> [--admin-roles|-r List] [--allowed-clusters|-c List]"
 
 
 def said(options: Namespace, fields: dict[str, str]) -> dict[str, Any]:
-    """What was said of some options, under the names of JSON fields."""
+    """The given options, under the names of JSON fields."""
     values = {field: getattr(options, option) for option, field in fields.items()}
     return {field: value for field, value in values.items() if value is not None}
 
@@ -112,7 +112,7 @@ def _quota_path(options: Namespace) -> str:
     if not options.namespace:
         return "resource-quotas"
     if not options.bundle:
-        raise ValueError("--namespace needs --bundle, and --bundle --namespace")
+        raise ValueError("--namespace and --bundle must be given together")
     return f"resource-quotas/{options.namespace}/{options.bundle}"
 
 
@@ -231,7 +231,7 @@ TENANTS: Final = (
 
 
 def _of_bookies(request: str, body: Body | None = None, **query: str) -> Run:
-    """A broker with a storage of its own has no such routes."""
+    """Brokers with their own storage do not have these routes."""
 
     def run(rest: Rest, options: Namespace) -> Any:
         asked = Command("", request=request, body=body, query=query)
@@ -240,7 +240,7 @@ def _of_bookies(request: str, body: Body | None = None, **query: str) -> Run:
         except RestError as error:
             if "HTTP 404" not in str(error):
                 raise
-            raise RestError(f"this broker has no bookies, or not that one: {error}") from None
+            raise RestError(f"this broker has no bookies, or no such bookie: {error}") from None
 
     return run
 

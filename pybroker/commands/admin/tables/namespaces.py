@@ -1,4 +1,4 @@
-"""namespaces: what is done with them, and their policies."""
+"""namespaces: operations and policies."""
 
 from argparse import Namespace
 from typing import Any, Final
@@ -21,7 +21,7 @@ def _create(rest: Rest, options: Namespace) -> None:
 
 
 def _for_bundle(verb: str, path: str) -> Any:
-    """The same for the namespace, or for one of its bundles if that is said."""
+    """For the namespace, or for one of its bundles if that option is given."""
 
     def run(rest: Rest, options: Namespace) -> Any:
         base = _NS + ("/{bundle}" if options.bundle else "")
@@ -32,12 +32,12 @@ def _for_bundle(verb: str, path: str) -> Any:
 
 def _clear_backlog(rest: Rest, options: Namespace) -> Any:
     if not options.force:
-        raise ValueError("Clearing a whole namespace's backlog cannot be undone: say --force")
+        raise ValueError("Clearing a whole namespace's backlog cannot be undone: add --force")
     return _for_bundle("POST", "clearBacklog" + ("/{sub}" if options.sub else ""))(rest, options)
 
 
 def _list_cluster(rest: Rest, options: Namespace) -> Any:
-    """Of names with a cluster in them, as Apache Pulsar once had."""
+    """For names that contain a cluster, as in old versions of Apache Pulsar."""
     tenant, slash, cluster = options.params.partition("/")
     if not slash:
         raise ValueError(f"{options.params!r} is not tenant/cluster")

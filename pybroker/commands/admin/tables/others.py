@@ -21,7 +21,7 @@ def _schema_in_file(options: Namespace) -> Any:
     except OSError as error:
         raise ValueError(f"{options.filename} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise ValueError(f"{options.filename} is no JSON: {error}") from None
+        raise ValueError(f"{options.filename} is not JSON: {error}") from None
 
 
 def _schema(rest: Rest, options: Namespace) -> Any:
@@ -35,8 +35,8 @@ def _schema(rest: Rest, options: Namespace) -> Any:
 
 def _extract(rest: Rest, options: Namespace) -> Any:
     raise ValueError(
-        f"{options.classname} is a Java class, which only Java's pulsar-admin can load: have it "
-        "print the schema with --dry-run, and give that to `schemas upload`"
+        f"{options.classname} is a Java class, which only Java's pulsar-admin can load: print the "
+        "schema with its --dry-run, and pass that to `schemas upload`"
     )
 
 

@@ -1,7 +1,8 @@
-"""The commands of policies: get-…, set-… and remove-… of namespaces and topics, from a row each.
+"""Commands for policies: get-…, set-… and remove-… of namespaces and topics, one row each.
 
-A row has what only the command line knows: what commands call the policy, and the options that make
-its value. Its path, its verb and whether it can be taken back stand in the broker's own table.
+A row contains only what the command line needs: the name of the policy in commands, and the options
+that make its value. The path, the method and whether it can be removed are in the broker's own
+table.
 """
 
 from argparse import Namespace
@@ -17,11 +18,11 @@ from pybroker.commands.admin.values import megabytes, minutes
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A policy at a level: what commands call it, its name in the broker's table, and the options
+    """A policy at a level: its name in commands, its name in the broker's table, and the options
     that set it.
 
-    `also` are its other names among `topics`. `by_query` is the option that carries the value of
-    one that is set by a query parameter. `verbs` are the commands that pulsar-admin has.
+    `also` are its other names among `topics`. `by_query` is the option with the value, for a policy
+    that is set by a query parameter. `verbs` are the commands that pulsar-admin has.
     """
 
     name: str
@@ -32,7 +33,7 @@ class At:
     by_query: str = ""
     verbs: tuple[str, ...] = ("get", "set", "remove")
     get_path: str = ""
-    query: dict[str, str] = field(default_factory=dict)  # of set and remove
+    query: dict[str, str] = field(default_factory=dict)  # for set and remove
 
 
 def value(name: str) -> Body:
@@ -40,7 +41,7 @@ def value(name: str) -> Body:
 
 
 def fields(**by_field: Any) -> Body:
-    """A JSON object: each field from the option of that name, or (name, what it is if not said)."""
+    """A JSON object: each field from the option of that name, or (name, default)."""
 
     def body(options: Namespace) -> dict[str, Any]:
         found = {}
@@ -54,17 +55,17 @@ def fields(**by_field: Any) -> Body:
 
 
 def switched(options: Namespace) -> bool:
-    """--enable or --disable: one of them."""
+    """Exactly one of --enable and --disable."""
     enable, disable = options.enable, getattr(options, "disable", not options.enable)
     if enable == disable:
-        raise ValueError("Say either --enable or --disable")
+        raise ValueError("Give either --enable or --disable")
     return bool(enable)
 
 
 def _inactive(options: Namespace) -> dict[str, Any]:
     if options.enable_delete_while_inactive == options.disable_delete_while_inactive:
         raise ValueError(
-            "Say either --enable-delete-while-inactive or --disable-delete-while-inactive"
+            "Give either --enable-delete-while-inactive or --disable-delete-while-inactive"
         )
     return {
         "inactiveTopicDeleteMode": options.delete_mode,
@@ -106,7 +107,7 @@ def _quota(options: Namespace) -> dict[str, Any]:
 
 
 def _transactions(options: Namespace) -> dict[str, Any]:
-    """What is not said stays as broker.conf says."""
+    """Options that are not given keep broker.conf's values."""
     said = {name: getattr(options, option) for option, name in _TRANSACTION_FIELDS.items()}
     return {name: value for name, value in said.items() if value}
 
@@ -283,7 +284,7 @@ def of_namespace() -> Iterator[Command]:
 
 
 def of_topic(group: str) -> Iterator[Command]:
-    """For `topics`, which has some under older names too, and `topicPolicies`."""
+    """For `topics`, where some have older names too, and for `topicPolicies`."""
     options = " [-ap|--applied]" + (" [--global|-g]" if group == "topicPolicies" else "")
     query = {"isGlobal": "global"} if group == "topicPolicies" else {}
     for at in OF_TOPICS:

@@ -1,4 +1,4 @@
-"""topics, persistent, non-persistent: what is done with them, and their policies."""
+"""topics, persistent, non-persistent: operations and policies."""
 
 import re
 import sys
@@ -24,7 +24,7 @@ _STATS_OPTIONS: Final = (
     "[-etb|--get-earliest-time-in-backlog]"
 )
 _ENDS: Final = {"earliest": "-1:-1", "latest": f"{2**63 - 1}:{2**63 - 1}"}
-_SHADOW_SOURCE: Final = "PULSAR.SHADOW_SOURCE"  # the property that says so
+_SHADOW_SOURCE: Final = "PULSAR.SHADOW_SOURCE"  # the property that names the source
 _POLL_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 3600.0
 
@@ -62,13 +62,15 @@ def _create_subscription(rest: Rest, options: Namespace) -> None:
 
 
 def _delete(rest: Rest, options: Namespace) -> Any:
-    """One topic; with -r all of its namespace that the pattern fits; or those named in a file."""
+    """One topic; with -r all topics of the namespace that match the pattern; or those listed in a
+    file.
+    """
     names = _meant(rest, options)
     for done, name in enumerate(names, 1):
         query = {"force": str(options.force).lower()}
         rest.ask("DELETE", filled("{topic}", Namespace(topicName=name)), query=query)
         if len(names) > 1:
-            print(f"{done} of {len(names)}: {name} is deleted", file=sys.stderr)
+            print(f"{done} of {len(names)}: {name} deleted", file=sys.stderr)
 
 
 def _meant(rest: Rest, options: Namespace) -> list[str]:
@@ -85,7 +87,7 @@ def _meant(rest: Rest, options: Namespace) -> list[str]:
 
 def _reset_cursor(rest: Rest, options: Namespace) -> None:
     if (options.time is None) == (options.messageId is None):
-        raise ValueError("Say either --time or --messageId")
+        raise ValueError("Give either --time or --messageId")
     if options.time is not None:
         at_ms = int((time.time() - options.time) * 1000)
         rest.ask("POST", filled(f"{_S}/resetcursor/{at_ms}", options))
@@ -98,7 +100,7 @@ def _reset_cursor(rest: Rest, options: Namespace) -> None:
 def _expire(rest: Rest, options: Namespace) -> None:
     position = getattr(options, "position", None)
     if (options.expireTime is None) == (position is None):
-        raise ValueError("Say either --expireTime or --position")
+        raise ValueError("Give either --expireTime or --position")
     if position is None:
         rest.ask("POST", filled(f"{_S}/expireMessages/{options.expireTime}", options))
         return
@@ -127,7 +129,7 @@ def _examine(rest: Rest, options: Namespace) -> dict[str, Any]:
 
 
 def _message(answer: Answer) -> dict[str, Any]:
-    """What the headers say, and the payload: as text if it is some."""
+    """The headers and the payload, as text if it is text."""
     said = answer.described("X-Pulsar-")
     try:
         return said | {"payload": answer.data.decode()}
@@ -141,7 +143,9 @@ def _message_id_at(rest: Rest, options: Namespace) -> Any:
     try:
         at = datetime.fromisoformat(options.datetime)
     except ValueError:
-        raise ValueError(f"{options.datetime!r} is no time as 2026-11-21T10:00:00+00:00") from None
+        raise ValueError(
+            f"{options.datetime!r} is not a time like 2026-11-21T10:00:00+00:00"
+        ) from None
     at_ms = int(at.timestamp() * 1000)
     return rest.ask("GET", filled(f"{{topic}}/messageid/{at_ms}", options))
 
@@ -152,7 +156,7 @@ def _backlog_size(rest: Rest, options: Namespace) -> Any:
 
 
 def _status(path: str) -> Any:
-    """With --wait-complete, until it does not run any more."""
+    """With --wait-complete, until it is no longer running."""
 
     def run(rest: Rest, options: Namespace) -> Any:
         until_s = time.monotonic() + _LONGEST_WAIT_S
@@ -161,7 +165,7 @@ def _status(path: str) -> Any:
             if not options.wait_complete or status["status"] != "RUNNING":
                 return status
             if time.monotonic() > until_s:
-                raise ValueError("It still runs after an hour: ask again later")
+                raise ValueError("It is still running after an hour: check again later")
             print("still running", file=sys.stderr)
             time.sleep(_POLL_S)
 
@@ -183,7 +187,7 @@ def _partitioned_lookup(rest: Rest, options: Namespace) -> dict[str, Any]:
 
 
 def _offload(rest: Rest, options: Namespace) -> Any:
-    """Everything before the part of that size that is to stay."""
+    """Everything except the part of the given size that is to be kept."""
     ledgers = rest.ask("GET", filled("{topic}/internalStats", options))["ledgers"]
     kept, first = 0, ledgers[-1]["ledgerId"]
     for ledger in reversed(ledgers):
@@ -196,7 +200,7 @@ def _offload(rest: Rest, options: Namespace) -> Any:
 
 def _subscription_properties(rest: Rest, options: Namespace) -> None:
     if bool(options.property) == options.clear:
-        raise ValueError("Say either --property or --clear")
+        raise ValueError("Give either --property or --clear")
     body = {} if options.clear else dict(options.property)
     rest.ask("PUT", filled(f"{_S}/properties", options), body)
 

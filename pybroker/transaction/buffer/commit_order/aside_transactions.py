@@ -27,11 +27,11 @@ class AsideTransaction:
         self.tag = tag_of(txn_id)
         self.opened_at_ms = opened_at_ms
         self.ranges = TransactionRanges()  # in the side log
-        self.size_bytes = 0  # of these
+        self.size_bytes = 0  # of these ranges
         self.in_flight = 0  # appends
-        self.ending: asyncio.Future[None] | None = None  # it is being copied, or aborted
-        self.action = TxnAction.COMMIT  # which end it is
-        # Half a copy is hidden in the topic's log, and only a snapshot makes that durable.
+        self.ending: asyncio.Future[None] | None = None  # set while it is being copied or aborted
+        self.action = TxnAction.COMMIT  # the kind of end
+        # Half a copy is hidden in the topic's log; only a snapshot makes that durable.
         self.given_up = False
 
 
@@ -40,7 +40,7 @@ class AsideTransactions:
 
     def __init__(self) -> None:
         self._by_id: OrderedDict[TxnId, AsideTransaction] = OrderedDict()
-        self.size_bytes = 0  # of all together
+        self.size_bytes = 0  # of all transactions
 
     def __len__(self) -> int:
         return len(self._by_id)

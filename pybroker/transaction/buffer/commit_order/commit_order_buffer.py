@@ -1,26 +1,25 @@
-"""Transactions in commit order: they wait in a side log, and a commit copies them into the topic's.
+"""Transactions in commit order: they wait in a side log, and a commit copies them to the topic's.
 
-    append   entries go into the side log, tagged with their transaction; nobody is held back
-    commit   the entries are copied into the topic's log, and a marker behind them: at once where
-             they are few and in memory, else piece by piece. One copy after the other, in the order
+    append   entries go into the side log, tagged with their transaction; no reader waits for them
+    commit   the entries are copied into the topic's log, and a marker behind them: at once if they
+             are few and in memory, otherwise piece by piece. One copy after the other, in the order
              in which the ENDs came. Readers wait before a copy until its marker is durable
-    abort    nothing goes into the topic's log, but what deduplication has to know
+    abort    nothing goes into the topic's log, except what deduplication needs
     after    the marker, or the abort, the side log's entries are deleted
 
-A crash leaves one of these. No marker in the topic's log, and the entries in the side log: what was
-copied is hidden for good, and copied anew when the END comes again. A marker, and the entries still
-in the side log: recovery sees the marker, for no snapshot of the log-order part passes it before
-their deletion is durable.
+A crash leaves one of two states. Without a marker in the topic's log, the entries are still in the
+side log: what was copied is hidden for good, and copied again when the END comes again. With a
+marker, the entries may still be in the side log: recovery sees the marker, because no snapshot of
+the log-order part passes it before their deletion is durable.
 
-Differs: PIP-31 would write one entry into the topic that points into the side log. Its messages'
-ids would be that entry's with batch indexes, and official clients could take apart neither
-messages of several producers in one entry, nor encrypted, compressed and chunked ones. A copy costs
-the messages' bytes a second time, and is what any client understands.
+Differs: PIP-31 would write one entry into the topic that refers to the side log. Its messages' ids
+would be that entry's with batch indexes, and official clients cannot split an entry with messages
+of several producers, or with encrypted, compressed or chunked ones. A copy costs the messages'
+bytes a second time, but every client understands it.
 """
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Final
@@ -30,7 +29,7 @@ from managed_ledger.errors import LedgerClosed, ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
-from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.position import LATEST, Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import (
@@ -45,10 +44,16 @@ from pybroker.transaction.buffer.commit_order.aside_transactions import (
     AsideTransaction,
     AsideTransactions,
 )
-from pybroker.transaction.buffer.commit_order.copying import Copy, SequenceIds
+from pybroker.transaction.buffer.commit_order.copying import (
+    Copy,
+    SequenceIds,
+    copy_what_is_told,
+)
+from pybroker.transaction.buffer.commit_order.end_queue import EndQueue
 from pybroker.transaction.buffer.commit_order.side_log import SideLog
+from pybroker.transaction.buffer.commit_order.told_ends import ToldEnds
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
-from pybroker.transaction.buffer.transactional_entries import marker, with_sent
+from pybroker.transaction.buffer.transactional_entries import with_sent
 from pybroker.transaction.txn_status import (
     TransactionOutcomes,
     TxnAction,
@@ -67,14 +72,15 @@ log = logging.getLogger(__name__)
 
 
 class CommitOrderBuffer:
-    """One topic's, once there is something to keep aside. Build it with `recover`, or new."""
+    """The buffer of one topic, once there is something to keep aside. Create it with `recover`, or
+    new.
+    """
 
     __slots__ = (
-        "_being_forgotten",
         "_clock",
-        "_commits",
         "_config",
         "_copying",
+        "_ends",
         "_factory",
         "_held",
         "_ledger_name",
@@ -83,7 +89,7 @@ class CommitOrderBuffer:
         "_outcomes",
         "_side",
         "_tasks",
-        "_told_from",
+        "_told_ends",
         "_visit",
         "open",
         "sequence_ids",
@@ -102,12 +108,11 @@ class CommitOrderBuffer:
         self._log: LogOrderBuffer | None = None
         self._side: SideLog | None = None  # opened at the first append
         self.open = AsideTransactions()
-        self.sequence_ids: SequenceIds | None = None  # where messages are deduplicated
-        self._held: list[Held] | None = None  # while the side log is being opened
-        self._commits: deque[TxnId] = deque()  # to be copied, in this order
-        self._copying = False  # one that is not copied in one turn
-        # In the topic's log: from here on it tells of ends whose deletion may not be durable.
-        self._told_from, self._being_forgotten = LATEST, list[Position]()
+        self.sequence_ids: SequenceIds | None = None  # if messages are deduplicated
+        self._held: list[Held] | None = None  # not None while the side log is being opened
+        self._ends = EndQueue()
+        self._copying = False  # a copy that takes more than one turn is in progress
+        self._told_ends = ToldEnds()
         self._tasks = Tasks(self)
         self._visit: Visit | None = None
         self._live = False
@@ -121,7 +126,7 @@ class CommitOrderBuffer:
         clock: Clock,
         config: BrokerConfig,
     ) -> "CommitOrderBuffer":
-        """Of a topic that has a side log. Raises ManagedLedgerError."""
+        """For a topic that has a side log. Raises ManagedLedgerError."""
         buffer = cls(factory, ledger_name, outcomes, clock, config)
         buffer._side = await SideLog.open(factory, side_log(ledger_name))
         try:
@@ -132,13 +137,13 @@ class CommitOrderBuffer:
         return buffer
 
     def serve(self, log_order: LogOrderBuffer) -> None:
-        """Copy into this one, which knows of itself what recovery has found."""
+        """Copy into this buffer, which already contains what recovery has found."""
         self._log = log_order
         log_order.written_first = self._flush
         log_order.ledger.kept_from += (self._kept_from,)
         ended, given_up = log_order.told_of_those_aside()
         for txn_id in dict.fromkeys(ended):
-            self._told_from = EARLIEST.after
+            self._told_ends.found()
             self._drop(txn_id)
         for txn_id in given_up:
             transaction = self.open.get(txn_id)
@@ -146,12 +151,12 @@ class CommitOrderBuffer:
                 transaction.given_up = True
 
     def loaded(self) -> None:
-        """What has ended elsewhere ends here: an abort leaves nothing durable that tells of it."""
+        """End here what has ended elsewhere: an abort leaves nothing durable that tells of it."""
         self._live = True
         self._settle_all(list(self.open))
 
     def __str__(self) -> str:
-        return f"The transactions kept aside of {self._topic}"
+        return f"The side log of {self._topic}"
 
     @property
     def _topic(self) -> str:
@@ -172,8 +177,8 @@ class CommitOrderBuffer:
         done: Appended,
         sent: bytes | None = None,
     ) -> None:
-        """As LogOrderBuffer.append. The position that `done` gets is the side log's: where the
-        messages will be delivered is not known before the commit.
+        """As LogOrderBuffer.append. `done` gets the position in the side log: where the messages
+        will be delivered is not known before the commit.
         """
         try:
             require_open(self._outcomes, txn_id)
@@ -192,7 +197,7 @@ class CommitOrderBuffer:
             return
         if self._held is None:
             self._held = []
-            self._tasks.start(self._open_side(), "the opening of the side log")
+            self._tasks.start(self._open_side(), "opening the side log")
         self._held.append((entries, message_counts, answered, tag))
 
     def _begin(self, txn_id: TxnId) -> AsideTransaction:
@@ -232,10 +237,9 @@ class CommitOrderBuffer:
         done(first, error)
         if transaction.ending is None or transaction.in_flight:
             return
-        if transaction.action is TxnAction.COMMIT:
-            self._go_on()
-        else:
-            self._abort(txn_id, transaction)
+        if transaction.action is TxnAction.ABORT:
+            self._ends.add(txn_id, TxnAction.ABORT)
+        self._go_on()
 
     # End
 
@@ -248,15 +252,13 @@ class CommitOrderBuffer:
         if ending is None:
             ending = transaction.ending = asyncio.get_running_loop().create_future()
             transaction.action = action
-            if action is TxnAction.COMMIT:
-                self._commits.append(txn_id)
-                self._go_on()
-            elif not transaction.in_flight:
-                self._abort(txn_id, transaction)
+            if action is TxnAction.COMMIT or not transaction.in_flight:
+                self._ends.add(txn_id, action)
+            self._go_on()
         return ending
 
     def settle_if_over(self, most: int, low_watermark: int) -> None:
-        """The oldest one, which an END's low watermark may say to be over."""
+        """The oldest one, which may have ended according to an END's low watermark."""
         oldest = self.open.oldest()
         if oldest is not None and oldest.most == most and oldest.least <= low_watermark:
             self._settle(oldest)
@@ -268,27 +270,31 @@ class CommitOrderBuffer:
         try:
             action = action_to_settle(self._outcomes, txn_id)
         except TransactionCoordinatorNotFound:
-            return  # it is recovering: ask again later
+            return  # its coordinator is recovering: ask again later
         if action is not None:
             log.warning("%s: transaction %s was left open; %s", self._topic, txn_id, action.name)
             self.end(txn_id, action)
 
     def _go_on(self) -> None:
-        """Copy those whose turn it is. What is on its way to the side log is waited for."""
-        while self._commits and not self._copying and self._live:
-            txn_id = self._commits[0]
+        """Perform the ends whose turn it is. Appends in flight to the side log are waited for."""
+        while self._live:
+            txn_id = self._ends.first(not self._copying, self._go_on)
+            if txn_id is None:
+                return
             transaction = self.open.get(txn_id)
-            assert transaction is not None, "it is being ended"
+            assert transaction is not None, "the transaction is being ended"
             if transaction.in_flight:
                 return
-            self._commits.popleft()
-            if not self._copy_at_once(txn_id, transaction):
+            self._ends.begin(len(transaction.ranges))
+            if transaction.action is TxnAction.ABORT:
+                self._abort(txn_id, transaction)
+            elif not self._copy_at_once(txn_id, transaction):
                 self._copying = True
-                self._tasks.start(self._copy(txn_id, transaction), f"the copy of {txn_id}")
+                self._tasks.start(self._copy(txn_id, transaction), f"copying {txn_id}")
 
     def _copy_at_once(self, txn_id: TxnId, transaction: AsideTransaction) -> bool:
-        """All of it and the marker in one turn, if that is little and in memory."""
-        if not transaction.ranges:  # nothing of it was written; nor may there be a side log
+        """Copy all of it and the marker in one turn, if that is little and in memory."""
+        if not transaction.ranges:  # nothing was written; there may be no side log either
             self._end_copy(txn_id, transaction, TxnAction.COMMIT)
             return True
         assert self._side is not None
@@ -299,18 +305,21 @@ class CommitOrderBuffer:
         runs = self._side.cached(transaction.ranges)
         if runs is None:
             return False
-        Copy(self.log_order, txn_id, self.sequence_ids).copy(runs)
+        copy = Copy(self.log_order, txn_id, self.sequence_ids, self._clock.now_ms())
+        copy.copy(runs)
+        copy.complete()
         self._end_copy(txn_id, transaction, TxnAction.COMMIT)
         return True
 
     async def _copy(self, txn_id: TxnId, transaction: AsideTransaction) -> None:
         assert self._side is not None
-        copy = Copy(self.log_order, txn_id, self.sequence_ids)
+        copy = Copy(self.log_order, txn_id, self.sequence_ids, self._clock.now_ms())
         try:
             await self._forget_given_up(transaction)
             async for run in self._side.read(transaction.ranges):
                 copy.copy([run])
                 await copy.room()
+            copy.complete()
             self._end_copy(txn_id, transaction, TxnAction.COMMIT)
         except (ManagedLedgerError, PulsarError) as error:
             await copy.settled()
@@ -320,14 +329,14 @@ class CommitOrderBuffer:
             self._go_on()
 
     async def _forget_given_up(self, transaction: AsideTransaction) -> None:
-        """Half a copy of it is hidden: durably, before there is another one."""
+        """Half a copy of it is hidden: make that durable before the next copy."""
         if transaction.given_up:
             await self.log_order.write_snapshot()
             transaction.given_up = False
 
     def _abort(self, txn_id: TxnId, transaction: AsideTransaction) -> None:
-        """Recovery would find it and ask for its outcome: nothing has to be durable. But what
-        deduplication gives back goes into the topic's log, in its order.
+        """Recovery would find it and ask for its outcome, so nothing has to be durable. But what
+        deduplication gives back goes into the topic's log, in order.
         """
         told = [] if self.sequence_ids is None else self.sequence_ids.given_back(txn_id)
         if not told:
@@ -335,7 +344,7 @@ class CommitOrderBuffer:
             self.log_order.on_ended(txn_id, TxnAction.ABORT, None)
         elif transaction.given_up:  # the disk was full
             again = self._abort_again(txn_id, transaction, told)
-            self._tasks.start(again, f"the abort of {txn_id}")
+            self._tasks.start(again, f"aborting {txn_id}")
         else:
             self._tell(txn_id, transaction, told)
 
@@ -350,18 +359,11 @@ class CommitOrderBuffer:
             self._tell(txn_id, transaction, told)
 
     def _tell(self, txn_id: TxnId, transaction: AsideTransaction, told: list[bytes]) -> None:
-        entry = marker(txn_id, TxnAction.ABORT, self._clock.now_ms())
-        for sent in told:
-            tag = with_sent(sent, transaction.tag)
-            self.log_order.copy(txn_id, [entry], [0], tag, self._told)
+        copy_what_is_told(self.log_order, txn_id, told, self._clock.now_ms())
         self._end_copy(txn_id, transaction, TxnAction.ABORT)
 
-    def _told(self, position: Position | None, error: Exception | None) -> None:
-        if position is not None:  # else the marker behind it fails as well
-            self.log_order.hide(position)
-
     def _end_copy(self, txn_id: TxnId, transaction: AsideTransaction, action: TxnAction) -> None:
-        if not self.log_order.holds(txn_id):  # nothing of it could be read: it is damaged
+        if not self.log_order.holds(txn_id):  # none of it could be read: it is damaged
             self._over(txn_id, transaction)
             self.log_order.on_ended(txn_id, action, None)
             return
@@ -373,24 +375,24 @@ class CommitOrderBuffer:
     ) -> None:
         if error is None:
             first = self.log_order.ranges_of(txn_id).first_position
-            self._told_from = min(self._told_from, first or self._told_from)
+            self._told_ends.add(first)
             self._over(txn_id, transaction)
         else:
             self._failed(txn_id, transaction, error)
 
     def _failed(self, txn_id: TxnId, transaction: AsideTransaction, error: BaseException) -> None:
-        """It is copied anew when the END comes again."""
+        """It is copied again when the END comes again."""
         if self.log_order.give_up_copy(txn_id):
             transaction.given_up = True
         ending, transaction.ending = transaction.ending, None
         if ending is not None and not ending.done():
             ending.set_exception(error)
-            ending.exception()  # retrieved: nobody may be waiting any more
+            ending.exception()  # mark as retrieved: nobody may be waiting any more
 
     def _over(self, txn_id: TxnId, transaction: AsideTransaction) -> None:
         self._drop(txn_id)
         ending, transaction.ending = transaction.ending, None
-        if ending is not None and not ending.done():  # else the topic is being unloaded
+        if ending is not None and not ending.done():  # otherwise the topic is being unloaded
             ending.set_result(None)
 
     def _drop(self, txn_id: TxnId) -> None:
@@ -399,9 +401,9 @@ class CommitOrderBuffer:
             return
         self.open.remove(txn_id)
         if self._side is not None and not self._side.delete(transaction.ranges) and self._live:
-            self._tasks.start(self._side.delete_rest(), f"the deletion of {txn_id}")
+            self._tasks.start(self._side.delete_rest(), f"deleting {txn_id}")
 
-    # What happens by time
+    # Timed work
 
     def _visit_later(self) -> None:
         if self._visit is None and self._live:
@@ -421,14 +423,13 @@ class CommitOrderBuffer:
             self._visit_later()
 
     async def _flush(self) -> None:
-        """Before the log-order part forgets that something ended."""
+        """Runs before the log-order part forgets that something ended."""
         if self._side is not None and not self._side.ledger.closed:
             await self._side.flush()
 
     def _kept_from(self) -> Position:
-        """Without its marker, what a crash brings back to the side log would be copied again."""
-        needed = min(self._told_from, *self._being_forgotten, LATEST)
-        if needed < LATEST and self._live and not self._being_forgotten:
+        needed = self._told_ends.first
+        if needed < LATEST and self._live and not self._told_ends.are_being_forgotten:
             self._tasks.start(self._forget_and_trim(), "the deletion of what has ended")
         return needed
 
@@ -440,19 +441,11 @@ class CommitOrderBuffer:
                 self.log_order.ledger.touch()
 
     async def forget_ended(self) -> None:
-        """The topic's log need not tell of it any more. Raises ManagedLedgerError."""
-        told_from, self._told_from = self._told_from, LATEST
-        self._being_forgotten.append(told_from)
-        try:
-            await self._flush()
-        except BaseException:
-            self._told_from = min(self._told_from, told_from)
-            raise
-        finally:
-            self._being_forgotten.remove(told_from)
+        """The topic's log need not record them any more. Raises ManagedLedgerError."""
+        await self._told_ends.forget(self._flush)
 
     async def read_open(self) -> AsyncIterator[EntryRun]:
-        """What is kept here, piece by piece; while nothing is added or ended."""
+        """The contents, piece by piece; nothing may be added or ended meanwhile."""
         for _, transaction in list(self.open.items()):
             if self._side is not None:
                 async for run in self._side.read(transaction.ranges):
@@ -462,18 +455,18 @@ class CommitOrderBuffer:
 
     @property
     def ledger(self) -> ManagedLedger | None:
-        """The log beside the topic's own; None: it is being made."""
+        """The log beside the topic's own; None: it is being created."""
         return None if self._side is None else self._side.ledger
 
     @property
     def size_bytes(self) -> int:
-        """Of the side log, on the disk."""
+        """Of the side log, on disk."""
         return 0 if self._side is None else self._side.ledger.total_size_bytes
 
     # Life
 
     async def stop(self) -> None:
-        """Begin nothing more. Who waits for an end comes again."""
+        """Start nothing more. Waiting ENDs are repeated by their coordinator."""
         self._live = False
         if self._visit is not None:
             self._visit.cancel()
@@ -486,12 +479,12 @@ class CommitOrderBuffer:
                 ending.exception()
 
     async def close(self) -> None:
-        """After `stop`, and the log-order part's close, which still needs the side log."""
+        """After `stop`, and after closing the log-order part, which still needs the side log."""
         self.let_go()
         if self._side is not None:
             await self._side.ledger.close()
 
     def let_go(self) -> None:
-        """Of the log-order part, which refers to it as well."""
+        """Drop the reference to the log-order part, which refers back to this."""
         if self._log is not None:
             self._log.written_first = None

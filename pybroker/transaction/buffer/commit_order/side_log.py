@@ -1,8 +1,8 @@
 """The log beside a topic's own in which transactions wait for their commit.
 
-A managed ledger with one cursor. What is not deleted there is of transactions that have not ended
-on the topic; every entry carries its transaction's tag. What has ended is deleted one by one, so
-ledgers go when all in them has ended.
+A managed ledger with one cursor. Entries that are not deleted belong to transactions that have not
+ended on the topic; each entry has its transaction's tag. Ended transactions are deleted
+individually, so a ledger goes when everything in it has ended.
 """
 
 from collections import deque
@@ -17,16 +17,19 @@ from managed_ledger.position import Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.base.runtime import Pace
 from pybroker.transaction.buffer.commit_order.aside_transactions import AsideTransactions
+from pybroker.transaction.buffer.commit_order.turn_share import turn_share
 from pybroker.transaction.buffer.transactional_entries import parse_tag
 
-# It is small where transactions are short. No retention: what has ended is of no use.
+# The log is small if transactions are short. No retention: ended transactions are of no use.
 _CONFIG: Final = ManagedLedgerConfig(
     max_size_per_ledger_bytes=64 * 1024**2, min_rollover_time_ms=1000
 )
 _CURSOR: Final = "ended"
 _READ_ENTRIES: Final = 1000
 _READ_BYTES: Final = 1024 * 1024
-_DELETED_A_TURN: Final = 1000  # ranges
+_READ_A_TURN: Final = 1000  # entries
+_READ_COSTS: Final = 20  # equivalent to this many additional entries
+_DELETED_A_TURN: Final = 100  # ranges
 
 Range = tuple[int, int, int]  # ledger, first, last
 
@@ -43,14 +46,14 @@ class SideLog:
 
     @classmethod
     async def open(cls, factory: ManagedLedgerFactory, name: str) -> "SideLog":
-        """Made if it is not there; durable when it returns. Raises ManagedLedgerError."""
+        """Created if it does not exist; durable when this returns. Raises ManagedLedgerError."""
         ledger = await factory.open(name, _CONFIG)
         return cls(ledger, await ledger.open_cursor(_CURSOR, ledger.first_position.before))
 
     # Reading
 
     def cached(self, ranges: Iterable[Range]) -> list[EntryRun] | None:
-        """All of it at once; None: some of it is not in memory."""
+        """All of it at once; None: part of it is not in memory."""
         found = []
         for ledger_id, first, last in ranges:
             while first <= last:
@@ -63,19 +66,23 @@ class SideLog:
         return found
 
     async def read(self, ranges: Iterable[Range]) -> AsyncIterator[EntryRun]:
-        """Piece by piece. What is damaged is left out, and said. Raises ManagedLedgerError."""
+        """Piece by piece, a limited amount in a turn. Damaged entries are left out, and logged.
+        Raises ManagedLedgerError.
+        """
+        pace = Pace(_READ_A_TURN)
         for ledger_id, first, last in ranges:
             position, end = Position(ledger_id, first), Position(ledger_id, last)
             while run := await self.ledger.read_whole(position, end, _READ_ENTRIES, _READ_BYTES):
                 yield run
+                await pace.step(_READ_COSTS + len(run.entries))
                 position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
 
     async def recover(self, transactions: AsideTransactions, now_ms: int) -> None:
-        """Find those that have not ended."""
+        """Find the transactions that have not ended."""
         async for run in self.read(self._not_deleted()):
             for first, last, tag in run.tags:
                 txn_id = parse_tag(tag).txn_id
-                assert txn_id is not None, "everything here is in a transaction"
+                assert txn_id is not None, "every entry of a side log is in a transaction"
                 transaction = transactions.get(txn_id) or transactions.begin(txn_id, now_ms)
                 entries = run.entries[first - run.first_entry_id : last + 1 - run.first_entry_id]
                 position = Position(run.ledger_id, first)
@@ -95,9 +102,11 @@ class SideLog:
     # Deleting
 
     def delete(self, ranges: Iterable[Range]) -> bool:
-        """In force at once if it is little; else False: `delete_rest` goes on."""
+        """True: in effect at once, because it is little. False: `delete_rest` continues."""
         self._to_delete.extend(ranges)
-        self._delete_some()
+        if turn_share().has_room:
+            turn_share().spend(min(len(self._to_delete), _DELETED_A_TURN))
+            self._delete_some()
         return not self._to_delete
 
     async def delete_rest(self) -> None:
@@ -111,6 +120,6 @@ class SideLog:
             self._cursor.delete_range(*self._to_delete.popleft())
 
     async def flush(self) -> None:
-        """Everything deleted so far is so durably. Raises ManagedLedgerError."""
+        """Make all deletions so far durable. Raises ManagedLedgerError."""
         await self.delete_rest()
         await self.ledger.flush_cursors()

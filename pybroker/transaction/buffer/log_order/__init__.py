@@ -1,1 +1,1 @@
-"""Transactions in a topic's own log: they show in the order of the log."""
+"""Transactions in a topic's own log: they become visible in the order of the log."""

@@ -1,8 +1,8 @@
 """Which entries of a topic consumers never see: those of aborted transactions, and markers.
 
-One bitmap set per ledger (managed_ledger.ack_set), so asking costs the same however many
-transactions aborted, and everything about a ledger goes with the ledger. By entry, not by
-transaction id: it holds what was hidden and nothing that must be compared with.
+One bitmap set per ledger (managed_ledger.ack_set), so a look-up costs the same however many
+transactions aborted, and the data of a ledger is dropped with the ledger. It is indexed by entry,
+not by transaction id, so it contains only what is hidden, and no ids to compare with.
 """
 
 from collections.abc import Iterable
@@ -81,13 +81,13 @@ class HiddenEntries:
         self._ledgers[ledger_id] = AckSet.decode(value)
 
     def take_changes(self) -> dict[int, bytes]:
-        """Every ledger that changed since the last call, whole."""
+        """All of each ledger that has changed since the last call."""
         changed = {ledger_id: self._ledgers[ledger_id].encode() for ledger_id in self._changed}
         self._changed.clear()
         return changed
 
     def changed_again(self, ledger_ids: Iterable[int]) -> None:
-        """What `take_changes` gave could not be written."""
+        """The changes from `take_changes` could not be written."""
         self._changed.update(
             (ledger_id, None) for ledger_id in ledger_ids if ledger_id in self._ledgers
         )

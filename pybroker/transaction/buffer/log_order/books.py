@@ -1,7 +1,7 @@
-"""What a log-order buffer keeps over restarts: a snapshot, and what the log tells behind it.
+"""What a log-order buffer keeps across restarts: a snapshot, and the log behind it.
 
-Everything up to the snapshot's position is told by the snapshot; what is behind it is scanned, and
-whether something is told twice is all one.
+The snapshot covers everything up to its position; what is behind it is scanned. Whether something
+is in both does not matter.
 """
 
 import asyncio
@@ -37,16 +37,19 @@ from pybroker.transaction.txn_status import TxnAction
 
 _SCAN_ENTRIES: Final = 1000
 _SCAN_BYTES: Final = 4 * 1024 * 1024
-_SNAPSHOT_FROM_ENTRIES: Final = 100  # fewer are read at recovery as fast as a snapshot is
-_SCAN_LIMIT_ENTRIES: Final = 10_000  # plain ones too are read at recovery: so many pay a snapshot
+_SNAPSHOT_FROM_ENTRIES: Final = 100  # fewer are scanned as fast as a snapshot is read
+_SCAN_LIMIT_ENTRIES: Final = 10_000  # recovery reads plain ones too: this many justify a snapshot
+# To write a range into a snapshot costs what it costs to publish four messages, or to read six. So
+# many messages for each range keep the price of snapshots a fraction of theirs.
+_ENTRIES_PER_RANGE: Final = 16
 
-# Of topics without transactions; nothing is ever put into them.
+# For topics without transactions; nothing is ever added.
 NOTHING_HIDDEN: Final = HiddenEntries()
 NONE_OPEN: Final = OpenTransactions()
 
 
 class Books:
-    """Of one topic's log."""
+    """Of one topic's log, from its first transaction on."""
 
     __slots__ = (
         "_ended_aside",
@@ -63,18 +66,14 @@ class Books:
 
     def __init__(self, ledger: ManagedLedger, metadata: MetadataStore) -> None:
         self._ledger, self._metadata = ledger, metadata
-        self.hidden, self.open = NOTHING_HIDDEN, NONE_OPEN
+        self.hidden, self.open = HiddenEntries(), OpenTransactions()
+        ledger.on_trimmed += (self.ledger_trimmed,)
         self.snapshot_position = ledger.last_confirmed
-        self.changes, self._gone_up_to = 0, -1  # a ledger; what is going may yet come back
+        self.changes, self._gone_up_to = 0, -1  # a ledger id; what is going may still come back
         self._trimmed: list[int] = []
-        # Of the transactions that the topic keeps aside, as recovery found them.
+        # Of the transactions kept aside, as found by recovery.
         self._ended_aside: list[TxnId] = []
         self._given_up: list[TxnId] = []
-
-    def begin(self) -> None:
-        """From the first transaction on. A topic that never had one has nothing of its own."""
-        self.hidden, self.open = HiddenEntries(), OpenTransactions()
-        self._ledger.on_trimmed += (self.ledger_trimmed,)
 
     @property
     def snapshots(self) -> BufferSnapshots:
@@ -87,11 +86,12 @@ class Books:
         if action is TxnAction.ABORT:
             self.hide(transaction)
         self.hidden.hide(position.ledger_id, position.entry_id, position.entry_id)
+        self.open.last_marker = position
         self.open.remove(txn_id)
         self.changes += 1
 
     def give_up(self, txn_id: TxnId, transaction: OpenTransaction) -> None:
-        """It is half a copy, which stays hidden. Only the next snapshot tells that."""
+        """Half a copy, which stays hidden. Only the next snapshot records that."""
         self.hide(transaction)
         self.open.remove(txn_id)
         self.changes += 1
@@ -104,7 +104,7 @@ class Books:
     # Recovery
 
     async def recover(self, clock: Clock, aside: Container[TxnId]) -> None:
-        """Raises ManagedLedgerError; then half of what is there is known."""
+        """Raises ManagedLedgerError; then the state is incomplete."""
         if TAGGED_SINCE not in self._ledger.properties:  # the last writer had no tags
             end = position_text(self._ledger.last_confirmed)
             await self._ledger.set_property(TAGGED_SINCE, end)
@@ -128,7 +128,7 @@ class Books:
                 self._given_up.append(txn_id)
 
     def take_aside(self) -> tuple[list[TxnId], list[TxnId]]:
-        """Those that ended behind the snapshot, and those of which half a copy is hidden now."""
+        """Those that ended behind the snapshot, and those with half a copy that is now hidden."""
         found = self._ended_aside, self._given_up
         self._ended_aside, self._given_up = [], []
         return found
@@ -157,16 +157,16 @@ class Books:
     # Snapshots
 
     def snapshot_pays(self, max_changes: int) -> bool:
-        """Open transactions are written whole: that must cost less than scanning what it saves."""
+        """Open transactions are written whole: that must cost less than the scan that it saves."""
         unread = self._ledger.count_between(self.snapshot_position, self._ledger.last_confirmed)
         many = unread >= min(_SNAPSHOT_FROM_ENTRIES, max_changes)
         pays = many and self.changes > self.open.range_count
-        return pays or unread > _SCAN_LIMIT_ENTRIES
+        return pays or unread > max(_SCAN_LIMIT_ENTRIES, _ENTRIES_PER_RANGE * self.open.range_count)
 
     async def snapshot(self, written_first: Callable[[], Awaitable[None]] | None) -> None:
-        """Capture in one step, then write. Never from a completion: `last_confirmed` must be
-        what the completions so far have told. What is in flight belongs to the next scan.
-        `written_first` makes durable what the log will not tell any more.
+        """Capture in one step, then write. Never call this from a completion: `last_confirmed` must
+        agree with the completions so far. What is in flight belongs to the next scan.
+        `written_first` makes durable what the log will not contain any more.
         """
         position = self._ledger.last_confirmed
         open_now = self.open.records()

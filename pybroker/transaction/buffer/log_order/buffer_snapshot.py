@@ -1,8 +1,8 @@
-"""What a transaction buffer keeps of itself, so that recovery reads only the newest entries.
+"""A transaction buffer's snapshot, so that recovery reads only the newest entries.
 
 A head (position, open transactions) and one value per ledger that has hidden entries, under
-`transaction-buffer/<ledger name>/`. The head is written last: whatever the values before it say
-beyond its position, the scan from that position says again.
+`transaction-buffer/<ledger name>/`. The head is written last. Values before it may contain data
+beyond its position; the scan from that position finds the same again.
 """
 
 from array import array
@@ -32,7 +32,7 @@ class OpenTransactionRecord:
 
 @dataclass(frozen=True, slots=True)
 class BufferHead:
-    """Everything up to `position` is told by the open ones and the hidden entries."""
+    """The open transactions and the hidden entries cover everything up to `position`."""
 
     position: Position
     open_transactions: list[OpenTransactionRecord]
@@ -49,21 +49,17 @@ async def encode_buffer_head(
     position: Position, transactions: Iterable[OpenTransactionRecord]
 ) -> bytes:
     """A head as of now, if `transactions` are those open now. It is made piece by piece: ranges
-    that are added meanwhile lie beyond `position`, and whether they are told twice is all one.
+    added meanwhile are beyond `position`, and recording them twice does no harm.
     """
     pace = Pace(_NUMBERS_A_TURN)
     body, count = Writer(), 0
     for transaction in transactions:
         flat = transaction.ranges.flat[:]
         count += 1
-        body.number(transaction.txn_id.most)
-        body.number(transaction.txn_id.least)
-        body.number(transaction.opened_at_ms)
-        body.number(len(flat) // 3)
+        body.numbers((*transaction.txn_id, transaction.opened_at_ms, len(flat) // 3))
         for at in range(0, len(flat), _NUMBERS_A_TURN):
             some = flat[at : at + _NUMBERS_A_TURN]
-            for number in some:
-                body.number(number)
+            body.numbers(some)
             await pace.step(4 + len(some))
     head = Writer()
     head.number(_FORMAT)
@@ -75,10 +71,9 @@ async def encode_buffer_head(
 
 
 def _read_transaction(data: Reader) -> OpenTransactionRecord:
-    txn_id = TxnId(data.number(), data.number())
-    opened_at_ms = data.number()
-    flat = array("q", [data.number() for _ in range(3 * data.number())])
-    return OpenTransactionRecord(txn_id, opened_at_ms, TransactionRanges(flat))
+    most, least, opened_at_ms, count = data.numbers(4)
+    flat = array("q", data.numbers(3 * count))
+    return OpenTransactionRecord(TxnId(most, least), opened_at_ms, TransactionRanges(flat))
 
 
 def _prefix(ledger_name: str) -> str:
@@ -86,7 +81,7 @@ def _prefix(ledger_name: str) -> str:
 
 
 def snapshot_keys(metadata: MetadataStore, ledger_name: str) -> list[str]:
-    """Where one buffer's values are."""
+    """The keys of one buffer's values."""
     return metadata.keys(_prefix(ledger_name))
 
 

@@ -1,7 +1,7 @@
 """The ledger properties that tell recovery to look for transactions, and from where.
 
 They are queued ahead of the first transactional entry. If writing them fails, the entries behind
-them may be in the log all the same, so the position that they name stays the first one asked for.
+them may still be in the log, so the position that they name stays the first one requested.
 """
 
 import asyncio
@@ -19,29 +19,29 @@ from pybroker.transaction.buffer.transactional_entries import (
 
 
 class LedgerMark:
-    """One topic's, from its first transaction on."""
+    """The mark of one topic, from its first transaction on."""
 
     __slots__ = ("_is_durable", "_ledger", "_plain_up_to")
 
     def __init__(self, ledger: ManagedLedger) -> None:
         self._ledger = ledger
         self._is_durable = SINCE in ledger.properties
-        self._plain_up_to: Position | None = None  # known once the mark was asked for
+        self._plain_up_to: Position | None = None  # set once the mark was requested
 
     def require(self, failed: Callable[[], None]) -> None:
-        """Write the mark unless it is there or on its way: it takes effect before later appends.
+        """Write the mark unless it exists or is on its way: it takes effect before later appends.
 
-        `failed` is called when a write fails. It is not kept here: it would be a cycle with the
-        buffer, whose topic then waits for the garbage collector.
+        `failed` is called if a write fails. It is not stored here: that would be a cycle with the
+        buffer, whose topic would then wait for the garbage collector.
         """
         if self._is_durable or SINCE in self._ledger.properties_to_come:  # and has not failed
             return
-        # Where that failed on a full disk, messages may have come to the log since all the same.
+        # If that failed on a full disk, messages may have been added to the log since.
         self._plain_up_to = self._plain_up_to or self._ledger.last_confirmed
         since = position_text(self._plain_up_to)
         write = partial(self._write, {SINCE: since, TAGGED_SINCE: since}, failed)
         write()
-        self._ledger.call_ahead_of_held(write)  # which may get there though this did not
+        self._ledger.call_ahead_of_held(write)  # this write may succeed even if the other failed
 
     async def durable(self) -> None:
         """Raises ManagedLedgerError."""

@@ -1,19 +1,19 @@
 """Transactions in a topic's own log: how far may be read, and what stays hidden.
 
     append   entries of open transactions go into the log like any others
-    end      a marker goes in behind them; when it is durable the transaction is over here
+    end      a marker goes in behind them; when it is durable the transaction has ended here
     hidden   markers, and the entries of aborted transactions: never delivered
 
-The oldest open transaction says how far anybody may read (`max_read_position`); plain messages
-behind it wait with it. A transaction is registered when its first entry is handed to the log, not
-when that is durable, so that no completion in between can show it.
+The oldest open transaction limits how far anybody may read (`max_read_position`); plain messages
+behind it wait, too. A transaction is registered when its first entry is handed to the log, not when
+that is durable, so no completion in between can expose it.
 
-A topic that never had a transaction costs nothing. Its first one sets a ledger property, queued
+A topic that never had a transaction costs nothing. The first one sets a ledger property, queued
 ahead of the entry; only with that property does recovery load the snapshot and scan from there. It
-believes the tags that entries were appended with, never what clients wrote into them.
+trusts the tags that entries were appended with, never what clients wrote into them.
 
 A transaction whose marker was lost is found by asking for its outcome: at recovery, by a timer, and
-when an END's low watermark says that it must be over.
+when it must have ended according to an END's low watermark.
 """
 
 import asyncio
@@ -37,14 +37,15 @@ from pybroker.base.errors import (
     TransactionCoordinatorNotFound,
 )
 from pybroker.base.names import TopicName, TxnId
-from pybroker.base.runtime import Clock, Pace, Tasks
+from pybroker.base.runtime import Clock, Pace, Tasks, nobody_cares
 from pybroker.transaction.buffer.buffer_times import BufferTimes
 from pybroker.transaction.buffer.log_order.books import NONE_OPEN, NOTHING_HIDDEN, Books
 from pybroker.transaction.buffer.log_order.ledger_mark import LedgerMark
 from pybroker.transaction.buffer.log_order.open_transactions import (
     OpenTransaction,
 )
-from pybroker.transaction.buffer.ongoing import OngoingTransaction
+from pybroker.transaction.buffer.ongoing import Marked, OngoingTransaction
+from pybroker.transaction.buffer.open_contents import OnEnded
 from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
 from pybroker.transaction.buffer.transactional_entries import (
     SINCE,
@@ -63,15 +64,15 @@ from pybroker.transaction.txn_status import (
 
 _SETTLED_A_TURN: Final = 1000
 
-OnEnded = Callable[[TxnId, TxnAction, Position | None], None]  # and where its entries begin
-
 log = logging.getLogger(__name__)
 
 
 class LogOrderBuffer:
-    """One topic's transactions. Build it with `recover`."""
+    """One topic's transactions. Create it with `recover`."""
 
-    _mark: LedgerMark  # from the first transaction on: `_keep_books`
+    # Set by `_keep_books`, from the first transaction on.
+    _books: Books
+    _mark: LedgerMark
 
     __slots__ = (
         "_books",
@@ -80,6 +81,7 @@ class LogOrderBuffer:
         "_ledger",
         "_live",
         "_mark",
+        "_metadata",
         "_open",
         "_outcomes",
         "_tasks",
@@ -100,23 +102,22 @@ class LogOrderBuffer:
         config: BrokerConfig,
         stable_moved: Callable[[], None],
     ) -> None:
-        self._ledger = ledger
+        self._ledger, self._metadata = ledger, metadata
         self._outcomes, self.stable_moved = outcomes, stable_moved
         self._clock, self._config = clock, config
-        self.on_ended: OnEnded = lambda txn_id, action, first: None
-        self._books = Books(ledger, metadata)
+        self.on_ended: OnEnded = nobody_cares
         self.hidden, self._open = NOTHING_HIDDEN, NONE_OPEN
         self.times = BufferTimes(recovery_began=clock.now_ms())
         self._tasks = Tasks(self)
-        # What has to be durable before a snapshot tells what was known when it began.
+        # Awaited before a snapshot: makes durable what the log need not contain any more then.
         self.written_first: Callable[[], Awaitable[None]] | None = None
-        self._visit: Visit | None = None  # while there is something to settle or to write
-        self._live = False  # half of what there is is known: that must not be written as a whole
+        self._visit: Visit | None = None  # while there is something to settle or write
+        self._live = False  # incomplete state must not be written as a snapshot
 
     def _keep_books(self) -> None:
-        """From the first transaction on. A topic that never had one has nothing of its own."""
+        """From the first transaction on. A topic that never had one has no books of its own."""
         if self._open is NONE_OPEN:
-            self._books.begin()
+            self._books = Books(self._ledger, self._metadata)
             self.hidden, self._open = self._books.hidden, self._books.open
             self._mark = LedgerMark(self._ledger)
             self._ledger.on_visit += (self._start_snapshot_if_due,)
@@ -143,7 +144,7 @@ class LogOrderBuffer:
         sent: bytes | None = None,
     ) -> None:
         """Append entries of one transaction; `done` as in ManagedLedger.append. `sent`, if given,
-        is kept with them.
+        is stored with them.
 
         Refused, through `done`: InvalidTxnStatus (not OPEN, or the topic was not added to it),
         TransactionNotFound, TransactionCoordinatorNotFound.
@@ -191,7 +192,7 @@ class LogOrderBuffer:
         done(first, error)
 
     def _drop_if_empty(self, txn_id: TxnId) -> None:
-        """What has nothing in the log, and nothing on the way, must not hold readers back."""
+        """A transaction with nothing in the log or on the way must not hold readers back."""
         transaction = self._open.get(txn_id)
         if transaction is not None and transaction.is_empty:
             self._open.remove(txn_id)
@@ -201,11 +202,11 @@ class LogOrderBuffer:
 
     def end(
         self, txn_id: TxnId, action: TxnAction, low_watermark: int, not_later: bool = False
-    ) -> "asyncio.Future[None] | None":
-        """Durable and in force when it is done; None: it never wrote here, or is over.
+    ) -> "asyncio.Future[Marked] | None":
+        """Durable and in effect when it completes; None: it never wrote here, or has ended.
 
-        Fails with what the log raises; then repeat it. All callers share the future: let nobody
-        cancel it. `not_later`: raises WouldWait if it cannot be with the storage in this turn.
+        Fails with the log's errors; then repeat it. The future is shared: do not cancel it.
+        `not_later`: raises WouldWait if it cannot be queued in the storage in this turn.
         """
         transaction = self._open.get(txn_id)
         ending = None
@@ -218,8 +219,8 @@ class LogOrderBuffer:
             self._settle(oldest)
         return ending
 
-    def _append_marker(self, txn_id: TxnId, action: TxnAction) -> "asyncio.Future[None]":
-        """In order behind all that the transaction appended, whether or not that is durable."""
+    def _append_marker(self, txn_id: TxnId, action: TxnAction) -> "asyncio.Future[Marked]":
+        """Behind everything that the transaction appended, whether or not that is durable."""
         transaction = self._open.get(txn_id)
         assert transaction is not None
         ending = transaction.ending = asyncio.get_running_loop().create_future()
@@ -240,9 +241,9 @@ class LogOrderBuffer:
         assert ending is not None
         if position is None:
             ending.set_exception(error or RuntimeError("The marker was not written"))
-            ending.exception()  # retrieved: nobody may be waiting any more
+            ending.exception()  # mark as retrieved: nobody may be waiting any more
             return
-        ending.set_result(None)
+        ending.set_result(Marked(transaction.ranges.first_position, position))
         self._over(txn_id, transaction, action, position)
 
     def _over(
@@ -256,19 +257,19 @@ class LogOrderBuffer:
             self._start_snapshot_if_due()
 
     def _settle(self, txn_id: TxnId) -> None:
-        """End it here if it is over elsewhere. Source: KIP-98, "correlated hard failures"."""
+        """End it here if it has ended elsewhere. Source: KIP-98, "correlated hard failures"."""
         transaction = self._open.get(txn_id)
         if transaction is None or transaction.ending is not None or transaction.is_copy:
             return
         try:
             action = action_to_settle(self._outcomes, txn_id)
         except TransactionCoordinatorNotFound:
-            return  # it is recovering: ask again later
+            return  # its coordinator is recovering: ask again later
         if action is not None:
             log.warning("%s: transaction %s was left open; %s", self._topic, txn_id, action.name)
             self._append_marker(txn_id, action)
 
-    # Copies of what was kept aside (commit_order). Whoever copies ends it: nobody else does.
+    # Copies of transactions kept aside (commit_order). Only the copier ends them.
 
     async def prepare_for_copies(self) -> None:
         """Recovery will look for them from now on. Raises ManagedLedgerError."""
@@ -295,8 +296,8 @@ class LogOrderBuffer:
     def end_copy(
         self, txn_id: TxnId, action: TxnAction, done: Callable[[Exception | None], None]
     ) -> None:
-        """The marker, behind all that was copied; where any of that fails, so does this. `done`
-        hears first that it is durable.
+        """The marker, behind everything that was copied; if any of that fails, so does this. `done`
+        is called first once it is durable.
         """
         transaction = self._open.get(txn_id)
         assert transaction is not None
@@ -322,12 +323,12 @@ class LogOrderBuffer:
         self._over(txn_id, transaction, action, position)
 
     def hide(self, position: Position) -> None:
-        """What was copied there is no message."""
+        """The copied entry is not a message."""
         self.hidden.hide(position.ledger_id, position.entry_id, position.entry_id)
 
     def give_up_copy(self, txn_id: TxnId) -> bool:
-        """Hide what there is of it: it will be copied anew. True if there is anything: then call
-        `write_snapshot` before that, for nothing in the log tells that it is to be hidden.
+        """Hide the existing part: it will be copied again. True if there is any: then call
+        `write_snapshot` before copying, because nothing in the log says that it is to be hidden.
         """
         transaction = self._open.get(txn_id)
         if transaction is None:
@@ -337,7 +338,7 @@ class LogOrderBuffer:
         return bool(transaction.ranges)
 
     async def write_snapshot(self) -> None:
-        """Of all that is known at the call. Raises ManagedLedgerError, ServiceNotReady."""
+        """Write all that is known at the call. Raises ManagedLedgerError, ServiceNotReady."""
         while len(self._tasks):
             await self._tasks.ended()
         writing = self._tasks.start(self._snapshot(), "snapshot")
@@ -387,7 +388,7 @@ class LogOrderBuffer:
         return list(islice(self._ongoing(), most))
 
     def ranges_of(self, txn_id: TxnId) -> TransactionRanges:
-        """Of its entries here that are durable; none if it has ended."""
+        """Of its durable entries here; empty if it has ended."""
         return TransactionRanges() if (it := self._open.get(txn_id)) is None else it.ranges
 
     def _ongoing(self) -> Iterator[OngoingTransaction]:
@@ -409,15 +410,15 @@ class LogOrderBuffer:
         stable_moved: Callable[[], None],
         aside: Container[TxnId] = (),
     ) -> "LogOrderBuffer":
-        """`stable_moved` is called whenever `max_read_position` may have moved. `aside`: those that
-        the topic keeps aside, of which the log has copies.
+        """`stable_moved` is called whenever `max_read_position` may have moved. `aside`: the
+        transactions that the topic keeps aside, of which the log has copies.
         """
         buffer = cls(ledger, metadata, outcomes, clock, config, stable_moved)
         if SINCE in ledger.properties:
             try:
                 await buffer._recover(aside)
             except BaseException:
-                await buffer.stop()  # it knows half of what is there: the next one reads it anew
+                await buffer.stop()  # its state is incomplete: the next one reads it again
                 raise
         buffer.times.recovered, buffer._live = clock.now_ms(), True
         if buffer._open:
@@ -432,11 +433,11 @@ class LogOrderBuffer:
             self._settle(txn_id)
             await pace.step()
 
-    # Snapshots, and what happens by time
+    # Snapshots and timed work
 
     def _visit_later(self) -> None:
         if self._visit is None and self._live:
-            # Not at once, and again at once, for as long as a transaction is open.
+            # Never without a delay: an open transaction would cause it again at once.
             after_ms = max(100, self._config.transaction_buffer_snapshot_min_time_in_millis)
             self._visit = self._ledger.housekeeper.visit_in(after_ms / 1000, self._visited)
 
@@ -456,8 +457,8 @@ class LogOrderBuffer:
             self._visit_later()
 
     def told_of_those_aside(self) -> tuple[list[TxnId], list[TxnId]]:
-        """Once, after recovery: who of them has ended here, and of whom half a copy was hidden."""
-        return self._books.take_aside()
+        """Once, after recovery: which of them ended here, and of which half a copy was hidden."""
+        return ([], []) if self._open is NONE_OPEN else self._books.take_aside()
 
     def _start_snapshot_if_due(self) -> None:
         if not self._live or len(self._tasks):
@@ -468,7 +469,7 @@ class LogOrderBuffer:
             self._tasks.start(self._snapshot(), "snapshot")
 
     async def _snapshot(self) -> None:
-        """Never from a completion, see Books."""
+        """Never call this from a completion, see Books."""
         try:
             await self._books.snapshot(self.written_first)
         except (ManagedLedgerError, asyncio.CancelledError):
@@ -486,10 +487,12 @@ class LogOrderBuffer:
             self._mark.require(self._visit_later)
             await self._snapshot()
         except ManagedLedgerError as error:
-            log.warning("%s: the next recovery reads more of it: %s", self._topic, error)
+            log.warning(
+                "%s: the snapshot failed, so the next recovery reads more: %s", self._topic, error
+            )
 
     async def stop(self) -> None:
-        """Write nothing more: the topic goes."""
+        """Write nothing more: the topic is going away."""
         self._live = False
         if self._visit is not None:
             self._visit.cancel()

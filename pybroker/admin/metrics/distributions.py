@@ -1,0 +1,50 @@
+"""Summaries and histograms as Prometheus knows them, out of counts by bound."""
+
+import math
+from collections.abc import Sequence
+
+from managed_ledger.histogram import Histogram
+from pybroker.admin.metrics.windows import Windows
+from pybroker.base.metrics import Exposition
+
+
+def quantile(bounds: Sequence[float], counts: Sequence[float], share: float) -> float:
+    """The bound that at most this share of the values is below; NaN where nothing was counted."""
+    total = sum(counts)
+    if not total:
+        return math.nan
+    below = 0.0
+    for bound, count in zip(bounds, counts, strict=False):
+        below += count
+        if count and below >= share * total:
+            return bound
+    return math.inf
+
+
+def add_summary(
+    exposition: Exposition,
+    windows: Windows,
+    names: Sequence[str],
+    histogram: Histogram,
+    shares: Sequence[float],
+    **labels: str,
+) -> None:
+    """Quantiles are of the last minute, count and sum of all time."""
+    key = "".join((names[0], *labels.values()))
+    counts = windows.of(key, histogram.counts)
+    for name in names:
+        for share in shares:
+            value = quantile(histogram.bounds, counts, share)
+            exposition.add(name, value, exposition.labels(**labels, quantile=str(share)))
+        plain = exposition.labels(**labels)
+        exposition.add(name, histogram.count, plain, "_count")
+        exposition.add(name, histogram.total, plain, "_sum")
+
+
+def add_histogram(exposition: Exposition, name: str, histogram: Histogram) -> None:
+    for bound, count in histogram.cumulative():
+        exposition.add(name, count, exposition.labels(le=str(float(bound))), "_bucket")
+    count = histogram.count
+    exposition.add(name, count, exposition.labels(le="+Inf"), "_bucket")
+    exposition.add(name, count, None, "_count")
+    exposition.add(name, histogram.total, None, "_sum")

@@ -1,0 +1,102 @@
+"""The broker's metrics sent by OTLP over HTTP, where the standard OTEL_… variables name an endpoint.
+
+Once an interval they are rendered without those of topics, which a collector may scrape, and the
+SDK's reader, which has a thread of its own, sends what the last rendering said.
+"""
+
+import asyncio
+import math
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from pybroker.admin.metrics.table import METRICS
+
+_INTERVAL_MS: Final = "60000"  # the SDK's own
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+Sample = tuple[float, Mapping[str, str]]
+Render = Callable[[], Awaitable[Sequence[bytes]]]
+
+
+def samples(text: str) -> Iterator[tuple[str, Sample]]:
+    """Without quantiles of what was not measured, for which OTLP has no value."""
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, _, rest = line.partition("{")
+            labels, _, value = rest.rpartition("} ")
+            if math.isfinite(number := float(value)):
+                yield name, (number, dict(_LABEL.findall(labels)))
+
+
+class OtlpMetrics:
+    """`reader` is for tests; None: one that exports once in OTEL_METRIC_EXPORT_INTERVAL."""
+
+    def __init__(self, render: Render, reader: Any = None) -> None:
+        self._render = render
+        self._last: dict[str, list[Sample]] = {}
+        self._given_reader = reader
+        self._instruments: set[str] = set()
+        interval_ms = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", _INTERVAL_MS)
+        self._interval_s = max(1.0, int(interval_ms) / 1000)
+        self._provider: Any = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Raises ImportError."""
+        # In a thread: clients are served while the SDK loads.
+        self._provider = await asyncio.get_running_loop().run_in_executor(None, self._make_provider)
+        self._meter = self._provider.get_meter("pybroker")
+        await self.look()
+        self._task = asyncio.create_task(self._look_again(), name="metrics by OTLP")
+
+    def _make_provider(self) -> Any:
+        from opentelemetry.sdk.metrics import MeterProvider
+
+        return MeterProvider([self._given_reader or self._reader()])
+
+    def _reader(self) -> Any:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+        return PeriodicExportingMetricReader(OTLPMetricExporter())
+
+    async def _look_again(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self.look()
+
+    async def look(self) -> None:
+        """Renders what is sent next."""
+        found: dict[str, list[Sample]] = {}
+        for name, sample in samples(b"".join(await self._render()).decode()):
+            found.setdefault(name, []).append(sample)
+        self._last = found
+        for name in found.keys() - self._instruments:
+            self._instruments.add(name)
+            self._observe(name)
+
+    def _observe(self, name: str) -> None:
+        metric = METRICS.get(name)
+        is_counter = metric.kind == "counter" if metric else not name.endswith("_bucket")
+        help_text = "" if metric is None else metric.help
+        meter = self._meter
+        make = meter.create_observable_counter if is_counter else meter.create_observable_gauge
+        make(name, [partial(self._observed, name)], description=help_text)
+
+    def _observed(self, name: str, _: object) -> Iterator[Any]:
+        """In the reader's thread; what is looked at is replaced as a whole, never changed."""
+        from opentelemetry.metrics import Observation
+
+        for value, labels in self._last.get(name, ()):
+            yield Observation(value, labels)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._provider is not None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, partial(self._provider.shutdown, 2000))

@@ -1,0 +1,292 @@
+"""Of what is written and read: by topic, by namespace (the managed ledgers), and of the storage."""
+
+from array import array
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from managed_ledger.factory import ManagedLedgerFactory
+from pybroker.admin.metrics.distributions import add_histogram
+from pybroker.admin.metrics.rows import rows
+from pybroker.admin.metrics.windows import WINDOW_S, Windows
+from pybroker.admin.stats.rates import Rates
+from pybroker.admin.stats.topic import Stats
+from pybroker.base.metrics import Exposition, Metric
+from pybroker.broker.topic import Topic
+from pybroker.broker.write_counts import (
+    LATENCIES,
+    LATENCY_MS,
+    LEDGER_LATENCIES,
+    SIZE_BYTES,
+    SIZES,
+)
+
+_MINUTE: Final = "in the last minute"
+
+
+def _buckets(
+    prefix: str, bounds: Sequence[str], overflows: Sequence[str], labels: str, what: str
+) -> tuple[Metric, ...]:
+    """A gauge for each bound, as Apache Pulsar has them; the last ones are those above all."""
+    source = "run by run"
+    lower = ("0", *bounds)
+    return (
+        *(
+            Metric(f"{prefix}_le_{bound}", "gauge", tuple(labels.split()), text, source)
+            for bound, text in (
+                (bound, f"{what} {_MINUTE}, above {below} up to {bound}.")
+                for below, bound in zip(lower, bounds, strict=False)
+            )
+        ),
+        *(
+            Metric(
+                f"{prefix}_{each}",
+                "gauge",
+                tuple(labels.split()),
+                f"{what} {_MINUTE}, above all bounds.",
+                source,
+            )
+            for each in overflows
+        ),
+        Metric(f"{prefix}_count", "gauge", tuple(labels.split()), f"{what} {_MINUTE}.", source),
+        Metric(
+            f"{prefix}_sum",
+            "gauge",
+            tuple(labels.split()),
+            f"{what} {_MINUTE}: the sum.",
+            source,
+        ),
+    )
+
+
+_OVERFLOWS: Final = ("overflow", "le_overflow")  # dashboards, and the documentation
+_LATENCY_NAMES: Final = ("0_5", "1", "5", "10", "20", "50", "100", "200", "1000")
+_SIZE_NAMES: Final = ("128", "512", "1_kb", "2_kb", "4_kb", "16_kb", "100_kb", "1_mb")
+_WRITES: Final = _buckets(
+    "pulsar_storage_write_latency",
+    _LATENCY_NAMES,
+    _OVERFLOWS,
+    "namespace topic",
+    "Entries by the milliseconds from their arrival until they are durable,",
+)
+_LEDGER_WRITES: Final = _buckets(
+    "pulsar_storage_ledger_write_latency",
+    _LATENCY_NAMES,
+    _OVERFLOWS,
+    "namespace topic",
+    "Entries by the milliseconds that the storage wrote and synced them,",
+)
+_ENTRY_SIZES: Final = _buckets(
+    "pulsar_entry_size",
+    _SIZE_NAMES,
+    _OVERFLOWS,
+    "namespace topic",
+    "Entries by size in bytes (four of a run stand for all),",
+)
+_OF_TOPIC: Final = (
+    (_WRITES, LATENCIES, len(LATENCY_MS)),
+    (_LEDGER_WRITES, LEDGER_LATENCIES, len(LATENCY_MS)),
+    (_ENTRY_SIZES, SIZES, len(SIZE_BYTES)),
+)
+_RATES: Final = rows(
+    "gauge",
+    "namespace topic",
+    """
+pulsar_storage_write_rate | entries written | Entries written, a second.
+pulsar_storage_read_rate | entries read | Entries read, from memory or the disk, a second.
+pulsar_storage_read_cache_misses_rate | entries read | Entries read from the disk, a second.
+""",
+)
+# By namespace. Apache Pulsar calls the bounds of its buckets quantiles.
+_LEDGERS: Final = (
+    *rows(
+        "gauge",
+        "namespace",
+        """
+pulsar_ml_AddEntryBytesRate | entries written | Bytes of entries written, a second.
+pulsar_ml_AddEntryWithReplicasBytesRate | entries written | Bytes of entries written, a second; there is one replica.
+pulsar_ml_AddEntryMessagesRate | entries written | Entries written, a second.
+pulsar_ml_AddEntrySucceed | entries written | Entries written in the last minute.
+pulsar_ml_ReadEntriesRate | entries read | Entries read, a second.
+pulsar_ml_ReadEntriesSucceeded | entries read | Entries read in the last minute.
+pulsar_ml_ReadEntriesOpsCacheMissesRate | entries read | Entries read from the disk, a second.
+pulsar_ml_NumberOfMessagesInBacklog | msgBacklog | Entries that are not acknowledged, of all subscriptions.
+pulsar_ml_StoredMessagesSize | storageSize | Bytes that entries take.
+pulsar_ml_AddEntryLatencyBuckets_OVERFLOW | run by run | Entries that took longer than all bounds, in the last minute.
+pulsar_ml_LedgerAddEntryLatencyBuckets_OVERFLOW | run by run | Entries that the storage wrote for longer than all bounds, in the last minute.
+pulsar_ml_EntrySizeBuckets_OVERFLOW | run by run | Entries larger than all bounds, in the last minute.
+""",
+    ),
+    *rows(
+        "gauge",
+        "namespace quantile",
+        """
+pulsar_ml_AddEntryLatencyBuckets | run by run | Entries by milliseconds until they are durable, in the last minute.
+pulsar_ml_LedgerAddEntryLatencyBuckets | run by run | Entries by milliseconds that the storage wrote them, in the last minute.
+pulsar_ml_EntrySizeBuckets | run by run | Entries by size in bytes, in the last minute.
+""",
+    ),
+)
+_STORAGE: Final = (
+    *rows(
+        "gauge",
+        "",
+        """
+pulsar_ml_count | open logs | Managed ledgers that are open.
+pulsar_ml_cache_used_size | block cache | Bytes of entries that were read back from the disk and are kept.
+pulsar_ml_cache_hits_rate | entries read | Entries read from memory, a second, of all topics.
+pulsar_ml_cache_misses_rate | entries read | Entries read from the disk, a second, of all topics.
+pybroker_commit_seconds_recent | group commit | What group commits took lately, a mean in which older ones count less.
+pybroker_storage_full | fullness | 1: messages are refused for want of room on the disk.
+pybroker_storage_free_bytes | fullness | What was free on the disk when that was last looked at.
+""",
+    ),
+    *rows(
+        "counter",
+        "",
+        """
+pybroker_storage_refused_writes_total | fullness | Writes that were refused for want of room.
+""",
+    ),
+    *rows(
+        "histogram",
+        "",
+        """
+pybroker_fsync_seconds | group commit | How long fdatasync of the journal took.
+pybroker_commit_seconds | group commit | How long a group commit took, from the hand-over to the storage until it was durable.
+pybroker_commit_operations | group commit | Appends and changes of metadata in a group commit.
+pybroker_commit_bytes | group commit | Bytes in a group commit.
+""",
+    ),
+)
+ROWS: Final = (*_WRITES, *_LEDGER_WRITES, *_ENTRY_SIZES, *_RATES, *_LEDGERS, *_STORAGE)
+
+
+def _ranges(bounds: Sequence[float]) -> list[str]:
+    return [f"{below:.1f}_{bound:.1f}" for below, bound in pairwise((0, *bounds))]
+
+
+_BUCKETS: Final = (
+    ("AddEntryLatencyBuckets", LATENCIES, _ranges(LATENCY_MS)),
+    ("LedgerAddEntryLatencyBuckets", LEDGER_LATENCIES, _ranges(LATENCY_MS)),
+    ("EntrySizeBuckets", SIZES, _ranges(SIZE_BYTES)),
+)
+
+
+class _Namespace:
+    """What its topics add up to."""
+
+    def __init__(self) -> None:
+        self.counts: array[float] | None = None  # of the last minute
+        self.sums: defaultdict[str, float] = defaultdict(float)
+        self.read_entries = 0
+
+    def add(self, counts: "array[float]") -> None:
+        if self.counts is None:
+            self.counts = array("d", counts)
+        else:
+            for index, count in enumerate(counts):
+                self.counts[index] += count
+
+
+class StorageSamples:
+    """Of one scrape: adds each topic's, and in the end those of namespaces and of the storage."""
+
+    def __init__(
+        self, exposition: Exposition, rates: Rates, windows: Windows, with_topics: bool
+    ) -> None:
+        self._with_topics = with_topics
+        self._exposition = exposition
+        self._rates = rates
+        self._windows = windows
+        self._namespaces: dict[str, _Namespace] = {}
+        self.totals: defaultdict[str, float] = defaultdict(float)
+
+    def add_topic(self, topic: Topic, stats: Stats) -> None:
+        exposition, name = self._exposition, str(topic.name)
+        labels = exposition.labels(namespace=topic.name.namespace_name, topic=name)
+        namespace = self._namespaces.setdefault(topic.name.namespace_name, _Namespace())
+        ledger, sums = topic.ledger, namespace.sums
+        rates = (
+            self._rates.of((name, "written"), topic.writes.entries),
+            self._rates.of((name, "read"), ledger.read_entries),
+            self._rates.of((name, "missed"), ledger.missed_entries),
+        )
+        for metric, rate in zip(_RATES, rates, strict=True):
+            if self._with_topics:
+                exposition.add(metric.name, rate, labels)
+            self.totals[metric.name] += rate
+        written, read, missed = rates
+        sums["pulsar_ml_AddEntryMessagesRate"] += written
+        sums["pulsar_ml_ReadEntriesRate"] += read
+        sums["pulsar_ml_ReadEntriesOpsCacheMissesRate"] += missed
+        sums["pulsar_ml_NumberOfMessagesInBacklog"] += sum(
+            each["msgBacklog"] for each in stats["subscriptions"].values()
+        )
+        sums["pulsar_ml_StoredMessagesSize"] += stats["storageSize"]
+        namespace.read_entries += ledger.read_entries
+        if topic.writes.entries:
+            self._add_writes(topic, labels, namespace)
+
+    def _add_writes(self, topic: Topic, labels: str, namespace: _Namespace) -> None:
+        """Only of a topic that was written to: an idle one has no latency."""
+        counts = self._windows.of(str(topic.name), topic.writes.counts)
+        namespace.add(counts)
+        if not self._with_topics:
+            return
+        add = self._exposition.add
+        for metrics, first, bounds in _OF_TOPIC:
+            above = first + bounds
+            for index in range(bounds):
+                add(metrics[index].name, counts[first + index], labels)
+            add(metrics[bounds].name, counts[above], labels)
+            add(metrics[bounds + 1].name, counts[above], labels)
+            add(metrics[bounds + 2].name, sum(counts[first : above + 1]), labels)
+            add(metrics[bounds + 3].name, counts[above + 1], labels)
+
+    def add_namespaces(self) -> None:
+        exposition = self._exposition
+        for name, namespace in self._namespaces.items():
+            whole = f"{name}/persistent"
+            labels = exposition.labels(namespace=whole)
+            counts, sums = namespace.counts, namespace.sums
+            (read,) = self._windows.of(f"{name} reads", (namespace.read_entries,))
+            sums["pulsar_ml_ReadEntriesSucceeded"] = read
+            if counts is not None:
+                sums["pulsar_ml_AddEntrySucceed"] = sum(counts[: LEDGER_LATENCIES - 1])
+                bytes_per_s = counts[-1] / WINDOW_S
+                sums["pulsar_ml_AddEntryBytesRate"] = bytes_per_s
+                sums["pulsar_ml_AddEntryWithReplicasBytesRate"] = bytes_per_s
+                self._add_buckets(whole, counts)
+            for metric, value in sums.items():
+                exposition.add(metric, value, labels)
+
+    def _add_buckets(self, namespace: str, counts: "array[float]") -> None:
+        exposition = self._exposition
+        for bucket, first, ranges in _BUCKETS:
+            metric = f"pulsar_ml_{bucket}"
+            for index, bounds in enumerate(ranges):
+                labels = exposition.labels(namespace=namespace, quantile=bounds)
+                exposition.add(metric, counts[first + index], labels)
+            labels = exposition.labels(namespace=namespace)
+            exposition.add(f"{metric}_OVERFLOW", counts[first + len(ranges)], labels)
+
+    def add_storage(self, ledgers: ManagedLedgerFactory) -> None:
+        exposition, fullness, commits = self._exposition, ledgers.fullness, ledgers.commit_stats
+        exposition.add("pybroker_storage_full", int(fullness.is_full))
+        exposition.add("pybroker_storage_refused_writes_total", fullness.refused)
+        if fullness.free_bytes is not None:
+            exposition.add("pybroker_storage_free_bytes", fullness.free_bytes)
+        exposition.add("pulsar_ml_count", ledgers.open_count)
+        if (cached_bytes := ledgers.cached_bytes) is not None:
+            exposition.add("pulsar_ml_cache_used_size", cached_bytes)
+        read, missed = (self.totals[each.name] for each in _RATES[1:])
+        exposition.add("pulsar_ml_cache_hits_rate", read - missed)
+        exposition.add("pulsar_ml_cache_misses_rate", missed)
+        if commits.fsync_seconds.count:
+            add_histogram(exposition, "pybroker_fsync_seconds", commits.fsync_seconds)
+        add_histogram(exposition, "pybroker_commit_seconds", commits.seconds)
+        exposition.add("pybroker_commit_seconds_recent", commits.recent_s)
+        add_histogram(exposition, "pybroker_commit_operations", commits.operations)
+        add_histogram(exposition, "pybroker_commit_bytes", commits.size_bytes)

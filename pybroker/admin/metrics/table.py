@@ -1,0 +1,12 @@
+"""All metrics there are, by name."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pybroker.admin.metrics import broker, process, storage, topics, transactions
+from pybroker.base.metrics import Metric
+
+_AREAS: Final = (broker, topics, storage, transactions, process)
+METRICS: Final[Mapping[str, Metric]] = {
+    metric.name: metric for area in _AREAS for metric in area.ROWS
+}

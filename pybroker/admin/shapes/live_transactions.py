@@ -1,0 +1,86 @@
+"""Live transactions, recently ended ones, one of them from beginning to end; a topic's log by
+transactions. A pybroker extension.
+"""
+
+from typing import Final
+
+from pybroker.base.json_schema import COUNT, TEXT, choice, fields, list_of, or_null, record
+from pybroker.transaction.coordinator.timeline import DecidedBy
+from pybroker.transaction.txn_status import TxnStatus
+
+STATUS: Final = choice(*(status.name for status in TxnStatus))
+_SUMMARY: Final = {
+    "txnId": TEXT,
+    "status": STATUS,
+    **fields(or_null(TEXT), "owner clientAddress clientVersion"),
+    **fields(COUNT, "openTimestamp timeoutMs ageMs"),
+    **fields(or_null(COUNT), "timeLeftMs decidedTimestamp endTimestamp"),
+    "decidedBy": or_null(choice(*(by.value for by in DecidedBy))),
+    "abortReason": TEXT,  # empty: requested by its owner, or timed out
+    **fields(COUNT, "topicCount subscriptionCount"),
+    "topics": list_of(TEXT, most=None),  # the first ones
+    "subscriptions": list_of(
+        record("TransactionSubscription", fields(TEXT, "topic subscription")), most=None
+    ),
+    # While it is live. Messages from before a restart count once a limit has been checked on the
+    # topic.
+    **fields(COUNT, "messages bytes blockedEntries blockedTopics"),
+    "blockingMs": or_null(COUNT),
+    **fields(or_null(TEXT), "transactionalId namespace commitsWith"),
+    "epoch": or_null(COUNT),
+    "group": list_of(TEXT, most=None),
+}
+_ONE: Final = record("TransactionSummary", _SUMMARY)
+LIVE: Final = record(
+    "LiveTransactions",
+    {**fields(COUNT, "timestamp live matching"), "transactions": list_of(_ONE, most=None)},
+)
+ENDED: Final = record(
+    "EndedTransactions",
+    {**fields(COUNT, "timestamp matching"), "transactions": list_of(_ONE, most=None)},
+)
+_PARTICIPANT: Final = record(
+    "TransactionParticipant",
+    {
+        "topic": TEXT,
+        **fields(
+            or_null(TEXT),
+            "subscription firstPosition markerPosition cumulativeAckPosition lastError",
+        ),
+        **fields(
+            or_null(COUNT), "addedTimestamp followedTimestamp messages bytes acknowledgements"
+        ),
+        "attempts": COUNT,  # failed attempts to end it there
+    },
+)
+_OUTCOME: Final = {"timestamp": COUNT, "txnId": TEXT, "status": STATUS, "abortReason": TEXT}
+TIMELINE: Final = record(
+    "TransactionTimeline",
+    {**_SUMMARY, **_OUTCOME, "participants": list_of(_PARTICIPANT, most=None)},
+    # Long after the end only the outcome is known.
+    optional=set(_SUMMARY) - set(_OUTCOME) | {"participants"},
+)
+_SEGMENT: Final = record(
+    "TransactionSegment",
+    {**fields(TEXT, "from to"), "entries": COUNT, "txnId": or_null(TEXT)},
+)
+_OPEN_THERE: Final = record(
+    "TransactionOnTopic",
+    {
+        "txnId": TEXT,
+        **fields(or_null(TEXT), "owner status firstPosition"),
+        **fields(COUNT, "openTimestamp ageMs"),
+        **fields(or_null(COUNT), "timeLeftMs messages bytes"),
+        "holdsReadersBack": {"type": "boolean"},
+    },
+)
+SEGMENTS: Final = record(
+    "TopicByTransactions",
+    {
+        **fields(TEXT, "topic firstPosition lastStablePosition lastConfirmedEntry"),
+        **fields(COUNT, "timestamp readableEntries blockedEntries openTransactions"),
+        "cause": or_null(TEXT),
+        "transactions": list_of(_OPEN_THERE, most=None),  # the first ones, oldest first
+        "segments": list_of(_SEGMENT, most=None),
+    },
+)

@@ -1,0 +1,96 @@
+"""A topic's log by transactions: how far readers get, what is behind that, and why.
+
+    lastStablePosition   read_committed readers stop here
+    segments             the entries behind it: each belongs to one open transaction, or to none
+
+The number of segments is bounded; the entries behind the last one form one more.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from managed_ledger.position import Position
+from pybroker.base.names import TxnId
+from pybroker.broker.topic import Topic
+from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.txn_status import TxnStatus
+
+Stats = dict[str, Any]
+MOST_SEGMENTS: Final = 200
+_MOST_TRANSACTIONS: Final = 50
+
+
+class _Range(NamedTuple):
+    first: Position
+    last: Position
+    txn_id: TxnId | None
+
+
+def segments(topic: Topic) -> list[Stats]:
+    """From the last stable position to the last entry, in order and complete."""
+    ledger, found = topic.ledger, list[Stats]()
+    behind, end = topic.max_read_position, topic.ledger.last_confirmed
+    own = sorted(_ranges(topic), key=lambda each: each.first)
+    for each in [*own[:MOST_SEGMENTS], None]:
+        last_before = end if each is None else min(each.first.before, end)
+        if behind < last_before and (entries := ledger.count_between(behind, last_before)):
+            found.append(_segment(behind.after, last_before, None, entries))
+        if each is None or each.last > end:
+            continue
+        entries = ledger.count_between(each.first.before, each.last)
+        found.append(_segment(each.first, each.last, each.txn_id, entries))
+        behind = each.last
+    return found
+
+
+def _ranges(topic: Topic) -> Iterator[_Range]:
+    for ongoing in topic.buffer.ongoing(_MOST_TRANSACTIONS):
+        for ledger_id, first, last in topic.buffer.ranges_in_log(ongoing.txn_id, MOST_SEGMENTS):
+            yield _Range(Position(ledger_id, first), Position(ledger_id, last), ongoing.txn_id)
+
+
+def _segment(first: Position, last: Position, txn_id: TxnId | None, entries: int) -> Stats:
+    return {
+        "from": str(first),
+        "to": str(last),
+        "entries": entries,
+        "txnId": None if txn_id is None else str(txn_id),
+    }
+
+
+Find = Callable[[TxnId], TransactionMetadata | None]
+
+
+def cause(topic: Topic, find: Find, owner_shown: Callable[[str], str], now_ms: int) -> str | None:
+    """A sentence; None if nothing holds readers back."""
+    oldest = topic.buffer.oldest()
+    if oldest is None or oldest.first_position is None:
+        return None
+    transaction = find(oldest.txn_id)
+    since = max(0, now_ms - oldest.opened_at_ms)
+    return (
+        f"Readers stop at {topic.max_read_position} because transaction {oldest.txn_id}"
+        f"{_whose(transaction, owner_shown)} wrote at {oldest.first_position}, {_seconds(since)} "
+        f"ago, and has not ended{_outlook(transaction, now_ms)}."
+    )
+
+
+def _whose(transaction: TransactionMetadata | None, owner_shown: Callable[[str], str]) -> str:
+    if transaction is None or transaction.owner is None:
+        return ""
+    return f" of {owner_shown(transaction.owner)}"
+
+
+def _outlook(transaction: TransactionMetadata | None, now_ms: int) -> str:
+    if transaction is None:
+        return "; its coordinator is not open at the moment"
+    if transaction.status is not TxnStatus.OPEN:
+        return f"; it is {transaction.status.name}"
+    if transaction.promised_to is not None:
+        return f"; it ends with {transaction.promised_to}"
+    left_ms = transaction.opened_at_ms + transaction.timeout_ms - now_ms
+    return f"; it has {_seconds(max(0, left_ms))} left"
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms // 1000} s"

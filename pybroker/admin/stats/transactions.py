@@ -1,0 +1,235 @@
+"""Live and recently ended transactions as JSON, and a walk over all live ones that concurrent
+requests share.
+
+    tally   what a transaction holds and blocks on all topics: collected by walking the topics
+    row     a live transaction and its tally
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from pybroker.admin.stats.blocking import PARTICIPANTS_SHOWN, blocked_entries
+from pybroker.base.names import TxnId
+from pybroker.base.runtime import Pace
+from pybroker.broker.topic import Topic
+from pybroker.broker.topics import Topics
+from pybroker.transaction.buffer.open_contents import Held
+from pybroker.transaction.coordinator.coordinators import Coordinators
+from pybroker.transaction.coordinator.ended_transactions import EndedTransaction
+from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.timeline import DecidedEnd
+from pybroker.transaction.txn_status import TxnStatus
+
+Stats = dict[str, Any]
+
+_LOOKED_AT_A_TURN: Final = 500
+_MANY: Final = 1000  # from this number on, the result of a walk is kept for a while
+_KEPT_S: Final = 1.0
+
+
+class Tally:
+    __slots__ = ("blocked_entries", "blocked_topics", "blocking_since_ms", "messages", "size_bytes")
+
+    def __init__(self) -> None:
+        self.messages = self.size_bytes = 0
+        self.blocked_entries = self.blocked_topics = 0
+        self.blocking_since_ms: int | None = None
+
+    def holds(self, held: Held) -> None:
+        self.messages += held.messages
+        self.size_bytes += held.size_bytes
+
+    def blocks_on(self, topic: Topic, txn_id: TxnId) -> None:
+        oldest = topic.buffer.oldest()
+        if oldest is None or oldest.txn_id != txn_id or not (entries := blocked_entries(topic)):
+            return
+        self.blocked_entries += entries
+        self.blocked_topics += 1
+        since_ms = oldest.opened_at_ms
+        self.blocking_since_ms = min(since_ms, self.blocking_since_ms or since_ms)
+
+
+_NOTHING_HELD: Final = Tally()
+
+
+class Row(NamedTuple):
+    transaction: TransactionMetadata
+    tally: Tally
+
+
+class LiveTransactions:
+    """`rows` has all of them, in no particular order; at most a second old if there are many."""
+
+    def __init__(self, topics: Topics, coordinators: Coordinators) -> None:
+        self._topics = topics
+        self._coordinators = coordinators
+        self._newest: list[Row] | None = None
+        self._walking: asyncio.Task[list[Row]] | None = None
+
+    async def rows(self) -> list[Row]:
+        if self._newest is not None:
+            return self._newest
+        if self._walking is None:
+            self._walking = asyncio.create_task(self._walk(), name="live transactions")
+            self._walking.add_done_callback(self._walked)
+        return await asyncio.shield(self._walking)
+
+    def _walked(self, walking: asyncio.Task[list[Row]]) -> None:
+        self._walking = None
+        if walking.cancelled() or walking.exception() is not None:
+            return
+        if len(walking.result()) >= _MANY:
+            self._newest = walking.result()
+            asyncio.get_running_loop().call_later(_KEPT_S, self._forget)
+
+    def _forget(self) -> None:
+        self._newest = None
+
+    async def _walk(self) -> list[Row]:
+        pace, rows = Pace(_LOOKED_AT_A_TURN), list[Row]()
+        tallies = await self._tallies(pace)
+        for coordinator in self._coordinators.served():
+            for transaction in coordinator.live():
+                rows.append(Row(transaction, tallies.get(transaction.txn_id, _NOTHING_HELD)))
+                await pace.step()
+        return rows
+
+    async def _tallies(self, pace: Pace) -> dict[TxnId, Tally]:
+        found: dict[TxnId, Tally] = {}
+        for topic in self._topics.loaded():
+            await pace.step()
+            if not topic.buffer.has_open:
+                continue
+            for txn_id, held in topic.buffer.contents.transactions():
+                found.setdefault(txn_id, Tally()).holds(held)
+                await pace.step()
+            if (oldest := topic.buffer.oldest()) is not None:
+                found.setdefault(oldest.txn_id, Tally()).blocks_on(topic, oldest.txn_id)
+        return found
+
+
+# -- filtering and sorting
+
+
+class Wanted(NamedTuple):
+    """`owner` and `topic` are parts of names."""
+
+    status: TxnStatus | None = None
+    topic: str = ""
+    owner: str = ""
+    opened_before_ms: int | None = None
+    only_of: str | None = None  # only this principal's transactions
+
+    def has(self, transaction: TransactionMetadata, status: TxnStatus) -> bool:
+        if self.only_of is not None and transaction.owner != self.only_of:
+            return False
+        if self.status not in (None, status):
+            return False
+        if self.opened_before_ms is not None and transaction.opened_at_ms > self.opened_before_ms:
+            return False
+        if self.owner and self.owner not in (transaction.owner or ""):
+            return False
+        return not self.topic or any(self.topic in name for name in _topics_of(transaction))
+
+
+def _topics_of(transaction: TransactionMetadata) -> Iterator[str]:
+    yield from transaction.partitions
+    for topic, _ in transaction.subscriptions:
+        yield topic
+
+
+def _left_ms(row: Row) -> int:
+    return row.transaction.opened_at_ms + row.transaction.timeout_ms
+
+
+SORTS: Final[dict[str, Callable[[Row], Any]]] = {
+    "age": lambda row: -row.transaction.opened_at_ms,
+    "left": _left_ms,
+    "blocked": lambda row: row.tally.blocked_entries,
+    "messages": lambda row: row.tally.messages,
+    "bytes": lambda row: row.tally.size_bytes,
+    "id": lambda row: row.transaction.txn_id,
+    "owner": lambda row: row.transaction.owner or "",
+    "state": lambda row: row.transaction.status,
+    "participants": lambda row: (
+        len(row.transaction.partitions) + len(row.transaction.subscriptions)
+    ),
+}
+
+
+async def chosen(rows: Iterable[Row], wanted: Wanted) -> list[Row]:
+    pace, found = Pace(_LOOKED_AT_A_TURN), list[Row]()
+    for row in rows:
+        await pace.step()
+        if wanted.has(row.transaction, row.transaction.status):
+            found.append(row)
+    await pace.turn()
+    return found
+
+
+# -- as JSON
+
+
+def live_one(row: Row, now_ms: int) -> Stats:
+    transaction, tally = row
+    is_open = transaction.status is TxnStatus.OPEN
+    left_ms = transaction.opened_at_ms + transaction.timeout_ms - now_ms
+    since_ms = tally.blocking_since_ms
+    return {
+        **_of(transaction, transaction.status),
+        "ageMs": max(0, now_ms - transaction.opened_at_ms),
+        "timeLeftMs": max(0, left_ms) if is_open and transaction.promised_to is None else None,
+        "topicCount": len(transaction.partitions),
+        "subscriptionCount": len(transaction.subscriptions),
+        "messages": tally.messages,
+        "bytes": tally.size_bytes,
+        "blockedEntries": tally.blocked_entries,
+        "blockedTopics": tally.blocked_topics,
+        "blockingMs": None if since_ms is None else max(0, now_ms - since_ms),
+        "endTimestamp": None,
+        "abortReason": "",
+    }
+
+
+def ended_one(ended: EndedTransaction) -> Stats:
+    transaction = ended.transaction
+    return {
+        **_of(transaction, ended.status),
+        "ageMs": max(0, ended.ended_at_ms - transaction.opened_at_ms),
+        "timeLeftMs": None,
+        "topicCount": ended.topic_count,
+        "subscriptionCount": ended.subscription_count,
+        **dict.fromkeys(("messages", "bytes", "blockedEntries", "blockedTopics"), 0),
+        "blockingMs": None,
+        "endTimestamp": ended.ended_at_ms,
+        "abortReason": ended.reason,
+    }
+
+
+def _of(transaction: TransactionMetadata, status: TxnStatus) -> Stats:
+    session, end = transaction.session, transaction.end or DecidedEnd()
+    decided = status is not TxnStatus.OPEN
+    leader = transaction.promised_to
+    return {
+        "txnId": str(transaction.txn_id),
+        "status": status.name,
+        "owner": transaction.owner,
+        "clientAddress": None if transaction.client is None else transaction.client[0],
+        "clientVersion": None if transaction.client is None else transaction.client[1],
+        "openTimestamp": transaction.opened_at_ms,
+        "timeoutMs": transaction.timeout_ms,
+        "decidedTimestamp": end.at_ms if decided else None,
+        "decidedBy": end.by.value if decided else None,
+        "topics": list(islice(transaction.partitions, PARTICIPANTS_SHOWN)),
+        "subscriptions": [
+            {"topic": topic, "subscription": subscription}
+            for topic, subscription in islice(transaction.subscriptions, PARTICIPANTS_SHOWN)
+        ],
+        "transactionalId": None if session is None else session.id.name,
+        "epoch": None if session is None else session.epoch,
+        "namespace": transaction.namespace,
+        "commitsWith": None if leader is None else str(leader),
+        "group": [str(each) for each in islice(sorted(transaction.group), PARTICIPANTS_SHOWN)],
+    }

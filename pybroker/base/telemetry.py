@@ -1,0 +1,18 @@
+"""Whether OpenTelemetry's standard environment variables ask for something to be sent."""
+
+import os
+from collections.abc import Mapping
+from typing import Final, Literal
+
+INSTALL: Final = "pip install 'pybroker[otel]'"
+
+
+def wanted(
+    signal: Literal["TRACES", "METRICS"], environment: Mapping[str, str] = os.environ
+) -> bool:
+    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    if (exporter := environment.get(f"OTEL_{signal}_EXPORTER")) is not None:
+        return exporter == "otlp"
+    names = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
+    return any(environment.get(name) for name in names)

@@ -1,0 +1,130 @@
+"""A data directory, checked while no broker uses it.
+
+    files      every checksum of the snapshot, the journals and the ledgers' files
+    logs       lists of ledgers and cursors against what is stored
+    a start    the broker's own recovery, on a copy that only memory has: each topic is loaded
+    decisions  transactions on topics and subscriptions against their coordinators
+
+What stops an earlier part leaves the later ones out: they would report its consequences.
+"""
+
+import logging
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.findings import Finding
+from managed_ledger.inspection import Logs
+from managed_ledger.storage.embedded.inspection import inspect
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.ledger_files import FOLDER
+from managed_ledger.storage.embedded.overlay_disk import OverlayDisk
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import PulsarError
+from pybroker.base.names import TopicName
+from pybroker.base.runtime import SystemClock
+from pybroker.checking.decisions import Decisions
+from pybroker.process.app import Broker
+
+
+@dataclass(slots=True)
+class Report:
+    path: Path
+    findings: list[Finding] = field(default_factory=list)
+    ledgers: int = 0
+    logs: int = 0
+    topics: int = 0
+    transactions: int = 0  # that topics and subscriptions tell of
+
+    @property
+    def damage(self) -> list[Finding]:
+        return [each for each in self.findings if each.is_damage]
+
+
+async def check(path: Path, config: BrokerConfig) -> Report:
+    """Reads all of it, and changes nothing. Raises DirectoryInUse, NotADirectoryError, OSError."""
+    report, disk = Report(path), OverlayDisk(path)
+    disk.hold()
+    try:
+        logs = _check_files(disk, report)
+        if not report.damage:
+            await _check_start(path, config, logs, report)
+    finally:
+        disk.release()
+    return report
+
+
+def _check_files(disk: OverlayDisk, report: Report) -> Logs:
+    replay, found = inspect(disk)
+    counts = {each: state.tail.next_entry_id for each, state in replay.ledgers.items()}
+    logs = Logs({key: stored.value for key, stored in replay.items.items()}, counts.get)
+    of_logs = list(logs.check(list(counts))) if replay.complete else []
+    report.findings = [_naming_the_log(each, logs) for each in found] + of_logs
+    report.ledgers, report.logs = len(counts), len(logs.lists)
+    return logs
+
+
+def _naming_the_log(finding: Finding, logs: Logs) -> Finding:
+    folder, _, number = finding.where.partition("/")
+    if folder != FOLDER or not finding.lost:
+        return finding
+    name = logs.names.get(int(number), "no log")
+    return finding._replace(lost=f"{finding.lost}, of {name}")
+
+
+async def _check_start(path: Path, config: BrokerConfig, logs: Logs, report: Report) -> None:
+    fatal: list[Exception] = []
+    backend = EmbeddedBackend(OverlayDisk(path), SystemClock(), "relaxed", on_fatal=fatal.append)
+    broker = Broker(config, backend, SystemClock(), random.Random())
+    with _Listener() as heard:
+        try:
+            await broker.start(None)
+            try:
+                await _check_topics(broker, logs, report)
+            finally:
+                await broker.stop()
+        except (ManagedLedgerError, PulsarError, OSError, ValueError) as error:
+            report.findings.append(Finding("the start", f"a broker does not start: {error}"))
+    report.findings += (Finding("the start", str(each)) for each in fatal)
+    report.findings += heard.findings()
+
+
+async def _check_topics(broker: Broker, logs: Logs, report: Report) -> None:
+    decisions = Decisions(broker.coordinators)
+    for name, found in logs.lists.items():
+        if name.count("/") < 3 or found.deleted:
+            continue
+        topic = TopicName.of_ledger(name)
+        if topic.internal:
+            continue
+        report.topics += 1
+        try:
+            report.findings += await decisions.of_topic(broker.topics, topic)
+        except (ManagedLedgerError, PulsarError) as error:
+            report.findings.append(Finding(str(topic), f"cannot be loaded: {error}"))
+        await broker.topics.unload(topic)
+    report.transactions = decisions.transactions
+
+
+class _Listener(logging.Handler):
+    """What the broker logs as an error while it starts."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._lines: dict[str, None] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines[record.getMessage()] = None
+
+    def findings(self) -> Iterator[Finding]:
+        for line in self._lines:
+            yield Finding("the start", line)
+
+    def __enter__(self) -> "_Listener":
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)

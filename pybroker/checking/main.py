@@ -1,0 +1,114 @@
+"""`pybroker check DIR`: prints what is damaged, what is lost with it, and what to do."""
+
+import argparse
+import asyncio
+import json
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.findings import Finding
+from pybroker.base.config import BrokerConfig
+from pybroker.checking.directory import Report, check
+from pybroker.checking.repair import repair
+
+EXIT_DAMAGED: Final = 1
+EXIT_NOT_CHECKED: Final = 2
+
+
+def main(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    config = BrokerConfig()
+    if options.config is not None:
+        from pybroker.base.config_file import load_config
+
+        try:
+            config = load_config(options.config)
+        except (ValueError, OSError) as error:
+            print(f"pybroker: {error}", file=sys.stderr)
+            return EXIT_NOT_CHECKED
+    # Nobody connects to a broker that only looks.
+    config = replace(config, authentication_enabled=False, authorization_enabled=False)
+    return run(options.directory, config, options.json, options.repair)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pybroker check",
+        description="Check a data directory while no broker uses it: every checksum, and what "
+        "must hold between topics, cursors and transactions. Nothing is changed. Exit code 0: "
+        "whole, 1: damaged, 2: not checked.",
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="a broker's data directory")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="move aside what keeps a broker from starting; nothing is deleted",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the broker's configuration")
+    return parser
+
+
+def run(path: Path, config: BrokerConfig, as_json: bool, repairs: bool) -> int:
+    """0: whole; 1: damaged; 2: it could not be checked."""
+    done: list[str] = []
+    try:
+        report = asyncio.run(check(path, config))
+        if repairs:
+            done = repair(path)
+            report = asyncio.run(check(path, config)) if done else report
+    except (ManagedLedgerError, OSError) as error:
+        print(f"pybroker: {error}", file=sys.stderr)
+        return EXIT_NOT_CHECKED
+    with suppress(BrokenPipeError):  # nobody reads on
+        print(_json(report, done) if as_json else _text(report, done, repairs), flush=True)
+    return EXIT_DAMAGED if report.damage else 0
+
+
+def _json(report: Report, done: list[str]) -> str:
+    body = {
+        "directory": str(report.path),
+        "damaged": bool(report.damage),
+        "ledgers": report.ledgers,
+        "logs": report.logs,
+        "topics": report.topics,
+        "transactions": report.transactions,
+        "repaired": done,
+        "findings": [
+            {
+                "where": each.where,
+                "what": each.what,
+                "lost": each.lost,
+                "advice": each.advice,
+                "damage": each.is_damage,
+            }
+            for each in report.findings
+        ],
+    }
+    return json.dumps(body, indent=2)
+
+
+def _text(report: Report, done: list[str], repairs: bool) -> str:
+    lines = [f"repaired: {each}" for each in done]
+    if repairs and not done:
+        lines.append("there was nothing to repair")
+    for finding in report.findings:
+        lines += _described(finding)
+    counted = f"{report.ledgers} ledgers, {report.logs} logs, {report.topics} topics"
+    lines.append(f"checked {report.path}: {counted}, {report.transactions} transactions")
+    damaged = len(report.damage)
+    lines.append(f"DAMAGED in {damaged} places" if damaged else "whole: nothing is damaged")
+    return "\n".join(lines)
+
+
+def _described(finding: Finding) -> list[str]:
+    lines = [f"{'DAMAGE' if finding.is_damage else 'note  '}  {finding.where}: {finding.what}"]
+    if finding.lost:
+        lines.append(f"        lost: {finding.lost}")
+    if finding.advice:
+        lines.append(f"        {finding.advice}")
+    return lines

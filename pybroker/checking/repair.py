@@ -1,0 +1,120 @@
+"""Getting a damaged directory to start again, by moving aside what keeps it from that.
+
+Nothing is deleted. What is moved stands in `moved-aside/<time>/` of the directory. A
+journal that is damaged in the middle is moved whole, and begins again with what stood before the
+damage: what was written behind it is lost to the broker.
+"""
+
+import os
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from managed_ledger.errors import CorruptStorage
+from managed_ledger.storage.embedded import snapshot
+from managed_ledger.storage.embedded.journal_replay import Replay
+from managed_ledger.storage.embedded.journal_writer import FOLDER as JOURNALS
+from managed_ledger.storage.embedded.journal_writer import generations, journal_name
+from managed_ledger.storage.embedded.ledger_files import ledger_file_name, ledger_ids
+from managed_ledger.storage.embedded.os_disk import OsDisk, sync_folder
+
+FOLDER: Final = "moved-aside"
+
+
+def repair(path: Path) -> list[str]:
+    """What was done, a clause each. Raises DirectoryInUse, NewerFormat, OSError; and CorruptStorage
+    where nothing helps but a backup.
+    """
+    disk = OsDisk(path)
+    disk.lock()
+    try:
+        return _Repair(path, disk).run()
+    finally:
+        disk.unlock()
+
+
+class _Repair:
+    def __init__(self, path: Path, disk: OsDisk) -> None:
+        self._path = path
+        self._disk = disk
+        self._aside = path / FOLDER / datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        self._done: list[str] = []
+
+    def run(self) -> list[str]:
+        replay = Replay(self._disk)
+        try:
+            replay.replay()
+        except CorruptStorage:
+            if replay.found is None and self._disk.names(snapshot.FOLDER):
+                raise  # nothing says what the other files are
+            self._cut_journals(replay)
+        else:
+            self._move_leftovers(replay)
+        return self._done
+
+    def _cut_journals(self, replay: Replay) -> None:
+        """The next start replays what stands before the damage, and nothing behind it."""
+        corrupt, present = replay.corrupt, generations(self._disk)
+        if corrupt is not None:
+            good = (self._path / corrupt.name).read_bytes()[: corrupt.at]
+            self._move(later for later in present if later > corrupt.generation)
+            self._cut(corrupt.name, good)
+            return
+        expected = replay.first_generation
+        while expected in present:
+            expected += 1
+        self._move(later for later in present if later > expected)
+        if expected == replay.first_generation:
+            self._write_journal(expected, b"")
+
+    def _move(self, journals: Iterable[int]) -> None:
+        for generation in journals:
+            self._move_file(journal_name(generation))
+
+    def _cut(self, name: str, good: bytes) -> None:
+        """In one step: after a crash, either the damaged journal is there or what is good of it."""
+        target = self._target(name)
+        os.link(self._path / name, target)
+        self._moved(name, target)
+        self._disk.unlink(f"{name}.cut")  # of a repair that a crash ended
+        new = self._disk.create(f"{name}.cut")
+        try:
+            new.pwritev([good], 0)
+            new.fdatasync()
+        finally:
+            new.close()
+        self._disk.rename(f"{name}.cut", name)
+        self._disk.sync_folder(JOURNALS)
+        self._done.append(f"{name} cut off after {len(good)} bytes")
+
+    def _write_journal(self, generation: int, data: bytes) -> None:
+        file = self._disk.create(journal_name(generation))
+        try:
+            file.pwritev([data], 0)
+            file.fdatasync()
+        finally:
+            file.close()
+        self._disk.sync_folder(JOURNALS)
+        self._done.append(f"{journal_name(generation)} begun anew, with {len(data)} bytes")
+
+    def _move_leftovers(self, replay: Replay) -> None:
+        """The next start would delete them."""
+        for ledger_id in ledger_ids(self._disk):
+            if ledger_id not in replay.ledgers:
+                self._move_file(ledger_file_name(ledger_id))
+
+    def _move_file(self, name: str) -> None:
+        target = self._target(name)
+        (self._path / name).rename(target)
+        self._moved(name, target)
+
+    def _target(self, name: str) -> Path:
+        target = self._aside / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return target
+
+    def _moved(self, name: str, target: Path) -> None:
+        for folder in (target.parent, self._aside, self._aside.parent, (self._path / name).parent):
+            sync_folder(folder)
+        self._done.append(f"{name} moved to {target.relative_to(self._path)}")

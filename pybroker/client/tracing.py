@@ -1,0 +1,182 @@
+"""Spans of OpenTelemetry, where the standard OTEL_… variables name an endpoint, or the application
+calls `enable`. Until then nothing of OpenTelemetry is imported, and a message costs one
+look at `spans`.
+
+    publish      from the call until the receipt; its context travels in the message's properties
+    receive      when the application takes a message; linked to the span that published it
+    process      the application's own work on a message, within `with processing(message):`
+    transaction  from the begin until the end is known, with an event for each participant
+
+The context is W3C's, in the property `traceparent`, so consumers in other languages find it too.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pybroker.base.telemetry import INSTALL, wanted
+from pybroker.client.messages import Done, Message, MessageId, Outgoing
+
+log = logging.getLogger("pybroker.client")
+
+_SYSTEM: Final = {"messaging.system": "pulsar"}
+
+
+class Spans:
+    def __init__(self, provider: Any = None) -> None:
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._trace = trace
+        self._tracer = trace.get_tracer("pybroker", tracer_provider=provider)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def carried(self, properties: Mapping[str, str] | None) -> dict[str, str] | None:
+        """With the caller's context, unless there is one: another thread may publish it."""
+        carrier: dict[str, str] = {}
+        self._propagator.inject(carrier)
+        if not carrier:
+            return None if properties is None else dict(properties)
+        return carrier | (dict(properties) if properties else {})
+
+    def publish(
+        self, topic: str, message: Outgoing, txn_id: object, done: Done
+    ) -> tuple[Outgoing, Done]:
+        """What to publish instead, and whom to tell."""
+        properties = dict(message.properties or {})
+        parent = self._propagator.extract(properties)
+        span = self._producing(topic, 1, txn_id, parent)
+        context = self._trace.set_span_in_context(span, parent)
+        self._propagator.inject(properties, context)
+        return message._replace(properties=properties), _ending(span, done)
+
+    def publish_batch(self, topic: str, messages: int, txn_id: object, done: Done) -> Done:
+        """Of messages that are encoded already: they carry what they carry."""
+        return _ending(self._producing(topic, messages, txn_id, None), done)
+
+    def _producing(self, topic: str, messages: int, txn_id: object, parent: Any) -> Any:
+        about: dict[str, Any] = _about(topic, "publish")
+        if messages > 1:
+            about["messaging.batch.message_count"] = messages
+        if txn_id is not None:
+            about["pybroker.txn_id"] = str(txn_id)
+        kind = self._trace.SpanKind.PRODUCER
+        return self._tracer.start_span(f"publish {topic}", parent, kind, about)
+
+    def received(self, message: Message) -> None:
+        topic = message.topic_name()
+        origin = self._trace.get_current_span(self._propagator.extract(message.properties()))
+        found = origin.get_span_context()
+        links = [self._trace.Link(found)] if found.is_valid else []
+        kind, about = self._trace.SpanKind.CONSUMER, _about(topic, "receive")
+        about["messaging.message.id"] = str(message.message_id())
+        span = self._tracer.start_span(f"receive {topic}", None, kind, about, links)
+        span.end()
+
+    @contextmanager
+    def processing(self, message: Message) -> Iterator[Any]:
+        topic = message.topic_name()
+        kind, about = self._trace.SpanKind.CONSUMER, _about(topic, "process")
+        about["messaging.message.id"] = str(message.message_id())
+        parent = self._propagator.extract(message.properties())
+        with self._tracer.start_as_current_span(f"process {topic}", parent, kind, about) as span:
+            yield span
+
+    def transaction(self, txn_id: object) -> Any:
+        """To be ended by who knows the outcome."""
+        about = {**_SYSTEM, "pybroker.txn_id": str(txn_id)}
+        return self._tracer.start_span("transaction", attributes=about)
+
+    @contextmanager
+    def around(self, name: str, **about: str | int) -> Iterator[Any]:
+        """Of work that publishes and commits: what it does has this span as its parent."""
+        attributes = {f"pybroker.{key}": value for key, value in about.items()}
+        with self._tracer.start_as_current_span(name, attributes=attributes) as span:
+            yield span
+
+
+spans: Spans | None = None  # None: nobody wants any
+
+
+def enable(provider: Any = None) -> None:
+    """Make spans with this TracerProvider; None: the one that the application has set."""
+    global spans
+    spans = Spans(provider)
+
+
+def disable() -> None:
+    global spans
+    spans = None
+
+
+@contextmanager
+def processing(message: Message) -> Iterator[Any]:
+    """The span of your work on a message, a child of that which published it; None without."""
+    if spans is None:
+        yield None
+        return
+    with spans.processing(message) as span:
+        yield span
+
+
+@contextmanager
+def around(name: str, **about: str | int) -> Iterator[None]:
+    """A span for the block, if anybody wants spans; what the block does is within it."""
+    if spans is None:
+        yield
+        return
+    with spans.around(name, **about):
+        yield
+
+
+def enable_as_configured() -> None:
+    """If the environment asks for traces, and nobody has enabled them yet."""
+    if spans is not None or not wanted("TRACES"):
+        return
+    try:
+        enable(_exporting())
+    except ImportError as missing:
+        log.warning("no traces, though OTEL_… asks for them (%s): %s", missing, INSTALL)
+
+
+def _exporting() -> Any:
+    """The application's provider, if it has one of the SDK; else one that exports over HTTP."""
+    from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = trace.get_tracer_provider()
+    if not isinstance(provider, TracerProvider):
+        provider = TracerProvider()
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        trace.set_tracer_provider(provider)
+    return provider
+
+
+def failed(span: Any, error: BaseException) -> None:
+    from opentelemetry.trace import Status, StatusCode
+
+    span.set_status(Status(StatusCode.ERROR, str(error)))
+    span.record_exception(error)
+
+
+def _about(topic: str, operation: str) -> dict[str, Any]:
+    return {
+        **_SYSTEM,
+        "messaging.destination.name": topic,
+        "messaging.operation.type": {"publish": "send"}.get(operation, operation),
+    }
+
+
+def _ending(span: Any, done: Done) -> Done:
+    def ended(message_id: MessageId | None, error: Exception | None) -> None:
+        if error is not None:
+            failed(span, error)
+        elif message_id is not None:
+            span.set_attribute("messaging.message.id", str(message_id))
+        span.end()
+        done(message_id, error)
+
+    return ended

@@ -1,0 +1,1 @@
+"""The web console: pages over the admin API, served at /console of the HTTP port."""

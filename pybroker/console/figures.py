@@ -1,0 +1,35 @@
+"""The broker's own figures, as /metrics says them."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from pybroker.console.api import Api
+
+_SAMPLE: Final = re.compile(r"^(\w+)\{(.*)\} (\S+)$", re.MULTILINE)
+Figures = Mapping[str, list[float]]
+
+
+async def broker_figures(api: Api) -> Figures:
+    """By name, with one value for each coordinator or whatever there are several of."""
+    reply = await api.ask("GET", "/metrics", {"topics": "false"})
+    found: dict[str, list[float]] = defaultdict(list)
+    for name, value in _samples(reply.check().body.decode()):
+        found[name].append(value)
+    return found
+
+
+def _samples(text: str) -> Iterator[tuple[str, float]]:
+    for match in _SAMPLE.finditer(text):
+        yield match[1], float(match[3])
+
+
+def total(figures: Figures, name: str) -> float | None:
+    """None where the broker does not say it."""
+    values = figures.get(name)
+    return sum(values) if values else None
+
+
+def highest(figures: Figures, name: str) -> float | None:
+    return max(figures.get(name, ()), default=None)

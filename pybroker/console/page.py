@@ -1,0 +1,38 @@
+"""A page: its place in the navigation, and the requests that it answers.
+
+To add one, write a module in `pages/` with a `PAGE`, a template, and a line in
+`pages/table.py`.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from pybroker.console.visit import Visit
+
+Handler = Callable[[Visit], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """`path` is below /console, in Starlette's syntax. A POST needs the form's token."""
+
+    method: str
+    path: str
+    handler: Handler
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`asks` is a route of the admin API. The navigation hides the page from a role that may not
+    call it.
+    """
+
+    title: str
+    path: str
+    views: tuple[View, ...]
+    asks: tuple[str, str] | None = None
+
+    def is_for(self, visit: Visit) -> bool:
+        return self.asks is None or visit.api.may(*self.asks)

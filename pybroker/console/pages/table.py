@@ -1,0 +1,19 @@
+"""The pages, in the order of the navigation. A new one is a module here, a template, and a line."""
+
+from typing import Final
+
+from pybroker.console.page import Page
+from pybroker.console.pages import configuration, connections, logs, overview, pipelines, tenants
+from pybroker.console.pages.topics import page as topics
+from pybroker.console.pages.transactions import page as transactions
+
+PAGES: Final[tuple[Page, ...]] = (
+    overview.PAGE,
+    topics.PAGE,
+    transactions.PAGE,
+    connections.PAGE,
+    tenants.PAGE,
+    pipelines.PAGE,
+    configuration.PAGE,
+    logs.PAGE,
+)

@@ -1,0 +1,106 @@
+"""A message's value as something to read: by its schema, as text, or as hexadecimal bytes."""
+
+import json
+import struct
+from collections.abc import Iterable
+from typing import Any, Final
+
+from pybroker.console.pages.topics.entries import Message
+from pybroker.values.avro import Codec
+
+_MOST_BYTES: Final = 4096  # of a value that is shown; an Avro value is decoded whole
+_MOST_DECODED: Final = 64 * 1024
+_ROW: Final = 16
+_INDENTED: Final = json.JSONEncoder(indent=1, ensure_ascii=False)
+_STRUCTS: Final = {
+    "INT8": ">b",
+    "INT16": ">h",
+    "INT32": ">i",
+    "INT64": ">q",
+    "FLOAT": ">f",
+    "DOUBLE": ">d",
+    "BOOLEAN": ">?",
+}
+
+
+class Decoder:
+    """`versions` are a topic's schemas, as the admin API says them."""
+
+    def __init__(self, versions: Iterable[dict[str, Any]]) -> None:
+        self._versions = {each["version"]: each for each in versions}
+        self._codecs: dict[int, Codec] = {}
+
+    def shown(self, message: Message, how: str) -> tuple[str, str]:
+        """The text, and what it was taken for. `how` is text or hex, else what fits best."""
+        if message.data is None:
+            return "", "no value"
+        data = message.data
+        if how == "hex":
+            return hex_dump(data), _cut("bytes", data)
+        if how != "text" and not message.encrypted and len(data) <= _MOST_DECODED:
+            decoded = self._decoded(message.schema_version, data)
+            if decoded is not None:
+                return decoded
+        try:
+            return data.decode()[:_MOST_BYTES], _cut("text", data)
+        except UnicodeDecodeError:
+            if how == "text":
+                return data[:_MOST_BYTES].decode(errors="replace"), _cut("text", data)
+        return hex_dump(data), _cut("bytes", data)
+
+    def _decoded(self, number: int | None, data: bytes) -> tuple[str, str] | None:
+        schema = self._versions.get(-1 if number is None else number)
+        if schema is None:
+            return None
+        kind = schema["type"]
+        try:
+            value = self._value(schema, kind, data)
+            text = value if isinstance(value, str) else _beginning(value)
+        except (ValueError, struct.error, KeyError, RecursionError):
+            return None
+        text = text.encode(errors="replace").decode()
+        return text[:_MOST_BYTES], f"{kind}, schema version {number}"
+
+    def _value(self, schema: dict[str, Any], kind: str, data: bytes) -> Any:
+        if kind == "AVRO":
+            number = schema["version"]
+            if number not in self._codecs:
+                self._codecs[number] = Codec(schema["data"])
+            return self._codecs[number].decode(data)
+        if kind == "JSON":
+            return json.loads(data)
+        if kind in _STRUCTS:
+            return struct.unpack(_STRUCTS[kind], data)[0]
+        if kind == "STRING":
+            return data.decode()
+        raise KeyError(kind)
+
+
+def _beginning(value: Any) -> str:
+    """What is shown of it as JSON, at least. The rest is not written: with its indentation, a value
+    that is nested deeply takes many times its bytes.
+    """
+    pieces, size = list[str](), 0
+    for piece in _INDENTED.iterencode(value):
+        pieces.append(piece)
+        size += len(piece)
+        if size >= _MOST_BYTES:
+            break
+    return "".join(pieces)
+
+
+def _cut(kind: str, data: bytes) -> str:
+    if len(data) <= _MOST_BYTES:
+        return f"{kind}, {len(data):,} bytes"
+    return f"{kind}, the first {_MOST_BYTES:,} of {len(data):,} bytes"
+
+
+def hex_dump(data: bytes) -> str:
+    """Sixteen bytes a line: offset, bytes, what of them is text."""
+    starts = range(0, min(len(data), _MOST_BYTES), _ROW)
+    return "\n".join(_row(data[start : start + _ROW], start) for start in starts)
+
+
+def _row(part: bytes, start: int) -> str:
+    text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+    return f"{start:04x}  {part.hex(' '):{3 * _ROW}} {text}"

@@ -1,0 +1,115 @@
+"""An entry, as the admin API answers it, as messages: a batch is split."""
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pybroker.console.api import Reply
+from pybroker.console.formats import epoch_ms
+from pybroker.wire.message_metadata import BadEntry
+from pybroker.wire.single_messages import split_batch
+
+_HEADER: Final = "x-pulsar-"
+_MOST_OF_BATCH: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    place: str
+    data: bytes | None  # None: it has no value
+    key: str | None
+    properties: Mapping[str, str]
+    producer: str
+    sequence_id: str
+    published_ms: float | None
+    event_ms: float | None
+    schema_version: int | None
+    encrypted: bool
+    uncommitted: bool
+    aborted: bool
+    marker: bool
+    transaction: str
+    chunk: str  # "2 of 5"
+
+
+def messages_of(reply: Reply) -> list[Message]:
+    said = _headers(reply)
+    count = int(said.get("num-batch-message") or 0)
+    if not count or said.get("is-encrypted") == "true":
+        return [_message(said, reply.body)]
+    found = []
+    try:
+        for index, (single, data) in enumerate(split_batch(reply.body, min(count, _MOST_OF_BATCH))):
+            found.append(_single(said, single, data, index))
+    except BadEntry:
+        return [_message(said, reply.body)]
+    return found
+
+
+def _headers(reply: Reply) -> dict[str, str]:
+    found = {}
+    for name, value in reply.headers:
+        lower = name.decode("latin-1").lower()
+        if lower.startswith(_HEADER):
+            found[lower.removeprefix(_HEADER)] = value.decode(errors="replace")
+    return found
+
+
+def _single(said: dict[str, str], single: Any, data: bytes, index: int) -> Message:
+    properties = {pair.key: pair.value for pair in single.properties}
+    more = {
+        "message-id": f"{said['message-id']}:{index}",
+        "property": json.dumps(properties),
+        "null-value": str(single.null_value).lower(),
+        "event-time": str(single.event_time or ""),
+        "sequence-id": str(single.sequence_id),
+        "partition-key": single.partition_key,
+    }
+    return _message(said | more, data, has_key=single.HasField("partition_key"))
+
+
+def _message(said: dict[str, str], data: bytes, has_key: bool | None = None) -> Message:
+    key = said.get("partition-key") if has_key is not False else None
+    least, most = said.get("txnid-least-bits"), said.get("txnid-most-bits")
+    pieces, piece = said.get("num-chunks-from-msg"), said.get("chunk-id", "0")
+    return Message(
+        place=said.get("message-id", ""),
+        data=None if said.get("null-value") == "true" else data,
+        key=key,
+        properties=_properties(said),
+        producer=said.get("producer-name", ""),
+        sequence_id=said.get("sequence-id", ""),
+        published_ms=_time(said.get("publish-time")),
+        event_ms=_time(said.get("event-time")),
+        schema_version=_version(said.get("base64-schema-version-b64encoded")),
+        encrypted=said.get("is-encrypted") == "true",
+        uncommitted=said.get("txn-uncommitted") == "true",
+        aborted=said.get("txn-aborted") == "true",
+        marker="marker-type" in said,
+        transaction=f"({most},{least})" if least else "",
+        chunk=f"{int(piece) + 1} of {pieces}" if pieces and int(pieces) > 1 else "",
+    )
+
+
+def _properties(said: Mapping[str, str]) -> dict[str, str]:
+    try:
+        found: dict[str, str] = json.loads(said.get("property", "{}"))
+    except ValueError:
+        return {}
+    return found
+
+
+def _time(text: str | None) -> float | None:
+    if not text:
+        return None
+    return float(text) if text.isascii() and text.isdigit() else epoch_ms(text)
+
+
+def _version(text: str | None) -> int | None:
+    try:
+        data = base64.b64decode(text or "", validate=True)
+    except ValueError:
+        return None
+    return int.from_bytes(data) if len(data) == 8 else None

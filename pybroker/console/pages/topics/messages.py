@@ -1,0 +1,182 @@
+"""Peeking at messages that are stored or wait on a subscription, and sending one."""
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from pybroker.base.runtime import Pace
+from pybroker.console.api import Refused, Reply
+from pybroker.console.page import View
+from pybroker.console.pages.topics.decoding import Decoder
+from pybroker.console.pages.topics.entries import Message, messages_of
+from pybroker.console.pages.topics.subject import (
+    BASE,
+    SCHEMAS,
+    SUBSCRIPTION,
+    TOPIC,
+    Subject,
+    partitions_of,
+)
+from pybroker.console.visit import Visit
+
+_MOST_ENTRIES: Final = 100
+_MOST_MESSAGES: Final = 200  # of all entries of a page
+_MOST_BYTES: Final = 16 * 1024 * 1024  # that are in memory, for a page
+_DECODED_A_TURN: Final = 5
+_STORED: Final = {"oldest": "earliest", "newest": "latest"}
+_NOT_FOUND: Final = 404
+
+
+async def messages(visit: Visit) -> Response:
+    subject = Subject.of(visit)
+    partitions = await partitions_of(visit, subject)
+    first = visit.number("first", 1, least=1)
+    count = visit.number("count", 10, least=1, most=_MOST_ENTRIES)
+    problem, found = "", list[Message]()
+    if not partitions:
+        try:
+            found = await _found(visit, subject, first, count)
+        except Refused as refused:
+            problem = refused.reason
+    decoder = Decoder(await _schemas(visit, subject))
+    shown, pace = [], Pace(_DECODED_A_TURN)
+    for each in found:
+        shown.append((each, *decoder.shown(each, visit.query("show"))))
+        await pace.step()
+    words = visit.query("filter").lower().split()
+    matching = [each for each in shown if all(word in _text_of(*each) for word in words)]
+    return visit.render(
+        "messages.html",
+        subject=subject,
+        partitions=partitions,
+        subscriptions=await _subscriptions(visit, subject),
+        source=visit.query("from", "newest"),
+        first=first,
+        count=count,
+        show=visit.query("show"),
+        filter=visit.query("filter"),
+        position=visit.query("position"),
+        problem=problem,
+        messages=matching,
+        looked_at=len(found),
+        may_send=subject.may(visit, "POST", "/topics/{domain}/{tenant}/{namespace}/{topic}"),
+    )
+
+
+async def _found(visit: Visit, subject: Subject, first: int, count: int) -> list[Message]:
+    """Raises Refused."""
+    source, position = visit.query("from", "newest"), visit.query("position")
+    if position:
+        return messages_of(await _by_position(visit, subject, position))
+    found: list[Message] = []
+    seen: set[str] = set()
+    looked_at_bytes = 0
+    for number in range(first, first + count):
+        reply = await _entry(visit, subject, source, number)
+        place = reply.header("X-Pulsar-Message-ID")
+        if reply.status == _NOT_FOUND or (reply.status < 400 and place in seen):
+            break  # examinemessage says the last one again
+        if reply.status >= 400:
+            if found or _is_empty(reply):
+                break
+            reply.check()
+        seen.add(place)
+        found += messages_of(reply)
+        looked_at_bytes += len(reply.body)
+        if len(found) >= _MOST_MESSAGES or looked_at_bytes > _MOST_BYTES:
+            break
+    return found
+
+
+def _is_empty(reply: Reply) -> bool:
+    return reply.status == 412 and b"holds no messages" in reply.body
+
+
+async def _entry(visit: Visit, subject: Subject, source: str, number: int) -> Reply:
+    if source.startswith("subscription:"):
+        name = source.removeprefix("subscription:")
+        template = SUBSCRIPTION + "/position/{number}"
+        return await visit.api.ask(
+            "GET", template, subscription=name, number=number, **subject.names
+        )
+    query: dict[str, str | int] = {
+        "initialPosition": _STORED.get(source, "latest"),
+        "messagePosition": number,
+    }
+    return await visit.api.ask("GET", f"{TOPIC}/examinemessage", query, **subject.names)
+
+
+async def _by_position(visit: Visit, subject: Subject, position: str) -> Reply:
+    ledger, _, entry = position.strip().partition(":")
+    if not (ledger.isascii() and ledger.isdigit() and entry.isascii() and entry.isdigit()):
+        raise Refused(400, "A position is written ledger:entry, as in 12:345")
+    names = {"ledger": ledger[:20], "entry": entry[:20]}
+    reply = await visit.api.ask(
+        "GET", TOPIC + "/ledger/{ledger}/entry/{entry}", **names, **subject.names
+    )
+    return reply.check()
+
+
+async def _schemas(visit: Visit, subject: Subject) -> list[dict[str, Any]]:
+    try:
+        found = await visit.api.get(f"{SCHEMAS}/schemas", **subject.schema_names)
+    except Refused:
+        return []
+    versions: list[dict[str, Any]] = found["getSchemaResponses"]
+    return versions
+
+
+async def _subscriptions(visit: Visit, subject: Subject) -> list[str]:
+    if not subject.may(visit, "GET", f"{TOPIC}/subscriptions"):
+        return []
+    try:
+        found: list[str] = await visit.api.get(f"{TOPIC}/subscriptions", **subject.names)
+    except Refused:
+        return []
+    return found[:500]
+
+
+def _text_of(message: Message, text: str, _: str) -> str:
+    pairs = (f"{name}={value}" for name, value in message.properties.items())
+    return " ".join((text, message.key or "", *pairs, message.producer, message.place)).lower()
+
+
+async def send(visit: Visit) -> Response:
+    subject = Subject.of(visit)
+    back = f"{subject.url}/messages"
+    message: dict[str, Any] = {"payload": str(visit.form.get("payload", ""))}
+    if key := visit.said("key"):
+        message["key"] = key
+    properties = _properties(str(visit.form.get("properties", "")))
+    if properties is None:
+        return visit.go(back, "Properties are lines of name=value", failed=True)
+    if properties:
+        message["properties"] = properties
+    template = "/topics/{domain}/{tenant}/{namespace}/{topic}"
+    reply = await visit.api.ask("POST", template, None, {"messages": [message]}, **subject.names)
+    if reply.status >= 400:
+        try:
+            reply.check()
+        except Refused as refused:
+            return visit.go(back, refused.reason, failed=True)
+    (result,) = reply.json()["messagePublishResults"]
+    if result["errorCode"]:
+        return visit.go(back, result.get("errorMsg", "It was not published"), failed=True)
+    return visit.go(back, f"Published as {result['messageId']}")
+
+
+def _properties(text: str) -> dict[str, str] | None:
+    """None where a line is none."""
+    found = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, equals, value = line.partition("=")
+        if not equals:
+            return None
+        found[name.strip()] = value.strip()
+    return found
+
+
+VIEWS: Final = (
+    View("GET", f"{BASE}/messages", messages),
+    View("POST", f"{BASE}/messages/send", send),
+)

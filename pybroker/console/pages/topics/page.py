@@ -1,0 +1,28 @@
+"""The page Topics: everything below /console/topics."""
+
+from typing import Final
+
+from pybroker.console.page import Page
+from pybroker.console.pages.topics import (
+    listing,
+    messages,
+    policies,
+    schemas,
+    storage,
+    subscription,
+    topic,
+)
+
+PAGE: Final = Page(
+    "Topics",
+    "/console/topics",
+    (
+        *listing.VIEWS,
+        *messages.VIEWS,
+        *schemas.VIEWS,
+        *policies.VIEWS,
+        *storage.VIEWS,
+        *subscription.VIEWS,
+        *topic.VIEWS,
+    ),
+)

@@ -1,0 +1,69 @@
+"""The values of policies, and where each was set: on the topic, its namespace or the broker."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pybroker.broker.policies.policy import Level, Policy
+from pybroker.broker.policies.table import POLICIES
+from pybroker.console.api import Api, Refused
+
+TOPIC: Final = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
+Names = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    name: str
+    value: Any
+    source: str  # topic, namespace or broker
+    off: str  # why the policy has no effect here
+
+
+async def of_topic(api: Api, names: Names) -> list[Row]:
+    """Raises Refused."""
+    return [
+        await _of_topic(api, names, policy, policy.topic)
+        for policy in POLICIES
+        if policy.topic is not None and not policy.topic.by_hand
+    ]
+
+
+async def of_namespace(api: Api, names: Names) -> list[Row]:
+    """Raises Refused."""
+    return [
+        await _of_namespace(api, names, policy, policy.namespace)
+        for policy in POLICIES
+        if policy.namespace is not None and not policy.namespace.by_hand
+    ]
+
+
+async def _of_topic(api: Api, names: Names, policy: Policy[Any], level: Level) -> Row:
+    path = f"{TOPIC}/{level.path}"
+    value = await api.get(path, {"applied": "true"}, **names)
+    source = "broker"
+    if _is_set(level, await api.get(path, **names)):
+        source = "topic"
+    elif await _is_set_in_namespace(api, names, policy.namespace):
+        source = "namespace"
+    return Row(policy.name, value, source, policy.off)
+
+
+async def _of_namespace(api: Api, names: Names, policy: Policy[Any], level: Level) -> Row:
+    value = await api.get(f"{NAMESPACE}/{level.path}", {"applied": "true"}, **names)
+    is_set = await _is_set_in_namespace(api, names, level)
+    return Row(policy.name, value, "namespace" if is_set else "broker", policy.off)
+
+
+async def _is_set_in_namespace(api: Api, names: Names, level: Level | None) -> bool:
+    if level is None or level.by_hand:
+        return False
+    where = {name: names[name] for name in ("tenant", "namespace")}
+    try:
+        return _is_set(level, await api.get(f"{NAMESPACE}/{level.path}", **where))
+    except Refused:  # the role may see the topic's policies only
+        return False
+
+
+def _is_set(level: Level, found: Any) -> bool:
+    return found is not None and found != level.unset

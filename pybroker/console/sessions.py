@@ -1,0 +1,116 @@
+"""Sessions of the console: a random id in a cookie, and the credentials of the login here.
+
+The credentials (a token, a password or a certificate) are checked again at each request, as REST
+does. So a session ends when its token expires or its password is changed. A browser has an id
+before it logs in, too. Forms carry a digest of it (`form_token`), which nobody else can compute.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.base.errors import AuthenticationError
+from pybroker.base.runtime import Clock
+from pybroker.security.authentication import Authentication
+from pybroker.security.identity import Credentials, Identity
+
+COOKIE: Final = "pybroker_console"
+MOST_SESSIONS: Final = 500
+MOST_OF_ROLE: Final = 20
+IDLE_S: Final = 3600.0
+WHOLE_S: Final = 12 * 3600.0
+
+
+@dataclass(slots=True)
+class Session:
+    role: str
+    shown: Credentials | None = field(repr=False)  # None: the anonymous role
+    began_s: float
+    used_s: float
+
+
+class Sessions:
+    def __init__(self, authentication: Authentication, clock: Clock) -> None:
+        self._authentication = authentication
+        self._clock = clock
+        self._sessions: OrderedDict[str, Session] = OrderedDict()  # used last, last; by digest
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    async def begin(self, shown: Credentials | None, address: str) -> str:
+        """The new session's id. Raises AuthenticationError, AuthorizationError, TooManyRequests."""
+        identity = await self._identified(shown, address)
+        now_s = self._clock.monotonic_s()
+        self._make_room(identity.role)
+        session_id = new_id()
+        self._sessions[_digest(session_id)] = Session(identity.role, shown, now_s, now_s)
+        return session_id
+
+    async def identity(
+        self, session_id: str, address: str, by_itself: bool = False
+    ) -> Identity | None:
+        """None without a session. A request that a page sends `by_itself` does not prolong it.
+        Raises TooManyRequests.
+        """
+        key = _digest(session_id)
+        session = self._sessions.get(key)
+        if session is None:
+            return None
+        now_s = self._clock.monotonic_s()
+        if now_s > session.used_s + IDLE_S or now_s > session.began_s + WHOLE_S:
+            self._sessions.pop(key)
+            return None
+        try:
+            identity = await self._identified(session.shown, address)
+        except AuthenticationError:
+            self._sessions.pop(key, None)
+            return None
+        if self._sessions.get(key) is not session:  # it ended meanwhile
+            return None
+        if not by_itself:
+            session.used_s = now_s
+            self._sessions.move_to_end(key)
+        return identity
+
+    def end(self, session_id: str) -> None:
+        self._sessions.pop(_digest(session_id), None)
+
+    def _make_room(self, role: str) -> None:
+        of_role = [key for key, each in self._sessions.items() if each.role == role]
+        if len(of_role) >= MOST_OF_ROLE:
+            del self._sessions[of_role[0]]
+        elif len(self._sessions) >= MOST_SESSIONS:
+            self._sessions.popitem(last=False)
+
+    async def _identified(self, shown: Credentials | None, address: str) -> Identity:
+        known: Sequence[Credentials] = () if shown is None else (shown,)
+        method = "" if shown is None else shown.method
+        return await self._authentication.identify_request(list(known), method, address, "")
+
+
+def new_id() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def _digest(session_id: str) -> str:
+    """Keys of the table are digests, so the time of a lookup tells nothing about the ids."""
+    return hashlib.sha256(session_id.encode(errors="replace")).hexdigest()
+
+
+class FormTokens:
+    """Tokens against forged forms: a digest of the browser's id with a key of this process."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+
+    def of(self, browser_id: str) -> str:
+        return hmac.new(self._key, browser_id.encode(errors="replace"), "sha256").hexdigest()
+
+    def fits(self, said: str, browser_id: str) -> bool:
+        expected = self.of(browser_id).encode()
+        return hmac.compare_digest(said.encode(errors="replace"), expected)

@@ -1,0 +1,278 @@
+"""The console as an ASGI application: it identifies the visitor, finds the page, adds the headers.
+
+Without a login it serves the login page and its styles, and nothing else. Pages are rendered from
+the admin API's answers (`api.py`).
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.datastructures import FormData, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pybroker.admin.services import AdminServices
+from pybroker.base.errors import PulsarError
+from pybroker.base.version import version
+from pybroker.console.api import OUTER_RECEIVE, Api, Refused
+from pybroker.console.assets import ASSETS, WITHOUT_LOGIN, asset_url, assets
+from pybroker.console.formats import FILTERS, moment, percent
+from pybroker.console.login import LOGIN, LoginViews
+from pybroker.console.notices import Notices
+from pybroker.console.page import Page, View
+from pybroker.console.pages.table import PAGES
+from pybroker.console.sessions import COOKIE, FormTokens, Sessions, new_id
+from pybroker.console.visit import NotConfirmed, Visit
+from pybroker.security.identity import Identity
+
+log = logging.getLogger(__name__)
+
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+_HEADERS: Final = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    # Not no-referrer: browsers would send forms with `Origin: null`, which is refused.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_KEPT: Final = "private, max-age=31536000, immutable"
+_READING: Final = ("GET", "HEAD")
+_LONGEST_ID: Final = 100
+
+
+class Site:
+    def __init__(self, api: ASGIApp, services: AdminServices) -> None:
+        self._api = api
+        self._services = services
+        self._notices = Notices()
+        self._kept: dict[str, Any] = {}
+        self._form_tokens = FormTokens()
+        authentication = services.authentication
+        self._sessions = None
+        if authentication is not None:
+            self._sessions = Sessions(authentication, services.clock)
+        self._login = LoginViews(self._sessions, self._secure_cookie)
+        self._templates = _environment(services)
+        self._routes = [_route(page, view) for page in PAGES for view in page.views]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request({**scope, OUTER_RECEIVE: receive}, receive)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        try:
+            answer = await self._answer(request)
+        except ClientDisconnect:
+            return
+        except HTTPException as refused:  # the body could not be read
+            answer = PlainTextResponse(refused.detail, refused.status_code)
+        except PulsarError as refused:  # an asset, while too many passwords are being checked
+            answer = PlainTextResponse(str(refused), _shown_status(refused.http_status))
+        await answer(scope, receive, send_with_headers)
+
+    async def _answer(self, request: Request) -> Response:
+        form = await _form(request)
+        path = request.url.path.rstrip("/")
+        if path.startswith(ASSETS + "/"):
+            return await self._asset(request, path.removeprefix(ASSETS + "/"))
+        browser_id = request.cookies.get(COOKIE, "")
+        is_new = not browser_id or len(browser_id) > _LONGEST_ID
+        if is_new:
+            browser_id = new_id()
+        visit = self._visit(request, None, browser_id, form)
+        try:
+            answer = await self._page(visit, path)
+        except Refused as refused:
+            answer = _problem(visit, _shown_status(refused.status), refused.reason)
+        except PulsarError as error:
+            answer = _problem(visit, _shown_status(error.http_status), str(error))
+        except HTTPException as error:
+            answer = _problem(visit, error.status_code, error.detail)
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            log.exception("a page of the console failed: %s", path)
+            reason = f"Internal error: {type(error).__name__}; see the log"
+            answer = _problem(visit, 500, reason)
+        if is_new and "set-cookie" not in answer.headers:
+            self._secure_cookie(visit, answer, browser_id)
+        return answer
+
+    async def _page(self, visit: Visit, path: str) -> Response:
+        request = visit.request
+        if request.method not in _READING:
+            self._check_form(visit)
+        if path == LOGIN and self._sessions is not None:
+            return await self._login.answer(visit)
+        if self._sessions is not None:
+            identity = await self._identity(request, visit.browser_id)
+            if identity is None:
+                return _to_login(visit)
+            visit.api = self._api_for(request, identity)
+        visit.entered = True
+        if path == "/console/logout" and request.method == "POST":
+            return self._login.log_out(visit)
+        page, view, parts = self._found(request, path)
+        request.scope["path_params"] = parts
+        visit.place = page.path
+        try:
+            return await view.handler(visit)
+        except NotConfirmed as missing:
+            return visit.go(_page_before(visit), str(missing), failed=True)
+
+    def _found(self, request: Request, path: str) -> tuple[Page, View, dict[str, Any]]:
+        method = "GET" if request.method == "HEAD" else request.method
+        scope = {"type": "http", "path": path, "method": method, "root_path": ""}
+        for page, view, route in self._routes:
+            match, child = route.matches(scope)
+            if match is Match.FULL:
+                return page, view, child["path_params"]
+        raise HTTPException(404, "There is no such page")
+
+    async def _asset(self, request: Request, name: str) -> Response:
+        asset = assets().get(name)
+        if self._sessions is not None and name not in WITHOUT_LOGIN:
+            identity = await self._identity(request, request.cookies.get(COOKIE, ""))
+            if identity is None:
+                return Response(status_code=404)
+        if asset is None or request.method not in _READING:
+            return Response(status_code=404)
+        body = b"" if request.method == "HEAD" else asset.content
+        return Response(body, 200, {"cache-control": _KEPT}, asset.media_type)
+
+    # -- who asks
+
+    async def _identity(self, request: Request, browser_id: str) -> Identity | None:
+        assert self._sessions is not None
+        by_itself = "hx-request" in request.headers
+        return await self._sessions.identity(browser_id, address_of(request), by_itself)
+
+    def _visit(
+        self, request: Request, identity: Identity | None, browser_id: str, form: FormData
+    ) -> Visit:
+        return Visit(
+            request=request,
+            api=self._api_for(request, identity),
+            services=self._services,
+            templates=self._templates,
+            notices=self._notices,
+            kept=self._kept,
+            browser_id=browser_id,
+            form_token=self._form_tokens.of(browser_id),
+            form=form,
+        )
+
+    def _api_for(self, request: Request, identity: Identity | None) -> Api:
+        return Api(self._api, self._services.authorizer, request.scope, identity)
+
+    def _check_form(self, visit: Visit) -> None:
+        """Refuses a form that another site's page sent."""
+        site = visit.request.headers.get("sec-fetch-site", "same-origin")
+        said = visit.said("form_token")
+        if site != "same-origin" or not self._form_tokens.fits(said, visit.browser_id):
+            raise HTTPException(
+                403, "This form is not from this console, or too old: go back, reload, send again"
+            )
+
+    def _secure_cookie(self, visit: Visit, answer: Response, browser_id: str) -> None:
+        answer.set_cookie(
+            COOKIE,
+            browser_id,
+            path="/console",
+            secure=visit.request.scope.get("scheme") == "https",
+            httponly=True,
+            samesite="strict",
+        )
+
+
+def address_of(request: Request) -> str:
+    return request.client.host if request.client else "unknown"
+
+
+async def _form(request: Request) -> FormData:
+    """Reads the whole body: after it, `receive` only tells that the browser hung up."""
+    await request.body()
+    if request.method in _READING:
+        return FormData()
+    return FormData(_fields(await request.body()))
+
+
+def _fields(body: bytes) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=200))
+    except ValueError:
+        raise HTTPException(400, "The form cannot be read") from None
+
+
+def _to_login(visit: Visit) -> Response:
+    request = visit.request
+    if visit.is_partial:
+        return Response(status_code=401, headers={"hx-redirect": LOGIN})
+    if request.method not in _READING:
+        return RedirectResponse(LOGIN, 303)
+    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return RedirectResponse(f"{LOGIN}?to={quote(path, safe='')}", 303)
+
+
+def _problem(visit: Visit, status: int, reason: str) -> Response:
+    if visit.is_partial:
+        return visit.render("problem_part.html", status, reason=reason)
+    return visit.render("problem.html", status, reason=reason, code=status)
+
+
+def _shown_status(status: int) -> int:
+    """Apache Pulsar answers 401 where a known role lacks a permission; here that is 403."""
+    return 403 if status == 401 else status
+
+
+def _page_before(visit: Visit) -> str:
+    """The page that the form names, if it is one of the console's."""
+    back = visit.said("back")
+    return back if back.startswith("/console") and "\\" not in back else "/console"
+
+
+def _route(page: Page, view: View) -> tuple[Page, View, Route]:
+    async def unused(_: Request) -> Response:
+        raise AssertionError("the site calls the view itself")
+
+    return page, view, Route(view.path, unused, methods=[view.method])
+
+
+def _environment(services: AdminServices) -> Environment:
+    templates = Environment(
+        loader=PackageLoader("pybroker.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    templates.filters.update(FILTERS)
+    shared: dict[str, Callable[..., Any] | Any] = {
+        "asset_url": asset_url,
+        "moment": moment,
+        "percent": percent,
+        "pages": PAGES,
+        "version": version(),
+        "cluster": services.config.cluster_name,
+        "has_login": services.authentication is not None,
+    }
+    templates.globals.update(shared)
+    return templates

@@ -1,0 +1,112 @@
+"""One request of a browser, as the handlers of pages see it."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from jinja2 import Environment
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from pybroker.admin.services import AdminServices
+from pybroker.console.api import Api, Asked, Refused
+from pybroker.console.notices import Notice, Notices
+
+_SEE_OTHER: Final = 303
+_PAUSE: Final = 20  # times what a live part took
+
+
+class NotConfirmed(Exception):
+    """A destructive form came without its confirmation."""
+
+
+@dataclass(slots=True)
+class Visit:
+    request: Request
+    api: Api
+    services: AdminServices
+    templates: Environment
+    notices: Notices
+    kept: dict[str, Any]  # by pages for all visits, each under names of its own
+    browser_id: str
+    form_token: str
+    form: FormData = field(default_factory=FormData)
+    entered: bool = False  # logged in, where that is asked for
+    place: str = ""  # of the page, in the navigation
+    began_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.began_s = self.services.clock.monotonic_s()
+
+    @property
+    def is_partial(self) -> bool:
+        """htmx asks for a part of a page."""
+        return "hx-request" in self.request.headers
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Of the path, decoded."""
+        return self.request.path_params
+
+    def query(self, name: str, default: str = "") -> str:
+        return self.request.query_params.get(name, default)
+
+    def number(self, name: str, default: int, least: int = 0, most: int = 10**9) -> int:
+        said = self.query(name)
+        if not said.isascii() or not said.isdigit() or len(said) > 18:
+            return default
+        return max(least, min(int(said), most))
+
+    def said(self, name: str) -> str:
+        """A field of the form, without spaces around it."""
+        value = self.form.get(name, "")
+        return value.strip() if isinstance(value, str) else ""
+
+    def confirm(self, name: str) -> None:
+        """Raises NotConfirmed unless the form's field `confirm` is the name."""
+        if self.said("confirm") != name:
+            raise NotConfirmed(f"Nothing was done: type {name} to confirm")
+
+    def again_in_s(self, soonest_s: float) -> float:
+        """When a live part is asked for again: a page that stays open takes at most a twentieth of
+        the broker's time.
+        """
+        took_s = self.services.clock.monotonic_s() - self.began_s
+        return max(soonest_s, round(took_s * _PAUSE, 1))
+
+    # -- answers
+
+    def render(self, template: str, status: int = 200, **values: Any) -> Response:
+        html = self.templates.get_template(template).render(
+            visit=self,
+            api=self.api,
+            now_ms=self.services.clock.now_ms(),
+            form_token=self.form_token,
+            notice=None if self.is_partial else self.notices.take(self.browser_id),
+            **values,
+        )
+        return HTMLResponse(html.encode(errors="replace"), status)  # JSON may hold half a character
+
+    def go(self, url: str, said: str = "", failed: bool = False) -> Response:
+        """To another page, which shows what is `said`."""
+        if said:
+            self.notices.leave(self.browser_id, Notice(said, failed))
+        return RedirectResponse(url, _SEE_OTHER)
+
+    async def act(
+        self,
+        method: str,
+        template: str,
+        done: str,
+        back: str,
+        query: Asked | None = None,
+        body: Any = None,
+        /,
+        **names: str | int,
+    ) -> Response:
+        """Ask the admin API for a change, and say on the page `back` what came of it."""
+        try:
+            (await self.api.ask(method, template, query, body, **names)).check()
+        except Refused as refused:
+            return self.go(back, refused.reason, failed=True)
+        return self.go(back, done)

@@ -1,0 +1,40 @@
+"""The progress of long work: a bar on a terminal, plain lines in files and pipes."""
+
+import sys
+from typing import Final, TextIO
+
+_BAR_COLUMNS: Final = 30
+_STEPS_WITHOUT_TERMINAL: Final = 4
+
+
+class ProgressBar:
+    """`done` of `total`: one line that is redrawn on a terminal, a line every quarter elsewhere."""
+
+    def __init__(self, what: str, total: int, stream: TextIO | None = None) -> None:
+        self._what = what
+        self._total = total
+        self._stream = sys.stdout if stream is None else stream
+        self._redraws = self._stream.isatty()
+        self._shown = -1
+        self._line_is_open = False
+
+    def show(self, done: int) -> None:
+        steps = _BAR_COLUMNS if self._redraws else _STEPS_WITHOUT_TERMINAL
+        step = done * steps // self._total
+        if self._redraws:
+            bar = "█" * step + "·" * (_BAR_COLUMNS - step)
+            self._write(f"\r\x1b[K  {bar} {done:,} of {self._total:,} {self._what}")
+            self._line_is_open = True
+        elif step > self._shown:
+            self._write(f"  {done:,} of {self._total:,} {self._what}\n")
+        self._shown = step
+
+    def interrupt(self) -> None:
+        """Ends the open line, so that other text can follow."""
+        if self._line_is_open:
+            self._write("\n")
+            self._line_is_open = False
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

@@ -1,0 +1,130 @@
+"""The data directory: may the broker use it, is there room, how long does a durable write take."""
+
+import fcntl
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from managed_ledger.storage.embedded.os_disk import LOCK_FILE
+from pybroker.doctor.finding import Finding, Level
+
+_WRITES: Final = 50
+_WRITE_BYTES: Final = 4096
+_SLOW_S: Final = 0.010  # a commit of every producer waits for one
+_TOO_FAST_S: Final = 0.000_02  # no device: memory, or a cache that lies
+_LOW_BYTES: Final = 5 * 1024**3
+_TOO_LOW_BYTES: Final = 256 * 1024**2
+_MIB: Final = 1024**2
+
+
+def existing(data_dir: Path) -> Path:
+    """The directory itself, or the closest one above it that exists."""
+    path = data_dir.absolute()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def check_data_directory(data_dir: Path) -> Finding:
+    name = "data directory"
+    place = existing(data_dir)
+    if not place.is_dir():
+        return Finding(
+            name, Level.ERROR, f"{place} is not a directory", "choose another one with --data-dir"
+        )
+    if not os.access(place, os.W_OK | os.X_OK):
+        return Finding(
+            name,
+            Level.ERROR,
+            f"{place} is not writable by user {os.getuid()}",
+            "change its owner, or choose another one with --data-dir",
+        )
+    if _is_locked(data_dir / LOCK_FILE):
+        return Finding(
+            name,
+            Level.ERROR,
+            f"{data_dir} is in use by another process",
+            "stop that broker, or choose another directory with --data-dir",
+        )
+    return Finding(name, Level.OK, f"{data_dir.absolute()} can be used")
+
+
+def _is_locked(lock: Path) -> bool:
+    try:
+        descriptor = os.open(lock, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def check_free_space(data_dir: Path) -> Finding:
+    found = os.statvfs(existing(data_dir))
+    free = found.f_bavail * found.f_frsize
+    text = f"{free / 1024**3:.1f} GiB free"
+    if free < _TOO_LOW_BYTES:
+        return Finding(
+            "free space",
+            Level.ERROR,
+            text,
+            "free some space: a broker on a full disk refuses to publish",
+        )
+    if free < _LOW_BYTES:
+        return Finding("free space", Level.WARNING, text, "plan for more before topics fill it")
+    return Finding("free space", Level.OK, text)
+
+
+def check_sync(data_dir: Path) -> Finding:
+    """Times fdatasync as the journal does: a small write at the end of a file that has its size."""
+    name = "fdatasync"
+    place = existing(data_dir)
+    try:
+        times = _sync_times(place)
+    except OSError as error:
+        return Finding(name, Level.ERROR, f"{place}: {error}", "choose a directory on a local disk")
+    median, worst = statistics.median(times), max(times)
+    text = f"{median * 1000:.2f} ms median, {worst * 1000:.2f} ms worst of {_WRITES}"
+    if median > _SLOW_S:
+        return Finding(
+            name,
+            Level.WARNING,
+            text,
+            "use a faster disk: every publish waits for one sync; "
+            "--durability relaxed does not wait, and may lose messages in a power cut",
+        )
+    if median < _TOO_FAST_S:
+        return Finding(
+            name,
+            Level.WARNING,
+            text,
+            f"no disk is that fast: {place} may be in memory (tmpfs) and lost in a power cut",
+        )
+    return Finding(name, Level.OK, text)
+
+
+def _sync_times(place: Path) -> list[float]:
+    times = []
+    with tempfile.TemporaryFile(dir=place) as file:
+        descriptor = file.fileno()
+        os.truncate(descriptor, _MIB)
+        for number in range(_WRITES):
+            before = time.perf_counter()
+            os.pwrite(descriptor, bytes(_WRITE_BYTES), number * _WRITE_BYTES)
+            _sync(descriptor)
+            times.append(time.perf_counter() - before)
+    return times
+
+
+def _sync(descriptor: int) -> None:
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(descriptor)
+    else:
+        os.fsync(descriptor)

@@ -1,0 +1,18 @@
+"""What one check found."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Level(Enum):
+    OK = "ok"
+    WARNING = "warning"  # the broker starts, but something is worse than it should be
+    ERROR = "error"  # the broker does not start, or loses its promises
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    level: Level
+    found: str
+    advice: str = ""  # what to do about it; empty if nothing has to be done

@@ -1,0 +1,87 @@
+"""The configuration of `pybroker standalone`: defaults, a file, the environment, the options.
+
+Each overrides the one before. `--print-config` shows every value with the place it comes from.
+"""
+
+import argparse
+import os
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from pybroker.base.config import BrokerConfig
+
+_OPTIONS: Final = {
+    "bind_address": "--bind",
+    "broker_service_port": "--port",
+    "web_service_port": "--http-port",
+    "log_level": "--log-level",
+    "log_format": "--log-format",
+    "journal_sync_data": "--durability",
+}
+_DEFAULT: Final = "default"
+_HIDDEN: Final = "(hidden)"
+
+
+class UsageError(ValueError):
+    """The options are contradictory; the message is for the user."""
+
+
+def configuration(
+    options: argparse.Namespace, origins: dict[str, str] | None = None
+) -> BrokerConfig:
+    """`origins` receives where each field that is not at its default was set.
+
+    Raises ValueError, ConfigError and UsageError among them.
+    """
+    config = BrokerConfig()
+    if options.config is not None:
+        from pybroker.base.config_file import load_config
+
+        config = load_config(options.config, origins=origins)
+    if any(name.startswith("PULSAR_PREFIX_") for name in os.environ):
+        from pybroker.base.config_file import environment_config
+
+        config = environment_config(os.environ, config, origins)
+    chosen: dict[str, Any] = {
+        "bind_address": options.bind,
+        "broker_service_port": options.port,
+        "web_service_port": options.http_port,
+        "log_level": options.log_level,
+        "log_format": options.log_format,
+        "journal_sync_data": options.durability and options.durability == "fsync",
+    }
+    given = {name: value for name, value in chosen.items() if value is not None}
+    if origins is not None:
+        origins.update({name: f"option {_OPTIONS[name]}" for name in given})
+    config = replace(config, **given)
+    if not options.insecure and not config.local_only and not config.authentication_enabled:
+        raise UsageError(
+            f"listening on {config.bind_address} without authentication lets anyone in who can "
+            "reach it; set authenticationEnabled=true, pass --insecure if that "
+            "is what you want, or --bind 127.0.0.1"
+        )
+    return config
+
+
+def described(config: BrokerConfig, origins: dict[str, str]) -> str:
+    """A line for each key: its value, and where it comes from. Secrets are not shown."""
+    from pybroker.base.config_file import camel_case  # only this needs it
+
+    rows = [
+        (f"{camel_case(field.name)}={_shown(getattr(config, field.name), field.repr)}",
+         origins.get(field.name, _DEFAULT))
+        for field in fields(BrokerConfig)
+    ]  # fmt: skip
+    width = min(60, max(len(setting) for setting, _ in rows))
+    return "\n".join(f"{setting:<{width}}  # {origin}" for setting, origin in rows)
+
+
+def _shown(value: object, may_be_seen: bool) -> str:
+    """A secret kept in a file is shown as its path, which is not secret."""
+    if not may_be_seen and value and not str(value).startswith("file:"):
+        return _HIDDEN
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return "" if value is None else str(value)

@@ -1,0 +1,168 @@
+"""The time of a broker in a test: it passes by itself, and can be moved on.
+
+    with pybroker.testing.broker() as b:
+        ...
+        b.clock.advance("1h")  # timeouts, delays, TTL, retention, expiry of tokens: all in order
+
+The broker's event loop and its wall clock are both ahead of the system's by what was advanced. To
+advance, the loop goes from one timer to the next and lets each lead to whatever it does, also on
+the disk, before it goes on. Clients have their own time: it is not moved.
+"""
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Executor
+from datetime import timedelta
+from typing import Any, Final
+
+_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_IDLE_ROUNDS: Final = 3  # of the loop: a callback may lead to the next
+_THREADS_PAUSE_S: Final = 0.0005
+# Tasks that look again and again whether there is something to do, by their names: uvicorn's, and
+# what asks connections whether they are alive. They look once after the time was moved.
+_TICKING: Final = {"http", "keep-alive"}
+_AT_MOST_S: Final = 120.0
+_LONGEST_S: Final = 100 * 365.25 * 86_400  # dates end in the year 9999
+
+Duration = float | str | timedelta
+
+
+def seconds_of(duration: Duration) -> float:
+    """Of 90, "1h", "1h30m", "500ms", timedelta(hours=1). Raises ValueError."""
+    if isinstance(duration, timedelta):
+        seconds = duration.total_seconds()
+    elif isinstance(duration, str):
+        parts = _DURATION.findall(duration)
+        if not parts or "".join(map("".join, parts)) != duration.replace(" ", ""):
+            raise ValueError(f"{duration!r} is not a duration such as 90s, 1h30m, 500ms or 7d")
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    else:
+        seconds = float(duration)
+    if seconds < 0:
+        raise ValueError(f"Time cannot go back by {-seconds:g} s: advance by a positive duration")
+    if not seconds <= _LONGEST_S:  # nor is it a number, perhaps
+        raise ValueError(f"{duration!r} is not a duration of at most 100 years: advance by less")
+    return seconds
+
+
+class AdvancingLoop(asyncio.SelectorEventLoop):
+    """Its time is ahead by the clock's offset. It knows what other threads do for it."""
+
+    def __init__(self, clock: "VirtualClock") -> None:
+        self._virtual_clock = clock
+        self.in_threads = 0
+        super().__init__()
+
+    def time(self) -> float:
+        return super().time() + self._virtual_clock.offset_s
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        self.in_threads += 1
+        done = super().run_in_executor(executor, func, *args)
+        done.add_done_callback(self._left_thread)
+        return done
+
+    def _left_thread(self, done: asyncio.Future[Any]) -> None:
+        self.in_threads -= 1
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.in_threads or self._ready)  # type: ignore[attr-defined]
+
+    def next_due_s(self) -> float | None:
+        """Of the next timer."""
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        return min((each.when() for each in timers if _matters(each)), default=None)
+
+
+def _matters(timer: asyncio.TimerHandle) -> bool:
+    if timer.cancelled():
+        return False
+    called: Any = timer._callback  # type: ignore[attr-defined]
+    if getattr(getattr(called, "__self__", None), "only_measures", False):
+        return False
+    return not any(_ticks(waiting) for each in timer._args for waiting in _waiting_for(each))
+
+
+def _waiting_for(argument: object) -> Iterator[object]:
+    """Whom a future wakes that `asyncio.sleep` made."""
+    for callback, _ in getattr(argument, "_callbacks", None) or ():
+        yield getattr(callback, "__self__", None)
+
+
+def _ticks(waiting: object) -> bool:
+    return isinstance(waiting, asyncio.Task) and waiting.get_name() in _TICKING
+
+
+class VirtualClock:
+    """A `Clock`. It outlives restarts of its broker."""
+
+    def __init__(self) -> None:
+        self.offset_s = 0.0
+        self._lock = threading.Lock()
+        # While the broker runs: runs a coroutine on its loop.
+        self.run: Callable[[Coroutine[Any, Any, None]], None] | None = None
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + int(self.offset_s * 1000)
+
+    def monotonic_s(self) -> float:
+        return time.monotonic() + self.offset_s
+
+    def advance(self, duration: Duration) -> None:
+        """Returns when everything has happened that is due by then, and is durable.
+
+        `duration`: seconds, a timedelta, or a text such as "1h30m". Raises ValueError; TimeoutError
+        if what happens takes longer than two minutes; RuntimeError on the broker's own loop, which
+        could never go on. A broker that is stopped finds that much later when it starts.
+        """
+        seconds = seconds_of(duration)
+        if isinstance(asyncio._get_running_loop(), AdvancingLoop):
+            raise RuntimeError(
+                "The broker's loop cannot wait for itself: call clock.advance in the test's thread"
+            )
+        with self._lock:
+            if self.run is None:
+                self.offset_s += seconds
+            else:
+                self.run(self._advance(seconds))
+
+    @property
+    def is_advancing(self) -> bool:
+        return self._lock.locked()
+
+    def hold(self) -> None:
+        """From here on the broker ends, in real time: what is being advanced is over first."""
+        with self._lock:
+            self.run = None
+
+    async def _advance(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, AdvancingLoop)
+        target_s, give_up_s = loop.time() + seconds, time.monotonic() + _AT_MOST_S
+        while True:
+            await self._settle(loop, give_up_s)
+            due_s = loop.next_due_s()
+            if due_s is None or due_s > target_s:
+                break
+            self.offset_s += max(0.0, due_s - loop.time())
+        self.offset_s += max(0.0, target_s - loop.time())
+        await self._settle(loop, give_up_s)
+
+    async def _settle(self, loop: AdvancingLoop, give_up_s: float) -> None:
+        idle_rounds = 0
+        while idle_rounds < _IDLE_ROUNDS:
+            await asyncio.sleep(0)
+            idle_rounds = 0 if loop.is_busy else idle_rounds + 1
+            if loop.in_threads:
+                await asyncio.sleep(_THREADS_PAUSE_S)
+            if time.monotonic() > give_up_s:
+                raise TimeoutError(
+                    f"The broker was still at work after {_AT_MOST_S:g} s: advance by less at once"
+                )

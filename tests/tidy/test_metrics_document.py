@@ -1,0 +1,7 @@
+"""docs/metrics.md says what metrics there are."""
+
+from generate_metrics_document import DOCUMENT, document
+
+
+def test_the_page_has_the_broker_s_table() -> None:
+    assert DOCUMENT.read_text() == document(), "run `make metrics`"
