@@ -155,7 +155,9 @@ class CommitOrder(Feature):
 
     def rest(self) -> None:
         """All topics that anybody wrote to, now that they are all there."""
-        names = {TopicName.parse(sent.topic) for sent in self.history.sent.values()}
+        names = {
+            TopicName.parse(sent.topic).partitioned_name for sent in self.history.sent.values()
+        }
         for name in sorted(names):
             self.orders.at_rest(str(name), self.simulation.partitions_of([name.local]))
 
