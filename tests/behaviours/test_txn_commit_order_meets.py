@@ -1,12 +1,14 @@
 """Commit order beside other features: what waits aside comes out as any message does."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pulsar
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -14,7 +16,15 @@ from scenario import SOON_MS, assert_nothing_more, drain, subscribe
 
 from pybroker.base.names import TopicName
 from pybroker.broker.truncation import truncate
-from pybroker.client import Client, ConsumerType, CryptoKeyReader, MessageId, encode_batch
+from pybroker.client import (
+    Client,
+    ConsumerType,
+    CryptoKeyReader,
+    MessageId,
+    SchemaType,
+    TopicSchema,
+    encode_batch,
+)
 from pybroker.client.aio import Client as AioClient
 from pybroker.wire.message_metadata import last_batch_index
 
@@ -189,3 +199,43 @@ def test_what_waits_outlives_a_truncation_and_unloads(
     expected = [b"in", b"plain"] if ends == "commit" else [b"plain"]
     assert drain(consumer, len(expected)) == expected
     assert_nothing_more(consumer)
+
+
+def test_each_message_keeps_the_schema_version_it_was_sent_with(client: Client, topic: str) -> None:
+    consumer = subscribe(client, topic)
+    old = client.create_producer(topic, schema=_record("a"))
+    new = client.create_producer(topic, schema=_record("a", "b"))
+    first, second = client.new_transaction(), client.new_transaction()
+    old.send(b'{"a": "1"}', txn=first)
+    new.send(b'{"a": "2", "b": "2"}', txn=second)
+    second.commit()
+    first.commit()
+    messages = [consumer.receive(timeout_millis=SOON_MS) for _ in range(2)]
+    assert [message.data() for message in messages] == [b'{"a": "2", "b": "2"}', b'{"a": "1"}']
+    versions = [int.from_bytes(message.schema_version(), "big") for message in messages]
+    assert versions == [1, 0]
+
+
+def _record(*names: str) -> TopicSchema:
+    fields = [{"name": name, "type": ["null", "string"], "default": None} for name in names]
+    definition = json.dumps({"type": "record", "name": "R", "fields": fields})
+    return TopicSchema(SchemaType.JSON, definition)
+
+
+def test_an_official_table_view_holds_what_committed_last_of_a_key(
+    client: Client, shared_broker: Any, topic: str
+) -> None:
+    producer = client.create_producer(topic)
+    first, second = client.new_transaction(), client.new_transaction()
+    producer.send(b"first", partition_key="k", txn=first)
+    producer.send(b"second", partition_key="k", txn=second)
+    official = pulsar.Client(shared_broker.service_url)
+    try:
+        view = official.create_table_view(topic)
+        assert view.get("k") is None
+        second.commit()
+        shared_broker.wait_until(lambda: view.get("k") == b"second")
+        first.commit()
+        shared_broker.wait_until(lambda: view.get("k") == b"first")
+    finally:
+        official.close()
