@@ -399,3 +399,46 @@ async def test_an_idle_topic_is_left_alone_when_all_is_over(world: World) -> Non
     await world.end(txn_id, COMMIT)
     await asyncio.sleep(12)
     assert buffer._visit is None
+
+
+@in_world
+async def test_a_transaction_that_failed_with_its_marker_does_not_pin_the_topic(
+    world: World,
+) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    world.storage.holding = True
+    sent = world.start_send(buffer, txn_id, "a")
+    ending = buffer.end(txn_id, ABORT, 0)
+    assert ending is not None
+    await soon()
+    world.storage.full, world.storage.holding = True, False
+    world.storage.release()
+    for failing in (sent, ending):
+        with pytest.raises(ManagedLedgerError):
+            await failing
+    world.storage.full = False
+    assert buffer.ongoing() == []
+    assert buffer.end(txn_id, ABORT, 0) is None
+    await world.send(None, "plain")
+    assert await world.read() == ["plain"]
+
+
+@in_world
+async def test_a_marker_makes_sure_that_recovery_looks_for_it(world: World) -> None:
+    """It was delivered as an empty message after a crash, if nothing before it had been written."""
+    ledger = await world.ledger(ORDERS)
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    with patch.object(ledger, "update_properties", side_effect=_fails):
+        await world.start_send(buffer, txn_id, "a")
+    assert await world.read() == []
+    ending = buffer.end(txn_id, ABORT, 0)
+    assert ending is not None
+    await ending
+    world = await world.crashed()
+    assert await world.read() == []
+
+
+def _fails(properties: object) -> "asyncio.Future[None]":
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    failed.set_exception(StorageFull("no space left"))
+    return failed

@@ -223,6 +223,7 @@ class LogOrderBuffer:
         """Behind everything that the transaction appended, whether or not that is durable."""
         transaction = self._open.get(txn_id)
         assert transaction is not None
+        self._mark.require(self._visit_later)  # or recovery would take the marker for a message
         ending = transaction.ending = asyncio.get_running_loop().create_future()
         entry = marker(txn_id, action, self._clock.now_ms())
         appended = partial(self._marker_appended, txn_id, transaction, action)
@@ -242,6 +243,7 @@ class LogOrderBuffer:
         if position is None:
             ending.set_exception(error or RuntimeError("The marker was not written"))
             ending.exception()  # mark as retrieved: nobody may be waiting any more
+            self._drop_if_empty(txn_id)  # what it appended may have failed before
             return
         ending.set_result(Marked(transaction.ranges.first_position, position))
         self._over(txn_id, transaction, action, position)
