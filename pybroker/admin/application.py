@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from managed_ledger.errors import CorruptStorage, ManagedLedgerError
 from pybroker.admin.http.audited import Audited
@@ -83,6 +83,22 @@ AREAS = (
     PolicyRoutes,
     DescriptionRoutes,
 )
+
+
+class AtFirstRequest:
+    """`create_app`, called by the first request: of many brokers that tests start, few serve one,
+    and hundreds of routes take longer than the rest of a start.
+    """
+
+    def __init__(self, services: AdminServices, front: Front) -> None:
+        self._services = services
+        self._front = front
+        self._app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None:
+            self._app = create_app(self._services, self._front)
+        await self._app(scope, receive, send)
 
 
 def create_app(services: AdminServices, front: Front | None = None) -> ASGIApp:

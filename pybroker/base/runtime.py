@@ -83,6 +83,34 @@ async def own_turn() -> None:
     await turns.next(loop)
 
 
+class _Look:
+    """A timer's owner that says of itself that nothing is due."""
+
+    only_looks = True  # a clock that is advanced does not stop at each of its times
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.done: asyncio.Future[None] = loop.create_future()
+
+    def wake(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+async def next_look(interval_s: float) -> None:
+    """`asyncio.sleep` for what looks again and again whether there is something to do.
+
+    A test that advances its broker's clock by days does not wait for each of these looks: there
+    is one at the end.
+    """
+    loop = asyncio.get_running_loop()
+    look = _Look(loop)
+    timer = loop.call_later(interval_s, look.wake)
+    try:
+        await look.done
+    finally:
+        timer.cancel()
+
+
 class Pace:
     """For long work: call `step` after each piece, so that other tasks get the loop regularly.
 

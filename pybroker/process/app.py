@@ -210,7 +210,7 @@ class Broker:
     ) -> None:
         # In a thread: the binary port serves clients while the web framework loads.
         await asyncio.get_running_loop().run_in_executor(None, _import_admin)
-        from pybroker.admin.application import create_app
+        from pybroker.admin.application import AtFirstRequest
         from pybroker.admin.http.loop_lag import LoopLag
         from pybroker.admin.http.server import HttpServer
         from pybroker.admin.services import AdminServices
@@ -257,7 +257,7 @@ class Broker:
         if wanted("METRICS"):
             own_lag = replace(services, live_loop_lag_s=lag.reader())
             await _send_metrics(own_lag, parts)
-        self._http = HttpServer(create_app(services, Door))
+        self._http = HttpServer(AtFirstRequest(services, Door))
         parts.push_async_callback(self._http.stop)
         await self._http.start(plain, tls)
         self.admin_url, self.admin_url_tls = url, url_tls

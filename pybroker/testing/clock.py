@@ -13,7 +13,7 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from datetime import timedelta
 from typing import Any, Final
@@ -22,9 +22,6 @@ _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
 _IDLE_ROUNDS: Final = 3  # of the loop: a callback may lead to the next
 _THREADS_PAUSE_S: Final = 0.0005
-# Tasks that look again and again whether there is something to do, by their names: uvicorn's, and
-# what asks connections whether they are alive. They look once after the time was moved.
-_TICKING: Final = {"http", "keep-alive"}
 _AT_MOST_S: Final = 120.0
 _LONGEST_S: Final = 100 * 365.25 * 86_400  # dates end in the year 9999
 
@@ -82,22 +79,11 @@ class AdvancingLoop(asyncio.SelectorEventLoop):
 
 
 def _matters(timer: asyncio.TimerHandle) -> bool:
-    if timer.cancelled():
-        return False
+    """What only looks again and again (`next_look`) looks once after the time was moved."""
     called: Any = timer._callback  # type: ignore[attr-defined]
-    if getattr(getattr(called, "__self__", None), "only_measures", False):
-        return False
-    return not any(_ticks(waiting) for each in timer._args for waiting in _waiting_for(each))
-
-
-def _waiting_for(argument: object) -> Iterator[object]:
-    """Whom a future wakes that `asyncio.sleep` made."""
-    for callback, _ in getattr(argument, "_callbacks", None) or ():
-        yield getattr(callback, "__self__", None)
-
-
-def _ticks(waiting: object) -> bool:
-    return isinstance(waiting, asyncio.Task) and waiting.get_name() in _TICKING
+    return not (
+        timer.cancelled() or getattr(getattr(called, "__self__", None), "only_looks", False)
+    )
 
 
 class VirtualClock:

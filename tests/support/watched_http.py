@@ -23,7 +23,7 @@ class Answer:
 
 @contextmanager
 def watched_answers() -> Iterator[list[Answer]]:
-    """Of every broker that starts meanwhile; in the order in which requests came."""
+    """Of every broker that is first asked meanwhile; in the order in which requests came."""
     answers: list[Answer] = []
     make = application.create_app
     with patch.object(application, "create_app", lambda *parts: _watched(make(*parts), answers)):

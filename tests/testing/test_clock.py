@@ -1,5 +1,6 @@
 """`broker.clock.advance`: what happens by time, without waiting for it."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from credentials import TOKEN_SETTINGS, token
 
 import pybroker.testing
+from pybroker.base.runtime import next_look
 from pybroker.client import Client, Consumer, ConsumerType, InitialPosition, Timeout
 from pybroker.testing import RunningBroker
 from pybroker.testing.clock import seconds_of
@@ -169,6 +171,27 @@ def test_durations(duration: float | str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused(duration: float | str, broker: RunningBroker) -> None:
     with pytest.raises(ValueError, match="duration"):
         broker.clock.advance(duration)
+
+
+def test_what_only_looks_whether_there_is_something_to_do_looks_once(broker: RunningBroker) -> None:
+    looked: list[float] = []
+
+    async def look_every_second(_: Any) -> None:
+        await next_look(1.0)
+        looked.append(asyncio.get_running_loop().time())
+
+    async def start(running: Any) -> "asyncio.Task[None]":
+        return asyncio.create_task(look_every_second(running))
+
+    looking = broker.call(start)
+    before_s = broker.call(lambda _: now_s())
+    broker.clock.advance("1d")
+    broker.wait_until(looking.done)
+    assert looked[0] >= before_s + 86_400
+
+
+async def now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def test_the_broker_s_loop_cannot_advance_its_own_clock(broker: RunningBroker) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Iterator
 from typing import Final
@@ -14,6 +15,11 @@ from pybroker.base.accepting import ACCEPTED_A_TURN, let_many_wait, listen
 from pybroker.security.tls_connection import TlsDoor, TlsListener
 
 _DRAIN_TIMEOUT_S: Final = 5
+_DRAIN_LOOK_S: Final = 0.005
+_TICK_S: Final = 1.0
+_COUNT_OF_A_NEW_DATE: Final = 0  # uvicorn renews the Date header at each tenth count
+
+log = logging.getLogger(__name__)
 
 
 class HttpServer:
@@ -44,17 +50,46 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Let running requests finish; idempotent."""
-        self._server.should_exit = True
+        self._server.end()
         if self._serving is not None:
             await self._serving
 
 
+class _Tick:
+    """Once a second for uvicorn's Date header, and at once for its end."""
+
+    only_looks = True  # a clock that is advanced does not stop at its timer
+
+    def __init__(self) -> None:
+        self._due = asyncio.Event()
+
+    def now(self) -> None:
+        self._due.set()
+
+    async def wait(self) -> None:
+        timer = asyncio.get_running_loop().call_later(_TICK_S, self.now)
+        try:
+            await self._due.wait()
+        finally:
+            timer.cancel()
+        self._due.clear()
+
+
 class _EmbeddedServer(uvicorn.Server):
+    """uvicorn looks ten times a second whether it is to end, and then waits another tenth of one.
+    This one is told, and waits for what is still open.
+    """
+
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
         self.tls: TlsListener | None = None
         self._door: TlsDoor | None = None
+        self._tick = _Tick()
+
+    def end(self) -> None:
+        self.should_exit = True
+        self._tick.now()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -76,10 +111,34 @@ class _EmbeddedServer(uvicorn.Server):
             app_state=self.lifespan.state,
         )
 
+    async def main_loop(self) -> None:
+        while not await self.on_tick(_COUNT_OF_A_NEW_DATE):
+            await self._tick.wait()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._door is not None:
             self._door.close()
-        await super().shutdown(sockets)
+        for server in self.servers:
+            server.close()
+        for listener in sockets or ():
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(_DRAIN_TIMEOUT_S):
+                await self._drained()
+        except TimeoutError:
+            tasks = list(self.server_state.tasks)
+            log.warning("%d requests were cancelled: they took too long to end", len(tasks))
+            for task in tasks:
+                task.cancel()
+
+    async def _drained(self) -> None:
+        state = self.server_state
+        while state.connections or state.tasks:  # noqa: ASYNC110  uvicorn only counts them
+            await asyncio.sleep(_DRAIN_LOOK_S)
+        for server in self.servers:
+            await server.wait_closed()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
