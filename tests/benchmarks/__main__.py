@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import compaction
+import console_pages
 import delayed
 import idle_topics
 import latency
@@ -56,6 +57,7 @@ ROWS: Mapping[str, Row] = {
     "compaction": compaction.compaction,
     "policies": many_policies.many_policies,
     "watchers": watchers.watched_topics,
+    "console": console_pages.console_pages,
     "catch-up": startup.catch_up_1kb,
     "transactions": transactions.transactions,
     "txn-small": transactions.small_transactions,

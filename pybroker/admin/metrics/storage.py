@@ -10,6 +10,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from pybroker.admin.metrics.distributions import add_histogram
 from pybroker.admin.metrics.rows import rows
 from pybroker.admin.metrics.windows import WINDOW_S, Windows
+from pybroker.admin.stats.flows import Flow
 from pybroker.admin.stats.rates import Rates
 from pybroker.admin.stats.topic import Stats
 from pybroker.base.metrics import Exposition, Metric
@@ -203,16 +204,22 @@ class StorageSamples:
         self._namespaces: dict[str, _Namespace] = {}
         self.totals: defaultdict[str, float] = defaultdict(float)
 
-    def add_topic(self, topic: Topic, stats: Stats) -> None:
-        exposition, name = self._exposition, str(topic.name)
-        labels = exposition.labels(namespace=topic.name.namespace_name, topic=name)
-        namespace = self._namespaces.setdefault(topic.name.namespace_name, _Namespace())
-        ledger, sums = topic.ledger, namespace.sums
-        rates = (
+    def rates_of(self, topic: Topic) -> Flow:
+        """Of entries written, read, and read from the disk."""
+        name, ledger = str(topic.name), topic.ledger
+        return (
             self._rates.of((name, "written"), topic.writes.entries),
             self._rates.of((name, "read"), ledger.read_entries),
             self._rates.of((name, "missed"), ledger.missed_entries),
         )
+
+    def add_topic(self, topic: Topic, stats: Stats, rates: Flow) -> None:
+        """`rates` are those of `rates_of`."""
+        exposition, labels = self._exposition, ""
+        if self._with_topics:
+            labels = exposition.labels(namespace=topic.name.namespace_name, topic=str(topic.name))
+        namespace = self._of(topic.name.namespace_name)
+        ledger, sums = topic.ledger, namespace.sums
         for metric, rate in zip(_RATES, rates, strict=True):
             if self._with_topics:
                 exposition.add(metric.name, rate, labels)
@@ -228,6 +235,12 @@ class StorageSamples:
         namespace.read_entries += ledger.read_entries
         if topic.writes.entries:
             self._add_writes(topic, labels, namespace)
+
+    def _of(self, name: str) -> _Namespace:
+        found = self._namespaces.get(name)
+        if found is None:
+            found = self._namespaces[name] = _Namespace()
+        return found
 
     def _add_writes(self, topic: Topic, labels: str, namespace: _Namespace) -> None:
         """Only of a topic that was written to: an idle one has no latency."""

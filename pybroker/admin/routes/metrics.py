@@ -20,12 +20,14 @@ from pybroker.admin.services import AdminServices
 from pybroker.admin.shared_answer import Renderings, SharedAnswer
 from pybroker.admin.stats.nonpersistent import nonpersistent_stats
 from pybroker.admin.stats.rates import Rates
+from pybroker.admin.stats.sums import TopicFlows
 from pybroker.admin.stats.topic import PARTS_A_TURN, Wanted, topic_stats
 from pybroker.base.json_schema import TEXT
 from pybroker.base.metrics import CONTENT_TYPE, Exposition
 from pybroker.base.runtime import Pace
 
 _WANTED: Final = Wanted(hashes=False)
+_LIGHT_PARTS_A_TURN: Final = 4 * PARTS_A_TURN
 
 
 class MetricsRoutes:
@@ -33,6 +35,7 @@ class MetricsRoutes:
         self._services = services
         self._rates = Rates(services.clock)
         self._windows = Windows(services.clock)
+        self._flows = TopicFlows(services.clock)
         kept_s = services.config.metrics_cache_ms / 1000
         self._renderings = Renderings(self._render, kept_s)
         self._of_broker = Renderings(partial(self._render, with_topics=False), kept_s)
@@ -69,6 +72,7 @@ class MetricsRoutes:
 
     async def _add_all(self, exposition: Exposition, pace: Pace, with_topics: bool) -> None:
         services, now_ms = self._services, self._services.clock.now_ms()
+        light_pace = Pace(_LIGHT_PARTS_A_TURN)
         if self._took_s is not None:
             exposition.add("pybroker_metrics_render_seconds", self._took_s)
         lag_s = services.loop_lag_s if with_topics else services.live_loop_lag_s
@@ -78,13 +82,20 @@ class MetricsRoutes:
         await pace.turn()
         sums = BrokerSums()
         storage = StorageSamples(exposition, self._rates, self._windows, with_topics)
+        light = self._flows.reading()
         for topic in services.topics.loaded():
-            stats = await topic_stats(topic, self._rates, now_ms, pace, _WANTED)
             if with_topics:
+                stats = await topic_stats(topic, self._rates, now_ms, pace, _WANTED)
                 add_topic(exposition, topic, stats)
-            storage.add_topic(topic, stats)
+                storage.add_topic(topic, stats, storage.rates_of(topic))
+                await pace.step(1 + len(stats["subscriptions"]))
+            else:
+                stats, rates = await light.of(topic, light_pace)
+                storage.add_topic(topic, stats, rates)
+                await light_pace.step()
             sums.add(topic.name.namespace_name, stats)
-            await pace.step(1 + len(stats["subscriptions"]))
+        if not with_topics:
+            light.keep()
         for kept_nothing in services.topics.loaded_nonpersistent():
             stats = await nonpersistent_stats(kept_nothing, self._rates, pace, _WANTED)
             if with_topics:
