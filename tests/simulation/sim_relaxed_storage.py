@@ -8,7 +8,8 @@ import random
 from typing import Any
 
 from sim_storage import StorageSimulation, _read_all
-from world.disk import SECTOR, Change, Inode
+
+from pybroker.simulation.disk import SECTOR, Change, Inode
 
 
 class PagedInode(Inode):

@@ -8,6 +8,7 @@ import random
 from dataclasses import dataclass
 
 from pybroker.base.config import BrokerConfig
+from pybroker.simulation.faults import Fault
 
 PARTITIONED = "partitioned"
 PARTITIONS = 2
@@ -16,18 +17,6 @@ OTHERS = ("reset", "reset", "silence", "client crash", "disk full", "sync fails"
 FAULTS = CRASHES + OTHERS
 OUTCOME_RETENTION_S = 1000.0  # more than all waiting in a simulation but the last
 ACTIVE_S = 12.0  # faults come within it; producers are usually done by then
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """`at_s` is when it happens; for a crash at a disk operation, when the counting starts."""
-
-    at_s: float
-    kind: str
-    power_cut: bool = False
-    silent: bool = False
-    disk_operation: int = 0  # crash before the n-th from then on; 0: at `at_s` itself
-    down_s: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)

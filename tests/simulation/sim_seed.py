@@ -22,12 +22,13 @@ from checks.promises import never_consumed, violations
 from clients.plain import LiveReader, PlainConsumer, PlainProducer, Process, new_client, read_of
 from clients.transacting import Transformer, TxnProducer
 from sim_broker import BrokerProcess
-from sim_scenario import ACTIVE_S, PARTITIONED, PARTITIONS, Fault, Scenario
-from world.loop import OutOfSteps, World
+from sim_scenario import ACTIVE_S, PARTITIONED, PARTITIONS, Scenario
 
 from pybroker.base import errors
 from pybroker.client import aio
 from pybroker.client.errors import PulsarException, Timeout, TransactionOutcomeUnknown
+from pybroker.simulation.faults import Fault
+from pybroker.simulation.world import OutOfSteps, World
 from pybroker.transaction.coordinator import outcome_window
 
 OUTCOMES_PER_CHUNK = 4  # so that a few transactions are enough to see outcomes expire

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sim_scenario import draw_storage
-from world.disk import SimulatedDisk
-from world.loop import SimulatedClock, World
-from world.node import Node
 
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.embedded.journal import EmbeddedBackend
+from pybroker.simulation.disk import SimulatedDisk
+from pybroker.simulation.node import Node
+from pybroker.simulation.world import SimulatedClock, World
 
 LIVES = 4
 CURSOR = "cursor"

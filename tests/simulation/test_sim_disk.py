@@ -4,9 +4,10 @@ import asyncio
 import random
 
 import pytest
-from world.disk import SECTOR, SimulatedDisk
-from world.loop import World
-from world.node import SimulatedCrash
+
+from pybroker.simulation.disk import SECTOR, SimulatedDisk
+from pybroker.simulation.node import SimulatedCrash
+from pybroker.simulation.world import World
 
 
 def disks(seeds):

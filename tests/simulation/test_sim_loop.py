@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from checks.history import History
 from clients.plain import Process
-from world.loop import OutOfSteps, Weather, World
+
+from pybroker.simulation.events import Weather
+from pybroker.simulation.world import OutOfSteps, World
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 import asyncio
 
 import pytest
-from world.loop import Weather, World
+
+from pybroker.simulation.events import Weather
+from pybroker.simulation.world import World
 
 
 class EchoServer(asyncio.Protocol):

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sim_broker import BrokerProcess
-from sim_scenario import Fault
 
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import PulsarError
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topics import Topics
+from pybroker.simulation.faults import Fault
 
 ANSWER_WITHIN_S = 20.0
 REFUSALS = (PulsarError, ManagedLedgerError, Conflict)

@@ -7,11 +7,11 @@ there, and what was refused is not.
 from typing import Any, Final
 
 from checks.history import Outcome, Sent, Txn
-from world.loop import SimulatedClock
 
 from clients.plain import Process
 from clients.raw import Gone, RawPeer
 from pybroker.base.names import TxnId
+from pybroker.simulation.world import SimulatedClock
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame
 

@@ -10,14 +10,14 @@ import random
 from typing import Any
 
 from checks.history import History, Outcome, Read, Receiver, Sent, Session
-from world.loop import SimulatedClock, World
-from world.node import Node
 
 from pybroker.base import errors
 from pybroker.client import aio
 from pybroker.client.errors import PulsarException, Timeout
+from pybroker.simulation.broker import PORT
+from pybroker.simulation.node import Node
+from pybroker.simulation.world import SimulatedClock, World
 
-PORT = 6650
 REFUSALS = (errors.InvalidTxnStatus, errors.TransactionNotFound)
 
 

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-from clients.plain import PORT
 from pybroker.client.connection.connection import wrap
+from pybroker.simulation.broker import PORT
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import CommandFrame, FrameDecoder, encode_frame
 from pybroker.wire.message_metadata import build_entry

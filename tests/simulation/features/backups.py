@@ -14,12 +14,13 @@ from typing import Any, Final
 from checks.history import Logs, Read, Txn
 from clients.plain import Process, read_of, receive_one, subscribe
 from clients.transacting import FAILURES, Transacting
-from sim_scenario import Fault, Scenario
+from sim_scenario import Scenario
 
 from features.feature import Feature
 from pybroker.base.names import TopicName
 from pybroker.client import aio
 from pybroker.client.errors import Timeout
+from pybroker.simulation.faults import Fault
 
 TOPIC: Final = "persistent://public/default/backed-up"
 OUTPUT: Final = "persistent://public/default/backed-up-out"

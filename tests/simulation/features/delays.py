@@ -12,9 +12,9 @@ from checks.history import Sent, Txn
 from clients.plain import PlainConsumer, value_of
 from clients.transacting import Transacting
 from sim_scenario import Scenario
-from world.loop import SimulatedClock
 
 from features.feature import Feature
+from pybroker.simulation.world import SimulatedClock
 
 TOPIC: Final = "delayed"
 TICK_MS: Final = 200

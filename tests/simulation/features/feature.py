@@ -4,7 +4,9 @@ import random
 from typing import TYPE_CHECKING, ClassVar
 
 from checks.history import Logs
-from sim_scenario import ACTIVE_S, Fault, Scenario
+from sim_scenario import ACTIVE_S, Scenario
+
+from pybroker.simulation.faults import Fault
 
 if TYPE_CHECKING:
     from sim_seed import Simulation

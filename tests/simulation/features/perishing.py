@@ -16,13 +16,13 @@ from typing import Any, Final
 from checks.history import Logs, Read, Sent, Txn
 from clients.transacting import Transacting
 from sim_scenario import Scenario
-from world.loop import SimulatedClock
 
 from features.feature import Feature, half_way
 from managed_ledger.position import Position
 from pybroker.base.names import TopicName
 from pybroker.broker.policies import expiry, quotas
 from pybroker.broker.topic import Topic
+from pybroker.simulation.world import SimulatedClock
 
 TOPIC: Final = "persistent://public/default/perishing"
 SUBSCRIPTION: Final = "keeper"

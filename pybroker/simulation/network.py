@@ -13,15 +13,26 @@ import itertools
 import random
 import socket
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
 
-if TYPE_CHECKING:
-    from world.loop import World
-    from world.node import Node
+from pybroker.simulation.events import Events
 
 _LARGEST_READ: Final = 256 * 1024  # what asyncio's selector transports read at once
 _EOF: Final = b""
+
+
+class Host(Protocol):
+    """What the network needs of the loop (`Node`) of a process."""
+
+    name: str
+    dead: bool
+
+    def create_future(self) -> Any: ...
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> object: ...
+    def call_exception_handler(self, context: dict[str, Any]) -> None: ...
 
 
 class SimulatedSocket:
@@ -51,7 +62,7 @@ class SimulatedSocket:
 class Network:
     """All listeners and connections of a world."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: Events) -> None:
         self.world = world
         self.rng: random.Random = world.stream("network")
         self._servers: dict[int, Server] = {}
@@ -63,7 +74,7 @@ class Network:
         """The client's ends of the connections that are up."""
         return list(self._connections)
 
-    def listen(self, node: "Node", factory: Any, port: int) -> "Server":
+    def listen(self, node: Host, factory: Any, port: int) -> "Server":
         port = port or next(self._ports)
         current = self._servers.get(port)
         if current is not None and current.is_serving():
@@ -71,7 +82,7 @@ class Network:
         server = self._servers[port] = Server(node, factory, port)
         return server
 
-    async def connect(self, node: "Node", factory: Any, port: int) -> tuple["Transport", Any]:
+    async def connect(self, node: Host, factory: Any, port: int) -> tuple["Transport", Any]:
         await self._travel(node)
         server = self._servers.get(port)
         if server is None or not server.is_serving():
@@ -87,7 +98,7 @@ class Network:
         await asyncio.sleep(0)  # connection_made runs before this returns
         return client, protocol
 
-    async def _travel(self, node: "Node") -> None:
+    async def _travel(self, node: Host) -> None:
         there_and_back = node.create_future()
         self.world.after(self.latency() + self.latency(), node.call_soon, _arrive, there_and_back)
         await there_and_back
@@ -103,7 +114,7 @@ class Network:
         self._connections.pop(transport, None)
         self._connections.pop(transport.peer, None)
 
-    def node_died(self, node: "Node", silently: bool) -> None:
+    def node_died(self, node: Host, silently: bool) -> None:
         for server in self._servers.values():
             if server.node is node:
                 server.close()
@@ -121,7 +132,7 @@ def _arrive(future: asyncio.Future[None]) -> None:
 class Server(asyncio.AbstractServer):
     """A listener. Its protocols run in the context in which it was created, as in asyncio."""
 
-    def __init__(self, node: "Node", factory: Any, port: int) -> None:
+    def __init__(self, node: Host, factory: Any, port: int) -> None:
         self.node = node
         self.factory = factory
         self.context = contextvars.copy_context()
@@ -132,7 +143,7 @@ class Server(asyncio.AbstractServer):
     def sockets(self) -> tuple[SimulatedSocket, ...]:
         return (SimulatedSocket(("127.0.0.1", self.port)),) if self._serving else ()
 
-    def get_loop(self) -> "Node":
+    def get_loop(self) -> Any:
         return self.node
 
     def is_serving(self) -> bool:
@@ -157,7 +168,7 @@ class Transport(asyncio.Transport):
     peer: "Transport"
 
     def __init__(
-        self, network: Network, node: "Node", here: tuple[str, int], there: tuple[str, int]
+        self, network: Network, node: Host, here: tuple[str, int], there: tuple[str, int]
     ) -> None:
         super().__init__()
         self.node = node
@@ -340,7 +351,7 @@ class Transport(asyncio.Transport):
 
     def _take_arrived(self) -> bytes:
         """All that has arrived in one piece, or a random first part; `_EOF` at the end."""
-        pieces = []
+        pieces: list[bytes] = []
         while self._arrivals and self._arrivals[0][0] <= self._world.now:
             if self._arrivals[0][1] == _EOF and pieces:
                 break

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from managed_ledger.errors import DirectoryInUse
-from world.loop import World
-from world.node import SimulatedCrash
+from pybroker.simulation.events import Events
+from pybroker.simulation.node import SimulatedCrash
 
 SECTOR: Final = 512
 
@@ -132,7 +132,7 @@ def _folder(name: str) -> str:
 class SimulatedDisk:
     """The platter of one machine. Faults are switched on from outside, between operations."""
 
-    def __init__(self, world: World, name: str = "disk") -> None:
+    def __init__(self, world: Events, name: str = "disk") -> None:
         self.world = world
         self.rng = world.stream(name)
         self.names: Names = {}

@@ -13,10 +13,10 @@ import socket
 from asyncio import events
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from world.loop import World
+from pybroker.simulation.events import Events
+from pybroker.simulation.network import Network
 
 Callback = Callable[..., object]
 Job = tuple[asyncio.Future[Any], Callback, tuple[Any, ...]]
@@ -26,26 +26,31 @@ class SimulatedCrash(BaseException):
     """Raised inside code of a node that has just died, so that it goes no further."""
 
 
-class SimulatedTask(asyncio.Task):
+class SimulatedTask(asyncio.Task[Any]):
     """Hashes by number, not by address: the order of a set of tasks is the seed's alone."""
 
     _number = -1
 
     def __hash__(self) -> int:
         if self._number < 0:
-            self._number = next(self.get_loop().world.numbers)
+            self._number = _next_number(self.get_loop())
         return self._number
 
 
-class SimulatedFuture(asyncio.Future):
+class SimulatedFuture(asyncio.Future[Any]):
     """Hashes by number, as tasks do."""
 
     _number = -1
 
     def __hash__(self) -> int:
         if self._number < 0:
-            self._number = next(self.get_loop().world.numbers)
+            self._number = _next_number(self.get_loop())
         return self._number
+
+
+def _next_number(loop: Any) -> int:
+    number: int = next(loop.world.numbers)
+    return number
 
 
 class ReadyHandle:
@@ -71,13 +76,14 @@ class ReadyHandle:
 class Node(asyncio.AbstractEventLoop):
     """The loop of one process. Everything it leaves undone when it dies stays undone."""
 
-    def __init__(self, world: "World", name: str) -> None:
+    def __init__(self, world: Events, network: Network, name: str) -> None:
         self.world = world
+        self.network = network
         self.name = name
         self.dead = False
         self.crash_hooks: list[Callable[[], None]] = []
         self._random = world.stream(f"node {name}").random
-        self._ready: deque[ReadyHandle | asyncio.TimerHandle] = deque()
+        self._ready: deque[Any] = deque()  # ReadyHandle | asyncio.TimerHandle
         self._awake = False
         self._tasks: list[SimulatedTask] = []
         self._kept: list[object] = []
@@ -92,7 +98,7 @@ class Node(asyncio.AbstractEventLoop):
 
     def start(self, work: Coroutine[Any, Any, Any], name: str | None = None) -> SimulatedTask:
         """Create a task on this node from outside of it; the world hears of its failure."""
-        task = self.create_task(work, name=name or f"{self.name}: {work.__qualname__}")
+        task = self.create_task(work, name=name or f"{self.name}: {named(work)}")
         task.add_done_callback(self._main_ended)
         return task
 
@@ -108,7 +114,7 @@ class Node(asyncio.AbstractEventLoop):
         self.dead = True
         self._kept.extend(self._ready)
         self._ready.clear()
-        self.world.network.node_died(self, silently)
+        self.network.node_died(self, silently)
         for hook in self.crash_hooks:
             hook()
 
@@ -122,7 +128,7 @@ class Node(asyncio.AbstractEventLoop):
                 tasks, self._tasks = self._tasks, []
                 for task in tasks:
                     if not task.done():
-                        task._log_destroy_pending = False
+                        task._log_destroy_pending = False  # type: ignore[attr-defined]
                         _close(task.get_coro())
         finally:
             events._set_running_loop(None)
@@ -183,7 +189,7 @@ class Node(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self.world.now
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callback, *args: Any, context: contextvars.Context | None = None
     ) -> ReadyHandle:
         handle = ReadyHandle(
@@ -195,16 +201,16 @@ class Node(asyncio.AbstractEventLoop):
             self.post(handle)
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callback, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         self.world.at(when, Node.timer_due, self, handle)
         return handle
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Callback, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self.world.now + delay, callback, *args, context=context)
@@ -231,7 +237,9 @@ class Node(asyncio.AbstractEventLoop):
         """A task that has failed refers to all that its frames did."""
         self._tasks = [task for task in self._tasks if not task.done()]
 
-    def run_in_executor(self, executor: Any, func: Callback, *args: Any) -> Awaitable[Any]:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callback, *args: Any
+    ) -> Awaitable[Any]:
         future = self.create_future()
         pool = self._pools.setdefault(executor, _Pool(executor))
         pool.waiting.append((future, func, args))
@@ -287,14 +295,14 @@ class Node(asyncio.AbstractEventLoop):
     ) -> Any:
         if options.get("ssl") is not None or options.get("sock") is not None:
             raise NotImplementedError("the simulated network has neither TLS nor real sockets")
-        return self.world.network.listen(self, protocol_factory, port or 0)
+        return self.network.listen(self, protocol_factory, port or 0)
 
     async def create_connection(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
     ) -> Any:
         if options.get("ssl") is not None or options.get("sock") is not None:
             raise NotImplementedError("the simulated network has neither TLS nor real sockets")
-        return await self.world.network.connect(self, protocol_factory, port)
+        return await self.network.connect(self, protocol_factory, port)
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host or "127.0.0.1", port))]
@@ -313,7 +321,9 @@ class Node(asyncio.AbstractEventLoop):
     def set_debug(self, enabled: bool) -> None:
         """Never: debugging reads the real clock."""
 
-    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
+    def add_signal_handler(  # type: ignore[override]
+        self, sig: int, callback: Any, *args: Any
+    ) -> None:
         """No signals come."""
 
     def remove_signal_handler(self, sig: int) -> bool:
@@ -336,6 +346,11 @@ class Node(asyncio.AbstractEventLoop):
             f"{self.name} at {self.world.now:.3f} s: {context.get('message')}: {error!r}"
         )
         self.keep(error)
+
+
+def named(work: Coroutine[Any, Any, Any]) -> str:
+    """What a coroutine is called; not every one has a name."""
+    return str(getattr(work, "__qualname__", "coroutine"))
 
 
 def _close(coroutine: Any) -> None:
