@@ -1,21 +1,30 @@
 """Fixtures for pytest, which finds them by itself where pybroker is installed: docs/testing.md.
 
-`pulsar_broker` is a broker for one test, `pulsar_broker_shared` one for the whole session; both
-serve the admin API. Settings are lines `key=value` of broker.conf: `pulsar_broker_settings` in
-pytest's ini file, for both, and the marker `pulsar_broker(key=value)` on top, for the first.
-Nothing is imported before a test asks for one; `-p no:pybroker` leaves them out.
+A broker for each scope: `pulsar_broker` (function), `pulsar_broker_module` and
+`pulsar_broker_shared` (session); all serve the admin API. `pulsar_namespace`, `pulsar_topic`,
+`pulsar_client` and `pulsar_clock` belong to the broker that the test uses, and to a `pulsar_broker`
+if it names none. Settings are lines `key=value` of broker.conf:
+`pulsar_broker_settings` in pytest's ini file, for all brokers, and the marker
+`pulsar_broker(key=value)` on top: of the test for its own broker, of the module for the module's.
+
+Nothing is imported before a test asks for one; `-p no:pybroker` leaves them out. With pytest-xdist,
+each worker has brokers of its own.
 """
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 if TYPE_CHECKING:
-    from pybroker.testing import RunningBroker
+    from pybroker.client import Client
+    from pybroker.testing import RunningBroker, VirtualClock
 
 SETTINGS: Final = "pulsar_broker_settings"
 MARKER: Final = "pulsar_broker"
+# From the narrowest scope to the widest.
+BROKERS: Final = ("pulsar_broker", "pulsar_broker_module", "pulsar_broker_shared")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,34 +37,81 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", line)
 
 
+# -- brokers
+
+
 @pytest.fixture
 def pulsar_broker(request: pytest.FixtureRequest) -> "Iterator[RunningBroker]":
-    lines: list[str] = []
-    for marker in reversed(list(request.node.iter_markers(MARKER))):  # the test's own counts most
-        lines += [f"{key}={_spelt(value)}" for key, value in marker.kwargs.items()]
-    yield from _running(request.config, lines)
+    """A broker for one test."""
+    yield from _running(request)
+
+
+@pytest.fixture(scope="module")
+def pulsar_broker_module(request: pytest.FixtureRequest) -> "Iterator[RunningBroker]":
+    """A broker for all tests of a module."""
+    yield from _running(request)
 
 
 @pytest.fixture(scope="session")
 def pulsar_broker_shared(request: pytest.FixtureRequest) -> "Iterator[RunningBroker]":
-    yield from _running(request.config, [])
+    """A broker for the whole session, or for all tests of a worker of pytest-xdist."""
+    yield from _running(request)
 
 
-def _spelt(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _running(config: pytest.Config, lines: list[str]) -> "Iterator[RunningBroker]":
+def _running(request: pytest.FixtureRequest) -> "Iterator[RunningBroker]":
     from pybroker.base.config import BrokerConfig
     from pybroker.base.config_file import ConfigError, parse_config
     from pybroker.testing import broker
 
     settings = BrokerConfig()
     try:
-        settings = parse_config("\n".join(config.getini(SETTINGS)), SETTINGS, settings)
-        for line in lines:
-            settings = parse_config(line, f"marker {MARKER}", settings)
+        lines = "\n".join(request.config.getini(SETTINGS))
+        settings = parse_config(lines, SETTINGS, settings)
+        for marker in reversed(list(request.node.iter_markers(MARKER))):  # the nearest counts most
+            for key, value in marker.kwargs.items():
+                settings = parse_config(f"{key}={_spelt(value)}", f"marker {MARKER}", settings)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
     with broker(settings, http=True) as running:
         yield running
+
+
+def _spelt(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# -- of the broker that the test uses
+
+
+def _broker_of(request: pytest.FixtureRequest) -> "RunningBroker":
+    used = (name for name in BROKERS if name in request.fixturenames)
+    found: RunningBroker = request.getfixturevalue(next(used, BROKERS[0]))
+    return found
+
+
+@pytest.fixture
+def pulsar_namespace(request: pytest.FixtureRequest) -> str:
+    """A new namespace with the test's name: "public/test_orders-1"."""
+    name = re.sub(r"[^-\w]+", "-", request.node.name, flags=re.ASCII)
+    return _broker_of(request).new_namespace(name[:100])
+
+
+@pytest.fixture
+def pulsar_topic(pulsar_namespace: str) -> str:
+    """A topic's name in a new namespace; what uses it first creates it."""
+    return f"persistent://{pulsar_namespace}/topic"
+
+
+@pytest.fixture
+def pulsar_client(request: pytest.FixtureRequest) -> "Iterator[Client]":
+    """A connected `pybroker.client.Client` with transactions."""
+    from pybroker.client import Client
+
+    with Client(_broker_of(request).service_url, enable_transaction=True) as client:
+        yield client
+
+
+@pytest.fixture
+def pulsar_clock(request: pytest.FixtureRequest) -> "VirtualClock":
+    """The broker's clock, to be advanced."""
+    return _broker_of(request).clock

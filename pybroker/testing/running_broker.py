@@ -5,6 +5,7 @@ storage what a killed process would: what is durable, without what an orderly en
 """
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 
 from pybroker.base.config import BrokerConfig
 from pybroker.base.names import TopicName, pending_ack_log
+from pybroker.broker.policies.policies import checked_namespace
 from pybroker.process.app import Broker, embedded_backend, memory_backend, standalone
 from pybroker.testing.clock import AdvancingLoop, VirtualClock
 from pybroker.testing.loop_thread import LoopThread
@@ -42,6 +44,7 @@ class RunningBroker:
         self.admin_url = ""
         self.service_url_tls = self.admin_url_tls = ""
         self.clock = VirtualClock()
+        self._namespaces = itertools.count(1)
         self._config = config
         self._data_dir = data_dir
         self._http = http
@@ -142,6 +145,18 @@ class RunningBroker:
             return await work(broker)
 
         return self._thread.run(run())
+
+    def new_namespace(self, like: str = "test") -> str:
+        """Create "public/{like}-{number}", which nobody has used, and return its name."""
+
+        async def create(broker: Broker) -> str:
+            tenants = broker.topics.tenants
+            while tenants.has_namespace(name := f"public/{like}-{next(self._namespaces)}"):
+                pass
+            await tenants.create_namespace(name, checked_namespace({}, self._config.cluster_name))
+            return name
+
+        return self.call(create)
 
     def backlog(self, topic: str, subscription: str) -> int:
         """Entries that are not acknowledged; markers and aborted messages do not count."""

@@ -2,21 +2,25 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from documents import ROOT, blocks
 
 TEST, INI, CLOCK = (block.text for block in blocks(ROOT / "docs/testing.md"))
 HEAD = "import httpx, pytest\nVALUES = '/admin/v2/brokers/configuration/runtime'\n"
 
 
-def run(folder: Path, test: str, ini: str = "[pytest]\n") -> "subprocess.CompletedProcess[str]":
+def run(
+    folder: Path, test: str, ini: str = "[pytest]\n", options: Sequence[str] = ()
+) -> "subprocess.CompletedProcess[str]":
     """A pytest of its own, in a process: its plugins and options are another's."""
     (folder / "test_it.py").write_text(test)
     (folder / "pytest.ini").write_text(ini)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers"]
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        [*command, *options], cwd=folder, capture_output=True, text=True, timeout=120, check=False
     )
 
 
@@ -52,3 +56,37 @@ def test_a_key_that_nobody_knows_is_named(tmp_path: Path) -> None:
     ended = run(tmp_path, test)
     assert ended.returncode != 0
     assert "did you mean maxTopicsPerNamespace?" in ended.stdout + ended.stderr
+
+
+SCOPES = """
+import pytest
+pytestmark = pytest.mark.parametrize("run", range(6))
+SEEN = []
+
+
+def test_it(run, pulsar_broker, pulsar_broker_module, pulsar_broker_shared, pulsar_topic):
+    SEEN.append((pulsar_broker_shared, pulsar_broker_module, pulsar_broker, pulsar_topic))
+    shared, module, own, topics = (len(set(each)) for each in zip(*SEEN))
+    assert (shared, module) == (1, 1)
+    assert own == topics == len(SEEN)
+
+
+def test_a_name_is_new(run, pulsar_broker_shared, pulsar_namespace, pulsar_client):
+    topic = f"persistent://{pulsar_namespace}/orders"
+    assert pulsar_broker_shared.backlog(topic, "s") == 0
+    pulsar_client.create_producer(topic).send(b"one lamp")
+"""
+
+
+def test_brokers_live_as_long_as_their_scope(tmp_path: Path) -> None:
+    (tmp_path / "test_other.py").write_text(SCOPES)
+    ended = run(tmp_path, SCOPES)
+    assert "24 passed" in ended.stdout, ended.stdout + ended.stderr
+
+
+@pytest.mark.slow
+def test_workers_of_xdist_have_brokers_of_their_own(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"test_{number}.py").write_text(SCOPES)
+    ended = run(tmp_path, SCOPES, options=["-n", "3", "--dist", "load"])
+    assert "48 passed" in ended.stdout, ended.stdout + ended.stderr
