@@ -10,6 +10,7 @@ Whatever does not come to an end within a bounded virtual time is a violation to
 """
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -95,6 +96,9 @@ class Simulation:
             found = [f"STUCK: {error}"]
         except (PulsarException, errors.PulsarError) as error:
             found = [f"REFUSED THE AUDITOR: {error!r}"]
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            found = [f"RAISED: {error!r} in {where.name} ({where.filename}:{where.lineno})"]
         found += [f"UNHANDLED: {failure}" for failure in self.world.failures]
         for feature in self.features:
             feature.end()

@@ -7,6 +7,7 @@ from sim_broker import BrokerProcess
 from managed_ledger.ledger_metadata import LEDGERS_PREFIX, LedgerList
 from managed_ledger.storage.embedded.ledger_files import FOLDER, ledger_file_name
 from managed_ledger.trim import consumed
+from pybroker.process.app import Broker
 
 UNTIL_UNLINKED_S: Final = 5.0
 
@@ -44,9 +45,14 @@ def not_trimmed(process: BrokerProcess) -> list[str]:
     """Retention is over and housekeeping had its time: what all durable cursors have consumed is
     gone.
     """
-    assert process.broker is not None
+    assert process.broker is not None and process.node is not None
+    # There, because what asks what is still needed may start to make it needless.
+    return process.world.call(process.node, _not_trimmed(process.broker))
+
+
+async def _not_trimmed(broker: Broker) -> list[str]:
     found = []
-    for topic in process.broker.topics.loaded():
+    for topic in broker.topics.loaded():
         cursors = [c for c in topic.ledger.cursors.values() if c.durable]
         needed = [cursor.mark_delete_position for cursor in cursors]
         needed += [kept_from().before for kept_from in topic.ledger.kept_from]
