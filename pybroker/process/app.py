@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from pybroker.admin.services import AdminServices, Connected
     from pybroker.broker.local_messages import LocalBatch, LocalSender
     from pybroker.broker.schemas.compatibility import StoredSchema
+    from pybroker.faults.registry import Faults
     from pybroker.security.identity import Identity
     from pybroker.server.local.connection import LocalConnections
 
@@ -86,10 +87,13 @@ class Broker:
         rng: random.Random,
         shut_down: Callable[[], None] | None = None,
         logs: LogControl | None = None,
+        faults: "Faults | None" = None,
     ) -> None:
         """For the admin API: `shut_down` asks the owner of the broker to stop it, and `logs` are
-        the process's levels if this broker may change them.
+        the process's levels if this broker may change them. With `faults` its steps pass the fault
+        points; without, nothing of that is loaded.
         """
+        self.faults = faults
         self._logs = logs
         self._config = config
         self._backend = backend
@@ -134,7 +138,7 @@ class Broker:
             disconnections=Disconnections(self.coordinators, self.topics.policies),
             storage_refusal=backend.refusal,
         )
-        self.server = BrokerServer(self._services, audited_handlers(handlers))
+        self.server = _server(self._services, audited_handlers(handlers), faults)
         self.revocations: Revocations | None = None
         if self.authorizer is not None:
             self.revocations = Revocations(self.authorizer, lambda: self.server.sessions)
@@ -300,6 +304,18 @@ class Broker:
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
+def _server(
+    services: Services, handlers: Mapping[int, Handler], faults: "Faults | None"
+) -> BrokerServer:
+    if faults is None:
+        return BrokerServer(services, handlers)
+    from pybroker.server.faulty_handlers import faulty_handlers
+    from pybroker.server.faulty_session import FaultySession, receipting
+
+    services.faults, services.receipting = faults, receipting
+    return BrokerServer(services, faulty_handlers(handlers), FaultySession)
+
+
 async def _send_metrics(services: "AdminServices", parts: AsyncExitStack) -> None:
     from pybroker.admin.metrics.otlp import OtlpMetrics
     from pybroker.admin.routes.metrics import MetricsRoutes
@@ -371,6 +387,7 @@ async def standalone(
     clock: Clock | None = None,
     shut_down: Callable[[], None] | None = None,
     logs: LogControl | None = None,
+    faults: "Faults | None" = None,
 ) -> Broker:
     """A broker that serves on the configured address. Raises StartFailed.
 
@@ -382,7 +399,7 @@ async def standalone(
         ports.bind()
         tls = ports.with_tls("broker_service_port_tls", tls_contexts(config, clock))
         https = ports.with_tls("web_service_port_tls", web_tls_contexts(config, clock))
-        broker = Broker(config, backend, clock, random.Random(), shut_down, logs)
+        broker = Broker(config, backend, clock, random.Random(), shut_down, logs, faults)
         plain, web = ports.bound.get("broker_service_port"), ports.bound.get("web_service_port")
         await broker.start(plain, web, tls, https)
     except BaseException as error:

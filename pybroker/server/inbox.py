@@ -30,6 +30,7 @@ class Pause(Enum):
     LONG = "a long command"
     BEHIND = "more than one turn's work"
     RATE = "faster than a publish rate allows"
+    FAULT = "messages wait at a fault point"
     STOPPING = "the broker shuts down"
 
 

@@ -216,7 +216,7 @@ def send(session: Connection, run: SendRun) -> None:
             if run.txn_id is not None:
                 joined = joined or joining(session, slot, run.txn_id)
         except PulsarError as error:
-            _refuse_in_order(session, slot, run, error)
+            refuse_in_order(session, slot, run, error)
             return
     if slot.held is not None:
         slot.held.keep(run)
@@ -249,7 +249,7 @@ def _send_within_limits(
     if excess is None:
         return
     rest = run.part(fits, len(run.entries))
-    _refuse_in_order(session, slot, rest, excess)
+    refuse_in_order(session, slot, rest, excess)
 
 
 def _send_on(session: Connection, slot: ProducerSlot, run: SendRun) -> None:
@@ -274,7 +274,7 @@ def _send_through(session: Connection, slot: ProducerSlot, run: SendRun, gate: G
         if slot.held is not None:
             slot.held.keep(part)
         elif refusal is not None:
-            _refuse_in_order(session, slot, part, refusal)
+            refuse_in_order(session, slot, part, refusal)
         elif gate.rate is None:
             _send(session, slot, part)
         else:
@@ -315,7 +315,7 @@ def _too_slow(session: Connection, slot: ProducerSlot) -> None:
     _start_over(session, slot, "it exceeds the publish rate")
 
 
-def _refuse_in_order(
+def refuse_in_order(
     session: Connection, slot: ProducerSlot, run: SendRun, error: PulsarError
 ) -> None:
     if slot.held is not None:  # an earlier message waits: check this one again after it
@@ -386,7 +386,9 @@ def _publish(session: Connection, slot: ProducerSlot, run: SendRun, taken: Taken
             answer()
 
     session.spend_budget(size_bytes)
-    topic.publish(producer, run, published, taken)
+    receipting = session.services.receipting
+    done = published if receipting is None else receipting(session, slot, run, published)
+    topic.publish(producer, run, done, taken)
 
 
 def _not_stored(

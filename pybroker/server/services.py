@@ -3,12 +3,13 @@
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.base.config import BrokerConfig
 from pybroker.base.listeners import Listeners
 from pybroker.base.runtime import Clock
 from pybroker.base.server_counts import ServerCounts
+from pybroker.broker.publishing import Published
 from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topics import Topics
 from pybroker.security.authentication import Authentication
@@ -18,9 +19,14 @@ from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.held_runs import HeldRoom
 from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
+from pybroker.server.slots import ProducerSlot
 from pybroker.server.transactional_sessions import TransactionalSessions
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.wire import commands
+from pybroker.wire.frames import SendRun
+
+if TYPE_CHECKING:
+    from pybroker.faults.registry import Faults
 
 _RECEIVE_BYTES: Final = 256 * 1024
 
@@ -45,6 +51,9 @@ class Services:
     listeners: Listeners = field(default_factory=Listeners)
     port: int | None = None  # the port without TLS, once it listens
     port_tls: int | None = None
+    # Where a broker has fault points, they are here, and receipts pass some.
+    faults: "Faults | None" = None
+    receipting: Callable[[Any, ProducerSlot, SendRun, Published], Published] | None = None
     boot: int = 0  # how often a broker has started on this storage before
     connection_numbers: Iterator[int] = field(default_factory=itertools.count)
     name_numbers: Iterator[int] = field(default_factory=itertools.count)

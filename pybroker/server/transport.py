@@ -36,7 +36,13 @@ Endpoint = tuple[str, int] | socket.socket
 
 
 class BrokerServer:
-    def __init__(self, services: Services, handlers: Mapping[int, Handler] = HANDLERS) -> None:
+    def __init__(
+        self,
+        services: Services,
+        handlers: Mapping[int, Handler] = HANDLERS,
+        new_session: type[Session] = Session,
+    ) -> None:
+        self._new_session = new_session
         self._services = services
         self._handlers = handlers
         self._sessions: dict[Session, str] = {}
@@ -94,7 +100,9 @@ class BrokerServer:
 
     def accept(self) -> Session:
         """Creates a session before its transport, for a socket or in this process."""
-        return Session(self._services, self._handlers, self._admit, self._logged_in, self._forget)
+        return self._new_session(
+            self._services, self._handlers, self._admit, self._logged_in, self._forget
+        )
 
     def _admit(self, session: Session, transport: asyncio.Transport, address: str) -> bool:
         """Refusals use Apache Pulsar's sentences."""

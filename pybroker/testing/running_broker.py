@@ -7,6 +7,7 @@ storage what a killed process would: what is durable, without what an orderly en
 import asyncio
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 from pybroker.base.config import BrokerConfig
 from pybroker.base.names import TopicName, pending_ack_log
 from pybroker.broker.policies.policies import checked_namespace
+from pybroker.faults.registry import Faults
 from pybroker.process.app import Broker, embedded_backend, memory_backend, standalone
 from pybroker.testing.clock import AdvancingLoop, VirtualClock
 from pybroker.testing.loop_thread import LoopThread
@@ -45,11 +47,13 @@ class RunningBroker:
         self.service_url_tls = self.admin_url_tls = ""
         self.clock = VirtualClock()
         self._namespaces = itertools.count(1)
+        self.faults = Faults()
         self._config = config
         self._data_dir = data_dir
         self._http = http
         self._reserved: list[ReservedPort] = []
         self._memory = memory_backend()
+        self._changing = threading.RLock()  # a crash ends it on a thread of its own
         self._thread: LoopThread | None = None
         self._broker: Broker | None = None
 
@@ -57,11 +61,15 @@ class RunningBroker:
 
     def start(self) -> None:
         """Serve; from the second time on at the same addresses."""
+        with self._changing:
+            self._start()
+
+    def _start(self) -> None:
         if not self._reserved:
             self._reserve_ports()
         self._thread = LoopThread("pybroker", partial(AdvancingLoop, self.clock))
         try:
-            self._broker = self._thread.run(self._start())
+            self._broker = self._thread.run(self._serve())
         except BaseException:
             self._thread.close()
             raise
@@ -107,13 +115,29 @@ class RunningBroker:
         self.kill()
         self.start()
 
-    async def _start(self) -> Broker:
+    async def _serve(self) -> Broker:
         backend = self._memory
         if self._data_dir is not None:
             backend = embedded_backend(self._config, self._data_dir, _disk_failed)
-        return await standalone(self._config, backend, self._http, self.clock)
+        self.faults.attach(self._crash)
+        return await standalone(self._config, backend, self._http, self.clock, faults=self.faults)
+
+    def _crash(self, struck: Callable[[], None]) -> None:
+        """At a fault point, which nothing passes any more: the broker ends soon after."""
+
+        def crash() -> None:
+            try:
+                self.kill()
+            finally:
+                struck()
+
+        threading.Thread(target=crash, name="pybroker crash", daemon=True).start()
 
     def _end(self, how: Callable[[Broker], Awaitable[None]]) -> None:
+        with self._changing:
+            self._end_once(how)
+
+    def _end_once(self, how: Callable[[Broker], Awaitable[None]]) -> None:
         if self._thread is None or self._broker is None:
             return
         self.clock.hold()
@@ -132,6 +156,7 @@ class RunningBroker:
             thread.run(end())
         finally:
             thread.close()
+            self.faults.detach()
 
     # -- looking inside
 

@@ -1,0 +1,8 @@
+"""Fault points: named steps of the broker at which a test lets it crash, wait, lose or refuse."""
+
+from pybroker.faults.passing import Passing
+from pybroker.faults.points import ACTIONS, POINTS, Action, Point
+from pybroker.faults.registry import Faults, Observation
+from pybroker.faults.rule import Rule
+
+__all__ = ["ACTIONS", "POINTS", "Action", "Faults", "Observation", "Passing", "Point", "Rule"]

@@ -1,0 +1,231 @@
+"""The table of fault points: each step of the protocol, what has happened there and what has not.
+
+A command of the wire protocol has `<step>.before`, when it has arrived, and `<step>.after`, when it
+is done and its answer is about to be sent. Sending, delivering and the records of a transaction
+have points of their own, because these happen without a command or long after it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from pybroker.wire import pulsar_api_pb2 as pb
+
+TOPIC: Final = "topic"
+SUBSCRIPTION: Final = "subscription"
+PRODUCER: Final = "producer"
+TRANSACTION: Final = "transaction"
+PREDICATES: Final = (TOPIC, SUBSCRIPTION, PRODUCER, TRANSACTION)
+
+_T: Final = pb.BaseCommand
+
+
+class Action(StrEnum):
+    CRASH = "crash"
+    DELAY = "delay"
+    DROP = "drop"
+    CUT = "cut"
+    FAIL = "fail"
+    HOLD = "hold"
+
+
+ACTIONS: Final[Mapping[Action, str]] = {
+    Action.CRASH: "the broker ends here as if killed; nothing after this point happens",
+    Action.DELAY: "this step waits for some seconds of the broker's clock, then goes on",
+    Action.DROP: "what was to be done or sent here is lost; the connection stays open",
+    Action.CUT: "as drop, and the connection is closed without sending what is pending",
+    Action.FAIL: "this step fails with an error code and a message",
+    Action.HOLD: "this step waits until it is released, or for a time limit, then goes on",
+}
+_WAITS: Final = (Action.CRASH, Action.DELAY, Action.HOLD)
+_LOSES: Final = (*_WAITS, Action.DROP, Action.CUT)
+_ANY: Final = (*_LOSES, Action.FAIL)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    name: str
+    state: str  # what has happened here and what has not, as a sentence
+    actions: tuple[Action, ...]
+    predicates: tuple[str, ...]  # which of `PREDICATES` are known here
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a command leads to: its points, which are only one if it is not answered."""
+
+    name: str
+    before: str
+    after: str = ""
+    predicates: tuple[str, ...] = ()
+    fails: bool = True  # can be refused with an error
+
+    @property
+    def point_before(self) -> str:
+        return f"{self.name}.before"
+
+    @property
+    def point_after(self) -> str:
+        return f"{self.name}.after"
+
+
+_OF_TOPIC: Final = (TOPIC,)
+_OF_SUBSCRIPTION: Final = (TOPIC, SUBSCRIPTION)
+_OF_PRODUCER: Final = (TOPIC, PRODUCER)
+_OF_TRANSACTION: Final = (TRANSACTION,)
+
+# SEND and its receipt are not here: see `_publish`. PONG asks for nothing.
+STEPS: Final[Mapping[int, Step]] = {
+    _T.CONNECT: Step("connect", "the client is not connected", "the client is connected"),
+    _T.AUTH_RESPONSE: Step("authenticate", "the new credentials are not checked"),
+    _T.PING: Step(
+        "ping", "it is not noted as a sign of life", "it is noted as a sign of life", fails=False
+    ),
+    _T.LOOKUP: Step("lookup", "the topic is not looked up", "the topic is looked up", _OF_TOPIC),
+    _T.PARTITIONED_METADATA: Step(
+        "lookup.partitions", "the partitions are not counted", "the partitions are counted",
+        _OF_TOPIC,
+    ),
+    _T.GET_TOPICS_OF_NAMESPACE: Step(
+        "topics.list", "the topics are not listed", "the topics are listed"
+    ),
+    _T.WATCH_TOPIC_LIST: Step("topics.watch", "the pattern is not watched", "it is watched"),
+    _T.WATCH_TOPIC_LIST_CLOSE: Step(
+        "topics.unwatch", "the pattern is still watched", "it is not watched any more"
+    ),
+    _T.ASK_TOPICS: Step("topics.ask", "nothing is answered", "the questions are answered"),
+    _T.GET_SCHEMA: Step("schema.get", "the schema is not read", "the schema is read", _OF_TOPIC),
+    _T.GET_OR_CREATE_SCHEMA: Step(
+        "schema.add", "the schema is not stored", "the schema is durable", _OF_TOPIC
+    ),
+    _T.PRODUCER: Step(
+        "producer.open", "the producer does not exist", "the producer exists", _OF_PRODUCER
+    ),
+    _T.CLOSE_PRODUCER: Step(
+        "producer.close", "the producer still exists", "the producer is gone", _OF_PRODUCER
+    ),
+    _T.SUBSCRIBE: Step(
+        "subscribe", "the consumer does not exist",
+        "the consumer exists, and the subscription is durable", _OF_SUBSCRIPTION,
+    ),
+    _T.FLOW: Step(
+        "flow", "the consumer has no new permits", "", _OF_SUBSCRIPTION, fails=False
+    ),
+    _T.ACK: Step(
+        "acknowledge", "nothing is acknowledged",
+        "the acknowledgement is in effect: in a transaction durable, otherwise in memory",
+        (*_OF_SUBSCRIPTION, TRANSACTION),
+    ),
+    _T.REDELIVER_UNACKNOWLEDGED_MESSAGES: Step(
+        "redeliver", "nothing is delivered again", "", _OF_SUBSCRIPTION, fails=False
+    ),
+    _T.SEEK: Step("seek", "the cursor has not moved", "the cursor has moved", _OF_SUBSCRIPTION),
+    _T.UNSUBSCRIBE: Step(
+        "unsubscribe", "the subscription still exists", "the subscription is deleted",
+        _OF_SUBSCRIPTION,
+    ),
+    _T.CLOSE_CONSUMER: Step(
+        "consumer.close", "the consumer still exists", "the consumer is gone", _OF_SUBSCRIPTION
+    ),
+    _T.GET_LAST_MESSAGE_ID: Step(
+        "last_message_id", "the topic's end is not read", "the topic's end is read",
+        _OF_SUBSCRIPTION,
+    ),
+    _T.CONSUMER_STATS: Step(
+        "consumer.stats", "no figures are collected", "the figures are collected", _OF_SUBSCRIPTION
+    ),
+    _T.TC_CLIENT_CONNECT_REQUEST: Step(
+        "transaction.connect", "the coordinator is not asked for", "the coordinator is open"
+    ),
+    _T.NEW_TXN: Step(
+        "transaction.begin", "no transaction exists", "the transaction is OPEN and durable",
+        _OF_TRANSACTION,
+    ),
+    _T.ADD_PARTITION_TO_TXN: Step(
+        "transaction.add_partition", "the topics do not take part", "the topics take part, durably",
+        (TOPIC, TRANSACTION),
+    ),
+    _T.ADD_SUBSCRIPTION_TO_TXN: Step(
+        "transaction.add_subscription", "the subscriptions do not take part",
+        "the subscriptions take part, durably", (*_OF_SUBSCRIPTION, TRANSACTION),
+    ),
+    _T.END_TXN: Step(
+        "transaction.end", "nothing is decided",
+        "the transaction has committed or aborted, and all participants have followed",
+        _OF_TRANSACTION,
+    ),
+    _T.END_TXN_ON_PARTITION: Step(
+        "transaction.end_on_partition", "the topic has not ended it", "the topic has ended it",
+        (TOPIC, TRANSACTION),
+    ),
+    _T.END_TXN_ON_SUBSCRIPTION: Step(
+        "transaction.end_on_subscription", "the subscription has not ended it",
+        "the subscription has ended it", (*_OF_SUBSCRIPTION, TRANSACTION),
+    ),
+}  # fmt: skip
+
+PUBLISH_BEFORE_APPEND: Final = "publish.before_append"
+PUBLISH_AFTER_APPEND: Final = "publish.after_append"
+PUBLISH_BEFORE_RECEIPT: Final = "publish.before_receipt"
+DELIVER_BEFORE: Final = "deliver.before"
+DELIVER_AFTER: Final = "deliver.after"
+
+_OF_PUBLISH: Final = (TOPIC, PRODUCER, TRANSACTION)
+
+
+def _messages() -> Iterator[Point]:
+    yield Point(
+        PUBLISH_BEFORE_APPEND,
+        "SEND has arrived; the message is not stored.",
+        _ANY,
+        _OF_PUBLISH,
+    )
+    yield Point(
+        PUBLISH_AFTER_APPEND,
+        "The message is durable and readers may get it; its producer has not been told.",
+        _WAITS,
+        _OF_PUBLISH,
+    )
+    yield Point(
+        PUBLISH_BEFORE_RECEIPT,
+        "The message is durable; its receipt is about to be sent.",
+        _ANY,
+        _OF_PUBLISH,
+    )
+    yield Point(
+        DELIVER_BEFORE,
+        "The message is chosen for a consumer and counts as delivered; it is not sent.",
+        _LOSES,
+        _OF_SUBSCRIPTION,
+    )
+    yield Point(
+        DELIVER_AFTER,
+        "The message has been written to the consumer's connection.",
+        (Action.CRASH, Action.CUT),
+        _OF_SUBSCRIPTION,
+    )
+
+
+def _of_steps(steps: Mapping[int, Step]) -> Iterator[Point]:
+    for kind, step in steps.items():
+        command = _T.Type.Name(kind)
+        failing = (Action.FAIL,) if step.fails else ()
+        actions = (*_LOSES, *failing)
+        before = f"{command} has arrived; {step.before}."
+        yield Point(step.point_before, before, actions, step.predicates)
+        if step.after:
+            after = f"{_capital(step.after)}; the answer to {command} has not been sent."
+            yield Point(step.point_after, after, actions, step.predicates)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _table(points: Iterable[Point]) -> Mapping[str, Point]:
+    return MappingProxyType({point.name: point for point in points})
+
+
+POINTS: Final = _table([*_messages(), *_of_steps(STEPS)])

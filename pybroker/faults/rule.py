@@ -1,0 +1,224 @@
+"""A rule: at which passings of a point something goes wrong, and what.
+
+Rules are made and asked from any thread. They strike on the broker's loop.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Protocol, Self
+
+from pybroker.base.errors import PulsarError
+from pybroker.faults.passing import Passing, matches
+from pybroker.faults.points import Action
+
+DEFAULT_WAIT_S: Final = 30.0
+DEFAULT_HOLD_S: Final = 60.0
+LONGEST_S: Final = 600.0
+
+GoOn = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a rule is to do; its fields have been checked."""
+
+    point: str
+    action: Action
+    predicates: Mapping[str, str] = field(default_factory=dict)
+    every: int = 1  # of the passings that match, each n-th
+    after: int = 0  # so many of them are let through first
+    times: int | None = None  # strikes at most so often; None: as often as it can
+    seconds: float = 0.0  # of DELAY; of HOLD: the limit
+    error: type[PulsarError] = PulsarError  # of FAIL
+    message: str = ""
+
+
+class Owner(Protocol):
+    """Where rules belong: `Faults`."""
+
+    def loop(self) -> asyncio.AbstractEventLoop | None: ...
+    def crash(self, struck: Callable[[], None]) -> None:
+        """Begin to end the broker as a kill does; `struck` is called when it is down."""
+        ...
+
+    def removed(self, rule: "Rule") -> None: ...
+
+
+class Lost(PulsarError):
+    """What a command was to do, or its answer, is lost: answer nothing."""
+
+
+class _Held:
+    """One step that waits until it is released, or for a limit of real time: the clock may be
+    moved by hours meanwhile.
+    """
+
+    only_measures = True  # a virtual clock does not wait for its timer
+
+    def __init__(self, rule: "Rule", go_on: GoOn, seconds: float) -> None:
+        self._rule = rule
+        self._go_on = go_on
+        self._until_s = time.monotonic() + seconds
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(seconds, self.look)
+
+    def look(self) -> None:
+        left_s = self._until_s - time.monotonic()
+        if left_s > 0:
+            self._timer = self._loop.call_later(left_s, self.look)
+        else:
+            self._rule.let_go(self)
+
+    def go_on(self) -> None:
+        self._timer.cancel()
+        self._go_on()
+
+
+class Rule:
+    """Made by `Faults.inject`; as a context manager it is removed at the end of the block."""
+
+    def __init__(self, number: int, plan: Plan, owner: Owner) -> None:
+        self.number = number
+        self.plan = plan
+        self.hits = 0  # how often it has struck
+        self.matched = 0  # how many passings its predicates fit
+        self.is_removed = False
+        self._begun = 0  # strikes; a crash counts as a hit only when the broker is down
+        self._owner = owner
+        self._held: dict[_Held, None] = {}
+        self._changed = threading.Condition()
+        self._on_hit: list[GoOn] = []  # called on the loop
+
+    def __repr__(self) -> str:
+        return f"<Rule {self.number}: {self.plan.action} at {self.plan.point}, {self.hits} hits>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    @property
+    def point(self) -> str:
+        return self.plan.point
+
+    @property
+    def action(self) -> Action:
+        return self.plan.action
+
+    @property
+    def holding(self) -> int:
+        """How many steps wait at it."""
+        return len(self._held)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it will not strike any more."""
+        return self.is_removed or (self.plan.times is not None and self._begun >= self.plan.times)
+
+    # -- from any thread
+
+    def wait_for_hit(self, timeout_s: float = DEFAULT_WAIT_S, hits: int = 1) -> None:
+        """Returns when it has struck `hits` times in all; for a crash, when the broker is down.
+
+        Raises TimeoutError; RuntimeError on the broker's own loop, which could not go on.
+        """
+        if _is_running(self._owner.loop()):
+            raise RuntimeError("The broker's loop cannot wait for itself: await until_hit instead")
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.hits >= hits, timeout_s):
+                raise TimeoutError(self._too_few(hits, timeout_s))
+
+    async def until_hit(self, timeout_s: float = DEFAULT_WAIT_S, hits: int = 1) -> None:
+        """`wait_for_hit` on the broker's loop."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.hits < hits:
+                    hit = asyncio.Event()
+                    self._on_hit.append(hit.set)
+                    await hit.wait()
+        except TimeoutError:
+            raise TimeoutError(self._too_few(hits, timeout_s)) from None
+
+    def release(self) -> None:
+        """Every step that waits at it goes on; later ones are held again. Only for HOLD."""
+        loop = self._owner.loop()
+        if _is_running(loop):
+            self._release()
+        elif loop is not None:
+            with suppress(RuntimeError):  # it has just closed, and what was held is gone with it
+                loop.call_soon_threadsafe(self._release)
+
+    def forget_held(self) -> None:
+        """The broker is down: nothing that was held goes on."""
+        self._held = {}
+
+    def remove(self) -> None:
+        """It strikes no more, and releases what waits at it. Idempotent."""
+        self.is_removed = True
+        self._owner.removed(self)
+        self.release()
+
+    def _too_few(self, hits: int, timeout_s: float) -> str:
+        plan = self.plan
+        about = "".join(f", {name} {value}" for name, value in plan.predicates.items())
+        return (
+            f"{plan.action} at {plan.point}{about} struck {self.hits} of {hits} times within "
+            f"{timeout_s:g} s; {self.matched} passings matched"
+        )
+
+    # -- on the broker's loop
+
+    def is_due(self, passing: Passing) -> bool:
+        """Counts the passing."""
+        if self.is_spent or not matches(self.plan.predicates, passing):
+            return False
+        self.matched += 1
+        past = self.matched - self.plan.after
+        return past > 0 and past % self.plan.every == 0
+
+    def strike(self) -> None:
+        self._begun += 1
+        if self.action is Action.CRASH:
+            self._owner.crash(self._hit)
+            return
+        self._hit()
+        waiting, self._on_hit = self._on_hit, []
+        for each in waiting:
+            each()
+
+    def _hit(self) -> None:
+        with self._changed:
+            self.hits += 1
+            self._changed.notify_all()
+
+    def error(self) -> PulsarError:
+        plan = self.plan
+        return plan.error(plan.message or f"A fault was injected at {plan.point}")
+
+    def wait(self, go_on: GoOn) -> None:
+        """For CRASH, DELAY and HOLD: `go_on` is called once the step may go on, if ever."""
+        if self.action is Action.DELAY:
+            asyncio.get_running_loop().call_later(self.plan.seconds, go_on)
+        elif self.action is Action.HOLD and self.is_removed:
+            go_on()
+        elif self.action is Action.HOLD:
+            self._held[_Held(self, go_on, self.plan.seconds)] = None
+
+    def let_go(self, held: _Held) -> None:
+        if self._held.pop(held, held) is None:
+            held.go_on()
+
+    def _release(self) -> None:
+        held, self._held = list(self._held), {}
+        for each in held:
+            each.go_on()
+
+
+def _is_running(loop: asyncio.AbstractEventLoop | None) -> bool:
+    """In this thread."""
+    return loop is not None and asyncio._get_running_loop() is loop
