@@ -166,6 +166,80 @@ STEPS: Final[Mapping[int, Step]] = {
     ),
 }  # fmt: skip
 
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a transaction leads to without a command: a log record, or the end at a participant."""
+
+    name: str
+    before: str
+    after: str
+    predicates: tuple[str, ...] = _OF_TRANSACTION
+    loses_log: bool = True  # a failure is that of the coordinator's log
+
+    @property
+    def point_before(self) -> str:
+        return f"{self.name}.before"
+
+    @property
+    def point_after(self) -> str:
+        return f"{self.name}.after"
+
+
+# By the names of the records' classes in a coordinator's log.
+RECORDS: Final[Mapping[str, Recorded]] = {
+    "NewTransaction": Recorded(
+        "transaction.log.begin", "the transaction is not recorded", "its beginning is durable"
+    ),
+    "AddPartitions": Recorded(
+        "transaction.log.add_partition", "the topics do not take part", "they take part, durably",
+        (TOPIC, TRANSACTION),
+    ),
+    "AddSubscriptions": Recorded(
+        "transaction.log.add_subscription", "the subscriptions do not take part",
+        "they take part, durably", (*_OF_SUBSCRIPTION, TRANSACTION),
+    ),
+    "BindSession": Recorded(
+        "transaction.log.session", "the transaction belongs to no session of a transactional id",
+        "it belongs to one, durably",
+    ),
+    "SpanNamespace": Recorded(
+        "transaction.log.namespace", "the transaction does not span a namespace",
+        "it spans one, durably",
+    ),
+    "Promise": Recorded(
+        "transaction.log.promise", "the transaction has not promised to end as its leader does",
+        "its promise, or the end of it, is durable",
+    ),
+    "GroupMembers": Recorded(
+        "transaction.log.group", "the leader's group is not decided", "its decision is durable"
+    ),
+}  # fmt: skip
+DECIDED: Final = Recorded(
+    "transaction.decided", "the outcome is not decided",
+    "the decision is durable; no participant has been told",
+)  # fmt: skip
+COMPLETED: Final = Recorded(
+    "transaction.completed",
+    "all participants have followed, and the record that closes the books is not written",
+    "the books are closed, durably",
+)
+MARKER: Final = Recorded(
+    "transaction.marker", "this topic does not know the outcome",
+    "the outcome is durable in this topic, and the coordinator has not been told",
+    (TOPIC, TRANSACTION), loses_log=False,
+)  # fmt: skip
+PENDING_ACK: Final = Recorded(
+    "transaction.pending_ack", "this subscription does not know the outcome",
+    "the outcome is durable in this subscription, and the coordinator has not been told",
+    (*_OF_SUBSCRIPTION, TRANSACTION), loses_log=False,
+)  # fmt: skip
+# With a rule at one of these, no participant is told before the decision is durable.
+BEHIND_DECISION: Final = (
+    DECIDED.point_after,
+    *(point for each in (MARKER, PENDING_ACK) for point in (each.point_before, each.point_after)),
+)
+
 PUBLISH_BEFORE_APPEND: Final = "publish.before_append"
 PUBLISH_AFTER_APPEND: Final = "publish.after_append"
 PUBLISH_BEFORE_RECEIPT: Final = "publish.before_receipt"
@@ -220,6 +294,18 @@ def _of_steps(steps: Mapping[int, Step]) -> Iterator[Point]:
             yield Point(step.point_after, after, actions, step.predicates)
 
 
+def _of_records(records: Iterable[Recorded]) -> Iterator[Point]:
+    for record in records:
+        before = _WAITS if record is COMPLETED else (*_WAITS, Action.FAIL)
+        after = _WAITS if record.loses_log else (*_WAITS, Action.FAIL)
+        fails = " If it fails, the coordinator is reopened." if record.loses_log else ""
+        fails = "" if record is COMPLETED else fails
+        yield Point(
+            record.point_before, f"{_capital(record.before)}.{fails}", before, record.predicates
+        )
+        yield Point(record.point_after, f"{_capital(record.after)}.", after, record.predicates)
+
+
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
@@ -228,4 +314,6 @@ def _table(points: Iterable[Point]) -> Mapping[str, Point]:
     return MappingProxyType({point.name: point for point in points})
 
 
-POINTS: Final = _table([*_messages(), *_of_steps(STEPS)])
+_OF_TRANSACTIONS: Final = (*RECORDS.values(), DECIDED, MARKER, PENDING_ACK, COMPLETED)
+
+POINTS: Final = _table([*_messages(), *_of_steps(STEPS), *_of_records(_OF_TRANSACTIONS)])

@@ -222,3 +222,10 @@ class Rule:
 def _is_running(loop: asyncio.AbstractEventLoop | None) -> bool:
     """In this thread."""
     return loop is not None and asyncio._get_running_loop() is loop
+
+
+async def waited(rule: Rule) -> None:
+    """Returns when the step may go on, if ever."""
+    gone_on = asyncio.Event()
+    rule.wait(gone_on.set)
+    await gone_on.wait()

@@ -138,11 +138,21 @@ class Broker:
             disconnections=Disconnections(self.coordinators, self.topics.policies),
             storage_refusal=backend.refusal,
         )
+        self._participants: LocalParticipants = LocalParticipants(self.topics)
+        if faults is not None:
+            self._pass_faults(faults)
         self.server = _server(self._services, audited_handlers(handlers), faults)
         self.revocations: Revocations | None = None
         if self.authorizer is not None:
             self.revocations = Revocations(self.authorizer, lambda: self.server.sessions)
             self.permissions.watch(self.revocations.changed)
+
+    def _pass_faults(self, faults: "Faults") -> None:
+        from pybroker.broker.faulty_participants import FaultyParticipants
+        from pybroker.transaction.coordinator.faulty_log import FaultyTransactionLog
+
+        self.coordinators.open_log = partial(FaultyTransactionLog.opened, faults)
+        self._participants = FaultyParticipants(self.topics, faults)
 
     async def start(
         self,
@@ -171,7 +181,7 @@ class Broker:
             parts.push_async_callback(self.coordinators.close)
             self.coordinators.count = self.topics.tenants.partitions(COORDINATOR_ASSIGN)
             self.coordinators.joining.check = partial(check_may_join, self.topics.policies)
-            await self.coordinators.recover_all(LocalParticipants(self.topics))
+            await self.coordinators.recover_all(self._participants)
             parts.push_async_callback(self._services.sessions.close)
             self._services.sessions.look_after_ids()
             parts.push_async_callback(self.server.stop)

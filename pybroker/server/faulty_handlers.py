@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pybroker.base.errors import PulsarError
 from pybroker.faults.points import STEPS, Action
-from pybroker.faults.rule import Lost, Rule
+from pybroker.faults.rule import Lost, Rule, waited
 from pybroker.server.connection import Connection, Rest
 from pybroker.server.faulty_session import FaultySession
 from pybroker.server.handler import Handler
@@ -40,12 +40,6 @@ def _faulty(kind: int, handler: Handler) -> Handler:
 def _unless_lost(handler: Handler, session: Connection, body: Any, error: PulsarError) -> None:
     if not isinstance(error, Lost):
         handler.answer_error(session, body, error)
-
-
-async def _waited(rule: Rule) -> None:
-    gone_on = asyncio.Event()
-    rule.wait(gone_on.set)
-    await gone_on.wait()
 
 
 class _Door:
@@ -89,7 +83,7 @@ class _Door:
         session.done_unasked(self._kind, body)
 
     async def _later(self, session: FaultySession, body: Any, rule: Rule) -> None:
-        await _waited(rule)
+        await waited(rule)
         if not session.closed and (rest := self._run(session, body)) is not None:
             await rest
 
@@ -130,13 +124,13 @@ class _Door:
         return self._begun_later(session, body, rule)
 
     async def _begun_later(self, session: Connection, body: Any, rule: Rule) -> Any:
-        await _waited(rule)
+        await waited(rule)
         assert self._handler.begun is not None
         return await though_closed(self._handler.begun(session, body))
 
     async def deferred(self, session: Connection, body: Any) -> None:
         rule = self._arrived(session, body)
         if rule is not None:
-            await _waited(rule)
+            await waited(rule)
         assert self._handler.deferred is not None
         await self._handler.deferred(session, body)

@@ -14,6 +14,7 @@ from managed_ledger.position import Position
 from pybroker.base.errors import PulsarError
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.publishing import Published
+from pybroker.faults.lane import Lane, Lanes
 from pybroker.faults.passing import Passing
 from pybroker.faults.points import (
     DELIVER_AFTER,
@@ -29,7 +30,6 @@ from pybroker.server import described, on_produce
 from pybroker.server.connection import Connection
 from pybroker.server.handler import Handler
 from pybroker.server.inbox import Pause
-from pybroker.server.lane import Lane, Lanes
 from pybroker.server.session import Session
 from pybroker.server.slots import ProducerSlot
 from pybroker.wire import commands

@@ -63,6 +63,7 @@ class Coordinators:
         # Failed coordinators that are not open again yet; the latest failure, as a successor may
         # fail at once.
         self._replacing: dict[int, TransactionCoordinator] = {}
+        self.open_log = TransactionLog.open
         self.joining = Joining(self._served)
         self._tasks = Tasks("transaction coordinators")
         self.groups = Groups(self.get, self._served, self._tasks)
@@ -162,7 +163,7 @@ class Coordinators:
 
     async def _open(self, coordinator_id: int) -> TransactionCoordinator:
         assert self._participants is not None
-        transaction_log = await TransactionLog.open(coordinator_id, self._factory, self._metadata)
+        transaction_log = await self.open_log(coordinator_id, self._factory, self._metadata)
         coordinator = await TransactionCoordinator.open(
             coordinator_id,
             transaction_log,

@@ -49,6 +49,9 @@ class Lanes(Generic[T]):
     def __contains__(self, owner: T) -> bool:
         return owner in self._lanes
 
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
+
     def of(self, owner: T) -> Lane:
         return self._lanes.setdefault(owner, Lane())
 

@@ -1,0 +1,89 @@
+"""A crash at each point of two-phase commit, then recovery: all of a transaction or nothing."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import pybroker.testing
+from pybroker.client import Client, Consumer, InitialPosition, Timeout
+from pybroker.testing import RunningBroker
+
+TOPICS = ("left", "right")
+LONG_MS = 30_000
+# Where the outcome is decided, and durable: whatever crashes from here on has committed.
+COMMITTED_AT = (
+    "transaction.decided.after",
+    "transaction.marker.before",
+    "transaction.marker.after",
+    "transaction.pending_ack.before",
+    "transaction.pending_ack.after",
+    "transaction.completed.before",
+    "transaction.completed.after",
+    "transaction.end.after",
+)
+ABORTED_AT = ("transaction.end.before", "transaction.decided.before")
+
+
+@pytest.fixture
+def broker() -> Iterator[RunningBroker]:
+    with pybroker.testing.broker() as running:
+        yield running
+
+
+def reader_of(client: Client, topic: str) -> Consumer:
+    """Its subscription keeps the topic's messages."""
+    return client.subscribe(topic, "reader", initial_position=InitialPosition.Earliest)
+
+
+def read_all(client: Client, topic: str) -> list[bytes]:
+    """`last` is behind everything."""
+    client.create_producer(topic).send(b"last")
+    consumer = reader_of(client, topic)
+    found: list[bytes] = []
+    while b"last" not in found:
+        found.append(consumer.receive(LONG_MS).data())
+    return found[:-1]
+
+
+def backlog_of_input(client: Client) -> list[bytes]:
+    consumer = client.subscribe("input", "s", initial_position=InitialPosition.Earliest)
+    try:
+        return [consumer.receive(300).data()]
+    except Timeout:
+        return []
+
+
+@pytest.mark.parametrize("point", [*ABORTED_AT, *COMMITTED_AT])
+def test_a_crash_leaves_all_of_a_commit_or_nothing(broker: RunningBroker, point: str) -> None:
+    with Client(broker.service_url, enable_transaction=True) as client:
+        consumer = client.subscribe("input", "s", initial_position=InitialPosition.Earliest)
+        client.create_producer("input").send(b"order")
+        txn = client.new_transaction(timeout_ms=60_000)
+        for topic in TOPICS:
+            reader_of(client, topic).close()
+            client.create_producer(topic).send(b"from the order", txn=txn)
+        consumer.acknowledge(consumer.receive(LONG_MS), txn=txn)
+        crash = broker.faults.inject(point, "crash", transaction=str(txn.txn_id))
+        committing = threading.Thread(target=lambda: _commit_if_it_can(txn))
+        committing.start()
+        crash.wait_for_hit()
+        broker.start()
+        committing.join(60)
+    if point in ABORTED_AT:
+        broker.clock.advance("2m")  # unless its client has repeated the END
+    with Client(broker.service_url) as reader:
+        found = [read_all(reader, topic) for topic in TOPICS]
+        left_over = backlog_of_input(reader)
+    everything = [[b"from the order"]] * 2
+    if point in COMMITTED_AT:
+        assert (found, left_over) == (everything, [])
+    else:
+        assert (found, left_over) in ((everything, []), ([[], []], [b"order"]))
+
+
+def _commit_if_it_can(txn: object) -> None:
+    try:
+        txn.commit()  # type: ignore[attr-defined]
+    except Exception:  # the client may have given up: what counts is what readers find
+        return
