@@ -16,11 +16,14 @@ Handler = Callable[[Visit], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """`path` is below /console, in Starlette's syntax. A POST needs the form's token."""
+    """`path` is below /console, in Starlette's syntax. A POST needs the form's token. A `live` part
+    of a page is served as a stream of events, too.
+    """
 
     method: str
     path: str
     handler: Handler
+    live: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,10 @@ class Sessions:
             self._sessions.move_to_end(key)
         return identity
 
+    def is_open(self, session_id: str) -> bool:
+        """Whether there is one; its credentials are not checked."""
+        return _digest(session_id) in self._sessions
+
     def end(self, session_id: str) -> None:
         self._sessions.pop(_digest(session_id), None)
 

@@ -5,7 +5,7 @@ the admin API's answers (`api.py`).
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote
 
@@ -28,6 +28,7 @@ from pybroker.console.notices import Notices
 from pybroker.console.page import Page, View
 from pybroker.console.pages.table import PAGES
 from pybroker.console.sessions import COOKIE, FormTokens, Sessions, new_id
+from pybroker.console.stream import MEDIA_TYPE, EventStream, Part, Streams
 from pybroker.console.visit import NotConfirmed, Visit
 from pybroker.security.identity import Identity
 
@@ -58,6 +59,7 @@ class Site:
         self._notices = Notices()
         self._kept: dict[str, Any] = {}
         self._form_tokens = FormTokens()
+        self._streams = Streams()
         authentication = services.authentication
         self._sessions = None
         if authentication is not None:
@@ -97,20 +99,7 @@ class Site:
         if is_new:
             browser_id = new_id()
         visit = self._visit(request, None, browser_id, form)
-        try:
-            answer = await self._page(visit, path)
-        except Refused as refused:
-            answer = _problem(visit, _shown_status(refused.status), refused.reason)
-        except PulsarError as error:
-            answer = _problem(visit, _shown_status(error.http_status), str(error))
-        except HTTPException as error:
-            answer = _problem(visit, error.status_code, error.detail)
-        except ClientDisconnect:
-            raise
-        except Exception as error:
-            log.exception("a page of the console failed: %s", path)
-            reason = f"Internal error: {type(error).__name__}; see the log"
-            answer = _problem(visit, 500, reason)
+        answer = await _or_problem(visit, self._page(visit, path))
         if is_new and "set-cookie" not in answer.headers:
             self._secure_cookie(visit, answer, browser_id)
         return answer
@@ -121,21 +110,53 @@ class Site:
             self._check_form(visit)
         if path == LOGIN and self._sessions is not None:
             return await self._login.answer(visit)
-        if self._sessions is not None:
-            identity = await self._identity(request, visit.browser_id)
-            if identity is None:
-                return _to_login(visit)
-            visit.api = self._api_for(request, identity)
-        visit.entered = True
+        if not await self._enters(visit):
+            return _to_login(visit)
         if path == "/console/logout" and request.method == "POST":
             return self._login.log_out(visit)
         page, view, parts = self._found(request, path)
         request.scope["path_params"] = parts
         visit.place = page.path
+        if view.live and visit.is_stream and request.method == "GET":
+            return await self._stream(visit, view)
         try:
             return await view.handler(visit)
         except NotConfirmed as missing:
             return visit.go(_page_before(visit), str(missing), failed=True)
+
+    async def _enters(self, visit: Visit) -> bool:
+        if self._sessions is not None:
+            identity = await self._identity(visit.request, visit.browser_id)
+            if identity is None:
+                return False
+            visit.api = self._api_for(visit.request, identity)
+        visit.entered = True
+        return True
+
+    async def _stream(self, visit: Visit, view: View) -> Response:
+        if visit.request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return Response(status_code=403)
+
+        async def part() -> Part | None:
+            now = self._visit(visit.request, None, visit.browser_id, FormData())
+            now.place = visit.place
+            try:
+                if not await self._enters(now):
+                    return None
+            except PulsarError:  # too many passwords are being checked
+                return None
+            answer = await _or_problem(now, view.handler(now))
+            return Part(bytes(answer.body), is_last=answer.status_code >= 400)
+
+        first = await view.handler(visit)  # or the refusal
+        if not self._streams.has_room(visit.browser_id):
+            return Response(status_code=429)
+
+        def is_open() -> bool:
+            return self._sessions is None or self._sessions.is_open(visit.browser_id)
+
+        begins_with = Part(bytes(first.body))
+        return EventStream(self._streams, visit.browser_id, begins_with, part, is_open)
 
     def _found(self, request: Request, path: str) -> tuple[Page, View, dict[str, Any]]:
         method = "GET" if request.method == "HEAD" else request.method
@@ -161,7 +182,7 @@ class Site:
 
     async def _identity(self, request: Request, browser_id: str) -> Identity | None:
         assert self._sessions is not None
-        by_itself = "hx-request" in request.headers
+        by_itself = "hx-request" in request.headers or request.headers.get("accept") == MEDIA_TYPE
         return await self._sessions.identity(browser_id, address_of(request), by_itself)
 
     def _visit(
@@ -229,6 +250,24 @@ def _to_login(visit: Visit) -> Response:
         return RedirectResponse(LOGIN, 303)
     path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     return RedirectResponse(f"{LOGIN}?to={quote(path, safe='')}", 303)
+
+
+async def _or_problem(visit: Visit, answer: Awaitable[Response]) -> Response:
+    """The answer, or in its place what went wrong."""
+    try:
+        return await answer
+    except Refused as refused:
+        return _problem(visit, _shown_status(refused.status), refused.reason)
+    except PulsarError as error:
+        return _problem(visit, _shown_status(error.http_status), str(error))
+    except HTTPException as error:
+        return _problem(visit, error.status_code, error.detail)
+    except ClientDisconnect:
+        raise
+    except Exception as error:
+        log.exception("a page of the console failed: %s", visit.request.url.path)
+        reason = f"Internal error: {type(error).__name__}; see the log"
+        return _problem(visit, 500, reason)
 
 
 def _problem(visit: Visit, status: int, reason: str) -> Response:

@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from pybroker.admin.services import AdminServices
 from pybroker.console.api import Api, Asked, Refused
 from pybroker.console.notices import Notice, Notices
+from pybroker.console.stream import MEDIA_TYPE
 
 _SEE_OTHER: Final = 303
 _PAUSE: Final = 20  # times what a live part took
@@ -40,8 +41,17 @@ class Visit:
 
     @property
     def is_partial(self) -> bool:
-        """htmx asks for a part of a page."""
-        return "hx-request" in self.request.headers
+        """A part of a page is asked for: by htmx, or as a stream."""
+        return "hx-request" in self.request.headers or self.is_stream
+
+    @property
+    def is_stream(self) -> bool:
+        return self.request.headers.get("accept") == MEDIA_TYPE
+
+    @property
+    def is_asked_again(self) -> bool:
+        """htmx asks for the part, and will again: the browser has no stream."""
+        return self.is_partial and not self.is_stream
 
     @property
     def parts(self) -> dict[str, Any]:

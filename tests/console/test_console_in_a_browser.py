@@ -72,6 +72,7 @@ def test_live_figures_come_by_themselves(shown: RunningBroker, driver: webdriver
         return driver.find_element(By.ID, "live").get_attribute("data-sample") != first
 
     WebDriverWait(driver, PATIENCE_S).until(has_changed)
+    assert driver.find_element(By.ID, "live").get_attribute("data-stream"), "by the stream"
     assert len(driver.find_elements(By.CSS_SELECTOR, ".chart canvas")) == 4
     assert complaints(driver) == []
 

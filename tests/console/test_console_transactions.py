@@ -81,7 +81,7 @@ def test_the_list_is_updated_in_parts_and_keeps_its_filters(
     txn: Transaction, browser: Browser
 ) -> None:
     page = browser.page(f"{PAGE}?topic=order&sort=bytes&order=asc&age=0")
-    (again,) = re.findall(r'hx-get="([^"]*)"', page)
+    (again,) = re.findall(r'data-stream="([^"]*)"', page)
     part = browser.page(html.unescape(again))
     assert part.startswith("<div") and name_of(txn) in part
     assert 'aria-sort="ascending"' in page and "topic=order" in again
@@ -106,7 +106,7 @@ def test_a_transaction_is_drawn_with_a_lane_for_each_participant(
     txn.commit()
     page = browser.page(url_of(txn))
     assert tile(page, "State") == "✓ COMMITTED"
-    assert page.count('<g class="lane commit">') == 2 and "hx-get" not in page
+    assert page.count('<g class="lane commit">') == 2 and "data-stream" not in page
     assert "Commit requested by its client" in words(page)
     ended = words(browser.page(f"{PAGE}/ended"))
     assert f"{name_of(txn)} ✓ COMMITTED" in ended

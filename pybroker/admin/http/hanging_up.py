@@ -8,14 +8,18 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 T = TypeVar("T")
-HANG_UP: Final = "pybroker.hang_up"  # in the scope; absent without a connection
+# In the scope; absent without a connection.
+HANG_UP: Final = "pybroker.hang_up"
+ENDLESS: Final = "pybroker.endless"
 
 
-def with_hang_up(app: ASGIApp, hang_up: Callable[[], None]) -> ASGIApp:
-    """`hang_up` closes the connection at once and discards what the peer has not taken."""
+def with_hang_up(app: ASGIApp, hang_up: Callable[[], None], endless: Callable[[], None]) -> ASGIApp:
+    """`hang_up` closes the connection at once and discards what the peer has not taken. `endless`
+    says that the answer has no end of its own: a server that stops does not wait for it.
+    """
 
     async def called(scope: Scope, receive: Receive, send: Send) -> None:
-        await app({**scope, HANG_UP: hang_up}, receive, send)
+        await app({**scope, HANG_UP: hang_up, ENDLESS: endless}, receive, send)
 
     return called
 

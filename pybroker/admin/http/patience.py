@@ -46,6 +46,7 @@ class ImpatientProtocol(H11Protocol):
         self._head_due: asyncio.TimerHandle | None = None
         self._take_due: asyncio.TimerHandle | None = None
         self._later: deque[bytes] = deque()  # received but not parsed
+        self._is_endless = False
 
     def _unsupported_upgrade_warning(self) -> None:
         """Java's HTTP client offers HTTP/2 in every first request, and accepts HTTP/1.1. uvicorn
@@ -68,7 +69,7 @@ class ImpatientProtocol(H11Protocol):
         certificate = transport.get_extra_info("peercert")
         if certificate:
             self.app = with_certificate(self.app, certificate)
-        self.app = with_hang_up(self.app, transport.abort)
+        self.app = with_hang_up(self.app, transport.abort, self._answer_without_end)
         self._wait_for_head()
 
     def _make_room(self) -> None:
@@ -126,6 +127,14 @@ class ImpatientProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         self._wait_for_head()
         super().on_response_complete()
+
+    def _answer_without_end(self) -> None:
+        self._is_endless = True
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self._is_endless:
+            self._hang_up()
 
     def timeout_keep_alive_handler(self) -> None:
         self._hang_up()

@@ -33,9 +33,12 @@ async def live(visit: Visit) -> Response:
 
 
 async def _figures(visit: Visit) -> Mapping[str, Any]:
-    """Shared by all visitors while they are recent, if they took long to compute."""
+    """Shared by all streams while they are recent, and by all visitors if they took long to
+    compute.
+    """
     now_s = time.monotonic()
-    if (last := visit.kept.get(_LAST)) is not None and now_s < last["until_s"]:
+    last = visit.kept.get(_LAST, {"until_s": now_s})
+    if now_s < last["until_s"] and (visit.is_stream or last["took_s"] > _LONG_S):
         return cast(Mapping[str, Any], last)
     figures = await broker_figures(visit.api)
     took_s = time.monotonic() - now_s
@@ -45,7 +48,8 @@ async def _figures(visit: Visit) -> Mapping[str, Any]:
         **shown,
         "sample": {"at_s": visit.services.clock.now_ms() / 1000, **sample},
         "every_s": max(_SOONEST_S, round(took_s * _SHARE, 1)),
-        "until_s": now_s + (took_s * _SHARE if took_s > _LONG_S else 0.0),
+        "took_s": took_s,
+        "until_s": now_s + took_s * _SHARE,
     }
     return found
 
@@ -78,5 +82,5 @@ def _shown(figures: Figures) -> dict[str, float | None]:
 PAGE: Final = Page(
     "Overview",
     _PATH,
-    (View("GET", _PATH, overview), View("GET", f"{_PATH}/overview/live", live)),
+    (View("GET", _PATH, overview), View("GET", f"{_PATH}/overview/live", live, live=True)),
 )

@@ -2,6 +2,8 @@
 "use strict";
 (function () {
   const MOST = 900; // samples
+  const GAP_S = 90;
+  let last_s = Infinity; // of the last sample
   const charts = [];
 
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -49,8 +51,15 @@
     const live = document.getElementById("live");
     if (!live || !live.dataset.sample) return;
     const said = JSON.parse(live.dataset.sample);
+    if (said.at_s === last_s) return;
+    if (said.at_s > last_s + GAP_S) add({ at_s: last_s + 1 }); // nobody looked: no line there
+    last_s = said.at_s;
+    add(said);
+  }
+
+  function add(said) {
     for (const chart of charts) {
-      const columns = [said.at_s, ...chart.names.map((name) => said[name])];
+      const columns = [said.at_s, ...chart.names.map((name) => said[name] ?? null)];
       columns.forEach((value, i) => {
         chart.data[i].push(value);
         if (chart.data[i].length > MOST) chart.data[i].shift();
@@ -64,17 +73,54 @@
   }
 
   let folded = [];
-  document.addEventListener("htmx:beforeSwap", () => {
+  function remember() {
     folded = [...document.querySelectorAll("details[id]")].map((one) => [one.id, one.open]);
-  });
-  document.addEventListener("htmx:afterSwap", () => {
+  }
+  function unfold() {
     for (const [id, open] of folded) {
       const one = document.getElementById(id);
       if (one) one.open = open;
     }
-  });
+  }
+  document.addEventListener("htmx:beforeSwap", remember);
+  document.addEventListener("htmx:afterSwap", unfold);
 
-  document.addEventListener("DOMContentLoaded", () => { begin(); sample(); });
+  // The live part comes by a stream. Without one (there may be too many) htmx asks for it.
+  let stream = null;
+
+  function follow() {
+    const live = document.getElementById("live");
+    if (stream || document.hidden || !live || !live.dataset.stream) return;
+    const url = live.dataset.stream;
+    stream = new EventSource(url);
+    const show = (event) => {
+      remember();
+      htmx.swap("#live", event.data, { swapStyle: "outerHTML", swapDelay: 0, settleDelay: 0 });
+      unfold();
+      sample();
+      const live = document.getElementById("live");
+      if (!live || !live.dataset.stream) leave(); // nothing of it changes any more
+    };
+    stream.addEventListener("part", show);
+    stream.addEventListener("last", (event) => { leave(); show(event); });
+    stream.addEventListener("over", () => { leave(); location.reload(); });
+    stream.addEventListener("error", () => {
+      if (!stream || stream.readyState !== EventSource.CLOSED) return; // it connects again
+      leave();
+      htmx.ajax("GET", url, { target: "#live", swap: "outerHTML" });
+    });
+  }
+
+  function leave() {
+    if (stream) stream.close();
+    stream = null;
+  }
+
+  document.addEventListener("visibilitychange", () => { if (document.hidden) leave(); else follow(); });
+  window.addEventListener("pagehide", leave);
+  window.addEventListener("pageshow", follow);
+
+  document.addEventListener("DOMContentLoaded", () => { begin(); sample(); follow(); });
   document.addEventListener("htmx:afterSettle", sample);
   window.addEventListener("resize", resize);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach((c) => c.plot.redraw()));

@@ -112,7 +112,7 @@ async def delete(visit: Visit) -> Response:
 
 VIEWS: Final = (
     View("GET", BASE, topic),
-    View("GET", BASE + _LIVE, live),
+    View("GET", BASE + _LIVE, live, live=True),
     View("POST", f"{BASE}/subscribe", create_subscription),
     View("POST", f"{BASE}/unload", unload),
     View("POST", f"{BASE}/compact", compact),

@@ -81,7 +81,7 @@ async def _shown(visit: Visit, template: str, which: str) -> Response:
         order=order,
         columns=_columns(base, filters, sort, descends) if which == "live" else COLUMNS,
         here=f"{base}?{urlencode(filters | order)}&",
-        again=f"{ROOT}/{which}/rows?{urlencode(filters | order | {'page': page})}",
+        rows_url=f"{ROOT}/{which}/rows?{urlencode(filters | order | {'page': page})}",
         every_s=_EVERY_S,
         blocking=await _blocking(visit) if which == "live" else None,
         **SHARED,
@@ -112,7 +112,7 @@ async def _blocking(visit: Visit) -> dict[str, Any] | None:
 
 VIEWS: Final = (
     View("GET", ROOT, listing),
-    View("GET", f"{ROOT}/live/rows", live),
+    View("GET", f"{ROOT}/live/rows", live, live=True),
     View("GET", f"{ROOT}/ended", ended),
-    View("GET", f"{ROOT}/ended/rows", ended_live),
+    View("GET", f"{ROOT}/ended/rows", ended_live, live=True),
 )

@@ -88,6 +88,6 @@ async def abort(visit: Visit) -> Response:
 
 VIEWS: Final = (
     View("GET", _BASE, one),
-    View("GET", f"{_BASE}/live", live),
+    View("GET", f"{_BASE}/live", live, live=True),
     View("POST", f"{_BASE}/abort", abort),
 )

@@ -1,0 +1,158 @@
+"""Live parts of pages as server-sent events: one event for each change.
+
+A stream ends when its browser hangs up, when its session does, and when the broker stops. It looks
+at the session before each event and at least every two seconds, so nothing is sent to a role that
+was logged out. Streams are bounded; who gets none asks again and again instead, as htmx does.
+
+Source: HTML Living Standard, "Server-sent events".
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from pybroker.admin.http.hanging_up import ENDLESS, unless_gone
+from pybroker.base.runtime import own_turn
+
+MEDIA_TYPE: Final = "text/event-stream"
+MOST_STREAMS: Final = 50
+MOST_OF_BROWSER: Final = 4  # browsers open at most six connections to a server
+_SOONEST_S: Final = 2.0
+_SHARE: Final = 20  # of the time: a stream waits so many times what its last part took
+_SILENT_S: Final = 15.0  # then a comment is sent, or nobody would notice that the peer is gone
+_RETRY_MS: Final = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is shown now. The `last` one says why no more follows."""
+
+    html: bytes
+    is_last: bool = False
+
+
+class Streams:
+    """How many are open, by the browser's id."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return self._open.total()
+
+    def has_room(self, browser_id: str) -> bool:
+        return len(self) < MOST_STREAMS and self._open[browser_id] < MOST_OF_BROWSER
+
+    @contextmanager
+    def opened(self, browser_id: str) -> Iterator[None]:
+        self._open[browser_id] += 1
+        try:
+            yield
+        finally:
+            self._open[browser_id] -= 1
+            self._open += Counter()  # forgets those that have none
+
+
+class EventStream(Response):
+    """`part` renders what is shown now, after `first`; None ends the stream, because the session
+    has ended. `is_open` says without much work whether it has. Call it in the turn that found room.
+    """
+
+    media_type = MEDIA_TYPE
+
+    def __init__(
+        self,
+        streams: Streams,
+        browser_id: str,
+        first: Part,
+        part: Callable[[], Awaitable[Part | None]],
+        is_open: Callable[[], bool],
+    ) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._streams = streams
+        self._browser_id = browser_id
+        self._first = first
+        self._part = part
+        self._is_open = is_open
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._streams.opened(self._browser_id), suppress(ClientDisconnect):
+            scope.get(ENDLESS, _nothing)()
+            await unless_gone(receive, self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        await send(_body(b"retry: %d\n\n" % _RETRY_MS))
+        async for event in self._events():
+            await send(_body(event))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        sent, sent_s, pause_s = self._first.html, loop.time(), _SOONEST_S
+        yield event_of("part", sent)
+        while await self._stays_open(pause_s):
+            await own_turn()
+            began_s = loop.time()
+            part = await self._part()
+            if part is None or not self._is_open():
+                break
+            pause_s = max(_SOONEST_S, _SHARE * (loop.time() - began_s))
+            if part.html != sent:
+                yield event_of("last" if part.is_last else "part", part.html)
+                sent, sent_s = part.html, loop.time()
+            elif loop.time() >= sent_s + _SILENT_S:
+                yield b":\n\n"
+                sent_s = loop.time()
+            if part.is_last:
+                return
+        yield event_of("over", b"")
+
+    async def _stays_open(self, pause_s: float) -> bool:
+        """Waits; false as soon as the session has ended."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + pause_s
+        while self._is_open() and (left_s := due_s - loop.time()) > 0:
+            await _Pause().wait(min(left_s, _SOONEST_S))
+        return self._is_open()
+
+
+class _Pause:
+    only_looks = True  # a clock that is advanced does not stop at its timer
+
+    def __init__(self) -> None:
+        self._over = asyncio.Event()
+
+    async def wait(self, seconds: float) -> None:
+        timer = asyncio.get_running_loop().call_later(seconds, self.end)
+        try:
+            await self._over.wait()
+        finally:
+            timer.cancel()
+
+    def end(self) -> None:
+        self._over.set()
+
+
+def event_of(name: str, data: bytes) -> bytes:
+    """Each line of the data stands in a field of its own, whatever ends it."""
+    lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    fields = b"\n".join(b"data: " + line for line in lines)
+    return b"event: %s\n%s\n\n" % (name.encode(), fields)
+
+
+def _body(data: bytes) -> dict[str, object]:
+    return {"type": "http.response.body", "body": data, "more_body": True}
+
+
+def _nothing() -> None:
+    pass
