@@ -32,6 +32,30 @@ class Deeds:
 
     plainly: dict[Read, None] = field(default_factory=dict)  # perhaps
     txns: list[tuple[Txn, list[Read], bool]] = field(default_factory=list)  # cumulatively?
+    # Cumulatively, of messages that came before a reconnect: the broker cannot know whether what
+    # came again is meant, too. See ARCHITECTURE.md, "What dispatch passes over".
+    ambiguously: list[tuple[Txn | None, tuple[int, int, int]]] = field(default_factory=list)
+
+    def may_cover(self, read: Read) -> bool:
+        return any(
+            read.message_id <= up_to and not (txn is not None and txn.surely_aborted)
+            for txn, up_to in self.ambiguously
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    message: Any
+    session: int  # of the client with the broker
+
+    @property
+    def order_key(self) -> tuple[int, int, int]:
+        key: tuple[int, int, int] = self.message.order_key
+        return key
+
+
+def _session(consumer: Any) -> int:
+    return sum(part._intake.session for part in consumer._parts.values())
 
 
 class Processor(Transacting):
@@ -41,7 +65,7 @@ class Processor(Transacting):
         self.kind = kind
         self.subscription = f"inherited-{kind}"
         self.deeds = deeds
-        self.held: list[Any] = []  # messages since reading began, in the order they came
+        self.held: list[Held] = []  # since reading began, in the order they came
         self.is_like_java = self.world.stream(f"manners {self.name}").random() < 0.5
         self.dropping = Dropping()
         self.unload: Callable[[], None] | None = None  # where topics are unloaded
@@ -75,18 +99,20 @@ class Processor(Transacting):
                 self.history.counts["dropped unseen"] += 1
             else:
                 self.note(f"received {message.order_key}")
-                self.held.append(message)
+                self.held.append(Held(message, _session(consumer)))
 
     async def _again(self, client: Any, consumer: Any) -> None:
         self.held = []
         self.note("wants everything again")
         consumer.redeliver_unacknowledged_messages()
 
-    def _covered_by(self, index: int) -> list[Read]:
+    def _covered_by(self, consumer: Any, index: int, txn: Txn | None = None) -> list[Read]:
         """What a cumulative acknowledgement of what came as number `index` speaks of."""
         last = self.held[index]
+        if last.session != _session(consumer):
+            self.deeds.ambiguously.append((txn, last.order_key))
         spoken_of = self.held[: index + 1]
-        return [read_of(each) for each in spoken_of if each.order_key <= last.order_key]
+        return [read_of(each.message) for each in spoken_of if each.order_key <= last.order_key]
 
     async def _plainly(self, client: Any, consumer: Any) -> None:
         if not self.held:
@@ -96,16 +122,17 @@ class Processor(Transacting):
             await self._up_to(consumer, index)
         else:
             self.note(f"acknowledges {self.held[index].order_key}")
-            self.deeds.plainly[read_of(self.held[index])] = None
-            await consumer.acknowledge(self.held[index])
+            self.deeds.plainly[read_of(self.held[index].message)] = None
+            await consumer.acknowledge(self.held[index].message)
 
     async def _up_to(self, consumer: Any, index: int) -> None:
-        if self.is_like_java and self.dropping.drops(self.held[index]):
+        last = self.held[index].message
+        if self.is_like_java and self.dropping.drops(last):
             return  # nor does it acknowledge less than it has
-        self.deeds.plainly.update(dict.fromkeys(self._covered_by(index)))
-        self.note(f"acknowledges up to {self.held[index].order_key}")
-        self.dropping.acknowledged_up_to(self.held[index])
-        await consumer.acknowledge_cumulative(self.held[index])
+        self.deeds.plainly.update(dict.fromkeys(self._covered_by(consumer, index)))
+        self.note(f"acknowledges up to {last.order_key}")
+        self.dropping.acknowledged_up_to(last)
+        await consumer.acknowledge_cumulative(last)
 
     async def _in_transaction(self, client: Any, consumer: Any) -> bool:
         """True if it leaves, with the transaction open, or not knowing whether it is."""
@@ -116,20 +143,21 @@ class Processor(Transacting):
         lately = range(max(0, len(self.held) - 8), len(self.held))
         if cumulative:
             chosen = [self.rng.choice(lately)]
-            reads = self._covered_by(chosen[0])
+            reads = self._covered_by(consumer, chosen[0], record)
         else:
             chosen = sorted(self.rng.sample(lately, self.rng.randint(1, min(3, len(lately)))))
-            reads = [read_of(self.held[index]) for index in chosen]
+            reads = [read_of(self.held[index].message) for index in chosen]
         self.deeds.txns.append((record, reads, cumulative))
         how = "up to " * cumulative
         self.note(f"{record.name}: {how}{[self.held[index].order_key for index in chosen]}")
         self.history.counts["acknowledged by a processor"] += 1
         try:
             for index in chosen:
+                message = self.held[index].message
                 if cumulative:
-                    await consumer.acknowledge_cumulative(self.held[index], txn=txn)
+                    await consumer.acknowledge_cumulative(message, txn=txn)
                 else:
-                    await consumer.acknowledge(self.held[index], txn=txn)
+                    await consumer.acknowledge(message, txn=txn)
         except FAILURES as error:
             self.note(f"{record.name} failed: {error!r}")
             await self.abort(txn, record)
@@ -140,7 +168,7 @@ class Processor(Transacting):
         await self.end(client, txn, record)
         aborted = record.abort is Outcome.DONE
         if aborted and not cumulative:  # these come again by themselves
-            self.held = [each for each in self.held if read_of(each) not in reads]
+            self.held = [each for each in self.held if read_of(each.message) not in reads]
             await self._acknowledge_over_an_unload(consumer)
         return not (record.committed or aborted)
 
@@ -213,7 +241,10 @@ class Succession(Feature):
             for read in logs[topic]
             # A batch may come in part and then as a whole. An acknowledgement of the whole of it
             # does not say which it means: see ARCHITECTURE.md, "What dispatch passes over".
-            if read.message_id[2] < 0 and read not in perhaps and read not in left
+            if read.message_id[2] < 0
+            and read not in perhaps
+            and read not in left
+            and not self.deeds.may_cover(read)
         )
         return [
             *(f"ACKNOWLEDGEMENT LOST: {r} is delivered again" for r in left if r in committed),
