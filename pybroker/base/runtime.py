@@ -84,9 +84,9 @@ async def own_turn() -> None:
 
 
 class _Look:
-    """A timer's owner that says of itself that nothing is due."""
+    """A timer's owner that asks for real time."""
 
-    only_looks = True  # a clock that is advanced does not stop at each of its times
+    in_real_time = True  # though a test may advance the time of the loop
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.done: asyncio.Future[None] = loop.create_future()
@@ -96,15 +96,13 @@ class _Look:
             self.done.set_result(None)
 
 
-async def next_look(interval_s: float) -> None:
-    """`asyncio.sleep` for what looks again and again whether there is something to do.
-
-    A test that advances its broker's clock by days does not wait for each of these looks: there
-    is one at the end.
+async def sleep_in_real_time(delay_s: float) -> None:
+    """`asyncio.sleep` that a test does not shorten by advancing its broker's clock: for what looks
+    at other programs, whose time does not move with it.
     """
     loop = asyncio.get_running_loop()
     look = _Look(loop)
-    timer = loop.call_later(interval_s, look.wake)
+    timer = loop.call_later(delay_s, look.wake)
     try:
         await look.done
     finally:

@@ -17,7 +17,7 @@ from typing import Final
 from pybroker.base.accepting import listen
 from pybroker.base.errors import NotAllowed
 from pybroker.base.machines import machine_of
-from pybroker.base.runtime import Seldom, next_look
+from pybroker.base.runtime import Seldom, sleep_in_real_time
 from pybroker.security.newcomers import Newcomers
 from pybroker.security.tls_connection import TlsDoor, TlsListener
 from pybroker.server import on_connect
@@ -155,7 +155,7 @@ class BrokerServer:
 
     async def _check_keep_alive(self) -> None:
         while True:
-            await next_look(self._services.config.keep_alive_interval_seconds)
+            await sleep_in_real_time(self._services.config.keep_alive_interval_seconds)
             for session in list(self._sessions):
                 session.check_alive()
 

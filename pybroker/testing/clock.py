@@ -6,10 +6,12 @@
 
 The broker's event loop and its wall clock are both ahead of the system's by what was advanced. To
 advance, the loop goes from one timer to the next and lets each lead to whatever it does, also on
-the disk, before it goes on. Clients have their own time: it is not moved.
+the disk, before it goes on. Clients have their own time: it is not moved. So whatever looks at
+clients, such as the keep-alive, stays in real time (`sleep_in_real_time`).
 """
 
 import asyncio
+import heapq
 import re
 import threading
 import time
@@ -73,17 +75,24 @@ class AdvancingLoop(asyncio.SelectorEventLoop):
         return bool(self.in_threads or self._ready)  # type: ignore[attr-defined]
 
     def next_due_s(self) -> float | None:
-        """Of the next timer."""
+        """Of the next timer that is advanced to."""
         timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        return min((each.when() for each in timers if _matters(each)), default=None)
+        due_s = (each.when() for each in timers if not (each.cancelled() or _in_real_time(each)))
+        return min(due_s, default=None)
+
+    def move(self, seconds: float) -> None:
+        """The time of the loop; timers in real time keep what is left of theirs."""
+        self._virtual_clock.offset_s += seconds
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        for timer in timers:
+            if _in_real_time(timer):
+                timer._when += seconds  # type: ignore[attr-defined]
+        heapq.heapify(timers)
 
 
-def _matters(timer: asyncio.TimerHandle) -> bool:
-    """What only looks again and again (`next_look`) looks once after the time was moved."""
+def _in_real_time(timer: asyncio.TimerHandle) -> bool:
     called: Any = timer._callback  # type: ignore[attr-defined]
-    return not (
-        timer.cancelled() or getattr(getattr(called, "__self__", None), "only_looks", False)
-    )
+    return getattr(getattr(called, "__self__", None), "in_real_time", False)
 
 
 class VirtualClock:
@@ -137,8 +146,8 @@ class VirtualClock:
             due_s = loop.next_due_s()
             if due_s is None or due_s > target_s:
                 break
-            self.offset_s += max(0.0, due_s - loop.time())
-        self.offset_s += max(0.0, target_s - loop.time())
+            loop.move(max(0.0, due_s - loop.time()))
+        loop.move(max(0.0, target_s - loop.time()))
         await self._settle(loop, give_up_s)
 
     async def _settle(self, loop: AdvancingLoop, give_up_s: float) -> None:

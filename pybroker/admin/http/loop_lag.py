@@ -11,7 +11,7 @@ _INTERVAL_S: Final = 0.02
 class LoopLag:
     """Measures every 20 ms how late it runs, in real time: a test may advance a loop's own time."""
 
-    only_looks = True  # a clock that is advanced does not stop at its timer
+    in_real_time = True
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -58,7 +58,7 @@ class HttpServer:
 class _Tick:
     """Once a second for uvicorn's Date header, and at once for its end."""
 
-    only_looks = True  # a clock that is advanced does not stop at its timer
+    in_real_time = True  # though a test may advance the time of the loop
 
     def __init__(self) -> None:
         self._due = asyncio.Event()
