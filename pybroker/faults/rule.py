@@ -57,7 +57,7 @@ class _Held:
     moved by hours meanwhile.
     """
 
-    only_measures = True  # a virtual clock does not wait for its timer
+    in_real_time = True
 
     def __init__(self, rule: "Rule", go_on: GoOn, seconds: float) -> None:
         self._rule = rule
