@@ -1,0 +1,61 @@
+"""What a bookie stores for an entry: who it is, how far the ledger was confirmed, and a checksum.
+
+Ledger, entry, last confirmed entry and length, 8 bytes each; CRC32C over these and the payload; the
+payload. The length is that of all payloads up to and including this one.
+
+Source: org.apache.bookkeeper.proto.checksum.DigestManager.
+"""
+
+import hashlib
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+_HEAD: Final = Struct(">qqqq")
+_CHECKSUM: Final = Struct(">I")
+HEAD_BYTES: Final = _HEAD.size + _CHECKSUM.size
+NO_ENTRY: Final = -1
+
+
+class DamagedBody(Exception):
+    """A bookie answered with something that is not the entry that was asked for."""
+
+
+class EntryBody(NamedTuple):
+    entry_id: int
+    last_confirmed: int  # when it was written; -1 for none
+    length: int  # of all payloads up to this one, in bytes
+    payload: bytes
+
+
+def master_key(password: bytes) -> bytes:
+    return hashlib.sha1(b"ledger" + password).digest()
+
+
+def pack_head(
+    ledger_id: int, entry_id: int, last_confirmed: int, length: int, payload: bytes
+) -> bytes:
+    """All that precedes the payload."""
+    head = _HEAD.pack(ledger_id, entry_id, last_confirmed, length)
+    return head + _CHECKSUM.pack(crc32c(payload, crc32c(head)))
+
+
+def pack(
+    ledger_id: int, entry_id: int, last_confirmed: int, length: int, payload: bytes
+) -> bytes:
+    return pack_head(ledger_id, entry_id, last_confirmed, length, payload) + payload
+
+
+def unpack(body: bytes, ledger_id: int, entry_id: int | None) -> EntryBody:
+    """Raises DamagedBody; `entry_id` None accepts any entry of the ledger."""
+    if len(body) < HEAD_BYTES:
+        raise DamagedBody(f"{len(body)} bytes are too few for an entry")
+    of_ledger, of_entry, last_confirmed, length = _HEAD.unpack_from(body)
+    payload = body[HEAD_BYTES:]
+    (checksum,) = _CHECKSUM.unpack_from(body, _HEAD.size)
+    if checksum != crc32c(payload, crc32c(body[: _HEAD.size])):
+        raise DamagedBody("its checksum does not match")
+    if of_ledger != ledger_id or (entry_id is not None and of_entry != entry_id):
+        raise DamagedBody(f"it is entry {of_entry} of ledger {of_ledger}")
+    return EntryBody(of_entry, last_confirmed, length, payload)

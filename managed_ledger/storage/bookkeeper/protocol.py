@@ -1,0 +1,144 @@
+"""BookKeeper's binary protocol, version 2: requests, responses, and how the stream is split.
+
+A frame is a u32 size and that many bytes. A request begins with `2 << 24 | operation << 16 | flags`,
+a response with the same without flags, then a u32 code, the ledger and the entry. Responses carry
+no request id: who asked is known from operation, ledger and entry (`connection.py`).
+
+Source: org.apache.bookkeeper.proto.BookieProtocol.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from managed_ledger.storage.bookkeeper.errors import BookieFailed
+
+VERSION: Final = 2
+LAST_CONFIRMED: Final = -1  # as the entry of a READ: the last entry that the bookie has
+MASTER_KEY_BYTES: Final = 20
+MAX_FRAME_BYTES: Final = 5 * 1024 * 1024 + 64 * 1024  # a bookie's nettyMaxFrameSizeBytes, and room
+_FENCE: Final = 1
+_RECOVERY_ADD: Final = 2
+
+_SIZE: Final = Struct(">I")
+_ADD_HEAD: Final = Struct(">II20s")
+_READ: Final = Struct(">IIqq")
+_BATCH_READ: Final = Struct(">IIqqqiq")
+_RESPONSE: Final = Struct(">IIqq")  # after the size
+_BATCH_HEAD_BYTES: Final = _RESPONSE.size + 8  # and the request's id
+
+
+class Operation(IntEnum):
+    ADD = 1
+    READ = 2
+    BATCH_READ = 7
+
+
+class Code(IntEnum):
+    OK = 0
+    NO_LEDGER = 1
+    NO_ENTRY = 2
+    BAD_REQUEST = 100
+    IO_ERROR = 101
+    UNAUTHORIZED = 102
+    BAD_VERSION = 103
+    FENCED = 104
+    READ_ONLY = 105
+    TOO_MANY_REQUESTS = 106
+    UNKNOWN_LEDGER_STATE = 107
+
+
+ABSENT: Final = frozenset({Code.NO_LEDGER, Code.NO_ENTRY})
+
+
+class Response(NamedTuple):
+    operation: int
+    code: int
+    ledger_id: int
+    entry_id: int
+    body: bytes
+
+
+def head(operation: Operation, flags: int = 0) -> int:
+    return VERSION << 24 | operation << 16 | flags
+
+
+def add_request(master_key: bytes, body: bytes, is_recovery: bool = False) -> bytes:
+    """`body` as `entry_body.pack` made it. A recovery add passes the fence of its ledger: only
+    recovery may ask for it.
+    """
+    first = head(Operation.ADD, _RECOVERY_ADD if is_recovery else 0)
+    return add_prefix(master_key, len(body), first) + body
+
+
+def add_prefix(master_key: bytes, body_bytes: int, first: int = head(Operation.ADD)) -> bytes:
+    return _ADD_HEAD.pack(4 + MASTER_KEY_BYTES + body_bytes, first, master_key)
+
+
+def read_request(ledger_id: int, entry_id: int, fence_with: bytes | None = None) -> bytes:
+    """With a master key it fences the ledger on that bookie before it reads."""
+    if fence_with is None:
+        return _READ.pack(_READ.size - 4, head(Operation.READ), ledger_id, entry_id)
+    size = _READ.size - 4 + MASTER_KEY_BYTES
+    return _READ.pack(size, head(Operation.READ, _FENCE), ledger_id, entry_id) + fence_with
+
+
+def batch_read_request(ledger_id: int, first_entry_id: int, count: int, size_bytes: int) -> bytes:
+    first = head(Operation.BATCH_READ)
+    size = _BATCH_READ.size - 4
+    return _BATCH_READ.pack(size, first, ledger_id, first_entry_id, 0, count, size_bytes)
+
+
+def batch_bodies(response: Response) -> list[bytes]:
+    """The entries of a BATCH_READ's response. Raises BookieFailed if they do not fill it exactly."""
+    bodies = []
+    body, at = response.body, _BATCH_HEAD_BYTES - _RESPONSE.size
+    while at < len(body):
+        end = at + 4 + int.from_bytes(body[at : at + 4], "big")
+        if end > len(body) or at + 4 > len(body):
+            raise BookieFailed(f"a batch of ledger {response.ledger_id} ends within an entry")
+        bodies.append(body[at + 4 : end])
+        at = end
+    return bodies
+
+
+class Responses:
+    """Bytes in, responses out."""
+
+    __slots__ = ("_max_frame_bytes", "_rest")
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._rest = bytearray()
+        self._max_frame_bytes = max_frame_bytes
+
+    def receive(self, chunk: bytes) -> Iterator[Response]:
+        """The responses that are complete now. Raises BookieFailed if the peer speaks something
+        else; the connection is useless then.
+        """
+        data: bytes | bytearray = chunk
+        if self._rest:
+            self._rest += chunk
+            if len(self._rest) < 4 + int.from_bytes(self._rest[:4], "big"):
+                self._check(int.from_bytes(self._rest[:4], "big"))
+                return
+            data, self._rest = self._rest, bytearray()
+        at, end = 0, len(data)
+        unpack, least = _RESPONSE.unpack_from, _RESPONSE.size
+        while end - at >= 4:
+            (size,) = _SIZE.unpack_from(data, at)
+            self._check(size)
+            if end - at < 4 + size:
+                break
+            first, code, ledger_id, entry_id = unpack(data, at + 4)
+            body = b"" if size == least else bytes(data[at + 4 + least : at + 4 + size])
+            yield Response(first >> 16 & 0xFF, code, ledger_id, entry_id, body)
+            at += 4 + size
+        self._rest += data[at:]
+
+    def _check(self, size: int) -> None:
+        if not _RESPONSE.size <= size <= self._max_frame_bytes:
+            raise BookieFailed(
+                f"a response of {size} bytes, not {_RESPONSE.size} to {self._max_frame_bytes}: the "
+                "peer is no bookie, or its limit nettyMaxFrameSizeBytes is above this client's"
+            )
