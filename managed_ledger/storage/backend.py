@@ -1,7 +1,7 @@
 """The seam between managed ledgers and storage: ledgers by number, keys by version.
 
-The embedded engine (journal.py), the memory backend (memory.py) and, later, BookKeeper with
-ZooKeeper implement `Backend`. Everything above uses only these Protocols.
+The embedded engine (embedded/journal.py), the memory backend (memory.py) and BookKeeper with
+ZooKeeper (bookkeeper/backend.py) implement `Backend`. Everything above uses only these Protocols.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from managed_ledger.storage.fullness import Fullness
 from managed_ledger.storage.tag_runs import TagRun
 
 # Called exactly once, on the event loop: with None after the entries are durable, else with the
-# reason why they are not. Calls come in the order of the appends.
+# reason why they are not. Calls come in the order of the appends to the same ledger.
 Appended = Callable[[Exception | None], None]
 Span = tuple[int, int]  # the first and the last of some entries
 
@@ -113,7 +113,7 @@ class LogStorage(Protocol):
 
         True: the append is ordered with everything appended to any ledger from now on until
         `appended` is called. Those appends are durable only if this one is; if this one fails, they
-        fail too and are told later. False: there is no such guarantee.
+        fail too; their `appended` is called later. False: there is no such guarantee.
         """
         ...
 

@@ -76,6 +76,10 @@ class MetadataTable:
             if not queued:
                 del self._queued[mutation.key]
 
+    def is_queued(self, key: str) -> bool:
+        """Whether a mutation of the key is not durable yet."""
+        return key in self._queued
+
     def load(self, items: Iterable[tuple[str, Versioned]]) -> None:
         self._durable = SortedDict(items)
 

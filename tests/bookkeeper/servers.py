@@ -1,8 +1,8 @@
 """Real bookies and a real ZooKeeper as test servers, from Maven Central's jars.
 
 `python tests/bookkeeper/servers.py 3` starts ZooKeeper and three bookies on ports of their own,
-prints where they are, and stops them at the end of its input. Everything is in one temporary folder;
-each JVM has a heap of 128 MB. The servers die with this process (`_dies_with_us`), however it ends.
+prints where they are, and stops them at the end of its input. Everything is in one temporary
+folder; each JVM has a heap of 128 MB. The servers die with this process, however it ends.
 """
 
 import ctypes
@@ -18,17 +18,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, Self
 
-HERE: Final = Path(__file__).resolve().parent
-ROOT: Final = HERE.parents[1]
-for folder in (ROOT, ROOT / "tests" / "support"):
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
 
 from one_at_a_time import one_at_a_time
 
 from pybroker.spark.jars import resolved_jars
 from pybroker.testing.reserved_port import ReservedPort
 
+HERE: Final = Path(__file__).resolve().parent
 START_S: Final = 90
 SESSION_TIMEOUT_MS: Final = 4000
 _PR_SET_PDEATHSIG: Final = 1
@@ -55,6 +52,7 @@ class JavaServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        self._log_bytes = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, preexec_fn=_dies_with_us
@@ -75,6 +73,12 @@ class JavaServer:
         except OSError:
             return False
         return True
+
+    def is_registered(self) -> bool:
+        """A bookie's component starts once ZooKeeper lists it."""
+        with self._log.open("rb") as log:
+            log.seek(self._log_bytes)
+            return b"Started component bookie-server" in log.read()
 
     def kill(self) -> None:
         """kill -9, and wait until it is gone."""
@@ -134,7 +138,7 @@ class Cluster:
 
     def start_again(self, server: JavaServer) -> None:
         server.start()
-        server.wait_until(server.answers)
+        server.wait_until(server.answers if server is self.zookeeper else server.is_registered)
 
     def shell(self, *arguments: str) -> str:
         """The output of BookKeeper's own shell."""
@@ -160,7 +164,7 @@ class Cluster:
             self._cleanup.callback(bookie.kill)
             bookie.start()
         for bookie in self.bookies:
-            bookie.wait_until(bookie.answers)
+            bookie.wait_until(bookie.is_registered)
 
     def _zookeeper(self) -> JavaServer:
         port = self._port()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bookkeeper"))
 
 import official_flink
 import official_go
@@ -19,12 +20,14 @@ import official_node
 import official_rust
 from official_admin import admin_jars
 from official_java import client_jars
+from servers import server_jars
 
 
 def jars() -> None:
     client_jars()
     admin_jars()
     official_flink.flink_jars()
+    server_jars()
 
 
 MADE: Final[dict[str, Callable[[], object]]] = {

@@ -41,9 +41,7 @@ def pack_head(
     return head + _CHECKSUM.pack(crc32c(payload, crc32c(head)))
 
 
-def pack(
-    ledger_id: int, entry_id: int, last_confirmed: int, length: int, payload: bytes
-) -> bytes:
+def pack(ledger_id: int, entry_id: int, last_confirmed: int, length: int, payload: bytes) -> bytes:
     return pack_head(ledger_id, entry_id, last_confirmed, length, payload) + payload
 
 

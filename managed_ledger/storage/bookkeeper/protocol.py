@@ -1,8 +1,8 @@
 """BookKeeper's binary protocol, version 2: requests, responses, and how the stream is split.
 
-A frame is a u32 size and that many bytes. A request begins with `2 << 24 | operation << 16 | flags`,
-a response with the same without flags, then a u32 code, the ledger and the entry. Responses carry
-no request id: who asked is known from operation, ledger and entry (`connection.py`).
+A frame is a u32 size and that many bytes. A request begins with a u32, `2 << 24 | operation << 16 |
+flags`, a response with the same without flags, then a u32 code, the ledger and the entry. Responses
+carry no request id: who asked is known from operation, ledger and entry (`connection.py`).
 
 Source: org.apache.bookkeeper.proto.BookieProtocol.
 """
@@ -91,7 +91,7 @@ def batch_read_request(ledger_id: int, first_entry_id: int, count: int, size_byt
 
 
 def batch_bodies(response: Response) -> list[bytes]:
-    """The entries of a BATCH_READ's response. Raises BookieFailed if they do not fill it exactly."""
+    """The entries of a BATCH_READ's response. Raises BookieFailed if they do not fill it."""
     bodies = []
     body, at = response.body, _BATCH_HEAD_BYTES - _RESPONSE.size
     while at < len(body):
@@ -119,8 +119,11 @@ class Responses:
         data: bytes | bytearray = chunk
         if self._rest:
             self._rest += chunk
-            if len(self._rest) < 4 + int.from_bytes(self._rest[:4], "big"):
-                self._check(int.from_bytes(self._rest[:4], "big"))
+            if len(self._rest) < 4:
+                return
+            (size,) = _SIZE.unpack_from(self._rest)
+            self._check(size)
+            if len(self._rest) < 4 + size:
                 return
             data, self._rest = self._rest, bytearray()
         at, end = 0, len(data)

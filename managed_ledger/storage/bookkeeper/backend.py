@@ -1,0 +1,300 @@
+"""The storage seam on BookKeeper and ZooKeeper.
+
+Differs from the embedded engine, within the contract of `storage.backend`:
+
+- Appends to different ledgers have no common order, nor have appends and metadata: `append` returns
+  False, and outcomes come in order for each ledger.
+- After a failed append the ledger takes no more: entry numbers are not reused, because recovery
+  decides what becomes of those that were sent. Every later append fails with LedgerClosed.
+- `ledger_ids` knows the ledgers of this process only: others of the cluster are not ours to delete.
+- What counts as confirmed is confirmed by an ack quorum of bookies, each of which has synced it.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from managed_ledger.config import Clock
+from managed_ledger.errors import LedgerClosed, LedgerNotFound, ManagedLedgerError
+from managed_ledger.storage.backend import (
+    Appended,
+    EntryRun,
+    LedgerSummary,
+    MetadataStore,
+    Span,
+)
+from managed_ledger.storage.bookkeeper.bookies import BookieLimits
+from managed_ledger.storage.bookkeeper.client import PULSARS_QUORUMS, BookKeeper
+from managed_ledger.storage.bookkeeper.entry_body import HEAD_BYTES
+from managed_ledger.storage.bookkeeper.entry_header import Count, Headers, decode
+from managed_ledger.storage.bookkeeper.errors import BookKeeperError
+from managed_ledger.storage.bookkeeper.ledger_ids import LedgerIds
+from managed_ledger.storage.bookkeeper.metadata import Metadata
+from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, LedgerState
+from managed_ledger.storage.bookkeeper.quorums import Quorums
+from managed_ledger.storage.bookkeeper.reader import LedgerReader
+from managed_ledger.storage.bookkeeper.tails import Tails
+from managed_ledger.storage.bookkeeper.writer import LedgerWriter
+from managed_ledger.storage.commit_stats import CommitStats
+from managed_ledger.storage.entry_columns import EntryColumns
+from managed_ledger.storage.fullness import Fullness
+from managed_ledger.storage.operations import DeleteLedger
+from managed_ledger.storage.queueing_backend import not_found
+from managed_ledger.storage.zookeeper.client import ZooKeeper
+from managed_ledger.storage.zookeeper.errors import ZooKeeperError
+from managed_ledger.storage.zookeeper.operations import Operation
+from managed_ledger.storage.zookeeper.session import FINAL_STATES
+
+_RECOVERY_READ: Final = (1000, 4 << 20)  # entries, bytes
+_OWNER: Final = {"application": b"pybroker"}  # a ledger's custom metadata
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    metadata_root: str = "/pybroker/metadata"
+    ledgers_root: str = "/ledgers"  # zkLedgersRootPath
+    session_timeout_ms: int = 30_000  # metadataStoreSessionTimeoutMillis
+    quorums: Quorums = PULSARS_QUORUMS
+    limits: BookieLimits = field(default_factory=BookieLimits)
+
+
+def one_message(_: bytes) -> int:
+    return 1
+
+
+class BookKeeperBackend:
+    def __init__(
+        self,
+        servers: str,
+        clock: Clock,
+        rng: random.Random,
+        config: ClusterConfig | None = None,
+        count: Count = one_message,
+    ) -> None:
+        """`servers` are ZooKeeper's. `count` is how many messages an entry carries that was written
+        without saying it.
+        """
+        self._config = config or ClusterConfig()
+        self._zookeeper = ZooKeeper(servers, rng, self._config.session_timeout_ms)
+        self._client = BookKeeper(
+            self._zookeeper,
+            clock,
+            rng,
+            self._config.quorums,
+            self._config.ledgers_root,
+            self._config.limits,
+        )
+        self._store = self._client.store
+        self._ids = LedgerIds(self._store)
+        self._metadata = Metadata(self, self._store, self._config.metadata_root)
+        self._count = count
+        self._headers = Headers()
+        self._tails = Tails()
+        self._planned: dict[int, LedgerMetadata] = {}
+        self._writers: dict[int, LedgerWriter] = {}
+        self._settled: dict[int, LedgerMetadata] = {}  # CLOSED, by this process or found so
+        self._next: dict[int, int] = {}  # the entry that each writer expects
+        self._is_closed = False
+        self.fullness = Fullness()
+        self.commit_stats = CommitStats()
+
+    # --- life
+
+    async def open(self) -> None:
+        """Raises ZooKeeperError if ZooKeeper does not answer."""
+        await self._zookeeper.open()
+        await self._client.open()
+        await self._metadata.open()
+        await self._ids.open()
+
+    async def close(self) -> None:
+        """Close the ledgers that are written here: whoever opens them next has nothing to recover.
+        Idempotent.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._metadata.close()
+        writers = list(self._writers.values())
+        await asyncio.gather(*(each.close() for each in writers), return_exceptions=True)
+        await self._ids.close()
+        await self._client.close()
+        await self._zookeeper.close()
+
+    def crash(self) -> None:
+        """For tests: drop everything as kill -9 would; ZooKeeper notices when the session ends."""
+        for writer in self._writers.values():
+            writer.abandon()
+        self._is_closed = True
+
+    # --- statistics
+
+    @property
+    def metadata(self) -> MetadataStore:
+        return self._metadata.table
+
+    @property
+    def pending_bytes(self) -> int:
+        appends = sum(
+            writer.pending_bytes + HEAD_BYTES * writer.pending_entries
+            for writer in self._writers.values()
+        )
+        return appends + self._metadata.pending_bytes
+
+    @property
+    def cached_bytes(self) -> int | None:
+        return self._tails.size_bytes
+
+    def refusal(self) -> str | None:
+        if self._zookeeper.state in FINAL_STATES:
+            return f"the ZooKeeper session is {self._zookeeper.state.value}; restart the broker"
+        return None
+
+    def damaged(self, ledger_id: int) -> tuple[Span, ...]:
+        """Bookies tell of damage only when they are asked for an entry."""
+        return ()
+
+    def ledger_ids(self) -> list[int]:
+        """Those that this process has created or recovered."""
+        return sorted({*self._writers, *self._settled})
+
+    # --- ledgers come and go
+
+    def new_ledger_id(self) -> int:
+        return self._ids.take()
+
+    async def creation(self, ledger_id: int) -> Operation:
+        self._planned[ledger_id] = self._client.new_metadata(_OWNER)
+        return await self._store.creation(ledger_id, self._planned[ledger_id])
+
+    def created(self, ledger_id: int) -> None:
+        self._writers[ledger_id] = LedgerWriter(
+            ledger_id, self._planned.pop(ledger_id), 0, self._store, self._client.bookies
+        )
+        self._next[ledger_id] = 0
+
+    def delete_ledger(self, ledger_id: int) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._metadata.submit(DeleteLedger(ledger_id, done))
+        return done
+
+    def deleted(self, ledger_id: int) -> None:
+        writer = self._writers.pop(ledger_id, None)
+        if writer is not None:
+            writer.abandon()
+        self._next.pop(ledger_id, None)
+        self._settled.pop(ledger_id, None)
+        self._tails.drop(ledger_id)
+
+    # --- appending
+
+    def append(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        entries: Sequence[bytes],
+        message_counts: Sequence[int],
+        appended: Appended,
+        tag: bytes = b"",
+    ) -> bool:
+        writer = self._writers.get(ledger_id)
+        if writer is None:
+            asyncio.get_running_loop().call_soon(appended, self._refuse(ledger_id))
+            return False
+        assert writer.ended or first_entry_id == self._next[ledger_id], "entries without gaps"
+        self._next[ledger_id] = first_entry_id + len(entries)
+
+        def confirmed(error: Exception | None) -> None:
+            if error is None:
+                self._tails.extend(ledger_id, first_entry_id, entries, message_counts, tag)
+            appended(error)
+
+        header, last = self._headers.header, len(entries) - 1
+        for number, (entry, count) in enumerate(zip(entries, message_counts, strict=True)):
+            done = confirmed if number == last else _nothing
+            writer.append(header(count, tag) + entry, done)
+        return False
+
+    def _refuse(self, ledger_id: int) -> ManagedLedgerError:
+        if ledger_id in self._settled:
+            return LedgerClosed(f"ledger {ledger_id} is closed; open the managed ledger again")
+        return not_found(ledger_id)
+
+    async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
+        """Raises LedgerNotFound, RecoveryFailed, ZooKeeperError."""
+        writer = self._writers.get(ledger_id)
+        if writer is not None:
+            try:
+                await writer.close()
+            except (BookKeeperError, ZooKeeperError, LedgerClosed, LedgerNotFound):
+                writer.abandon()
+            self._writers.pop(ledger_id, None)
+            self._next.pop(ledger_id, None)
+        metadata = self._settled[ledger_id] = await self._client.recover(ledger_id)
+        size = count = 0
+        first = 0
+        while first <= metadata.last_entry_id:
+            run = await self.read(ledger_id, first, metadata.last_entry_id, *_RECOVERY_READ)
+            size += sum(map(len, run.entries))
+            count += sum(run.message_counts)
+            first += len(run.entries)
+        return LedgerSummary(metadata.last_entry_id, size, count)
+
+    # --- reading
+
+    def read_cached(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        last_entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+    ) -> EntryRun | None:
+        tail = self._tails.get(ledger_id)
+        if tail is None:
+            return None
+        return tail.run(ledger_id, first_entry_id, last_entry_id, max_entries, max_bytes)
+
+    async def read(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        last_entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+    ) -> EntryRun:
+        """Raises LedgerNotFound, CorruptStorage; BookieFailed if bookies do not answer."""
+        metadata, end = await self._readable(ledger_id)
+        last = min(last_entry_id, end, first_entry_id + max_entries - 1)
+        if last < first_entry_id:
+            return EntryRun(ledger_id, first_entry_id, [], [])
+        reader = LedgerReader(ledger_id, metadata, self._client.bookies)
+        columns = EntryColumns(first_entry_id)
+        for body in await reader.read(first_entry_id, last, max_bytes):
+            entry = decode(body.payload, self._count)
+            columns.extend([entry.payload], [entry.message_count], entry.tag)
+        run = columns.run(ledger_id, first_entry_id, last, max_entries, max_bytes)
+        assert run is not None, "a reader brings at least the first entry"
+        return run
+
+    async def _readable(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+        """And the last confirmed entry."""
+        writer = self._writers.get(ledger_id)
+        if writer is not None:
+            return writer.metadata, writer.last_confirmed
+        metadata = self._settled.get(ledger_id)
+        if metadata is None:
+            metadata = (await self._store.get(ledger_id)).metadata
+            if metadata.state is not LedgerState.CLOSED:
+                raise BookKeeperError(
+                    f"ledger {ledger_id} is {metadata.state.name}: another process writes to it "
+                    "or recovers it; recover it before you read it"
+                )
+            self._settled[ledger_id] = metadata
+        return metadata, metadata.last_entry_id
+
+
+def _nothing(error: Exception | None) -> None:
+    """The last entry of an append speaks for all: they are confirmed in order."""

@@ -1,0 +1,185 @@
+"""Which bookies there are, the connections to them, and which of them are not to be trusted now.
+
+Adds and reads have a connection of their own for each bookie: a large read delays no add, and one
+that times out fails none. A bookie that failed is in quarantine for a while: it stays registered in
+ZooKeeper until its session ends, and no new ensemble should contain it meanwhile.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from managed_ledger.storage.bookkeeper.connection import Adder, Answered, BookieConnection
+from managed_ledger.storage.bookkeeper.errors import BookieFailed, NotEnoughBookies
+from managed_ledger.storage.bookkeeper.protocol import MAX_FRAME_BYTES, Response
+
+log = logging.getLogger(__name__)
+_ADDS: Final = "adds"
+_READS: Final = "reads"
+
+
+@dataclass(frozen=True, slots=True)
+class BookieLimits:
+    connect_timeout_s: float = 5.0
+    add_timeout_s: float = 5.0  # addEntryTimeout
+    read_timeout_s: float = 5.0  # readEntryTimeout
+    quarantine_s: float = 30.0
+    max_pending_bytes: int = 64 << 20  # unanswered adds of one bookie
+    max_frame_bytes: int = MAX_FRAME_BYTES
+
+
+class Bookies:
+    def __init__(self, rng: random.Random, limits: BookieLimits | None = None) -> None:
+        self._rng = rng
+        self._limits = limits or BookieLimits()
+        self._registered: tuple[str, ...] = ()
+        self._addresses: dict[str, tuple[str, int]] = {}
+        self._connections: dict[tuple[str, str], BookieConnection] = {}
+        self._connecting: dict[BookieConnection, asyncio.Task[None]] = {}
+        self._suspects: dict[str, float] = {}  # until when
+        self._closed = False
+
+    # --- who there is
+
+    def register(self, bookies: Iterable[str]) -> None:
+        """Those that accept writes now, as ZooKeeper lists them."""
+        self._registered = tuple(sorted(bookies))
+
+    def locate(self, bookie: str, host: str, port: int) -> None:
+        """Where a bookie is whose id is not its address."""
+        self._addresses[bookie] = (host, port)
+
+    @property
+    def registered(self) -> tuple[str, ...]:
+        return self._registered
+
+    def available(self, without: Collection[str] = ()) -> list[str]:
+        """Registered and not in quarantine."""
+        now = asyncio.get_running_loop().time()
+        self._suspects = {each: until for each, until in self._suspects.items() if until > now}
+        return [b for b in self._registered if b not in self._suspects and b not in without]
+
+    def choose(self, count: int, without: Collection[str] = ()) -> list[str]:
+        """So many, at random; from quarantine only if there are too few others. Raises
+        NotEnoughBookies.
+        """
+        found = self.available(without)
+        if len(found) >= count:
+            return self._rng.sample(found, count)
+        others = [b for b in self._suspects if b in self._registered and b not in without]
+        if len(found) + len(others) < count:
+            raise NotEnoughBookies(
+                f"{count} more bookies are needed, and there are {len(found) + len(others)}: "
+                f"{len(self._registered)} are registered; start bookies, then repeat"
+            )
+        return found + others[: count - len(found)]
+
+    def is_suspect(self, bookie: str) -> bool:
+        """In quarantine, or not registered."""
+        return bookie in self._suspects or bookie not in self._registered
+
+    def suspect(self, bookie: str) -> None:
+        """It goes into quarantine."""
+        until = asyncio.get_running_loop().time() + self._limits.quarantine_s
+        if bookie not in self._suspects:
+            log.warning("bookie %s is in quarantine", bookie)
+        self._suspects[bookie] = until
+
+    # --- asking them
+
+    def add(self, bookie: str, ledger_id: int, entry_id: int, request: bytes, adder: Adder) -> None:
+        self._connection(bookie, _ADDS).add(ledger_id, entry_id, request, adder)
+
+    async def read(
+        self, bookie: str, ledger_id: int, entry_id: int, fence_with: bytes | None = None
+    ) -> Response:
+        """Raises BookieFailed."""
+        done, answered = _awaited()
+        self._connection(bookie, _READS).read(ledger_id, entry_id, answered, fence_with)
+        return await done
+
+    async def read_batch(
+        self, bookie: str, ledger_id: int, first: int, count: int, size_bytes: int
+    ) -> Response:
+        """Raises BookieFailed."""
+        done, answered = _awaited()
+        connection = self._connection(bookie, _READS)
+        size_bytes = min(size_bytes, self._limits.max_frame_bytes - 64)
+        connection.read_batch(ledger_id, first, count, size_bytes, answered)
+        return await done
+
+    async def close(self) -> None:
+        """Break every connection. Idempotent."""
+        self._closed = True
+        for connection in list(self._connections.values()):
+            connection.break_off("this client is closing")
+        tasks = list(self._connecting.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- connections
+
+    def _connection(self, bookie: str, purpose: str) -> BookieConnection:
+        found = self._connections.get((bookie, purpose))
+        return self._connect(bookie, purpose) if found is None else found
+
+    def _connect(self, bookie: str, purpose: str) -> BookieConnection:
+        """Usable at once: what is asked meanwhile waits for the connection, or fails with it."""
+        limits, key = self._limits, (bookie, purpose)
+
+        def lost(connection: BookieConnection) -> None:
+            if self._connections.get(key) is connection:
+                del self._connections[key]
+            if not self._closed:
+                log.info("%s", connection.broken)
+                self.suspect(bookie)
+
+        connection = BookieConnection(
+            bookie,
+            limits.add_timeout_s if purpose == _ADDS else limits.read_timeout_s,
+            limits.max_pending_bytes,
+            lost,
+            limits.max_frame_bytes,
+        )
+        self._connections[key] = connection
+        if self._closed:
+            connection.break_off("this client is closed")
+            return connection
+        task = asyncio.ensure_future(self._open(connection, bookie))
+        self._connecting[connection] = task
+        task.add_done_callback(lambda _: self._connecting.pop(connection, None))
+        return connection
+
+    async def _open(self, connection: BookieConnection, bookie: str) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            host, port = self._addresses.get(bookie) or _address(bookie)
+            async with asyncio.timeout(self._limits.connect_timeout_s):
+                await loop.create_connection(lambda: connection, host, port)
+        except (OSError, TimeoutError, ValueError) as mistake:
+            connection.break_off(f"no connection ({mistake or type(mistake).__name__})")
+
+
+def _address(bookie: str) -> tuple[str, int]:
+    host, _, port = bookie.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError("its id is no address host:port, and it registered none")
+    return host, int(port)
+
+
+def _awaited() -> tuple[asyncio.Future[Response], Answered]:
+    done: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+    def answered(response: Response | None, why: BookieFailed | None) -> None:
+        if done.done():
+            return
+        if response is not None:
+            done.set_result(response)
+        else:
+            done.set_exception(BookieFailed(*(why.args if why else ())))
+
+    return done, answered

@@ -1,0 +1,89 @@
+"""BookKeeper's client: creates, recovers, reads and deletes ledgers."""
+
+import random
+from collections.abc import Mapping
+from typing import Final
+
+from managed_ledger.config import Clock
+from managed_ledger.storage.bookkeeper.bookies import BookieLimits, Bookies
+from managed_ledger.storage.bookkeeper.errors import NotEnoughBookies
+from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
+from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, Segment
+from managed_ledger.storage.bookkeeper.quorums import Quorums
+from managed_ledger.storage.bookkeeper.recovery import recover
+from managed_ledger.storage.bookkeeper.writer import LedgerWriter
+from managed_ledger.storage.zookeeper.client import ZooKeeper
+from managed_ledger.storage.zookeeper.operations import EventType
+from managed_ledger.storage.zookeeper.refresh import Refresh
+
+PULSARS_QUORUMS: Final = Quorums(ensemble=2, write=2, ack=2)
+
+
+class BookKeeper:
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        clock: Clock,
+        rng: random.Random,
+        quorums: Quorums = PULSARS_QUORUMS,
+        root: str = "/ledgers",
+        limits: BookieLimits | None = None,
+    ) -> None:
+        """The quorums are those of new ledgers: managedLedgerDefaultEnsembleSize and so on."""
+        self.store = LedgerStore(zookeeper, root)
+        self.bookies = Bookies(rng, limits)
+        self._clock = clock
+        self._quorums = quorums
+        self._refresh = Refresh(self._look_at_bookies)
+
+    async def open(self) -> None:
+        """`zookeeper` is open. Raises ZooKeeperError."""
+        available = f"{self.store.root}/available"
+        await self.store.zookeeper.watch(available, False, self._bookies_changed)
+        await self._look_at_bookies()
+
+    async def close(self) -> None:
+        """Writers that are open stay unclosed; close them before. ZooKeeper stays open."""
+        await self._refresh.close()
+        await self.bookies.close()
+
+    def new_metadata(self, custom: Mapping[str, bytes] | None = None) -> LedgerMetadata:
+        """Of a ledger with an ensemble of bookies that are available now; a smaller one if too few
+        are, with the same ack quorum. Raises NotEnoughBookies.
+        """
+        registered = len(self.bookies.registered)
+        quorums = self._quorums.within(len(self.bookies.available()))
+        quorums = quorums or self._quorums.within(registered)
+        if quorums is None:
+            raise NotEnoughBookies(
+                f"a ledger needs {self._quorums.ack} bookies, and {registered} are registered; "
+                "start bookies, then repeat"
+            )
+        bookies = tuple(self.bookies.choose(quorums.ensemble))
+        return LedgerMetadata(
+            quorums=quorums,
+            segments=(Segment(0, bookies),),
+            created_ms=self._clock.now_ms(),
+            custom=tuple((custom or {}).items()),
+        )
+
+    async def create(self, custom: Mapping[str, bytes] | None = None) -> LedgerWriter:
+        """A new ledger. Raises NotEnoughBookies, ZooKeeperError."""
+        ledger_id = await self.store.new_id()
+        metadata = self.new_metadata(custom)
+        version = await self.store.create(ledger_id, metadata)
+        return LedgerWriter(ledger_id, metadata, version, self.store, self.bookies)
+
+    async def recover(self, ledger_id: int) -> LedgerMetadata:
+        """Fence its writer and close it; what it says then is final. See `recovery.recover`."""
+        return await recover(ledger_id, self.store, self.bookies)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Idempotent."""
+        await self.store.delete(ledger_id)
+
+    def _bookies_changed(self, event: EventType, path: str) -> None:
+        self._refresh.request()
+
+    async def _look_at_bookies(self) -> None:
+        self.bookies.register(await self.store.bookies())

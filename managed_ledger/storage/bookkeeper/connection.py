@@ -1,0 +1,255 @@
+"""A connection to a bookie: requests of one loop tick leave in one write, answers find askers.
+
+Responses name only operation, ledger and entry. So at most one request for the same three is under
+way: a second plain read joins the first, and everything else waits in line until the first is
+answered. A fencing read must not take a plain read's answer for its own.
+
+A request that is not answered within the timeout breaks the connection, and with it all its
+requests: what comes later could be taken for the answer to a repetition. Nothing is concluded from
+silence: every asker hears `BookieFailed`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from managed_ledger.storage.bookkeeper.errors import BookieFailed
+from managed_ledger.storage.bookkeeper.protocol import (
+    MAX_FRAME_BYTES,
+    Operation,
+    Response,
+    Responses,
+    batch_read_request,
+    read_request,
+)
+
+CHECKS_PER_TIMEOUT: Final = 4
+Key = tuple[int, int, int]  # operation, ledger, entry
+
+
+class Adder(Protocol):
+    """Who asked a bookie to add an entry; one object for each ledger and bookie."""
+
+    def added(self, entry_id: int, code: int) -> None:
+        """The bookie's answer."""
+        ...
+
+    def failed(self, entry_id: int, why: BookieFailed) -> None:
+        """There will be none."""
+        ...
+
+
+# The response, or None and why there is none.
+Answered = Callable[[Response | None, BookieFailed | None], None]
+
+
+class _Read:
+    __slots__ = ("answered", "is_shared", "request")
+
+    def __init__(self, request: bytes, answered: Answered, is_shared: bool) -> None:
+        self.request = request
+        self.answered = [answered]
+        self.is_shared = is_shared
+
+
+class BookieConnection(asyncio.Protocol):
+    """Made by `loop.create_connection`; it is for one bookie and never reconnects."""
+
+    def __init__(
+        self,
+        bookie: str,
+        timeout_s: float,
+        max_pending_bytes: int,
+        lost: Callable[["BookieConnection"], None],
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+    ) -> None:
+        """More than `max_pending_bytes` of unanswered adds break it: a bookie that cannot keep up
+        must not fill the memory.
+        """
+        self.bookie = bookie
+        self._timeout_s = timeout_s
+        self._max_pending_bytes = max_pending_bytes
+        self._lost = lost
+        self._responses = Responses(max_frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._outgoing: list[bytes] = []
+        self._is_flushing = False
+        self._is_writable = True
+        # In the order of sending: the first is the oldest.
+        self._adds: dict[tuple[int, int], tuple[Adder, int]] = {}
+        self._reads: dict[Key, deque[_Read]] = {}
+        self._oldest: tuple[object, object] = (None, None)
+        self._unchanged = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.pending_bytes = 0
+        self.broken: BookieFailed | None = None
+
+    # --- asking
+
+    def add(self, ledger_id: int, entry_id: int, request: bytes, adder: Adder) -> None:
+        """`request` is the whole frame. `adder` hears once, not before this returns."""
+        key = (ledger_id, entry_id)
+        if self.broken is not None or key in self._adds:
+            why = self.broken or BookieFailed(
+                f"entry {entry_id} of ledger {ledger_id} is already on its way to {self.bookie}"
+            )
+            self._loop.call_soon(adder.failed, entry_id, why)
+            return
+        size = len(request)
+        self._adds[key] = (adder, size)
+        self.pending_bytes += size
+        self._outgoing.append(request)
+        if not self._is_flushing:
+            self._flush_soon()
+        if self.pending_bytes > self._max_pending_bytes:
+            self._loop.call_soon(
+                self.break_off,
+                f"{self.pending_bytes:,} bytes are unanswered: the bookie is too slow",
+            )
+
+    def read(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        answered: Answered,
+        fence_with: bytes | None = None,
+    ) -> None:
+        """With a master key it fences the ledger first."""
+        key = (Operation.READ, ledger_id, entry_id)
+        request = read_request(ledger_id, entry_id, fence_with)
+        self._ask(key, request, answered, is_shared=fence_with is None)
+
+    def read_batch(
+        self, ledger_id: int, first: int, count: int, size_bytes: int, answered: Answered
+    ) -> None:
+        """The response has at least one entry, not always all; `batch_bodies` takes it apart."""
+        key = (Operation.BATCH_READ, ledger_id, first)
+        request = batch_read_request(ledger_id, first, count, size_bytes)
+        self._ask(key, request, answered, is_shared=False)
+
+    def _ask(self, key: Key, request: bytes, answered: Answered, is_shared: bool) -> None:
+        if self.broken is not None:
+            self._loop.call_soon(answered, None, self.broken)
+            return
+        line = self._reads.get(key)
+        if line is None:
+            self._reads[key] = deque([_Read(request, answered, is_shared)])
+            self._send(request)
+        elif is_shared and line[-1].is_shared:
+            line[-1].answered.append(answered)
+        else:
+            line.append(_Read(request, answered, is_shared))
+
+    # --- sending
+
+    def _send(self, request: bytes) -> None:
+        self._outgoing.append(request)
+        if not self._is_flushing:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        self._is_flushing = True
+        self._loop.call_soon(self._flush)
+        if self._timer is None:
+            self._watch()
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        if self._transport is None or not self._is_writable or not self._outgoing:
+            return
+        outgoing, self._outgoing = self._outgoing, []
+        self._transport.write(outgoing[0] if len(outgoing) == 1 else b"".join(outgoing))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._flush()
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self._flush()
+
+    # --- answers
+
+    def data_received(self, data: bytes) -> None:
+        if self.broken is not None:
+            return
+        adds = self._adds
+        try:
+            for response in self._responses.receive(data):
+                operation, code, ledger_id, entry_id, _ = response
+                if operation == Operation.ADD:
+                    found = adds.pop((ledger_id, entry_id), None)
+                    if found is not None:
+                        self.pending_bytes -= found[1]
+                        found[0].added(entry_id, code)
+                else:
+                    self._read_answered((operation, ledger_id, entry_id), response)
+        except BookieFailed as mistake:
+            self.break_off(str(mistake))
+
+    def _read_answered(self, key: Key, response: Response) -> None:
+        line = self._reads.get(key)
+        if line is None:
+            return
+        read = line.popleft()
+        if line:
+            # Behind all others: it is sent now, and its time begins now.
+            del self._reads[key]
+            self._reads[key] = line
+            self._send(line[0].request)
+        else:
+            del self._reads[key]
+        for answered in read.answered:
+            answered(response, None)
+
+    # --- the end
+
+    def break_off(self, why: str) -> None:
+        """Fail everything that is under way, and close. Idempotent."""
+        if self.broken is not None:
+            return
+        self.broken = BookieFailed(f"bookie {self.bookie}: {why}")
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        adds, self._adds = self._adds, {}
+        reads, self._reads = self._reads, {}
+        self._outgoing.clear()
+        self.pending_bytes = 0
+        self._lost(self)
+        for (_, entry_id), (adder, _) in adds.items():
+            adder.failed(entry_id, self.broken)
+        for line in reads.values():
+            for read in line:
+                for answered in read.answered:
+                    answered(None, self.broken)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.break_off(f"the connection was lost ({error or 'closed by the bookie'})")
+        self._transport = None
+
+    def _watch(self) -> None:
+        """The oldest request is the first of its dict: no request needs a time of its own."""
+        self._timer = None
+        oldest = (next(iter(self._adds), None), next(iter(self._reads), None))
+        if oldest == (None, None):
+            self._unchanged = 0
+            self._oldest = oldest
+            return
+        stuck = any(
+            now is not None and now == before
+            for now, before in zip(oldest, self._oldest, strict=True)
+        )
+        self._unchanged = self._unchanged + 1 if stuck else 0
+        self._oldest = oldest
+        if self._unchanged > CHECKS_PER_TIMEOUT:
+            self.break_off(f"no answer within {self._timeout_s:g} s")
+            return
+        self._timer = self._loop.call_later(self._timeout_s / CHECKS_PER_TIMEOUT, self._watch)

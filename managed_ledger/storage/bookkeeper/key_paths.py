@@ -1,0 +1,28 @@
+"""Where a key of the seam's metadata is in ZooKeeper, and the other way round.
+
+Each part of a key is one level, escaped; the node with the value has a `=` behind its name, so that
+`a` and `a/b` can both be keys, and deleting one leaves the other.
+"""
+
+from urllib.parse import quote, unquote
+
+_EMPTY = "%"
+
+
+def path_of(root: str, key: str) -> str:
+    return f"{root}/{'/'.join(map(_escape, key.split('/')))}="
+
+
+def key_of(root: str, path: str) -> str | None:
+    """None if no value is there."""
+    if not path.startswith(f"{root}/") or not path.endswith("="):
+        return None
+    parts = path[len(root) + 1 : -1].split("/")
+    return "/".join("" if part == _EMPTY else unquote(part) for part in parts)
+
+
+def _escape(part: str) -> str:
+    """ZooKeeper allows neither empty names nor `.` and `..`."""
+    if not part.strip("."):
+        return part.replace(".", "%2E") or _EMPTY
+    return quote(part, safe=" !$&'()*+,-.:;<>?@[]^_`{|}~")

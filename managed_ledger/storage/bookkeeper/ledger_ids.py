@@ -1,0 +1,43 @@
+"""Ledger numbers taken from ZooKeeper ahead of their use, because the seam asks for one at once."""
+
+from collections import deque
+from typing import Final
+
+from managed_ledger.storage.bookkeeper.errors import BookKeeperError
+from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
+from managed_ledger.storage.zookeeper.refresh import Refresh
+
+KEPT: Final = 200
+_AT_LEAST: Final = 100
+_FIRST: Final = 10
+
+
+class LedgerIds:
+    def __init__(self, store: LedgerStore) -> None:
+        self._store = store
+        self._ids: deque[int] = deque()
+        self._refill = Refresh(self._fill)
+
+    async def open(self) -> None:
+        """Raises ZooKeeperError."""
+        while len(self._ids) < _FIRST:
+            self._ids.append(await self._store.new_id())
+        self._refill.request()
+
+    async def close(self) -> None:
+        """Numbers that were not used are lost; there are 2^31."""
+        await self._refill.close()
+
+    def take(self) -> int:
+        """Raises BookKeeperError if none is there: repeat it a moment later."""
+        if len(self._ids) < _AT_LEAST:
+            self._refill.request()
+        if not self._ids:
+            raise BookKeeperError(
+                "no ledger number is at hand: ZooKeeper is slow or out of reach; repeat it"
+            )
+        return self._ids.popleft()
+
+    async def _fill(self) -> None:
+        while len(self._ids) < KEPT:
+            self._ids.append(await self._store.new_id())

@@ -1,0 +1,275 @@
+"""Settling the end of a ledger whose writer is gone, or is believed to be gone.
+
+1. The metadata says IN_RECOVERY, by compare-and-set: the writer can replace no bookie any more.
+2. Fence: ask the last ensemble for the last entry until no ack quorum is left unfenced. The highest
+   last-confirmed among the answers was confirmed, whatever else was.
+3. Read forward from there, fencing. An entry that any bookie has might have been confirmed: it is
+   written again, past the fence, until its ack quorum has it. It was not confirmed if
+   `Quorums.denials` bookies say that they do not have it; silence says nothing.
+4. Close by compare-and-set. What a replacement bookie holds is in the metadata only from then on:
+   a recovery that dies here leaves the ensembles that have the entries.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from typing import Final
+
+from managed_ledger.errors import BadVersion
+from managed_ledger.storage.bookkeeper.bookies import Bookies
+from managed_ledger.storage.bookkeeper.entry_body import (
+    NO_ENTRY,
+    DamagedBody,
+    EntryBody,
+    master_key,
+    unpack,
+)
+from managed_ledger.storage.bookkeeper.errors import (
+    BookieFailed,
+    NotEnoughBookies,
+    RecoveryFailed,
+)
+from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
+from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, LedgerState
+from managed_ledger.storage.bookkeeper.protocol import (
+    ABSENT,
+    LAST_CONFIRMED,
+    Code,
+    Response,
+    add_request,
+)
+from managed_ledger.storage.bookkeeper.reader import LedgerReader, check_digest
+
+log = logging.getLogger(__name__)
+MAX_WINDOW: Final = 64  # entries read and written again at once
+ATTEMPTS: Final = 5  # of a recovery that others interfere with
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    body: EntryBody
+    raw: bytes
+
+
+class _Outcome:
+    """The Adder of a recovery: what one bookie said of one entry."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def added(self, entry_id: int, code: int) -> None:
+        if not self.done.done():
+            self.done.set_result(code == Code.OK)
+
+    def failed(self, entry_id: int, why: BookieFailed) -> None:
+        if not self.done.done():
+            self.done.set_result(False)
+
+
+async def recover(ledger_id: int, store: LedgerStore, bookies: Bookies) -> LedgerMetadata:
+    """The ledger's metadata, CLOSED. Several may recover the same ledger: they agree.
+
+    Raises LedgerNotFound; RecoveryFailed if too few bookies answer (repeat it when they are back).
+    """
+    for _ in range(ATTEMPTS):
+        found = await store.get(ledger_id)
+        if found.metadata.state is LedgerState.CLOSED:
+            return found.metadata
+        check_digest(ledger_id, found.metadata)
+        try:
+            return await _Recovery(ledger_id, found.metadata, found.version, store, bookies).run()
+        except BadVersion:
+            continue  # another recovery, or the writer: look at what it did
+    raise RecoveryFailed(
+        f"ledger {ledger_id} changed {ATTEMPTS} times while it was being recovered; repeat it"
+    )
+
+
+class _Recovery:
+    def __init__(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        store: LedgerStore,
+        bookies: Bookies,
+    ) -> None:
+        self._ledger_id = ledger_id
+        self._metadata = metadata
+        self._version = version
+        self._store = store
+        self._bookies = bookies
+        self._quorums = metadata.quorums
+        self._master_key = master_key(metadata.password)
+
+    async def run(self) -> LedgerMetadata:
+        """Raises BadVersion if somebody else changed the metadata."""
+        if self._metadata.state is LedgerState.OPEN:
+            await self._change(replace(self._metadata, state=LedgerState.IN_RECOVERY))
+        last = await self._fence()
+        length = await self._length_up_to(last)
+        window = 1
+        while True:
+            found = await self._read_forward(last + 1, window)
+            if found:
+                await self._write_again(found)
+                last, length = found[-1].body.entry_id, found[-1].body.length
+            if len(found) < window:
+                break
+            window = min(2 * window, MAX_WINDOW)
+        closed = replace(
+            self._metadata, state=LedgerState.CLOSED, last_entry_id=last, length=length
+        )
+        await self._change(closed)
+        log.info("ledger %d is recovered and ends with entry %d", self._ledger_id, last)
+        return closed
+
+    async def _change(self, metadata: LedgerMetadata) -> None:
+        self._version = await self._store.change(self._ledger_id, metadata, self._version)
+        self._metadata = metadata
+
+    # --- where it ends
+
+    async def _fence(self) -> int:
+        """The highest last-confirmed that any bookie knows, once enough are fenced."""
+        ensemble = self._metadata.segments[-1].bookies
+        first = self._metadata.segments[-1].first_entry_id
+        asked = {
+            asyncio.ensure_future(
+                self._bookies.read(bookie, self._ledger_id, LAST_CONFIRMED, self._master_key)
+            ): position
+            for position, bookie in enumerate(ensemble)
+        }
+        confirmed, fenced, refusals = first - 1, set(), []
+        try:
+            for answer in asyncio.as_completed(asked):
+                try:
+                    response = await answer
+                    confirmed = max(confirmed, self._last_confirmed(response))
+                except (BookieFailed, DamagedBody) as why:
+                    refusals.append(str(why))
+                    continue
+                fenced = {asked[each] for each in asked if _is_fenced(each)}
+                if self._quorums.covered(fenced):
+                    return confirmed
+        finally:
+            for each in asked:
+                each.cancel()
+        raise RecoveryFailed(
+            f"ledger {self._ledger_id} cannot be fenced: only {len(fenced)} of {len(ensemble)} "
+            f"bookies answered ({'; '.join(refusals)}); repeat it when they are back"
+        )
+
+    def _last_confirmed(self, response: Response) -> int:
+        """Raises BookieFailed, DamagedBody."""
+        if response.code in ABSENT:
+            return NO_ENTRY
+        if response.code != Code.OK:
+            raise BookieFailed(f"code {response.code} for the last entry")
+        return unpack(response.body, self._ledger_id, None).last_confirmed
+
+    async def _length_up_to(self, last: int) -> int:
+        if last == NO_ENTRY:
+            return 0
+        reader = LedgerReader(self._ledger_id, self._metadata, self._bookies)
+        return (await reader.read(last, last, 0))[0].length
+
+    # --- what might have been confirmed
+
+    async def _read_forward(self, first: int, count: int) -> list[_Found]:
+        """Up to the first that does not exist. Raises RecoveryFailed if that cannot be told."""
+        reads = [asyncio.ensure_future(self._read(first + number)) for number in range(count)]
+        found = []
+        try:
+            for read in reads:
+                entry = await read
+                if entry is None:
+                    break
+                found.append(entry)
+        finally:
+            for read in reads:
+                read.cancel()
+            await asyncio.gather(*reads, return_exceptions=True)
+        return found
+
+    async def _read(self, entry_id: int) -> _Found | None:
+        ensemble = self._metadata.segment_of(entry_id).bookies
+        asked = [
+            asyncio.ensure_future(
+                self._bookies.read(ensemble[position], self._ledger_id, entry_id, self._master_key)
+            )
+            for position in self._quorums.write_set(entry_id)
+        ]
+        denials, refusals = 0, []
+        try:
+            for answer in asyncio.as_completed(asked):
+                try:
+                    response = await answer
+                    if response.code == Code.OK:
+                        body = unpack(response.body, self._ledger_id, entry_id)
+                        return _Found(body, response.body)
+                    if response.code in ABSENT:
+                        denials += 1
+                    else:
+                        refusals.append(f"code {response.code}")
+                except (BookieFailed, DamagedBody) as why:
+                    refusals.append(str(why))
+                if denials >= self._quorums.denials:
+                    return None
+        finally:
+            for each in asked:
+                each.cancel()
+        raise RecoveryFailed(
+            f"whether ledger {self._ledger_id} has an entry {entry_id} cannot be told: {denials} "
+            f"bookies deny it, {self._quorums.denials} must ({'; '.join(refusals)}); repeat it "
+            "when they are back"
+        )
+
+    async def _write_again(self, entries: list[_Found]) -> None:
+        """Raises RecoveryFailed."""
+        first = entries[0].body.entry_id
+        lost: set[str] = set()
+        while True:
+            failed = await self._write_once(entries)
+            if not failed:
+                return
+            lost |= failed
+            self._replace(first, failed, lost)
+
+    async def _write_once(self, entries: list[_Found]) -> set[str]:
+        """The bookies that did not take all of theirs."""
+        failed: set[str] = set()
+        outcomes: list[tuple[str, _Outcome]] = []
+        for entry in entries:
+            entry_id = entry.body.entry_id
+            request = add_request(self._master_key, entry.raw, is_recovery=True)
+            ensemble = self._metadata.segment_of(entry_id).bookies
+            for position in self._quorums.write_set(entry_id):
+                outcome = _Outcome()
+                outcomes.append((ensemble[position], outcome))
+                self._bookies.add(ensemble[position], self._ledger_id, entry_id, request, outcome)
+        for bookie, outcome in outcomes:
+            if not await outcome.done:
+                failed.add(bookie)
+        return failed
+
+    def _replace(self, first: int, failed: set[str], lost: set[str]) -> None:
+        """Others take the places of those that failed, in the metadata that will be written."""
+        for bookie in failed:
+            self._bookies.suspect(bookie)
+        ensemble = self._metadata.segment_of(first).bookies
+        once = {bookie for segment in self._metadata.segments for bookie in segment.bookies}
+        try:
+            chosen = iter(self._bookies.choose(len(failed & set(ensemble)), once | lost))
+        except NotEnoughBookies as why:
+            raise RecoveryFailed(
+                f"the end of ledger {self._ledger_id} cannot be written to enough bookies: {why}"
+            ) from why
+        members = tuple(next(chosen) if each in failed else each for each in ensemble)
+        self._metadata = self._metadata.with_ensemble(first, members)
+
+
+def _is_fenced(asked: "asyncio.Future[Response]") -> bool:
+    if not asked.done() or asked.cancelled() or asked.exception() is not None:
+        return False
+    return asked.result().code == Code.OK or asked.result().code in ABSENT

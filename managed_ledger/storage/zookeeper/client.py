@@ -1,0 +1,276 @@
+"""ZooKeeper for asyncio: one session, kept up over reconnections until it expires or is closed.
+
+A request waits while the session is SUSPENDED; one that was under way when the connection broke
+fails with ConnectionLoss, because nobody knows whether it took effect. Reads are repeated instead.
+
+Watches are persistent: each event is told until the client closes. Events during a disconnection
+are lost, so after each reconnection every watch is told RESYNC: look at everything again.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from managed_ledger.storage.zookeeper.connection import SessionGrant, ZooKeeperConnection
+from managed_ledger.storage.zookeeper.errors import (
+    ConnectionLoss,
+    SessionExpired,
+    ZooKeeperError,
+)
+from managed_ledger.storage.zookeeper.jute import JuteReader
+from managed_ledger.storage.zookeeper.operations import (
+    ANY_VERSION,
+    Create,
+    Delete,
+    EventType,
+    Node,
+    OpCode,
+    Operation,
+    SetData,
+    add_watch_body,
+    multi_body,
+    multi_result,
+    node_of,
+    read_body,
+    stat_of,
+)
+from managed_ledger.storage.zookeeper.session import (
+    FINAL_STATES,
+    SESSION_TRANSITIONS,
+    SessionState,
+)
+
+log = logging.getLogger(__name__)
+MAX_WAITING: Final = 10_000  # requests while there is no connection
+RECONNECT_S: Final = 0.1
+CLOSE_S: Final = 2.0
+# (type, path); called on the loop
+Watcher = Callable[[EventType, str], None]
+
+
+class ZooKeeper:
+    def __init__(self, servers: str, rng: random.Random, session_timeout_ms: int = 30_000) -> None:
+        """`servers` is `host:port,host:port`. The server may grant another timeout."""
+        self._servers = [_address(each) for each in servers.split(",")]
+        self._rng = rng
+        self._grant = SessionGrant(0, b"", session_timeout_ms)
+        self._state = SessionState.CONNECTING
+        self._changed = asyncio.Event()
+        self._listeners: list[Callable[[SessionState], None]] = []
+        self._watches: list[tuple[str, bool, Watcher]] = []
+        self._connection: ZooKeeperConnection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._waiting = 0
+
+    # --- the session
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def session_id(self) -> int:
+        """What `Node.ephemeral_owner` says of this session's nodes."""
+        return self._grant.session_id
+
+    def on_state(self, listener: Callable[[SessionState], None]) -> None:
+        """It is called after each change, on the loop."""
+        self._listeners.append(listener)
+
+    async def open(self, timeout_s: float = 30.0) -> None:
+        """Returns with a session. Raises ZooKeeperError if no server grants one in time."""
+        self._task = asyncio.ensure_future(self._keep_connected())
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._state is SessionState.CONNECTING:
+                    await self._wait_for_change()
+        except TimeoutError:
+            await self.close()
+            raise ZooKeeperError(
+                f"no ZooKeeper server of {self._servers} answered within {timeout_s:g} s: "
+                "is metadataStoreUrl right, and are they running?"
+            ) from None
+
+    async def close(self) -> None:
+        """End the session: its ephemeral nodes go at once. Idempotent."""
+        if self._state is SessionState.CONNECTED and self._connection is not None:
+            ending = self._connection.request(OpCode.CLOSE_SESSION, b"", "close")
+            await asyncio.wait([ending], timeout=CLOSE_S)
+            if ending.done():
+                ending.exception()
+        if self._state is not SessionState.CLOSED:
+            self._become(SessionState.CLOSED)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._connection is not None:
+            self._connection.end(ConnectionLoss("this client is closed"))
+
+    # --- nodes
+
+    async def get(self, path: str) -> Node:
+        """Raises NoNode."""
+        return node_of(await self._read(OpCode.GET_DATA, path))
+
+    async def children(self, path: str) -> list[str]:
+        """Their names, unordered. Raises NoNode."""
+        return (await self._read(OpCode.GET_CHILDREN, path)).texts()
+
+    async def create(
+        self, path: str, value: bytes, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        """The path, with ZooKeeper's number behind it if `sequential`. Raises NodeExists, NoNode
+        (there is no parent), ConnectionLoss.
+        """
+        create = Create(path, value, ephemeral, sequential)
+        return (await self._ask(create.code, create.body(), path)).text()
+
+    async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> int:
+        """The new version. Raises BadVersionError, NoNode, ConnectionLoss."""
+        change = SetData(path, value, version)
+        return stat_of(await self._ask(change.code, change.body(), path))[0]
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Raises BadVersionError, NoNode, NotEmpty, ConnectionLoss."""
+        removal = Delete(path, version)
+        await self._ask(removal.code, removal.body(), path)
+
+    async def multi(self, operations: Sequence[Operation]) -> list[int]:
+        """All or nothing. For each the node's version; raises the error of the one that failed."""
+        names = ", ".join(each.path for each in operations)
+        reader = await self._ask(OpCode.MULTI, multi_body(operations), names)
+        return multi_result(reader, operations)
+
+    async def watch(self, path: str, is_recursive: bool, watcher: Watcher) -> None:
+        """From when this returns, `watcher` hears of every change of the node and its children (or,
+        if recursive, of everything below). A watch of a node that is not there is fine.
+        """
+        self._watches.append((path, is_recursive, watcher))
+        await self._read(OpCode.ADD_WATCH, path, add_watch_body(path, is_recursive))
+
+    # --- requests
+
+    async def _read(self, code: OpCode, path: str, body: bytes | None = None) -> JuteReader:
+        while True:
+            try:
+                return await self._ask(code, read_body(path) if body is None else body, path)
+            except ConnectionLoss:
+                continue  # `_ask` waits for the next connection, or raises when there will be none
+
+    async def _ask(self, code: OpCode, body: bytes, what: str) -> JuteReader:
+        connection = await self._connected(what)
+        return await connection.request(code, body, what)
+
+    async def _connected(self, what: str) -> ZooKeeperConnection:
+        while self._state is not SessionState.CONNECTED or self._connection is None:
+            if self._state in FINAL_STATES:
+                raise SessionExpired(f"the session is {self._state.value}: {what}")
+            if self._waiting >= MAX_WAITING:
+                raise ConnectionLoss(f"{MAX_WAITING} requests wait for ZooKeeper already: {what}")
+            self._waiting += 1
+            try:
+                await self._wait_for_change()
+            finally:
+                self._waiting -= 1
+        return self._connection
+
+    async def _wait_for_change(self) -> None:
+        changed = self._changed
+        await changed.wait()
+
+    def _become(self, state: SessionState) -> None:
+        assert state in SESSION_TRANSITIONS[self._state], f"{self._state} to {state}"
+        self._state = state
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        for listener in self._listeners:
+            listener(state)
+
+    # --- connecting
+
+    async def _keep_connected(self) -> None:
+        """Servers are tried in an order of this client's own, until the session is over."""
+        loop = asyncio.get_running_loop()
+        servers = self._rng.sample(self._servers, len(self._servers))
+        heard_s = loop.time()
+        while self._state not in FINAL_STATES:
+            for host, port in servers:
+                over = loop.create_future()
+                try:
+                    connection = await self._connect(host, port, over)
+                except SessionExpired:
+                    self._become(SessionState.EXPIRED)
+                    return
+                except (OSError, TimeoutError, ZooKeeperError) as mistake:
+                    log.info("ZooKeeper at %s:%d: %s", host, port, mistake or "no answer")
+                else:
+                    await over
+                    heard_s = connection.heard_s
+                    self._connection = None
+                    if self._state is SessionState.CONNECTED:
+                        self._become(SessionState.SUSPENDED)
+                if self._is_too_late(loop.time() - heard_s):
+                    self._become(SessionState.EXPIRED)
+                    return
+                pause_s = RECONNECT_S * (1 + self._rng.random())
+                await asyncio.sleep(pause_s)
+
+    def _is_too_late(self, silent_s: float) -> bool:
+        """Without a session there is nothing to lose: it is tried for as long as `open` waits."""
+        is_suspended = self._state is SessionState.SUSPENDED
+        return is_suspended and silent_s > self._grant.timeout_ms / 1000
+
+    async def _connect(
+        self, host: str, port: int, over: "asyncio.Future[None]"
+    ) -> ZooKeeperConnection:
+        loop = asyncio.get_running_loop()
+
+        def lost(_: ZooKeeperConnection) -> None:
+            if not over.done():
+                over.set_result(None)
+
+        connection = ZooKeeperConnection(self._grant, self._heard, lost)
+        try:
+            async with asyncio.timeout(self._grant.timeout_ms / 3000):
+                await loop.create_connection(lambda: connection, host, port)
+                await connection.ready
+        except BaseException:
+            connection.end(ConnectionLoss("no connection in time"))
+            raise
+        is_new = self._state is SessionState.CONNECTING
+        self._connection = connection
+        if not is_new:
+            for path, is_recursive, _ in self._watches:
+                connection.request(
+                    OpCode.ADD_WATCH, add_watch_body(path, is_recursive), path
+                ).add_done_callback(_look_at)
+        self._become(SessionState.CONNECTED)
+        if not is_new:
+            for path, _, watcher in self._watches:
+                watcher(EventType.RESYNC, path)
+        return connection
+
+    def _heard(self, kind: int, path: str) -> None:
+        try:
+            event = EventType(kind)
+        except ValueError:
+            return  # the session's state, which the connection tells
+        for watched, is_recursive, watcher in self._watches:
+            below = is_recursive and path.startswith(watched.rstrip("/") + "/")
+            if path == watched or below:
+                watcher(event, path)
+
+
+def _look_at(done: "asyncio.Future[JuteReader]") -> None:
+    """A watch that could not be set: the connection is gone, and the next one sets it again."""
+    if not done.cancelled():
+        done.exception()
+
+
+def _address(server: str) -> tuple[str, int]:
+    host, _, port = server.strip().rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"{server!r} is no ZooKeeper server: write host:port")
+    return host, int(port)

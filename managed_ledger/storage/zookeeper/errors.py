@@ -1,0 +1,74 @@
+"""ZooKeeper's error codes as exceptions; names end in Error where Python or a package has them."""
+
+from typing import Final
+
+from managed_ledger.errors import ManagedLedgerError
+
+
+class ZooKeeperError(ManagedLedgerError):
+    """Base of everything that ZooKeeper answers, or does not."""
+
+    code: int = -1
+
+
+class ConnectionLoss(ZooKeeperError):
+    """The connection broke before the answer: a change may have been made or not."""
+
+    code = -4
+
+
+class SessionExpired(ZooKeeperError):
+    """The session is over: its ephemeral nodes are gone or will be, others may own what it owned.
+    Open a new client.
+    """
+
+    code = -112
+
+
+class NoNode(ZooKeeperError):
+    code = -101
+
+
+class BadVersionError(ZooKeeperError):
+    code = -103
+
+
+class NodeExists(ZooKeeperError):
+    code = -110
+
+
+class NotEmpty(ZooKeeperError):
+    """The node has children."""
+
+    code = -111
+
+
+class NoAuth(ZooKeeperError):
+    code = -102
+
+
+class RolledBack(ZooKeeperError):
+    """Another operation of the same transaction failed."""
+
+    code = -2
+
+
+_BY_CODE: Final = {
+    kind.code: kind
+    for kind in (
+        ConnectionLoss,
+        SessionExpired,
+        NoNode,
+        BadVersionError,
+        NodeExists,
+        NotEmpty,
+        NoAuth,
+        RolledBack,
+    )
+}
+
+
+def error_of(code: int, what: str) -> ZooKeeperError:
+    kind = _BY_CODE.get(code, ZooKeeperError)
+    name = f"error {code}" if kind is ZooKeeperError else kind.__name__
+    return kind(f"ZooKeeper: {name}: {what}")

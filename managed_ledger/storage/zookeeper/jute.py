@@ -1,0 +1,99 @@
+"""ZooKeeper's serialization: big-endian integers, and bytes and text behind a 4-byte length."""
+
+from struct import Struct, error
+from typing import Final
+
+from managed_ledger.storage.zookeeper.errors import ZooKeeperError
+
+_INT: Final = Struct(">i")
+_LONG: Final = Struct(">q")
+
+
+class JuteWriter:
+    __slots__ = ("_out",)
+
+    def __init__(self) -> None:
+        self._out = bytearray()
+
+    def i32(self, value: int) -> "JuteWriter":
+        self._out += _INT.pack(value)
+        return self
+
+    def i64(self, value: int) -> "JuteWriter":
+        self._out += _LONG.pack(value)
+        return self
+
+    def flag(self, value: bool) -> "JuteWriter":
+        self._out.append(value)
+        return self
+
+    def buffer(self, value: bytes) -> "JuteWriter":
+        self.i32(len(value))
+        self._out += value
+        return self
+
+    def text(self, value: str) -> "JuteWriter":
+        return self.buffer(value.encode())
+
+    def raw(self, value: bytes) -> "JuteWriter":
+        self._out += value
+        return self
+
+    def frame(self) -> bytes:
+        return _INT.pack(len(self._out)) + self._out
+
+    def getvalue(self) -> bytes:
+        return bytes(self._out)
+
+
+class JuteReader:
+    """Raises ZooKeeperError if a message ends within a field."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def i32(self) -> int:
+        return self._number(_INT)
+
+    def i64(self) -> int:
+        return self._number(_LONG)
+
+    def flag(self) -> bool:
+        return self._take(1) != b"\0"
+
+    def buffer(self) -> bytes:
+        """A null buffer is an empty one."""
+        size = self.i32()
+        return self._take(size) if size > 0 else b""
+
+    def text(self) -> str:
+        return self.buffer().decode()
+
+    def texts(self) -> list[str]:
+        return [self.text() for _ in range(max(0, self.i32()))]
+
+    def rest(self) -> bytes:
+        return self._data[self._at :]
+
+    @property
+    def at_end(self) -> bool:
+        return self._at >= len(self._data)
+
+    def _number(self, kind: Struct) -> int:
+        try:
+            (value,) = kind.unpack_from(self._data, self._at)
+        except error:
+            raise ZooKeeperError("a message of ZooKeeper ends within a field") from None
+        self._at += kind.size
+        return int(value)
+
+    def _take(self, size: int) -> bytes:
+        end = self._at + size
+        if end > len(self._data):
+            raise ZooKeeperError("a message of ZooKeeper ends within a field")
+        found = self._data[self._at : end]
+        self._at = end
+        return found
