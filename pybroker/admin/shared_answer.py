@@ -118,12 +118,18 @@ class Renderings:
 
 
 class SharedAnswer(Response):
-    """The newest rendering, determined when the answer is sent."""
+    """The newest rendering, determined when the answer is sent; `shown` makes the body of it."""
 
-    def __init__(self, renderings: Renderings, media_type: str) -> None:
+    def __init__(
+        self,
+        renderings: Renderings,
+        media_type: str,
+        shown: Callable[[Pieces], Pieces] = lambda pieces: pieces,
+    ) -> None:
         super().__init__(media_type=media_type)
         del self.headers["content-length"]
         self._renderings = renderings
+        self._shown = shown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(ClientDisconnect):
@@ -133,10 +139,11 @@ class SharedAnswer(Response):
         rendering = await self._renderings.newest()
         pace = Pace(1)
         with rendering.taken(scope.get(HANG_UP, _nobody_there)):
-            length = sum(map(len, rendering.pieces))
+            pieces = self._shown(rendering.pieces)
+            length = sum(map(len, pieces))
             headers = [*self.raw_headers, (b"content-length", b"%d" % length)]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            for piece in rendering.pieces:
+            for piece in pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
                 await pace.step()
             await send({"type": "http.response.body", "body": b"", "more_body": False})

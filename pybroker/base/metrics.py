@@ -1,15 +1,18 @@
-"""Prometheus' text format. Values are read at each scrape: counting costs the broker nothing beyond
-the plain integers that it keeps anyway.
+"""Prometheus' text format, and OpenMetrics. Values are read at each scrape: counting costs the
+broker nothing beyond the plain integers that it keeps anyway.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 Kind = Literal["gauge", "counter", "summary", "histogram"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS: Final = "application/openmetrics-text"
+OPENMETRICS_CONTENT_TYPE: Final = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
 SAMPLES_A_PIECE: Final = 500
+_HELP: Final = b"# HELP "
 _APART: Final = 37  # samples: so that families growing together are not joined at the same moment
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -85,3 +88,20 @@ class Exposition:
 
     def render(self) -> str:
         return "".join(self.pieces())
+
+
+def as_openmetrics(pieces: Sequence[bytes]) -> list[bytes]:
+    """The same samples: OpenMetrics names a counter without `_total` in HELP and TYPE, and marks
+    the end. `pieces` are those of `Exposition.pieces`, encoded.
+    """
+    return [_openmetrics_head(p) if p.startswith(_HELP) else p for p in pieces] + [b"# EOF\n"]
+
+
+def _openmetrics_head(head: bytes) -> bytes:
+    if not head.endswith(b"_total counter\n"):
+        return head
+    help_line, type_line, _ = head.split(b"\n")
+    name = type_line.split(b" ")[2]
+    family = name.removesuffix(b"_total")
+    about = help_line.removeprefix(_HELP + name)
+    return b"# HELP %s%s\n# TYPE %s counter\n" % (family, about, family)

@@ -23,7 +23,13 @@ from pybroker.admin.stats.rates import Rates
 from pybroker.admin.stats.sums import TopicFlows
 from pybroker.admin.stats.topic import PARTS_A_TURN, Wanted, topic_stats
 from pybroker.base.json_schema import TEXT
-from pybroker.base.metrics import CONTENT_TYPE, Exposition
+from pybroker.base.metrics import (
+    CONTENT_TYPE,
+    OPENMETRICS,
+    OPENMETRICS_CONTENT_TYPE,
+    Exposition,
+    as_openmetrics,
+)
 from pybroker.base.runtime import Pace
 
 _WANTED: Final = Wanted(hashes=False)
@@ -51,7 +57,14 @@ class MetricsRoutes:
     async def metrics(self, request: Request) -> Response:
         """Metrics of the broker and of each topic; with ?topics=false only of the broker."""
         with_topics = flag(request, "topics", default=True)
-        return SharedAnswer(self._renderings if with_topics else self._of_broker, CONTENT_TYPE)
+        renderings = self._renderings if with_topics else self._of_broker
+        answer = (
+            SharedAnswer(renderings, OPENMETRICS_CONTENT_TYPE, as_openmetrics)
+            if _prefers_openmetrics(request.headers.get("accept", ""))
+            else SharedAnswer(renderings, CONTENT_TYPE)
+        )
+        answer.headers["vary"] = "Accept"
+        return answer
 
     async def of_broker(self) -> list[bytes]:
         """The metrics without those of topics, for forwarding."""
@@ -109,3 +122,24 @@ class MetricsRoutes:
         for coordinator in services.coordinators.served():
             add_coordinator(exposition, coordinator, self._windows, now_ms)
             await pace.step(PARTS_A_TURN)
+
+
+def _prefers_openmetrics(accept: str) -> bool:
+    """By the greatest q of each format. `text/plain` also stands for clients that name neither."""
+    qualities = {OPENMETRICS: 0.0, "text/plain": 0.0}
+    for accepted in accept.split(","):
+        media, *parameters = (part.strip() for part in accepted.lower().split(";"))
+        if media in qualities:
+            qualities[media] = max(qualities[media], _quality(parameters))
+    return qualities[OPENMETRICS] > 0 and qualities[OPENMETRICS] >= qualities["text/plain"]
+
+
+def _quality(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0
