@@ -72,6 +72,10 @@ def main(arguments: list[str] | None = None) -> int:
         from pybroker.demo.quick import main as demo
 
         return demo(words[1:])
+    if words[:1] == ["eos-check"]:
+        from pybroker.eos_check.main import main as eos_check
+
+        return eos_check(words[1:])
     if words[:1] == ["transactions"]:
         from pybroker.commands.transactions.main import main as transactions
 
@@ -101,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print the report as JSON")
     doctor.set_defaults(run=_doctor)
     commands.add_parser("check", help="check a data directory while no broker uses it")
+    commands.add_parser("eos-check", help="crash a pipeline at each step: is it exactly once?")
     tokens = commands.add_parser("tokens", help="make and check tokens, and keys that sign them")
     add_tokens(tokens)
     certificates = commands.add_parser(

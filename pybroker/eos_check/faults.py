@@ -1,0 +1,58 @@
+"""What a run is made to suffer: who crashes, at which step of the protocol, on which side of it.
+
+A step is a command that a client sends to change something, with the topic that it is about. The
+n-th of its kind is counted from the run's start or, for a second fault, from the fault before it.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class Victim(Enum):
+    PIPELINE = "pipeline"  # SIGKILL of all its processes
+    BROKER = "broker"  # SIGKILL, then a new start with the same ports and directory
+
+
+class Phase(Enum):
+    BEFORE = "before"  # the command does not reach the broker
+    AFTER = "after"  # the broker has done it; its answer does not reach the pipeline
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Step:
+    """One kind of command, such as SEND to one topic. `topic` is empty if it names none."""
+
+    command: str
+    topic: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.command} {self.topic}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """A run passes one side of a step."""
+
+    step: Step
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`victim` crashes at the `number`-th passing, counted from 1."""
+
+    victim: Victim
+    passing: Passing
+    number: int
+
+    def __str__(self) -> str:
+        where = {
+            Phase.BEFORE: "before {} #{} reaches the broker",
+            Phase.AFTER: "after {} #{} is done, before its answer",
+        }[self.passing.phase]
+        return f"{self.victim.value} killed {where.format(self.passing.step, self.number)}"
+
+
+Schedule = tuple[Fault, ...]
+NO_FAULT: Final[Schedule] = ()

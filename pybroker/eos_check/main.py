@@ -1,0 +1,244 @@
+"""`pybroker eos-check -- COMMAND`: runs it with a crash at each step, and prints the verdict."""
+
+import argparse
+import re
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pybroker.base.colours import BOLD, GREEN, RED, coloured
+from pybroker.demo.progress import ProgressBar
+from pybroker.eos_check.drawing import page
+from pybroker.eos_check.exploration import Exploration, Explored
+from pybroker.eos_check.run import CannotRun
+from pybroker.eos_check.settings import Settings
+from pybroker.eos_check.timeline import Row, as_text, rows
+from pybroker.eos_check.topics import OutputIsTooLarge
+
+EXIT_BROKEN: Final = 1
+EXIT_NOT_JUDGED: Final = 2
+EXIT_INTERRUPTED: Final = 130
+_BREACHES_SHOWN: Final = 5
+_DEFAULTS: Final = Settings(())
+_DESCRIPTION: Final = """\
+Is this pipeline exactly once? Runs COMMAND against a broker of its own, with a crash of the
+pipeline or of the broker at each step of the protocol, starts it again, and compares what comes
+out with a run without faults.
+"""
+_EPILOG: Final = """\
+COMMAND reads messages of a topic and writes to others until it is killed, or ends with code 0 when
+there are none left. Placeholders in it: {service_url} {admin_url} {input} {output} {output2}
+{directory} (files there survive a crash within one run). The environment has PULSAR_SERVICE_URL,
+PULSAR_ADMIN_URL, EOS_INPUT, EOS_OUTPUT, EOS_OUTPUTS, EOS_DIRECTORY.
+
+Exit code 0: exactly once at every step that was tried; 1: not; 2: it could not be judged.
+
+  pybroker eos-check -- python pipeline.py {service_url} {input} {output}
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the check and return the process's exit code."""
+    mine, command = _split(words)
+    options = _parser().parse_args(mine)
+    if not command:
+        print("pybroker: name the pipeline's command behind --", file=sys.stderr)
+        return EXIT_NOT_JUDGED
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends all processes then, too
+    try:
+        return run(_settings(options, command), options)
+    except (CannotRun, OutputIsTooLarge, RuntimeError, OSError) as error:
+        print(f"pybroker: cannot judge: {error}", file=sys.stderr)
+        return EXIT_NOT_JUDGED
+    except KeyboardInterrupt:
+        print("pybroker: interrupted; all processes are ended", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    at = list(words).index("--") if "--" in words else len(words)
+    return list(words[:at]), list(words[at + 1 :])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pybroker eos-check",
+        usage="pybroker eos-check [options] -- COMMAND [ARGUMENT...]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--input", metavar="TOPIC", default=_DEFAULTS.input, help="default: %(default)s")
+    add(
+        "--output",
+        metavar="TOPIC",
+        action="append",
+        help="name it again for each topic that is judged; default: eos-output",
+    )
+    add("--messages", type=_number(1, 10_000), default=12, metavar="N", help="input; default: 12")
+    add("--keys", type=_number(1, 10_000), default=3, metavar="N", help="of them; default: 3")
+    add(
+        "--payload",
+        default=_DEFAULTS.payload,
+        metavar="TEXT",
+        help="of each message; {id}, {key} and {n} are filled; default: %(default)s",
+    )
+    add(
+        "--identity",
+        type=_pattern,
+        metavar="REGEX",
+        help="compare only what this finds in a message (or its first group)",
+    )
+    add("--ordered", action="store_true", help="the order of each key's messages must hold, too")
+    add(
+        "--judge",
+        default="",
+        metavar="COMMAND",
+        help="judges instead: reads input and output as JSON, and exits with 0 if all is well",
+    )
+    add("--config", default="", metavar="FILE", help="broker.conf of the broker")
+    add(
+        "--time-limit",
+        type=_seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="no run begins after it; default: 300",
+    )
+    add(
+        "--run-limit",
+        type=_seconds,
+        default=120.0,
+        metavar="SECONDS",
+        help="a pipeline that has not caught up by then is stuck; default: 120",
+    )
+    add(
+        "--settle",
+        type=_seconds,
+        default=3.0,
+        metavar="SECONDS",
+        help="what is missing after this long without any command is lost; default: 3",
+    )
+    add("--pairs", type=_number(0, 10_000), default=20, metavar="N", help="at most; default: 20")
+    add("--jobs", type=_number(1, 64), default=2, metavar="N", help="side by side; default: 2")
+    add("--report", type=Path, metavar="FILE", help="write an HTML page with the verdict")
+    return parser
+
+
+def _number(low: int, high: int) -> "type[int]":
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and low <= int(text[:9]) <= high):
+            raise argparse.ArgumentTypeError(f"{text[:40]} is not a number from {low} to {high}")
+        return int(text)
+
+    return parse  # type: ignore[return-value]
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.1 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not 0.1 to 86400 seconds")
+    return value
+
+
+def _pattern(text: str) -> re.Pattern[bytes]:
+    try:
+        return re.compile(text.encode())
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is no regular expression: {error}") from None
+
+
+def _settings(options: argparse.Namespace, command: Sequence[str]) -> Settings:
+    return Settings(
+        command=tuple(command),
+        input=options.input,
+        outputs=tuple(options.output or _DEFAULTS.outputs),
+        messages=options.messages,
+        keys=options.keys,
+        payload=options.payload,
+        identity=options.identity,
+        ordered=options.ordered,
+        judge=options.judge,
+        settle_s=options.settle,
+        run_limit_s=options.run_limit,
+        config=options.config,
+    )
+
+
+def run(settings: Settings, options: argparse.Namespace) -> int:
+    """0: exactly once; 1: not. Raises CannotRun."""
+    started_s = time.monotonic()
+    bars: dict[int, ProgressBar] = {}
+
+    def show(done: int, of: int, what: str) -> None:
+        bars.setdefault(of, ProgressBar(what, of)).show(done)
+
+    def say(text: str) -> None:
+        for bar in bars.values():
+            bar.interrupt()
+        print(text, flush=True)
+
+    exploration = Exploration(
+        settings,
+        time_limit_s=options.time_limit,
+        pairs_at_most=options.pairs,
+        jobs=options.jobs,
+        say=say,
+        show=show,
+    )
+    explored = exploration.explore()
+    for bar in bars.values():
+        bar.interrupt()
+    return _report(settings, explored, options.report, time.monotonic() - started_s)
+
+
+def _report(settings: Settings, explored: Explored, file: Path | None, took_s: float) -> int:
+    tried = _tried(explored, took_s)
+    found = explored.counter_example
+    findings: list[str] = []
+    told: list[Row] = []
+    title = "EXACTLY ONCE"
+    if found is not None:
+        title = "NOT EXACTLY ONCE"
+        told = rows(found.result, found.breaches)
+        faults = ", then ".join(map(str, found.result.schedule))
+        findings = [*map(str, found.breaches)]
+        print(f"\nwith {found.settings.messages} messages: {faults}\n\n{as_text(told)}\n")
+        for each in findings[:_BREACHES_SHOWN]:
+            print(coloured(f"  {each}", RED))
+        if len(findings) > _BREACHES_SHOWN:
+            print(f"  and {len(findings) - _BREACHES_SHOWN} more")
+        tried.insert(0, f"with {found.settings.messages} messages: {faults}")
+    for line in tried:
+        print(f"  {line}")
+    print("\n" + coloured(title, f"{BOLD};{RED if findings else GREEN}"), flush=True)
+    if file is not None:
+        facts = [f"command: {shlex.join(settings.command)}", *tried]
+        file.write_text(page(title, findings, facts, told))
+        print(f"report: {file}")
+    return EXIT_BROKEN if findings else 0
+
+
+def _tried(explored: Explored, took_s: float) -> list[str]:
+    lines = [
+        f"{explored.singles_tried} of {explored.singles} single crashes at {explored.steps} kinds "
+        f"of steps, {explored.pairs_tried} pairs, in {took_s:.0f} s",
+    ]
+    if explored.disordered:
+        lines.append(
+            f"out of order by key in {explored.disordered} runs (--ordered makes this fail), such "
+            f"as: {explored.disorder}"
+        )
+    if explored.missed:
+        lines.append(f"{explored.missed} of these runs did not come to all of their steps")
+    if explored.out_of_time:
+        lines.append("the time limit ended the check; --time-limit raises it")
+    return lines

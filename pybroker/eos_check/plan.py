@@ -1,0 +1,81 @@
+"""Which faults are tried, in which order: the most promising first.
+
+Single faults come from what the run without faults passed. They are taken in rounds: each round has
+at most one passing of each side of each step, for each victim; the first round the middle one, the
+next the first, the last, and then halves of what lies between. So all kinds of crash have been
+tried soon. Pairs come from what a run with one fault passed behind it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Final
+
+from pybroker.eos_check.faults import Fault, Passing, Phase, Schedule, Victim
+
+# What a wrong pipeline most often gets wrong stands first.
+_STEPS: Final = (
+    "SEND",
+    "ACK",
+    "COMMIT",
+    "ADD_SUBSCRIPTION_TO_TXN",
+    "ADD_PARTITION_TO_TXN",
+    "NEW_TXN",
+    "ASK_TOPICS",
+    "SEEK",
+    "ABORT",
+    "SUBSCRIBE",
+    "PRODUCER",
+    "UNSUBSCRIBE",
+)
+_PHASES: Final = (Phase.AFTER, Phase.BEFORE)
+
+
+def singles(passings: Iterable[Passing]) -> list[Fault]:
+    """One fault for each passing and victim."""
+    counts = Counter(passings)
+    kinds = [
+        [Fault(victim, passing, number) for number in spread(counts[passing])]
+        for victim in (Victim.PIPELINE, Victim.BROKER)
+        for passing in sorted(counts, key=_promise)
+    ]
+    return [fault for turn in zip_longest(*kinds) for fault in turn if fault is not None]
+
+
+def spread(count: int) -> Iterator[int]:
+    """1 to `count`: the middle, the first, the last, then the middles of what is left."""
+    if count < 1:
+        return
+    told = set()
+    spans = [(1, count)]
+    for number in (-(-count // 2), 1, count):
+        if number not in told:
+            told.add(number)
+            yield number
+    while spans:
+        first, last = spans.pop(0)
+        middle = -(-(first + last) // 2)
+        if middle not in told:
+            told.add(middle)
+            yield middle
+        if last - first > 1:
+            spans += [(first, middle), (middle, last)]
+
+
+def pairs(first: Fault, passings_behind: Sequence[Passing]) -> list[Schedule]:
+    """The fault, and a second one behind it."""
+    return [(first, second) for second in singles(passings_behind)]
+
+
+def interleaved(plans: Sequence[Sequence[Schedule]]) -> list[Schedule]:
+    """One of each in turn. The second faults differ from plan to plan where they can."""
+    turned = [
+        [*plan[at % len(plan) :], *plan[: at % len(plan)]] for at, plan in enumerate(plans) if plan
+    ]
+    return [each for turn in zip_longest(*turned) for each in turn if each is not None]
+
+
+def _promise(passing: Passing) -> tuple[int, int, str]:
+    step = passing.step
+    rank = _STEPS.index(step.command) if step.command in _STEPS else len(_STEPS)
+    return rank, _PHASES.index(passing.phase), step.topic

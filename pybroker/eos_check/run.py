@@ -1,0 +1,352 @@
+"""One run: a broker, the proxy, the pipeline, the input, the faults, and what was there at the end.
+
+A run ends when the pipeline has caught up: the subscriptions of the input have no backlog and
+nothing has passed the proxy for a while. If the output is then the expected one, the while is
+short. Transactions of a pipeline that was killed would end by their timeout; they are aborted when
+nothing else happens, so that a run takes seconds.
+"""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from pybroker.eos_check.connection_trace import Event, Position, Txn
+from pybroker.eos_check.faults import NO_FAULT, Fault, Passing, Schedule, Victim
+from pybroker.eos_check.judgement import same
+from pybroker.eos_check.pipeline import Pipeline
+from pybroker.eos_check.proxy import Proxy
+from pybroker.eos_check.settings import WAVES, Input, Settings
+from pybroker.eos_check.topics import Output, Topics
+from pybroker.testing.broker_process import BrokerProcess
+
+_TURN_S: Final = 0.05
+_QUIET_S: Final = 0.3
+_ABANDONED_S: Final = 1.0
+# Of the run's limit. Then the input is published all the same.
+_SUBSCRIBED_WITHIN: Final = 0.5
+_NEXT_WAVE_WITHIN_S: Final = 5.0
+_ENDS_AT_MOST: Final = 20  # of the pipeline by itself
+_EVENTS_AT_MOST: Final = 50_000
+_LIMIT_AT_LEAST_S: Final = 20.0
+_TIMES_CLEAN: Final = 5.0
+_PAUSE_S: Final = 0.2  # before a pipeline that ended by itself is started again
+
+
+class CannotRun(Exception):
+    """There is nothing to judge; the message says what to do."""
+
+
+class Stopped(Exception):
+    """The check is to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """What the run without faults showed, and the others are compared with."""
+
+    outputs: tuple[Output, ...]
+    acknowledged_by: frozenset[str]  # subscriptions of the input that had no backlog in the end
+    subscribed_first: bool  # before there was any input
+    duration_s: float
+
+
+@dataclass(slots=True)
+class RunResult:
+    schedule: Schedule
+    outputs: tuple[Output, ...] = ()
+    inputs: list[tuple[Input, Position]] = field(default_factory=list)
+    # What was passed, in order: until the first fault, then from each fault on.
+    passings: list[list[Passing]] = field(default_factory=lambda: [[]])
+    events: list[Event] = field(default_factory=list)
+    backlogs: dict[str, int] = field(default_factory=dict)
+    stuck: str = ""  # why the pipeline did not catch up
+    subscribed_first: bool = False
+    duration_s: float = 0.0
+    log: str = ""
+
+    @property
+    def struck(self) -> int:
+        """How many of the faults happened."""
+        return len(self.passings) - 1
+
+    def clean(self) -> Clean:
+        done = frozenset(name for name, backlog in self.backlogs.items() if backlog == 0)
+        return Clean(self.outputs, done, self.subscribed_first, self.duration_s)
+
+
+def run(
+    settings: Settings, schedule: Schedule, clean: Clean | None, stop: threading.Event
+) -> RunResult:
+    """Raises CannotRun if the pipeline fails without any fault, Stopped if `stop` is set."""
+    with TemporaryDirectory(prefix="pybroker-eos-", ignore_cleanup_errors=True) as name:
+        directory = Path(name)
+        (directory / "pipeline").mkdir()
+        arguments = ["--config", settings.config] if settings.config else []
+        with (
+            (directory / "broker.log").open("ab") as log,
+            BrokerProcess(directory / "data", arguments, log) as broker,
+        ):
+            one = _Run(settings, schedule, clean, stop, broker)
+            return one.play(directory)
+
+
+class _Run:
+    def __init__(
+        self,
+        settings: Settings,
+        schedule: Schedule,
+        clean: Clean | None,
+        stop: threading.Event,
+        broker: BrokerProcess,
+    ) -> None:
+        self._settings = settings
+        self._faults = list(schedule)
+        self._clean = clean
+        self._stop = stop
+        self._broker = broker
+        self._topics = Topics(broker.service_url, broker.admin_url)
+        self.result = RunResult(schedule)
+        self._started_s = self._moved_s = time.monotonic()
+        self._fallen: Victim | None = None  # set on the proxy's thread
+        self._wake = threading.Event()
+        self._counts: dict[Passing, int] = {}
+        self._open: dict[Txn, int] = {}  # the life that began it
+        self._waves: list[list[Input]] = []
+        self._ends = 0
+        self._seen_life = 0  # the last one that said something to the broker
+        self._proxy: Proxy
+        self._pipeline: Pipeline
+
+    def play(self, directory: Path) -> RunResult:
+        settings = self._settings
+        self._topics.prepare(settings.input, settings.outputs)
+        inputs = settings.inputs()
+        size = -(-len(inputs) // WAVES)
+        self._waves = [inputs[at : at + size] for at in range(0, len(inputs), size)]
+        with Proxy(self._on_passing, self._on_event) as proxy:
+            self._proxy = proxy
+            proxy.forward_to(self._broker.service_url)
+            urls = proxy.url, self._broker.admin_url, str(directory / "pipeline")
+            self._pipeline = Pipeline(
+                settings.words(*urls), settings.environment(*urls), directory / "pipeline.log"
+            )
+            try:
+                self._start_pipeline()
+                self._until_caught_up()
+            finally:
+                self._pipeline.kill()
+                self.result.log = self._pipeline.log_tail()
+        self.result.duration_s = time.monotonic() - self._started_s
+        return self.result
+
+    # -- on the proxy's thread
+
+    def _on_passing(self, passing: Passing) -> Victim | None:
+        self.result.passings[-1].append(passing)
+        number = self._counts[passing] = self._counts.get(passing, 0) + 1
+        if not self._faults:
+            return None
+        fault = self._faults[0]
+        if fault.passing != passing or fault.number != number:
+            return None
+        self._strike(self._faults.pop(0))
+        return fault.victim
+
+    def _strike(self, fault: Fault) -> None:
+        if fault.victim is Victim.PIPELINE:
+            self._pipeline.kill()
+        else:
+            self._broker.kill()
+        self._note("FAULT", str(fault))
+        self.result.passings.append([])
+        self._counts.clear()
+        self._fallen = fault.victim
+        self._wake.set()
+
+    def _on_event(self, event: Event) -> None:
+        self._moved_s = time.monotonic()
+        self._seen_life = self._pipeline.lives
+        if event.answer and not event.error and event.txn is not None:
+            if event.what == "NEW_TXN":
+                self._open[event.txn] = self._pipeline.lives
+            elif event.what in ("COMMIT", "ABORT"):
+                self._open.pop(event.txn, None)
+        self._add(event)
+
+    def _add(self, event: Event) -> None:
+        event.at_s = time.monotonic() - self._started_s
+        event.life = self._pipeline.lives
+        if len(self.result.events) < _EVENTS_AT_MOST:
+            self.result.events.append(event)
+
+    # -- on the run's own
+
+    def _note(self, what: str, note: str) -> None:
+        self._moved_s = time.monotonic()
+        self._add(Event(what, note=note))
+
+    def _until_caught_up(self) -> None:
+        limit_s = self._limit_s()
+        deadline_s = self._started_s + limit_s
+        while not self._is_over():
+            if self._stop.is_set():
+                raise Stopped
+            if time.monotonic() > deadline_s:
+                self._give_up(f"it had not caught up after {limit_s:.0f} s")
+                break
+            if self.result.stuck:
+                break
+            self._wake.wait(_TURN_S)
+            self._wake.clear()
+        if not self.result.outputs:
+            self.result.outputs = self._topics.read(self._settings.outputs)
+
+    def _limit_s(self) -> float:
+        """Shorter for what is quick without faults, so that what is stuck costs less."""
+        limit_s = self._settings.run_limit_s
+        if self._clean is None:
+            return limit_s
+        return min(limit_s, max(_LIMIT_AT_LEAST_S, _TIMES_CLEAN * self._clean.duration_s))
+
+    def _give_up(self, why: str) -> None:
+        self.result.backlogs = self._topics.backlogs(self._settings.input)
+        self.result.stuck = why
+
+    def _is_over(self) -> bool:
+        if self._fallen is not None:
+            self._start_again(self._fallen)
+            return False
+        with self._proxy.paused():
+            if self._fallen is not None:
+                return False
+            return self._look()
+
+    def _look(self) -> bool:
+        """Whether it is over; nobody is killed meanwhile."""
+        if self._pipeline.exit_code() is not None and not self._keep_alive():
+            return False
+        quiet_s = time.monotonic() - self._moved_s
+        if quiet_s >= _ABANDONED_S:
+            self._abort_abandoned()
+        backlogs: dict[str, int] = {}
+        if self._waves or quiet_s >= _QUIET_S:
+            backlogs = self._topics.backlogs(self._settings.input)
+        if self._waves:
+            self._publish_next(backlogs, quiet_s)
+            return False
+        if quiet_s < _QUIET_S:
+            return False
+        return self._has_caught_up(backlogs, quiet_s)
+
+    def _start_again(self, fallen: Victim) -> None:
+        self._fallen = None
+        if fallen is Victim.BROKER:
+            self._broker.start()
+            self._note("BROKER UP", "started again on the same ports and directory")
+        self._proxy.forward_to(self._broker.service_url)
+        if fallen is Victim.PIPELINE:
+            self._start_pipeline()
+
+    def _start_pipeline(self) -> None:
+        try:
+            self._pipeline.start()
+        except OSError as error:
+            raise CannotRun(f"{self._settings.command[0]} cannot be started: {error}") from None
+        self._note("PIPELINE UP", f"start {self._pipeline.lives}")
+
+    def _keep_alive(self) -> bool:
+        """It ended by itself. True if it may remain so, because its work is done."""
+        code = self._pipeline.exit_code()
+        if code == 0 and not self._waves and not any(self._judged_backlogs().values()):
+            return True
+        if code and not self._ever_struck():
+            said = self._pipeline.log_tail()
+            raise CannotRun(f"the pipeline ended with code {code} before any fault:\n{said}")
+        self._ends += 1
+        if self._ends > _ENDS_AT_MOST:
+            self._give_up(f"it ended by itself {self._ends} times, the last time with code {code}")
+            return False
+        self._pipeline.kill()  # what it left behind
+        self._note("PIPELINE ENDED", f"by itself, with code {code}")
+        if self._waves:
+            self._publish_wave()
+        self._stop.wait(_PAUSE_S)
+        self._start_pipeline()
+        return False
+
+    def _ever_struck(self) -> bool:
+        return self.result.struck > 0
+
+    # -- the input
+
+    def _publish_next(self, backlogs: dict[str, int], quiet_s: float) -> None:
+        since_s = time.monotonic() - self._started_s
+        if not self.result.inputs:
+            if backlogs:
+                self.result.subscribed_first = True
+            reads_from_start = self._clean is not None and not self._clean.subscribed_first
+            waited = since_s > self._settings.run_limit_s * _SUBSCRIBED_WITHIN
+            if backlogs or reads_from_start or waited:
+                self._publish_wave()
+        elif (quiet_s >= _QUIET_S and 0 in backlogs.values()) or quiet_s > _NEXT_WAVE_WITHIN_S:
+            self._publish_wave()
+
+    def _publish_wave(self) -> None:
+        wave = self._waves.pop(0)
+        positions = self._topics.publish(self._settings.input, wave)
+        self.result.inputs += zip(wave, positions, strict=True)
+        self._note("INPUT", f"{wave[0].id} to {wave[-1].id} published to {self._settings.input}")
+
+    # -- the end
+
+    def _judged_backlogs(self) -> dict[str, int]:
+        backlogs = self._topics.backlogs(self._settings.input)
+        wanted = self._clean.acknowledged_by if self._clean is not None else frozenset()
+        return {name: count for name, count in backlogs.items() if name in wanted} or backlogs
+
+    def _has_caught_up(self, backlogs: dict[str, int], quiet_s: float) -> bool:
+        if self._seen_life < self._pipeline.lives and self._pipeline.exit_code() is None:
+            return False  # it is still starting, and may have something left to do
+        settled = quiet_s >= self._settings.settle_s
+        if self._clean is None:
+            done = not backlogs or 0 in backlogs.values()
+            if not (done and settled):
+                return False
+        else:
+            wanted = self._clean.acknowledged_by
+            if any(backlogs.get(name, 1) for name in wanted & backlogs.keys()) or (
+                wanted and not backlogs
+            ):
+                return False
+            outputs = self._topics.read(self._settings.outputs)
+            if not settled and not same(outputs, self._clean.outputs, self._settings.identity):
+                return False
+            self.result.outputs = outputs
+        self.result.backlogs = backlogs
+        return True
+
+    def _abort_abandoned(self) -> None:
+        for txn, life in list(self._open.items()):
+            if life < self._pipeline.lives:
+                self._open.pop(txn, None)
+                self._topics.abort(txn)
+                self._note("TIMEOUT", f"transaction {txn[0]}:{txn[1]} of start {life} is aborted")
+
+
+def clean_run(settings: Settings, stop: threading.Event) -> RunResult:
+    """The run without faults. Raises CannotRun if it shows nothing."""
+    result = run(settings, NO_FAULT, None, stop)
+    if result.stuck:
+        raise CannotRun(
+            f"without any fault, {result.stuck}: backlogs {result.backlogs or 'unknown'}. "
+            f"Raise --run-limit if it is slow.\n{result.log}"
+        )
+    if not result.outputs:
+        raise CannotRun(
+            f"without any fault, nothing came out on {', '.join(settings.outputs)}: check the "
+            f"topics' names and --payload.\n{result.log}"
+        )
+    return result

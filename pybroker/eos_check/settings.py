@@ -1,0 +1,69 @@
+"""What the user asked for, and the messages that a run publishes."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_ID: Final = "eos-{:06d}"
+ID_PATTERN: Final = re.compile(rb"eos-\d{6}")
+WAVES: Final = 2  # the input comes in so many parts, so that a crash has something behind it
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One message for the pipeline. `id` is in its value if the payload says so."""
+
+    id: str
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    command: tuple[str, ...]
+    input: str = "eos-input"
+    outputs: tuple[str, ...] = ("eos-output",)
+    messages: int = 12
+    keys: int = 3
+    payload: str = '{"id": "{id}", "key": "{key}", "amount": {n}}'
+    identity: re.Pattern[bytes] | None = None  # what of an output's value is compared
+    ordered: bool = False  # the order of each key's outputs is a promise, too
+    judge: str = ""  # a command that judges instead
+    settle_s: float = 3.0
+    run_limit_s: float = 120.0
+    config: str = ""  # broker.conf of the broker under the pipeline
+
+    def inputs(self) -> list[Input]:
+        made = []
+        for n in range(1, self.messages + 1):
+            number, key = _ID.format(n), f"key-{(n - 1) % self.keys + 1}"
+            value = self.payload.replace("{id}", number).replace("{key}", key)
+            made.append(Input(number, key, value.replace("{n}", str(n)).encode()))
+        return made
+
+    def words(self, service_url: str, admin_url: str, directory: str) -> list[str]:
+        """The command with its placeholders filled."""
+        places = {
+            "{service_url}": service_url,
+            "{admin_url}": admin_url,
+            "{input}": self.input,
+            "{directory}": directory,
+            "{output}": self.outputs[0],
+        }
+        places |= {f"{{output{n}}}": each for n, each in enumerate(self.outputs, start=1)}
+        words = []
+        for word in self.command:
+            for place, value in places.items():
+                word = word.replace(place, value)
+            words.append(word)
+        return words
+
+    def environment(self, service_url: str, admin_url: str, directory: str) -> dict[str, str]:
+        return {
+            "PULSAR_SERVICE_URL": service_url,
+            "PULSAR_ADMIN_URL": admin_url,
+            "EOS_INPUT": self.input,
+            "EOS_OUTPUT": self.outputs[0],
+            "EOS_OUTPUTS": " ".join(self.outputs),
+            "EOS_DIRECTORY": directory,
+        }

@@ -1,0 +1,106 @@
+"""The topics of a run, past the proxy: publishes the input, asks for backlogs, reads the output."""
+
+import contextlib
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from pybroker.base.names import TopicName
+from pybroker.client import Client, MessageId
+from pybroker.eos_check.connection_trace import Position, Txn
+from pybroker.eos_check.settings import Input
+
+AUDIT: Final = "eos-check"
+_HTTP_TIMEOUT_S: Final = 10.0
+_READ_TIMEOUT_MS: Final = 5000
+_READ_S: Final = 60.0
+_READ_AT_MOST: Final = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A message that a reader of the output sees."""
+
+    topic: str
+    key: str
+    value: bytes
+    position: Position = (-1, -1)
+
+
+class OutputIsTooLarge(Exception):
+    """More messages than any check needs: the pipeline writes without end."""
+
+
+class Topics:
+    def __init__(self, service_url: str, admin_url: str) -> None:
+        self._service_url = service_url
+        self._admin_url = admin_url
+
+    def prepare(self, source: str, outputs: Sequence[str]) -> None:
+        """Creates them; a subscription that acknowledges nothing keeps the outputs."""
+        # A topic that had a producer or a consumer takes no new schema; these have had none.
+        for topic in (source, *outputs):
+            self._ask(self._path(topic), "PUT")
+        for topic in outputs:
+            self._ask(f"{self._path(topic)}/subscription/{AUDIT}", "PUT", b'"earliest"')
+
+    def publish(self, topic: str, inputs: Sequence[Input]) -> list[Position]:
+        """Each as an entry of its own, so that it is acknowledged by itself."""
+        positions = []
+        with Client(self._service_url) as client:
+            producer = client.create_producer(topic)
+            for each in inputs:
+                at = producer.send(each.value, partition_key=each.key)
+                positions.append((at.ledger_id(), at.entry_id()))
+        return positions
+
+    def read(self, topics: Sequence[str]) -> tuple[Output, ...]:
+        """All that a new reader is delivered now, in the order of each topic."""
+        found: list[Output] = []
+        with Client(self._service_url) as client:
+            for topic in topics:
+                reader = client.create_reader(topic, MessageId.earliest)
+                give_up_at = time.monotonic() + _READ_S
+                while time.monotonic() < give_up_at and reader.has_message_available():
+                    for message in reader.batch_read(1000, _READ_TIMEOUT_MS):
+                        at = message.message_id()
+                        position = at.ledger_id(), at.entry_id()
+                        key = message.partition_key()
+                        found.append(Output(topic, key, message.data(), position))
+                    if len(found) > _READ_AT_MOST:
+                        raise OutputIsTooLarge(f"{topic} has more than {_READ_AT_MOST:,} messages")
+        return tuple(found)
+
+    def backlogs(self, topic: str) -> dict[str, int]:
+        """By subscription of others; a reader's is there as long as it is connected."""
+        stats = self._ask(f"{self._path(topic)}/stats")
+        return {
+            subscription: int(about.get("msgBacklog", 0))
+            for subscription, about in stats.get("subscriptions", {}).items()
+            if subscription != AUDIT
+        }
+
+    def abort(self, txn: Txn) -> None:
+        """As its timeout would. One that has ended remains as it is."""
+        path = f"/admin/v3/transactions/abortTransaction/{txn[0]}/{txn[1]}"
+        with contextlib.suppress(urllib.error.HTTPError):
+            self._ask(path, "POST")
+
+    @staticmethod
+    def _path(topic: str) -> str:
+        name = TopicName.parse(topic)
+        local = quote(name.local, safe="")
+        return f"/admin/v2/{name.domain}/{name.tenant}/{name.namespace}/{local}"
+
+    def _ask(self, path: str, method: str = "GET", body: bytes | None = None) -> dict[str, Any]:
+        url, headers = self._admin_url + path, {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, body, headers, method=method)
+        with urllib.request.urlopen(request, timeout=_HTTP_TIMEOUT_S) as answer:
+            text = answer.read()
+        found: dict[str, Any] = json.loads(text) if text else {}
+        return found

@@ -1,0 +1,119 @@
+"""eos-check finds what is wrong with the examples, and nothing in those that are right.
+
+The commands are those of examples/README.md and docs/testing.md, as typed. Options behind them keep
+it short: fewer messages, and an end when the most promising crashes were tried.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from documents import ROOT, blocks
+from one_at_a_time import one_at_a_time
+from typed_commands import environment_with_pybroker
+
+from pybroker.spark.jars import official_client_jars
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+LIMIT_S = 1000.0  # for what hangs
+SHORT = "--messages 4 --pairs 2 --run-limit 600"
+
+
+def typed(document: str) -> dict[str, str]:
+    """The commands of its blocks, by the pipeline that each runs."""
+    found = {}
+    for block in blocks(ROOT / document):
+        for line in block.text.replace("\\\n", " ").splitlines():
+            pipeline = re.search(r"examples/([\w.]+)", line)
+            if line.startswith("pybroker eos-check") and pipeline is not None:
+                found[pipeline[1]] = line
+    return found
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Mapping[str, str]:
+    """Of a shell that finds pybroker and python."""
+    environment = environment_with_pybroker(tmp_path / "bin")
+    (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (tmp_path / "bin" / "python").chmod(0o755)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    return environment | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def checked(
+    command: str, environment: Mapping[str, str], folder: Path, options: str
+) -> tuple[int, str]:
+    words = command.replace("pybroker eos-check", f"pybroker eos-check {SHORT} {options}", 1)
+    ended = subprocess.run(
+        ["bash", "-c", words],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    print(ended.stdout)
+    return ended.returncode, ended.stdout
+
+
+def test_the_documents_show_the_same_examples() -> None:
+    examples = {path.name for path in (ROOT / "examples").iterdir() if path.is_file()}
+    overview, page = typed("examples/README.md"), typed("docs/testing.md")
+    assert set(overview) == examples - {"README.md"}
+    assert set(page) < examples
+    words = overview["transactions.py"].split()
+    assert page["transactions.py"].split() == words
+
+
+def test_sending_and_then_acknowledging_makes_duplicates(environment, tmp_path):
+    code, said = checked(typed("docs/testing.md")["send_then_ack.py"], environment, tmp_path, "")
+    assert code == 1, said
+    assert "doubled: " in said
+    assert said.endswith("NOT EXACTLY ONCE\nreport: report.html\n")
+    assert "✗" not in (page := (tmp_path / "report.html").read_text())
+    assert "pipeline killed" in page
+
+
+def test_deduplication_by_time_loses_messages(environment, tmp_path):
+    command = typed("examples/README.md")["dedup_by_time.py"]
+    code, said = checked(command, environment, tmp_path, "")
+    assert code == 1, said
+    assert "lost: " in said
+
+
+def test_one_transaction_is_exactly_once(environment, tmp_path):
+    command = typed("docs/testing.md")["transactions.py"]
+    code, said = checked(command, environment, tmp_path, "--time-limit 12")
+    assert code == 0, said
+    assert said.endswith("\nEXACTLY ONCE\n")
+
+
+def folder_of_jars(folder: Path) -> Path:
+    official_client_jars(folder)
+    return folder
+
+
+@pytest.mark.java
+def test_acknowledging_before_sending_loses_messages(environment, tmp_path):
+    with one_at_a_time("jars") as folder:
+        shutil.copytree(folder_of_jars(folder / "client"), tmp_path / "jars")
+    command = typed("examples/README.md")["AckBeforeSend.java"]
+    code, said = checked(command, environment, tmp_path, "")
+    assert code == 1, said
+    assert "lost: " in said
+
+
+@pytest.mark.spark
+def test_spark_with_exactly_once_is_exactly_once(environment, tmp_path):
+    command = typed("examples/README.md")["spark_exactly_once.py"]
+    code, said = checked(command, environment, tmp_path, "--time-limit 40")
+    assert code == 0, said
+    assert said.endswith("\nEXACTLY ONCE\n")

@@ -1,0 +1,50 @@
+"""Which crashes eos-check tries, and in which order."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pybroker.eos_check.faults import Fault, Passing, Phase, Step, Victim
+from pybroker.eos_check.plan import interleaved, pairs, singles, spread
+
+SEND = Passing(Step("SEND", "out"), Phase.AFTER)
+ACK = Passing(Step("ACK", "in"), Phase.BEFORE)
+SUBSCRIBE = Passing(Step("SUBSCRIBE", "in"), Phase.BEFORE)
+
+
+@given(st.integers(0, 300))
+def test_each_number_is_tried_once(count: int) -> None:
+    assert sorted(spread(count)) == list(range(1, count + 1))
+
+
+def test_the_middle_then_the_ends_come_first():
+    assert list(spread(9))[:3] == [5, 1, 9]
+
+
+def test_each_passing_is_tried_with_each_victim():
+    plan = singles([SUBSCRIBE, SEND, ACK, SEND, ACK])
+    assert len(plan) == len(set(plan)) == 10
+    assert {fault.victim for fault in plan} == set(Victim)
+
+
+def test_all_kinds_come_before_the_second_of_one():
+    plan = singles([SUBSCRIBE, SEND, ACK, SEND, ACK])
+    assert [fault.passing for fault in plan[:6]] == [SEND, ACK, SUBSCRIBE] * 2
+
+
+def test_a_second_fault_is_one_behind_the_first():
+    first = Fault(Victim.PIPELINE, SEND, 2)
+    assert all(pair[0] == first for pair in pairs(first, [ACK]))
+    assert {pair[1].victim for pair in pairs(first, [ACK])} == set(Victim)
+
+
+def test_pairs_are_taken_from_each_first_fault_in_turn():
+    one, two = (Fault(Victim.PIPELINE, SEND, number) for number in (1, 2))
+    plan = interleaved([pairs(one, [ACK, SEND]), pairs(two, [ACK, SEND])])
+    assert [pair[0] for pair in plan[:2]] == [one, two]
+    assert plan[0][1] != plan[1][1]
+    assert len(plan) == len(set(plan)) == 8
+
+
+def test_a_fault_says_where_it_strikes():
+    fault = Fault(Victim.BROKER, SEND, 3)
+    assert str(fault) == "broker killed after SEND out #3 is done, before its answer"
