@@ -11,17 +11,18 @@ RUST := $(shell command -v cc >/dev/null && cargo --version 2>/dev/null | \
   awk '{split($$2, version, "."); if (version[1] > 1 || version[2] >= 85) print "rust"}')
 NODE := $(shell command -v npm >/dev/null && node --version 2>/dev/null | \
   awk -F '[v.]' '$$2 >= 18 {print "node"}')
-BROWSER := $(shell command -v chromium >/dev/null && command -v chromedriver >/dev/null && \
+# Looked for again after `browser` has tried to install it.
+BROWSER = $(shell command -v chromium >/dev/null && command -v chromedriver >/dev/null && \
   command -v npm >/dev/null && echo browser)
 # Kept, or what tests assert, and every broker that they start, would be compiled anew each time.
 unexport PYTHONDONTWRITEBYTECODE
 # A worker that dies (the official client is C++) fails its test; one that takes its place may wait
 # for work for ever: https://github.com/pytest-dev/pytest-xdist/issues/784
 BY_FILE := --dist loadfile --max-worker-restart 0
-LEFT_OUT := $(UNIT)$(if $(GO),, or go)$(if $(RUST),, or rust)$(if $(NODE),, or node)$(if $(BROWSER),, or browser)
+LEFT_OUT = $(UNIT)$(if $(GO),, or go)$(if $(RUST),, or rust)$(if $(NODE),, or node)$(if $(BROWSER),, or browser)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench simulate kill-rounds spark-kills spark-backlog extremes mutate proto clients docs release screenshots clean
+.PHONY: help demo test browser check bench simulate kill-rounds spark-kills spark-backlog extremes mutate proto clients docs release screenshots clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,13 +30,16 @@ help:  ## say what there is
 demo: $(VENV)/demo  ## the whole product at work: PySpark, kill -9 around it, exactly once (< 10 min)
 	$(PY) -m pybroker.demo $(ARGS)
 
-test: check  ## everything: static checks, all tests, real Spark, Java and other clients (< 30 min)
+test: check browser  ## everything: static checks, all tests, real Spark, Java and other clients (< 30 min)
 	@$(if $(GO),,echo "Go is not installed (https://go.dev/dl): tests of the Go client are left out")
 	@$(if $(RUST),,echo "Rust 1.85 with a C compiler is not installed (https://rustup.rs): tests of the Rust crate are left out")
 	@$(if $(NODE),,echo "Node.js 18 with npm is not installed (https://nodejs.org): tests of the JavaScript client are left out")
 	@$(if $(BROWSER),,echo "Chromium with its driver, or npm, is not installed (Debian: chromium chromium-driver npm): tests of the console in a browser are left out")
 	$(PY) tests/compat/fetch.py java $(if $(GO),go) $(RUST) $(NODE)
 	$(PY) -m pytest -v -ra --durations=15 -m "not ($(LEFT_OUT))" --numprocesses 2 $(BY_FILE) $(ARGS)
+
+browser:
+	@$(if $(BROWSER),,sh tests/console/install_chromium.sh)
 
 check: $(VENV)/test  ## format, lint, types, unit tests (< 2 min)
 	$(PY) -m ruff format --check .

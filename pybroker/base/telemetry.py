@@ -12,7 +12,7 @@ def wanted(
 ) -> bool:
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
-    if (exporter := environment.get(f"OTEL_{signal}_EXPORTER")) is not None:
-        return exporter == "otlp"
+    if exporters := environment.get(f"OTEL_{signal}_EXPORTER"):  # empty is as unset
+        return "otlp" in map(str.strip, exporters.split(","))
     names = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
     return any(environment.get(name) for name in names)

@@ -21,6 +21,9 @@ from pybroker.client.messages import Done, Message, MessageId, Outgoing
 log = logging.getLogger("pybroker.client")
 
 _SYSTEM: Final = {"messaging.system": "pulsar"}
+_CARRIED: Final = ("traceparent", "tracestate")
+# Characters: W3C asks for as many. Of more, old SDKs parse in square time, and all log each one.
+_MOST_CARRIED: Final = 512
 
 
 class Spans:
@@ -40,12 +43,19 @@ class Spans:
             return None if properties is None else dict(properties)
         return carrier | (dict(properties) if properties else {})
 
+    def _parent(self, properties: Mapping[str, str]) -> Any:
+        """The context in a message's properties. Any producer may have written them."""
+        found = ((name, properties.get(name, "")) for name in _CARRIED)
+        carrier = {name: value for name, value in found if 0 < len(value) <= _MOST_CARRIED}
+        return self._propagator.extract(carrier)
+
     def publish(
         self, topic: str, message: Outgoing, txn_id: object, done: Done
     ) -> tuple[Outgoing, Done]:
         """What to publish instead, and whom to tell."""
         properties = dict(message.properties or {})
-        parent = self._propagator.extract(properties)
+        parent = self._parent(properties)
+        properties.pop("tracestate", None)  # what is valid of it is injected
         span = self._producing(topic, 1, txn_id, parent)
         context = self._trace.set_span_in_context(span, parent)
         self._propagator.inject(properties, context)
@@ -66,7 +76,7 @@ class Spans:
 
     def received(self, message: Message) -> None:
         topic = message.topic_name()
-        origin = self._trace.get_current_span(self._propagator.extract(message.properties()))
+        origin = self._trace.get_current_span(self._parent(message.properties()))
         found = origin.get_span_context()
         links = [self._trace.Link(found)] if found.is_valid else []
         kind, about = self._trace.SpanKind.CONSUMER, _about(topic, "receive")
@@ -79,7 +89,7 @@ class Spans:
         topic = message.topic_name()
         kind, about = self._trace.SpanKind.CONSUMER, _about(topic, "process")
         about["messaging.message.id"] = str(message.message_id())
-        parent = self._propagator.extract(message.properties())
+        parent = self._parent(message.properties())
         with self._tracer.start_as_current_span(f"process {topic}", parent, kind, about) as span:
             yield span
 

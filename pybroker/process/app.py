@@ -335,6 +335,8 @@ async def _send_metrics(services: "AdminServices", parts: AsyncExitStack) -> Non
         await metrics.start()
     except ImportError as missing:
         log.warning("no metrics are sent, though OTEL_… asks for them (%s): %s", missing, INSTALL)
+    except Exception:  # of the SDK, about a variable
+        log.exception("no metrics are sent, though OTEL_… asks for them")
     else:
         parts.push_async_callback(metrics.stop)
 

@@ -58,6 +58,7 @@ ROWS: Mapping[str, Row] = {
     "policies": many_policies.many_policies,
     "watchers": watchers.watched_topics,
     "console": console_pages.console_pages,
+    "console-open": console_pages.publishing_beside,
     "catch-up": startup.catch_up_1kb,
     "transactions": transactions.transactions,
     "txn-small": transactions.small_transactions,

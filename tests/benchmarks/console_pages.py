@@ -1,22 +1,29 @@
-"""A row of the web console: each page beside many topics and open transactions."""
+"""Rows of the web console: each page beside many topics and open transactions, and publishing
+beside pages that stay open.
+"""
 
 import re
+import threading
 import time
-from contextlib import closing
-from http.client import HTTPConnection
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from statistics import median
 from typing import Final
 
 from figures import Figure, Target
-from idle_topics import subscribe_to_all
+from idle_topics import cpu_percent, subscribe_to_all
 from measured_broker import MeasuredBroker
 from transactions import COORDINATORS, publishing
-from workload import Bench, measure
+from workload import Bench, Load, Spent, measure, new_topic, publish
 
 TOPICS: Final = 10_000
 OPEN: Final = 1_000
 LOOKS: Final = 5
 SETTLE_S: Final = 3.0
+PUBLISHED: Final = 300_000
+IDLE: Final = 1_000
+LIVE: Final = ("/console/overview/live", "/console/transactions/live/rows")
 TOPIC: Final = "persistent://public/default/with-open-transactions"
 _IDLE: Final = "/console/topics/persistent/public/default/an-idle-topic-000007"
 _BUSY: Final = "/console/topics/persistent/public/default/with-open-transactions"
@@ -77,3 +84,51 @@ def opened_ms(broker: MeasuredBroker, path: str) -> tuple[float, str]:
     if answer.status != 200:
         raise RuntimeError(f"{path}: {answer.status}")
     return taken_ms, page
+
+
+def publishing_beside(bench: Bench) -> list[Figure]:
+    """The same messages with and without open pages, by turns, and what the pages cost a broker
+    that does nothing else. The latter tells more on a machine that others use, too.
+    """
+    load = Load(bench.scaled(PUBLISHED), 1, 1000, 10_000)
+    costs: dict[bool, list[Spent]] = {False: [], True: []}
+    with bench.broker("console-beside") as broker:
+        subscribe_to_all(broker, bench.scaled(IDLE))
+        idle = cpu_percent(broker)
+        with open_pages(broker):
+            watched = [cpu_percent(broker) - idle for _ in range(bench.runs)]
+        publish(broker, new_topic(), load)  # warms the broker up
+        for run in range(2 * max(LOOKS, bench.runs)):
+            is_open = bool(run % 2)
+            with open_pages(broker) if is_open else nullcontext():
+                costs[is_open].append(publish(broker, new_topic(), load))
+    pairs = list(zip(costs[False], costs[True], strict=True))
+    beside = f"publish beside {len(LIVE)} open pages of the console"
+    cpu = [100 * (opened.cpu_s / alone.cpu_s - 1) for alone, opened in pairs]
+    slower = [100 * (opened.seconds / alone.seconds - 1) for alone, opened in pairs]
+    return [
+        Figure(f"{len(LIVE)} open pages of the console: broker CPU", "%", watched, Target(5)),
+        Figure(f"{beside}: more broker CPU", "%", cpu, Target(5)),
+        Figure(f"{beside}: longer", "%", slower, Target(5)),
+    ]
+
+
+@contextmanager
+def open_pages(broker: MeasuredBroker) -> Iterator[None]:
+    """Their streams, which a thread reads."""
+    with ExitStack() as stack:
+        for path in LIVE:
+            address = broker.admin_url.removeprefix("http://")
+            connection = stack.enter_context(closing(HTTPConnection(address)))
+            connection.request("GET", path, headers={"Accept": "text/event-stream"})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise RuntimeError(f"{path}: {answer.status}")
+            threading.Thread(target=_read_all, args=(answer,), daemon=True).start()
+        yield
+
+
+def _read_all(answer: HTTPResponse) -> None:
+    with suppress(OSError, ValueError, AttributeError, HTTPException):  # it is closed meanwhile
+        while answer.read1(65536):
+            pass

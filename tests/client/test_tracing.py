@@ -113,3 +113,48 @@ with Client({broker.service_url!r}) as client:
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+FORGED = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"traceparent": "00-" + "0" * 32 + "-" + "b" * 16 + "-01"},
+        {"traceparent": "x" * 100_000, "tracestate": "a=1"},
+        {"traceparent": FORGED, "tracestate": " " * 100_000},
+        {"traceparent": FORGED, "tracestate": "\x00=\n,,=" * 20},
+        {"tracestate": "a=1"},
+    ],
+)
+def test_a_forged_context_costs_no_more_than_its_trace(
+    broker: RunningBroker,
+    traced: Traced,
+    caplog: pytest.LogCaptureFixture,
+    forged: dict[str, str],
+) -> None:
+    tracing.disable()
+    with Client(broker.service_url) as client:
+        consumer = client.subscribe("forged", "s")
+        client.create_producer("forged").send(b"x", forged)
+        tracing.enable(traced.provider)
+        message = consumer.receive(WAIT_MS)
+        with tracing.processing(message) as span:
+            assert not span.get_span_context().trace_state
+        client.create_producer("forwarded").send(b"x", message.properties())
+        consumer.acknowledge(message)
+    assert all(len(record.getMessage()) < 1000 for record in caplog.records)
+    (received,), (published,) = traced.spans("receive"), traced.spans("publish")
+    is_valid = forged.get("traceparent") == FORGED
+    assert len(received.links) == is_valid
+    assert (f"{published.context.trace_id:032x}" == "a" * 32) is is_valid
+
+
+def test_a_forwarded_context_leaves_no_state_of_another_trace(
+    broker: RunningBroker, traced: Traced
+) -> None:
+    with Client(broker.service_url) as client:
+        consumer = client.subscribe("stale", "s")
+        client.create_producer("stale").send(b"x", {"traceparent": "none", "tracestate": "a=1"})
+        assert "tracestate" not in consumer.receive(WAIT_MS).properties()

@@ -1,10 +1,12 @@
 """The broker's metrics sent by OTLP over HTTP, where the standard OTEL_… variables name an endpoint.
 
 Once an interval they are rendered without those of topics, which a collector may scrape, and the
-SDK's reader, which has a thread of its own, sends what the last rendering said.
+SDK's reader, which has a thread of its own, sends what the last rendering said. Nothing that goes
+wrong here affects the broker: it is logged.
 """
 
 import asyncio
+import logging
 import math
 import os
 import re
@@ -13,9 +15,15 @@ from functools import partial
 from typing import Any, Final
 
 from pybroker.admin.metrics.table import METRICS
+from pybroker.base.runtime import Pace
 
-_INTERVAL_MS: Final = "60000"  # the SDK's own
+log = logging.getLogger("pybroker.admin")
+
+_INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
+_INTERVAL_MS: Final = 60_000.0  # the SDK's own
+_LEAST_MS: Final = 1000.0
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
 
 Sample = tuple[float, Mapping[str, str]]
 Render = Callable[[], Awaitable[Sequence[bytes]]]
@@ -28,7 +36,25 @@ def samples(text: str) -> Iterator[tuple[str, Sample]]:
             name, _, rest = line.partition("{")
             labels, _, value = rest.rpartition("} ")
             if math.isfinite(number := float(value)):
-                yield name, (number, dict(_LABEL.findall(labels)))
+                yield name, (number, {k: _unescaped(v) for k, v in _LABEL.findall(labels)})
+
+
+def _unescaped(label: str) -> str:
+    return _ESCAPED.sub(lambda found: found[1].replace("n", "\n"), label)
+
+
+def interval_ms(given: str | None) -> float:
+    """OTEL_METRIC_EXPORT_INTERVAL; as OpenTelemetry specifies, what is no interval is ignored."""
+    if not given:
+        return _INTERVAL_MS
+    try:
+        interval = float(given)
+    except ValueError:
+        interval = math.nan
+    if not 0 < interval < math.inf:
+        log.warning("%s=%r is ignored: give milliseconds above 0", _INTERVAL, given)
+        return _INTERVAL_MS
+    return max(_LEAST_MS, interval)
 
 
 class OtlpMetrics:
@@ -39,13 +65,12 @@ class OtlpMetrics:
         self._last: dict[str, list[Sample]] = {}
         self._given_reader = reader
         self._instruments: set[str] = set()
-        interval_ms = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", _INTERVAL_MS)
-        self._interval_s = max(1.0, int(interval_ms) / 1000)
+        self._interval_ms = interval_ms(os.environ.get(_INTERVAL))
         self._provider: Any = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Raises ImportError."""
+        """Raises ImportError, and what the SDK raises about its variables."""
         # In a thread: clients are served while the SDK loads.
         self._provider = await asyncio.get_running_loop().run_in_executor(None, self._make_provider)
         self._meter = self._provider.get_meter("pybroker")
@@ -61,18 +86,24 @@ class OtlpMetrics:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-        return PeriodicExportingMetricReader(OTLPMetricExporter())
+        return PeriodicExportingMetricReader(OTLPMetricExporter(), self._interval_ms)
 
     async def _look_again(self) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
-            await self.look()
+            await asyncio.sleep(self._interval_ms / 1000)
+            try:
+                await self.look()
+            except Exception:
+                log.exception("the metrics to send are not renewed")
 
     async def look(self) -> None:
-        """Renders what is sent next."""
+        """Renders what is sent next. There are samples of each namespace: the loop is yielded."""
         found: dict[str, list[Sample]] = {}
-        for name, sample in samples(b"".join(await self._render()).decode()):
-            found.setdefault(name, []).append(sample)
+        pace = Pace(1)
+        for piece in await self._render():  # of whole lines
+            for name, sample in samples(piece.decode()):
+                found.setdefault(name, []).append(sample)
+            await pace.step()
         self._last = found
         for name in found.keys() - self._instruments:
             self._instruments.add(name)
