@@ -19,6 +19,7 @@ from pybroker.base.config_file import camel_case
 from pybroker.checking.main import _parser as check_parser
 from pybroker.commands.admin.main import GROUPS, group_parser
 from pybroker.commands.admin.main import _parser as admin_parser
+from pybroker.commands.faults.main import _parser as faults_parser
 from pybroker.commands.messages.main import parser as messages_parser
 from pybroker.commands.transactions.main import _parser as transactions_parser
 from pybroker.demo.quick import demo_parser
@@ -155,6 +156,7 @@ def _parsers() -> Iterator[argparse.ArgumentParser]:
         yield own[name]
     yield from (command for _, command in _subcommands(messages_parser()))
     yield transactions_parser()
+    yield faults_parser()
 
 
 def _help(parser: argparse.ArgumentParser) -> list[str]:

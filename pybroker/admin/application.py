@@ -22,6 +22,7 @@ from pybroker.admin.routes.bundle import BundleRoutes
 from pybroker.admin.routes.cluster import ClusterRoutes
 from pybroker.admin.routes.compaction import CompactionRoutes
 from pybroker.admin.routes.description import DescriptionRoutes
+from pybroker.admin.routes.fault import FaultRoutes
 from pybroker.admin.routes.group import GroupRoutes
 from pybroker.admin.routes.inspection import InspectionRoutes
 from pybroker.admin.routes.live_transaction import LiveTransactionRoutes
@@ -78,6 +79,7 @@ AREAS = (
     LiveTransactionRoutes,
     TransactionRoutes,
     TransactionalIdRoutes,
+    FaultRoutes,
     MetricsRoutes,
     QuotaRoutes,
     PolicyRoutes,

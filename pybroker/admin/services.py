@@ -18,6 +18,7 @@ from pybroker.broker.permissions import Permissions
 from pybroker.broker.records import Records
 from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.topics import Topics
+from pybroker.faults.registry import Faults
 from pybroker.logs.control import LogControl
 from pybroker.security.authentication import Authentication
 from pybroker.security.authorization import Authorizer
@@ -78,6 +79,7 @@ class AdminServices:
     permissions_applied: Callable[[], Awaitable[None]] = _at_once
     # Stops the broker's process in order; None if it runs within another program.
     shut_down: Callable[[], None] | None = None
+    faults: Faults | None = None  # in test mode, which has no authentication
     logs: LogControl | None = None  # None: the embedding program controls logging
 
     @property

@@ -138,6 +138,7 @@ class BrokerConfig:
     transaction_buffer_snapshot_max_transaction_count: int = 1000
     transaction_buffer_snapshot_min_time_in_millis: int = 5000
     transaction_pending_ack_log_entries: int = 10_000
+    test_mode: bool = False  # fault points and a clock to move, over the admin API
     # TLS: paths of PEM files
     tls_certificate_file_path: str = ""
     tls_key_file_path: str = ""

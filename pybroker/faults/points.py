@@ -61,6 +61,7 @@ class Step:
     after: str = ""
     predicates: tuple[str, ...] = ()
     fails: bool = True  # can be refused with an error
+    learned: tuple[str, ...] = ()  # predicates that are known only behind it
 
     @property
     def point_before(self) -> str:
@@ -141,7 +142,7 @@ STEPS: Final[Mapping[int, Step]] = {
     ),
     _T.NEW_TXN: Step(
         "transaction.begin", "no transaction exists", "the transaction is OPEN and durable",
-        _OF_TRANSACTION,
+        learned=_OF_TRANSACTION,
     ),
     _T.ADD_PARTITION_TO_TXN: Step(
         "transaction.add_partition", "the topics do not take part", "the topics take part, durably",
@@ -291,7 +292,7 @@ def _of_steps(steps: Mapping[int, Step]) -> Iterator[Point]:
         yield Point(step.point_before, before, actions, step.predicates)
         if step.after:
             after = f"{_capital(step.after)}; the answer to {command} has not been sent."
-            yield Point(step.point_after, after, actions, step.predicates)
+            yield Point(step.point_after, after, actions, (*step.predicates, *step.learned))
 
 
 def _of_records(records: Iterable[Recorded]) -> Iterator[Point]:

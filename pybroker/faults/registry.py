@@ -11,16 +11,36 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from pybroker.base.errors import PulsarError
 from pybroker.faults.passing import Passing
-from pybroker.faults.points import POINTS, PREDICATES, TRANSACTION, Action, Point
+from pybroker.faults.points import POINTS, TRANSACTION, Action, Point
+from pybroker.faults.recorder import Recorder
 from pybroker.faults.rule import DEFAULT_HOLD_S, LONGEST_S, Plan, Rule
+from pybroker.wire import pulsar_api_pb2 as pb
 
 MAX_RULES: Final = 1000
 MAX_PATTERN_CHARS: Final = 2048
 MAX_MESSAGE_CHARS: Final = 1000
+
+
+class MovableClock(Protocol):
+    """A clock that a test may move on."""
+
+    @property
+    def offset_s(self) -> float:
+        """How far it is ahead of the system's."""
+        ...
+
+    def now_ms(self) -> int: ...
+    async def advance_here(self, duration: str | float) -> None:
+        """On the broker's loop: returns when everything has happened that is due by then.
+
+        Raises ValueError, TimeoutError.
+        """
+        ...
+
 
 Observer = Callable[[Passing], None]
 Crash = Callable[[Callable[[], None]], None]
@@ -58,7 +78,9 @@ class Observation:
 class Faults:
     """The fault points of one broker; any thread may call everything above "on the loop"."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: MovableClock | None = None) -> None:
+        self.clock = clock  # None: nobody may move it
+        self._recorder: Recorder | None = None
         self._lock = threading.Lock()  # replaces what follows; reading needs no lock
         self._rules: tuple[Rule, ...] = ()
         self._at: Mapping[str, tuple[Rule, ...]] = {}
@@ -156,6 +178,14 @@ class Faults:
         with self._lock:
             self._observations = tuple(each for each in self._observations if each is not ended)
 
+    def record(self) -> Recorder:
+        """Of the passings since the first call; at most the latest `MAX_RECORDED` are kept."""
+        if self._recorder is None:
+            now_ms = _no_time if self.clock is None else self.clock.now_ms
+            self._recorder = Recorder(now_ms)
+            self.observe(self._recorder.note)
+        return self._recorder
+
     # -- on the loop
 
     def attach(self, crash: Crash) -> None:
@@ -205,6 +235,10 @@ class Faults:
         return struck
 
 
+def _no_time() -> int:
+    return 0
+
+
 def _checked(
     point: str,
     action: str,
@@ -248,8 +282,8 @@ def _checked(
 
 def _check_predicate(point: Point, name: str, pattern: str) -> None:
     if name not in point.predicates:
-        known = ", ".join(point.predicates) or "none of " + ", ".join(PREDICATES)
-        raise BadRule(f"{name} is not known at {point.name}: it knows {known}")
+        known = ", ".join(point.predicates) or "no predicate"
+        raise BadRule(f"{name} is not known at {point.name}, which knows {known}")
     if not pattern or len(pattern) > MAX_PATTERN_CHARS:
         raise BadRule(f"{name} must have 1 to {MAX_PATTERN_CHARS} characters")
 
@@ -276,13 +310,15 @@ def _checked_seconds(action: Action, seconds: float | None) -> float:
 
 
 def error_classes() -> dict[str, type[PulsarError]]:
-    """By the name of their ServerError on the wire, and by their own."""
-    from pybroker.wire import pulsar_api_pb2 as pb
-
+    """By the name of their ServerError on the wire."""
     by_code: dict[int, type[PulsarError]] = {0: PulsarError}
     for each in PulsarError.__subclasses__():
         by_code.setdefault(each.code, each)
-    return {pb.ServerError.Name(code): each for code, each in by_code.items()}
+    return {error_name(each): each for each in by_code.values()}
+
+
+def error_name(error: type[PulsarError]) -> str:
+    return pb.ServerError.Name(error.code)
 
 
 def _error_class(error: type[PulsarError] | str | None) -> type[PulsarError]:

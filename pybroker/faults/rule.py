@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol, Self
 
 from pybroker.base.errors import PulsarError
@@ -52,17 +53,16 @@ class Lost(PulsarError):
     """What a command was to do, or its answer, is lost: answer nothing."""
 
 
-class _Held:
-    """One step that waits until it is released, or for a limit of real time: the clock may be
-    moved by hours meanwhile.
+class _RealTime:
+    """A time limit that a virtual clock neither waits for nor moves: it may be moved by hours while
+    a step is held.
     """
 
     in_real_time = True
 
-    def __init__(self, rule: "Rule", go_on: GoOn, seconds: float) -> None:
-        self._rule = rule
-        self._go_on = go_on
+    def __init__(self, seconds: float, over: GoOn) -> None:
         self._until_s = time.monotonic() + seconds
+        self._over = over
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(seconds, self.look)
 
@@ -71,10 +71,21 @@ class _Held:
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self.look)
         else:
-            self._rule.let_go(self)
+            self._over()
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+
+class _Held:
+    """One step that waits until it is released, or for a limit."""
+
+    def __init__(self, rule: "Rule", go_on: GoOn, seconds: float) -> None:
+        self._go_on = go_on
+        self._limit = _RealTime(seconds, partial(rule.let_go, self))
 
     def go_on(self) -> None:
-        self._timer.cancel()
+        self._limit.cancel()
         self._go_on()
 
 
@@ -91,7 +102,7 @@ class Rule:
         self._owner = owner
         self._held: dict[_Held, None] = {}
         self._changed = threading.Condition()
-        self._on_hit: list[GoOn] = []  # called on the loop
+        self._on_hit: set[GoOn] = set()  # called on the loop
 
     def __repr__(self) -> str:
         return f"<Rule {self.number}: {self.plan.action} at {self.plan.point}, {self.hits} hits>"
@@ -133,16 +144,26 @@ class Rule:
             if not self._changed.wait_for(lambda: self.hits >= hits, timeout_s):
                 raise TimeoutError(self._too_few(hits, timeout_s))
 
-    async def until_hit(self, timeout_s: float = DEFAULT_WAIT_S, hits: int = 1) -> None:
-        """`wait_for_hit` on the broker's loop."""
+    async def until_hit(self, timeout_s: float = DEFAULT_WAIT_S, hits: int = 1) -> bool:
+        """`wait_for_hit` on the broker's loop; whether it has struck so often."""
+        limit_over = False
+        changed = asyncio.Event()
+
+        def over() -> None:
+            nonlocal limit_over
+            limit_over = True
+            changed.set()
+
+        limit = _RealTime(timeout_s, over)
+        self._on_hit.add(changed.set)
         try:
-            async with asyncio.timeout(timeout_s):
-                while self.hits < hits:
-                    hit = asyncio.Event()
-                    self._on_hit.append(hit.set)
-                    await hit.wait()
-        except TimeoutError:
-            raise TimeoutError(self._too_few(hits, timeout_s)) from None
+            while self.hits < hits and not (limit_over or self.is_removed):
+                changed.clear()
+                await changed.wait()
+        finally:
+            limit.cancel()
+            self._on_hit.discard(changed.set)
+        return self.hits >= hits
 
     def release(self) -> None:
         """Every step that waits at it goes on; later ones are held again. Only for HOLD."""
@@ -187,8 +208,7 @@ class Rule:
             self._owner.crash(self._hit)
             return
         self._hit()
-        waiting, self._on_hit = self._on_hit, []
-        for each in waiting:
+        for each in list(self._on_hit):
             each()
 
     def _hit(self) -> None:
@@ -217,6 +237,8 @@ class Rule:
         held, self._held = list(self._held), {}
         for each in held:
             each.go_on()
+        for notify in list(self._on_hit) if self.is_removed else ():
+            notify()
 
 
 def _is_running(loop: asyncio.AbstractEventLoop | None) -> bool:

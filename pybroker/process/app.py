@@ -196,6 +196,11 @@ class Broker:
                 await self._start_http(http, https, parts)
             self._running = parts.pop_all()
 
+    @property
+    def _is_private(self) -> bool:
+        """Whether everyone who can reach its admin API may do anything to it."""
+        return self.authentication is None and self._config.local_only
+
     async def stop(self) -> None:
         """Stop accepting, write out all state, release the storage. Idempotent."""
         await self.server.stop_listening()
@@ -252,6 +257,7 @@ class Broker:
             ledgers=self.ledgers,
             clusters=Clusters(self._backend.metadata, self._config.cluster_name),
             shut_down=self._shut_down,
+            faults=self.faults if self._is_private else None,
             logs=self._logs,
             service_url=self.service_url,
             admin_url=url,

@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,9 @@ from pybroker.security.certificate_tool import add_certificates
 from pybroker.security.token_tool import add_tokens
 
 if TYPE_CHECKING:
+    from pybroker.faults.registry import Faults
     from pybroker.process.app import Broker
+    from pybroker.testing.clock import VirtualClock
 
 EXIT_CANNOT_START: Final = 1
 EXIT_DISK_FAILED: Final = 70
@@ -80,6 +83,10 @@ def main(arguments: list[str] | None = None) -> int:
         from pybroker.commands.transactions.main import main as transactions
 
         return transactions(words[1:])
+    if words[:1] == ["faults"]:
+        from pybroker.commands.faults.main import main as faults
+
+        return faults(words[1:])
     if words and words[0] in ("client", *MESSAGE_COMMANDS):
         from pybroker.commands.messages.main import main as messages
 
@@ -116,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "transactions", help="show which transactions hold readers back, once or live"
     )
+    commands.add_parser("faults", help="fault points of a broker in test mode, and its clock")
     for name, summary in MESSAGE_COMMANDS.items():
         commands.add_parser(name, help=summary)
     commands.add_parser(
@@ -161,6 +169,11 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "access=info logs every HTTP request",
     )
     add("--log-format", choices=FORMATS, help="log line format (default text)")
+    add(
+        "--test-mode",
+        action="store_true",
+        help="for tests: fault points, and a clock to move; see pybroker faults --help",
+    )
     add(
         "--insecure",
         action="store_true",
@@ -215,8 +228,16 @@ def _standalone(options: argparse.Namespace) -> int:
         )
     if not config.journal_sync_data:
         log.warning("durability is relaxed: a power failure may lose acknowledged messages")
-    with asyncio.Runner(loop_factory=paced_loop) as runner:
-        return runner.run(_serve(config, options, logs))
+    clock = None
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = paced_loop
+    if config.test_mode:
+        from pybroker.testing.clock import AdvancingLoop, VirtualClock
+
+        log.warning("test mode: everyone on this machine may crash the broker and move its clock")
+        clock = VirtualClock()
+        new_loop = partial(AdvancingLoop, clock)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(_serve(config, options, logs, clock))
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -233,7 +254,12 @@ def _listens_without_tls(config: BrokerConfig) -> bool:
     return config.broker_service_port is not None or config.web_service_port is not None
 
 
-async def _serve(config: BrokerConfig, options: argparse.Namespace, logs: LogControl) -> int:
+async def _serve(
+    config: BrokerConfig,
+    options: argparse.Namespace,
+    logs: LogControl,
+    clock: "VirtualClock | None",
+) -> int:
     from pybroker.process.app import embedded_backend, standalone
     from pybroker.process.descriptors import connections, raise_limit
     from pybroker.process.ports import StartFailed
@@ -258,7 +284,9 @@ async def _serve(config: BrokerConfig, options: argparse.Namespace, logs: LogCon
     backend = embedded_backend(config, options.data_dir, _disk_failed)
     try:
         http = not options.no_http
-        broker = await standalone(config, backend, http, shut_down=stop.set, logs=logs)
+        broker = await standalone(
+            config, backend, http, clock, stop.set, logs, None if clock is None else _faults(clock)
+        )
     except StartFailed as error:
         return _refuse(error)
     _collect_garbage_seldom()
@@ -270,6 +298,16 @@ async def _serve(config: BrokerConfig, options: argparse.Namespace, logs: LogCon
     await broker.stop()
     log.info("stopped; all data is on disk")
     return 0
+
+
+def _faults(clock: "VirtualClock") -> "Faults":
+    """Fault points at which this process can end as by kill -9."""
+    from pybroker.faults.registry import Faults
+
+    faults = Faults(clock)
+    faults.attach(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    faults.record()
+    return faults
 
 
 def _collect_garbage_seldom() -> None:

@@ -17,6 +17,7 @@ _OPTIONS: Final = {
     "log_level": "--log-level",
     "log_format": "--log-format",
     "journal_sync_data": "--durability",
+    "test_mode": "--test-mode",
 }
 _DEFAULT: Final = "default"
 _HIDDEN: Final = "(hidden)"
@@ -49,11 +50,14 @@ def configuration(
         "log_level": options.log_level,
         "log_format": options.log_format,
         "journal_sync_data": options.durability and options.durability == "fsync",
+        "test_mode": options.test_mode or None,
     }
     given = {name: value for name, value in chosen.items() if value is not None}
     if origins is not None:
         origins.update({name: f"option {_OPTIONS[name]}" for name in given})
     config = replace(config, **given)
+    if config.test_mode:
+        _check_test_mode(config)
     if not options.insecure and not config.local_only and not config.authentication_enabled:
         raise UsageError(
             f"listening on {config.bind_address} without authentication lets anyone in who can "
@@ -61,6 +65,21 @@ def configuration(
             "is what you want, or --bind 127.0.0.1"
         )
     return config
+
+
+def _check_test_mode(config: BrokerConfig) -> None:
+    """Raises UsageError."""
+    unset = "leave out --test-mode (testMode), or"
+    if config.authentication_enabled:
+        raise UsageError(
+            "in test mode everyone who reaches the broker may crash it and move its clock, so it "
+            f"has no authentication: {unset} set authenticationEnabled=false"
+        )
+    if not config.local_only:
+        raise UsageError(
+            f"in test mode everyone who reaches {config.bind_address} may crash the broker and "
+            f"move its clock: {unset} --bind 127.0.0.1"
+        )
 
 
 def described(config: BrokerConfig, origins: dict[str, str]) -> str:

@@ -82,6 +82,13 @@ class BrokerProcess:
         self.service_url, self._port = ready[1], ready[2]
         self.admin_url, self._http_port = ready[3] or "", ready[4] or self._http_port
 
+    def wait_until_ended(self, timeout_s: float = _STOP_TIMEOUT_S) -> int:
+        """For what ends by itself, as at a fault point; its exit code. Raises TimeoutError."""
+        try:
+            return self._running().wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"The broker did not end within {timeout_s:g} s") from None
+
     def kill(self) -> None:
         """SIGKILL, as a power cut would look to its clients. Idempotent."""
         self._end(signal.SIGKILL)

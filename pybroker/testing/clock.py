@@ -128,6 +128,18 @@ class VirtualClock:
             else:
                 self.run(self._advance(seconds))
 
+    async def advance_here(self, duration: str | float) -> None:
+        """`advance`, for a caller on the broker's own loop. Raises ValueError; also while the clock
+        is being advanced already.
+        """
+        seconds = seconds_of(duration)
+        if not self._lock.acquire(blocking=False):
+            raise ValueError("The clock is being advanced already: wait until that is done")
+        try:
+            await self._advance(seconds)
+        finally:
+            self._lock.release()
+
     @property
     def is_advancing(self) -> bool:
         return self._lock.locked()

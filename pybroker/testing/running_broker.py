@@ -47,7 +47,7 @@ class RunningBroker:
         self.service_url_tls = self.admin_url_tls = ""
         self.clock = VirtualClock()
         self._namespaces = itertools.count(1)
-        self.faults = Faults()
+        self.faults = Faults(self.clock)
         self._config = config
         self._data_dir = data_dir
         self._http = http

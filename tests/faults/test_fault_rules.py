@@ -147,7 +147,7 @@ def test_predicates_are_names_or_globs(
         ({"point": "publish.befor_append"}, "pybroker faults list"),
         ({"action": "explode"}, "choose one of crash, delay"),
         ({"point": "publish.after_append", "action": "fail"}, "makes no sense"),
-        ({"subscription": "s"}, "it knows topic, producer, transaction"),
+        ({"subscription": "s"}, "knows topic, producer, transaction"),
         ({"topic": ""}, "1 to 2048 characters"),
         ({"topic": "x" * 3000}, "1 to 2048 characters"),
         ({"every": 0}, "at least 1"),
