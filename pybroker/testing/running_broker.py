@@ -20,6 +20,7 @@ from pybroker.base.config import BrokerConfig
 from pybroker.base.names import TopicName, pending_ack_log
 from pybroker.broker.policies.policies import checked_namespace
 from pybroker.faults.registry import Faults
+from pybroker.faults.rule import LONGEST_S, Rule
 from pybroker.process.app import Broker, embedded_backend, memory_backend, standalone
 from pybroker.testing.clock import AdvancingLoop, VirtualClock
 from pybroker.testing.loop_thread import LoopThread
@@ -114,6 +115,17 @@ class RunningBroker:
     def kill_and_restart(self) -> None:
         self.kill()
         self.start()
+
+    def restart_after(self, crash: Rule) -> None:
+        """Start again as soon as `crash` has struck; returns at once, for a caller that does what
+        leads there.
+        """
+
+        def restart() -> None:
+            crash.wait_for_hit(LONGEST_S)
+            self.start()
+
+        threading.Thread(target=restart, name="pybroker restart", daemon=True).start()
 
     async def _serve(self) -> Broker:
         backend = self._memory

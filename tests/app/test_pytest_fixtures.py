@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from documents import ROOT, blocks
 
-TEST, INI, CLOCK = (block.text for block in blocks(ROOT / "docs/testing.md"))
+TEST, INI, CLOCK = (
+    block.text
+    for block in blocks(ROOT / "docs/testing.md")
+    if "test_pytest_fixtures" in block.declared
+)
 HEAD = "import httpx, pytest\nVALUES = '/admin/v2/brokers/configuration/runtime'\n"
 
 
