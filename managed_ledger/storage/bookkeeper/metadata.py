@@ -66,7 +66,7 @@ class Metadata:
         self._root = root
         self._queue: deque[Mutation] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._foreign: set[str] = set()  # keys to look at
+        self._foreign: dict[str, None] = {}  # keys to look at
         self._is_stale = False
         self._refresh = Refresh(self._look)
         self.pending_bytes = 0
@@ -185,7 +185,7 @@ class Metadata:
             self.table.apply(mutation)
         else:
             self.table.withdraw(mutation)
-            self._foreign.add(mutation.key)
+            self._foreign[mutation.key] = None
             self._refresh.request()
         mutation.complete(error)
 
@@ -242,7 +242,7 @@ class Metadata:
         if event is EventType.RESYNC:
             self._is_stale = True
         elif (key := key_of(self._root, path)) is not None:
-            self._foreign.add(key)
+            self._foreign[key] = None
         else:
             return
         self._refresh.request()
@@ -253,17 +253,18 @@ class Metadata:
             self._is_stale = False
             await self._load_again()
         while self._foreign:
-            key = self._foreign.pop()
+            key = next(iter(self._foreign))
+            del self._foreign[key]
             found = await self._fetch(path_of(self._root, key))
             self._apply_foreign(key, None if found is None else found[1])
 
     async def _load_again(self) -> None:
-        known = set(self.table.keys(""))
+        known = dict.fromkeys(self.table.keys(""))
         fresh = Metadata(self._ledgers, self._store, self._root)
         await fresh._load()
         for key, stored in fresh.table.items():
             self._apply_foreign(key, stored)
-            known.discard(key)
+            known.pop(key, None)
         self._foreign |= known
 
     def _apply_foreign(self, key: str, stored: Versioned | None) -> None:

@@ -96,6 +96,9 @@ class _Recovery:
     ) -> None:
         self._ledger_id = ledger_id
         self._metadata = metadata
+        # Where entries are read: a bookie that takes another's place here does not have the entries
+        # that are still to be read, and its denial would mean nothing.
+        self._written = metadata
         self._version = version
         self._store = store
         self._bookies = bookies
@@ -193,7 +196,7 @@ class _Recovery:
         return found
 
     async def _read(self, entry_id: int) -> _Found | None:
-        ensemble = self._metadata.segment_of(entry_id).bookies
+        ensemble = self._written.segment_of(entry_id).bookies
         asked = [
             asyncio.ensure_future(
                 self._bookies.read(ensemble[position], self._ledger_id, entry_id, self._master_key)
@@ -233,12 +236,12 @@ class _Recovery:
             failed = await self._write_once(entries)
             if not failed:
                 return
-            lost |= failed
+            lost.update(failed)
             self._replace(first, failed, lost)
 
-    async def _write_once(self, entries: list[_Found]) -> set[str]:
+    async def _write_once(self, entries: list[_Found]) -> list[str]:
         """The bookies that did not take all of theirs."""
-        failed: set[str] = set()
+        failed: dict[str, None] = {}
         outcomes: list[tuple[str, _Outcome]] = []
         for entry in entries:
             entry_id = entry.body.entry_id
@@ -250,17 +253,17 @@ class _Recovery:
                 self._bookies.add(ensemble[position], self._ledger_id, entry_id, request, outcome)
         for bookie, outcome in outcomes:
             if not await outcome.done:
-                failed.add(bookie)
-        return failed
+                failed[bookie] = None
+        return list(failed)
 
-    def _replace(self, first: int, failed: set[str], lost: set[str]) -> None:
+    def _replace(self, first: int, failed: list[str], lost: set[str]) -> None:
         """Others take the places of those that failed, in the metadata that will be written."""
         for bookie in failed:
             self._bookies.suspect(bookie)
         ensemble = self._metadata.segment_of(first).bookies
         once = {bookie for segment in self._metadata.segments for bookie in segment.bookies}
         try:
-            chosen = iter(self._bookies.choose(len(failed & set(ensemble)), once | lost))
+            chosen = iter(self._bookies.choose(len(failed), once | lost))
         except NotEnoughBookies as why:
             raise RecoveryFailed(
                 f"the end of ledger {self._ledger_id} cannot be written to enough bookies: {why}"

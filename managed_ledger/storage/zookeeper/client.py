@@ -208,9 +208,6 @@ class ZooKeeper:
                 else:
                     await over
                     heard_s = connection.heard_s
-                    self._connection = None
-                    if self._state is SessionState.CONNECTED:
-                        self._become(SessionState.SUSPENDED)
                 if self._is_too_late(loop.time() - heard_s):
                     self._become(SessionState.EXPIRED)
                     return
@@ -227,7 +224,12 @@ class ZooKeeper:
     ) -> ZooKeeperConnection:
         loop = asyncio.get_running_loop()
 
-        def lost(_: ZooKeeperConnection) -> None:
+        def lost(connection: ZooKeeperConnection) -> None:
+            # At once: who repeats a request must wait, not find the same connection again.
+            if self._connection is connection:
+                self._connection = None
+                if self._state is SessionState.CONNECTED:
+                    self._become(SessionState.SUSPENDED)
             if not over.done():
                 over.set_result(None)
 
@@ -236,6 +238,8 @@ class ZooKeeper:
             async with asyncio.timeout(self._grant.timeout_ms / 3000):
                 await loop.create_connection(lambda: connection, host, port)
                 await connection.ready
+            if over.done():
+                raise ConnectionLoss("the connection was lost as soon as it was made")
         except BaseException:
             connection.end(ConnectionLoss("no connection in time"))
             raise

@@ -1,0 +1,100 @@
+"""Wrong clients, each with one mistake that loses entries or lets two ends of a ledger be told."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+from unittest.mock import patch
+
+from managed_ledger.storage.bookkeeper import protocol, recovery, writer
+from managed_ledger.storage.bookkeeper.bookies import Bookies
+from managed_ledger.storage.bookkeeper.connection import BookieConnection
+from managed_ledger.storage.bookkeeper.errors import BookieFailed
+from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
+from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata
+from managed_ledger.storage.bookkeeper.protocol import Code, Operation, Response
+from managed_ledger.storage.bookkeeper.quorums import Quorums
+from managed_ledger.storage.zookeeper.operations import ANY_VERSION
+
+Bug = Callable[[], Any]  # a context manager
+
+
+def recovery_add_on_the_normal_path() -> Any:
+    def prefix(master_key: bytes, body_bytes: int) -> bytes:
+        return protocol.add_prefix(master_key, body_bytes, protocol.head(Operation.ADD, 2))
+
+    return patch.object(writer, "add_prefix", prefix)
+
+
+def no_entry_by_timeout() -> Any:
+    read = Bookies.read
+
+    async def impatient(
+        self: Bookies, bookie: str, ledger_id: int, entry_id: int, fence_with: bytes | None = None
+    ) -> Response:
+        try:
+            return await read(self, bookie, ledger_id, entry_id, fence_with)
+        except BookieFailed:
+            return Response(Operation.READ, Code.NO_ENTRY, ledger_id, entry_id, b"")
+
+    return patch.object(Bookies, "read", impatient)
+
+
+def metadata_without_compare_and_set() -> Any:
+    change = LedgerStore.set
+
+    async def blind(
+        self: LedgerStore, ledger_id: int, metadata: LedgerMetadata, version: int
+    ) -> int:
+        return await change(self, ledger_id, metadata, ANY_VERSION)
+
+    return patch.object(LedgerStore, "set", blind)
+
+
+def reading_without_a_fence() -> Any:
+    read = BookieConnection.read
+
+    def unfenced(
+        self: BookieConnection,
+        ledger_id: int,
+        entry_id: int,
+        answered: Any,
+        fence_with: bytes | None = None,
+    ) -> None:
+        read(self, ledger_id, entry_id, answered)
+
+    return patch.object(BookieConnection, "read", unfenced)
+
+
+def one_denial_is_enough() -> Any:
+    return patch.object(Quorums, "denials", property(lambda self: 1))
+
+
+def entries_read_where_they_are_to_be_written() -> Any:
+    change = recovery._Recovery._replace
+
+    def replaced(self: Any, first: int, failed: list[str], lost: set[str]) -> None:
+        change(self, first, failed, lost)
+        self._written = self._metadata
+
+    return patch.object(recovery._Recovery, "_replace", replaced)
+
+
+def nothing_is_written_again() -> Any:
+    async def believed(self: Any, entries: Any) -> None:
+        await asyncio.sleep(0)
+
+    return patch.object(recovery._Recovery, "_write_again", believed)
+
+
+BUGS: Final[dict[str, Bug]] = {
+    bug.__name__: bug
+    for bug in (
+        recovery_add_on_the_normal_path,
+        no_entry_by_timeout,
+        metadata_without_compare_and_set,
+        reading_without_a_fence,
+        one_denial_is_enough,
+        entries_read_where_they_are_to_be_written,
+        nothing_is_written_again,
+    )
+}

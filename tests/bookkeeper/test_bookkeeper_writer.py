@@ -1,0 +1,275 @@
+"""What a writer makes of its bookies' answers: no bookies, each answer is given by hand."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from managed_ledger.errors import BadVersion, LedgerClosed
+from managed_ledger.storage.bookkeeper.errors import (
+    BookieFailed,
+    LedgerFenced,
+    NotEnoughBookies,
+)
+from managed_ledger.storage.bookkeeper.metadata_record import (
+    LedgerMetadata,
+    LedgerState,
+    Segment,
+)
+from managed_ledger.storage.bookkeeper.protocol import Code
+from managed_ledger.storage.bookkeeper.quorums import Quorums
+from managed_ledger.storage.bookkeeper.writer import LedgerWriter
+
+
+@dataclass
+class AskedBookies:
+    spare: list[str]
+    asked: list[tuple[str, int, Any]] = field(default_factory=list)
+    flags: set[int] = field(default_factory=set)
+
+    def add(self, bookie: str, ledger_id: int, entry_id: int, request: bytes, adder: Any) -> None:
+        self.asked.append((bookie, entry_id, adder))
+        self.flags.add(int.from_bytes(request[6:8], "big"))
+
+    def choose(self, count: int, without: Any) -> list[str]:
+        if len(found := [each for each in self.spare if each not in without]) < count:
+            raise NotEnoughBookies("too few")
+        return found[:count]
+
+    def suspect(self, bookie: str) -> None:
+        pass
+
+    def answer(self, bookie: str, entry_id: int, code: int = Code.OK) -> None:
+        self._adder(bookie, entry_id).added(entry_id, code)
+
+    def fail(self, bookie: str, entry_id: int) -> None:
+        self._adder(bookie, entry_id).failed(entry_id, BookieFailed("gone"))
+
+    def _adder(self, bookie: str, entry_id: int) -> Any:
+        return next(each for b, e, each in self.asked if (b, e) == (bookie, entry_id))
+
+
+@dataclass
+class StoredMetadata:
+    versions: list[LedgerMetadata] = field(default_factory=list)
+    conflict: bool = False
+    gate: "asyncio.Future[None] | None" = None
+
+    async def change(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> int:
+        if self.gate is not None:
+            await self.gate
+        if self.conflict or version != len(self.versions):
+            raise BadVersion("somebody was first")
+        self.versions.append(metadata)
+        return len(self.versions)
+
+
+class Scene:
+    def __init__(self, quorums: tuple[int, int, int] = (2, 2, 2), spare: str = "cd") -> None:
+        self.bookies = AskedBookies(list(spare))
+        self.store = StoredMetadata()
+        segment = Segment(0, tuple("abefg"[: quorums[0]]))
+        metadata = LedgerMetadata(Quorums(*quorums), (segment,))
+        self.writer = LedgerWriter(5, metadata, 0, self.store, self.bookies)  # type: ignore[arg-type]
+        self.heard: list[tuple[int, str]] = []
+
+    def append(self, count: int) -> None:
+        for _ in range(count):
+            number = self.writer._next_entry_id
+            self.writer.append(
+                b"x", lambda error, number=number: self.heard.append((number, named(error)))
+            )
+
+
+def named(error: Exception | None) -> str:
+    return "ok" if error is None else type(error).__name__
+
+
+def in_a_loop(scenario: Any) -> Any:
+    def test() -> None:
+        asyncio.run(scenario())
+
+    test.__name__ = scenario.__name__
+    return test
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@in_a_loop
+async def test_entries_are_confirmed_in_order_though_answers_are_not():
+    scene = Scene()
+    scene.append(2)
+    for bookie in "ab":
+        scene.bookies.answer(bookie, 1)
+    assert scene.heard == []
+    for bookie in "ab":
+        scene.bookies.answer(bookie, 0)
+    assert scene.heard == [(0, "ok"), (1, "ok")]
+    assert (scene.writer.last_confirmed, scene.writer.pending_bytes) == (1, 0)
+
+
+@in_a_loop
+async def test_an_ack_quorum_is_enough():
+    scene = Scene((3, 3, 2))
+    scene.append(1)
+    scene.bookies.answer("e", 0)
+    assert scene.heard == []
+    scene.bookies.answer("a", 0)
+    assert scene.heard == [(0, "ok")]
+    scene.bookies.answer("b", 0)
+    assert scene.heard == [(0, "ok")]
+
+
+@in_a_loop
+async def test_the_answer_of_a_bookie_that_was_replaced_counts_no_more():
+    scene = Scene()
+    scene.append(1)
+    scene.bookies.answer("a", 0)
+    scene.bookies.fail("a", 0)
+    await settled()
+    scene.bookies.answer("b", 0)
+    scene.bookies.answer("a", 0)
+    assert scene.heard == []
+    scene.bookies.answer("c", 0)
+    assert scene.heard == [(0, "ok")]
+    assert scene.store.versions[-1].segments == (Segment(0, ("c", "b")),)
+
+
+@in_a_loop
+async def test_nothing_is_confirmed_before_the_metadata_names_the_new_bookie():
+    scene = Scene((3, 3, 2))
+    scene.append(2)
+    scene.bookies.answer("a", 0)
+    scene.bookies.answer("b", 0)
+    scene.store.gate = asyncio.get_running_loop().create_future()
+    scene.bookies.fail("e", 1)
+    for bookie in "ab":
+        scene.bookies.answer(bookie, 1)
+    await settled()
+    assert scene.heard == [(0, "ok")]
+    scene.store.gate.set_result(None)
+    await settled()
+    assert scene.heard == [(0, "ok"), (1, "ok")]
+    assert [each.first_entry_id for each in scene.writer.metadata.segments] == [0, 1]
+
+
+@in_a_loop
+async def test_a_lost_bookie_is_never_written_to_again():
+    scene = Scene(spare="acd")
+    scene.append(1)
+    scene.bookies.fail("a", 0)
+    await settled()
+    scene.bookies.fail("c", 0)
+    await settled()
+    assert scene.writer.metadata.segments == (Segment(0, ("d", "b")),)
+
+
+@in_a_loop
+async def test_without_a_replacement_the_writer_ends():
+    scene = Scene(spare="")
+    scene.append(2)
+    scene.bookies.fail("a", 0)
+    await settled()
+    assert scene.heard == [(0, "LedgerClosed"), (1, "LedgerClosed")]
+    scene.append(1)
+    await settled()
+    assert scene.heard[-1] == (2, "LedgerClosed")
+    assert scene.writer.pending_bytes == 0
+
+
+@in_a_loop
+async def test_a_fence_ends_the_writer_at_once():
+    scene = Scene((3, 3, 2))
+    scene.append(2)
+    scene.bookies.answer("a", 0)
+    scene.bookies.answer("b", 0, Code.FENCED)
+    scene.bookies.answer("e", 0)
+    assert scene.heard == [(0, "LedgerFenced"), (1, "LedgerFenced")]
+    with pytest.raises(LedgerFenced):
+        await scene.writer.close()
+    assert scene.store.versions == []
+
+
+@in_a_loop
+async def test_a_bookie_cannot_be_replaced_once_the_ledger_is_in_recovery():
+    scene = Scene()
+    scene.store.conflict = True
+    scene.append(1)
+    scene.bookies.fail("a", 0)
+    await settled()
+    assert scene.heard == [(0, "LedgerFenced")]
+
+
+@in_a_loop
+async def test_closing_waits_and_names_the_last_confirmed_entry():
+    scene = Scene()
+    scene.append(3)
+    closing = asyncio.ensure_future(scene.writer.close())
+    await settled()
+    for entry_id in range(3):
+        for bookie in "ab":
+            scene.bookies.answer(bookie, entry_id)
+    closed = await closing
+    assert (closed.state, closed.last_entry_id, closed.length) == (LedgerState.CLOSED, 2, 3)
+    scene.append(1)
+    await settled()
+    assert scene.heard[-1] == (3, "LedgerClosed")
+
+
+@in_a_loop
+async def test_a_close_that_comes_second_is_refused():
+    scene = Scene()
+    scene.store.conflict = True
+    with pytest.raises(LedgerFenced):
+        await scene.writer.close()
+
+
+@in_a_loop
+async def test_striped_entries_go_to_their_write_sets_and_without_the_recovery_flag():
+    scene = Scene((3, 2, 2))
+    scene.append(4)
+    assert [(bookie, entry) for bookie, entry, _ in scene.bookies.asked] == [
+        ("a", 0), ("b", 0), ("b", 1), ("e", 1), ("e", 2), ("a", 2), ("a", 3), ("b", 3),
+    ]  # fmt: skip
+    assert scene.bookies.flags == {0}
+
+
+@in_a_loop
+async def test_a_writer_that_was_given_up_closes_nothing():
+    scene = Scene()
+    scene.append(1)
+    scene.writer.abandon()
+    assert scene.heard == [(0, "LedgerClosed")]
+    assert scene.store.versions == []
+    assert isinstance(scene.writer.ended, LedgerClosed)
+
+
+@pytest.mark.parametrize(
+    ("quorums", "answered", "is_covered"),
+    [
+        ((2, 2, 2), {0}, True),
+        ((2, 2, 1), {0}, False),
+        ((3, 2, 2), {0}, False),
+        ((3, 2, 2), {0, 1}, True),
+        ((3, 3, 2), {0}, False),
+        ((3, 3, 2), {0, 2}, True),
+        ((4, 2, 2), {0, 2}, True),
+        ((4, 2, 2), {0, 1}, False),
+        ((5, 3, 2), {0, 1, 3}, False),
+        ((1, 1, 1), set(), False),
+    ],
+)
+def test_a_ledger_is_fenced_when_no_ack_quorum_is_left(quorums, answered, is_covered):
+    assert Quorums(*quorums).covered(answered) == is_covered
+
+
+def test_fewer_bookies_make_a_smaller_ensemble_never_a_smaller_ack_quorum():
+    assert Quorums(3, 3, 2).within(2) == Quorums(2, 2, 2)
+    assert Quorums(3, 2, 2).within(9) == Quorums(3, 2, 2)
+    assert Quorums(3, 3, 2).within(1) is None
+    with pytest.raises(ValueError, match="ack quorum 3"):
+        Quorums(2, 2, 3)
