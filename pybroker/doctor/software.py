@@ -59,7 +59,7 @@ def check_packages(config: BrokerConfig) -> list[Finding]:
     return [_check_package(text) for text in always] + [
         _check_extra(extra, texts, extra in needed)
         for extra, texts in sorted(extras.items())
-        if extra in ("compression", "encryption", "security", "spark")
+        if extra in ("compression", "encryption", "otel", "security", "spark")
     ]
 
 

@@ -1,17 +1,21 @@
 """One producer name's sequence ids on one topic.
 
-    top        the highest id taken; what is above it is new
-    flying     taken, not durable yet; memory is ahead of the disk by these
-    open       durable or flying, in a transaction whose end is not known yet
-    returned   aborted, refused or not written: it may come again
-    untold     of these, what the log does not tell: the producer's next append does
-    floor      up to here `returned` was forgotten: what is not there may be aborted or stored
+    top        the highest id seen; any id above it is new
+    flying     accepted but not durable yet; these ids exist in memory only
+    open       durable or flying, in a transaction that has not ended
+    returned   aborted, refused or not written; the producer may send these ids again
+    untold     the part of `returned` that the log does not contain; the producer's next append
+               records it
+    floor      up to this id `returned` was discarded; an id below it that is in no other set may
+               have been aborted or stored
 
-An id in none of them, up to `top` and above `floor`, is stored for good. (Ids that were left out
-count as stored: a producer's ids ascend. So does, after a crash, what was refused with no later
-message of the producer stored before the crash, if the producer then goes on above it.) The chunks
-of a large message share its id, which is taken with the last one; until then `chunk` says how far
-the message has come.
+An id up to `top` and above `floor` that is in none of these sets is stored durably. A producer's
+ids ascend, so ids that it skipped also count as stored. After a crash the same holds for a refused
+id if no later message of the producer was stored before the crash and the producer continues above
+it.
+
+The chunks of a large message share one id. It is taken with the last chunk; until then `chunk` is
+the newest chunk that has arrived.
 """
 
 from collections.abc import Callable, Iterator

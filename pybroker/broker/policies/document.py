@@ -8,20 +8,30 @@ from pybroker.broker.policies.table import POLICIES
 
 _HEAD: Final = """# Policies
 
-The effective value for a topic is the topic's own policy, else its namespace's, else broker.conf's.
-Paths follow `/admin/v2/namespaces/{tenant}/{namespace}/` and
-`/admin/v2/persistent/{tenant}/{namespace}/{topic}/`. A change takes effect at once, also on topics
-in use. A policy that is off is stored and shown but has no effect.
-The broker.conf keys of policies in effect can be changed while the broker runs:
-`POST /admin/v2/brokers/configuration/{key}/{value}` sets one, DELETE removes it.
+A topic's own policy takes precedence over its namespace's, and that over broker.conf. A change
+takes effect at once, also on topics in use.
 
-| policy | of a namespace | of a topic | broker.conf | acts |
+Set a policy with the request in the table. Its path is relative to
+`/admin/v2/namespaces/{tenant}/{namespace}/` for a namespace, and to
+`/admin/v2/persistent/{tenant}/{namespace}/{topic}/` for a topic. GET of the same path shows the
+policy (of `backlogQuotaMap` for backlog quotas), and DELETE removes it. As with Apache Pulsar, a
+few policies of namespaces have no DELETE.
+
+`POST /admin/v2/brokers/configuration/{key}/{value}` changes a key of broker.conf while the broker
+runs. DELETE of `/admin/v2/brokers/configuration/{key}` restores the value of the file.
+
+A policy that is not in effect is stored and shown, for compatibility with Apache Pulsar's tools.
+
+| policy | namespace | topic | broker.conf | in effect |
 |---|---|---|---|---|
 """
 _NOTES: Final = """
-**Turning deduplication off and on again.** Turning it off forgets what producers have sent. Turned
-on, it reads the messages still in the log, including those published while it was off: copies of
-these are recognised; copies of messages that are no longer stored are not.
+## Turning deduplication off and on again
+
+When you turn deduplication off, the broker forgets the producers' sequence ids. When you turn it on
+again, the broker reads them from the messages in the log, including messages that were published
+while it was off. It recognises copies of these messages, but not copies of messages that are no
+longer stored.
 """
 
 
@@ -48,8 +58,11 @@ def _keys(policy: "Policy[object]") -> str:
 
 def _acts(policy: "Policy[object]") -> str:
     if policy.off:
-        return f"off: {policy.off}"
-    parts = "; ".join(f"{name}: {why}" for name, why in policy.off_fields.items())
+        return f"no: {policy.off}"
+    by_reason: dict[str, list[str]] = {}
+    for name, why in policy.off_fields.items():
+        by_reason.setdefault(why, []).append(name)
+    parts = "; ".join(f"{', '.join(names)} ({why})" for why, names in by_reason.items())
     return f"yes, except {parts}" if parts else "yes"
 
 
