@@ -24,6 +24,7 @@ from pybroker.commands.messages.main import parser as messages_parser
 from pybroker.commands.transactions.main import _parser as transactions_parser
 from pybroker.demo.quick import demo_parser
 from pybroker.process.cli import _parser as cli_parser
+from pybroker.simulation.main import _parser as simulate_parser
 
 _API: dict[str, tuple[Any, ...]] = {
     "client": (
@@ -40,6 +41,26 @@ _API: dict[str, tuple[Any, ...]] = {
     "spark": (
         "pybroker.spark",
         "Exactly-once pipelines for PySpark: :doc:`the guide <../exactly-once-spark>`.",
+    ),
+    "simulation": (
+        "pybroker.simulation",
+        "Your asyncio code under a virtual clock, with faults: :doc:`the guide <../testing>`.",
+        (
+            "simulate",
+            "run_seed",
+            "Simulation",
+            "Record",
+            "Outcome",
+            "Violation",
+            "Fault",
+            "Weather",
+            "BrokenPromise",
+            "ScenarioError",
+            "NotSimulated",
+            "World",
+            "SimulatedBroker",
+            "SimulatedDisk",
+        ),
     ),
     "testing": ("pybroker.testing", "A broker in your tests: :doc:`the guide <../testing>`."),
 }
@@ -151,7 +172,7 @@ def _parsers() -> Iterator[argparse.ArgumentParser]:
     own = dict(_subcommands(whole))
     for name in ("standalone", "doctor"):
         yield own[name]
-    yield from (demo_parser(), check_parser())
+    yield from (demo_parser(), check_parser(), simulate_parser())
     for name in ("tokens", "certificates"):
         yield own[name]
     yield from (command for _, command in _subcommands(messages_parser()))

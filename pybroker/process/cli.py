@@ -71,6 +71,10 @@ def main(arguments: list[str] | None = None) -> int:
         from pybroker.checking.main import main as check
 
         return check(words[1:])
+    if words[:1] == ["simulate"]:
+        from pybroker.simulation.main import main as simulate
+
+        return simulate(words[1:])
     if words[:1] == ["demo"]:
         from pybroker.demo.quick import main as demo
 
@@ -113,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(run=_doctor)
     commands.add_parser("check", help="check a data directory while no broker uses it")
     commands.add_parser("eos-check", help="crash a pipeline at each step: is it exactly once?")
+    commands.add_parser("simulate", help="run your asyncio code with a broker, faults, and a judge")
     tokens = commands.add_parser("tokens", help="make and check tokens, and keys that sign them")
     add_tokens(tokens)
     certificates = commands.add_parser(

@@ -141,6 +141,7 @@ class SimulatedDisk:
         self.capacity_bytes: int | None = None  # None: it never fills up
         self.usual_capacity_bytes: int | None = None  # when nobody has filled it
         self.sync_fails = False
+        self.slow_until = 0.0  # virtual seconds; every sync stalls until then
         self.descriptors_out = False  # nothing can be opened or created
         self.log: list[str] | None = None  # set to [] to have every operation noted
         self._durable_names: Names = {}
@@ -204,6 +205,8 @@ class SimulatedDisk:
         weather = self.world.weather
         self.world.job_cost_s += seconds * (0.5 + self.rng.random())
         if weather.disk_stall_chance and self.rng.random() < weather.disk_stall_chance:
+            self.world.job_cost_s += weather.disk_stall_s * self.rng.random()
+        if seconds and self.world.now < self.slow_until:
             self.world.job_cost_s += weather.disk_stall_s * self.rng.random()
         if self.log is not None:
             self.log.append(f"{self.operations} {operation} {name}")

@@ -65,6 +65,7 @@ class Network:
     def __init__(self, world: Events) -> None:
         self.world = world
         self.rng: random.Random = world.stream("network")
+        self.stalled_until = 0.0  # virtual seconds
         self._servers: dict[int, Server] = {}
         self._connections: dict[Transport, None] = {}  # the client's ends
         self._ports = itertools.count(40_000)
@@ -108,7 +109,7 @@ class Network:
         seconds = weather.latency_s * (0.2 + self.rng.random())
         if weather.latency_spike_chance and self.rng.random() < weather.latency_spike_chance:
             seconds += weather.latency_spike_s * self.rng.random()
-        return seconds
+        return seconds + max(0.0, self.stalled_until - self.world.now)
 
     def forget(self, transport: "Transport") -> None:
         self._connections.pop(transport, None)
@@ -239,6 +240,10 @@ class Transport(asyncio.Transport):
             self.go_silent()
         else:
             self._world.after(self._network.latency(), self.peer.reset)
+
+    @property
+    def is_silent(self) -> bool:
+        return self._silent
 
     def go_silent(self) -> None:
         """Half-open: nothing arrives at either end from now on."""

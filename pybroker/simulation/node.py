@@ -13,7 +13,7 @@ import socket
 from asyncio import events
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, ClassVar
 
 from pybroker.simulation.events import Events
 from pybroker.simulation.network import Network
@@ -76,12 +76,16 @@ class ReadyHandle:
 class Node(asyncio.AbstractEventLoop):
     """The loop of one process. Everything it leaves undone when it dies stays undone."""
 
+    in_job: ClassVar["Node | None"] = None  # whose executor's job is running
+
     def __init__(self, world: Events, network: Network, name: str) -> None:
         self.world = world
         self.network = network
         self.name = name
         self.dead = False
         self.crash_hooks: list[Callable[[], None]] = []
+        self.clock_offset_s = 0.0  # of its machine's wall clock
+        self.busy_until = 0.0  # virtual seconds: code that blocks the loop
         self._random = world.stream(f"node {name}").random
         self._ready: deque[Any] = deque()  # ReadyHandle | asyncio.TimerHandle
         self._awake = False
@@ -151,12 +155,18 @@ class Node(asyncio.AbstractEventLoop):
             self._awake = True
             self.world.after(self._iteration_time(), self._iterate)
 
+    @property
+    def is_busy(self) -> bool:
+        """Blocked by code that does not await, or with jobs in its executors."""
+        jobs = any(pool.running or pool.waiting for pool in self._pools.values())
+        return jobs or self.busy_until > self.world.now
+
     def _iteration_time(self) -> float:
         weather, random = self.world.weather, self._random
         seconds = weather.iteration_s * random()
         if weather.stall_chance and random() < weather.stall_chance:
             seconds += weather.stall_s * random()
-        return seconds
+        return max(seconds, self.busy_until - self.world.now)
 
     def _iterate(self) -> None:
         ready = self._ready
@@ -261,10 +271,13 @@ class Node(asyncio.AbstractEventLoop):
         self.world.job_cost_s = 0.0
         result, error = None, None
         if not future.cancelled():
+            Node.in_job = self
             try:
                 result = func(*args)
             except BaseException as raised:
                 error = raised
+            finally:
+                Node.in_job = None
         end_s = self.world.job_cost_s + self._job_delay()
         self.world.after(end_s, self._job_ended, future, result, error, pool)
         del error  # or it would refer to itself, by its traceback's frames

@@ -56,7 +56,7 @@ NONDETERMINISTIC = {
     "threading.Lock",
     "threading.Thread",
 }
-USER_PACKAGES = ("pybroker.client", "pybroker.spark", "pybroker.testing")
+USER_PACKAGES = ("pybroker.client", "pybroker.spark", "pybroker.testing", "pybroker.simulation")
 
 
 def test_test_files_have_names_of_their_own() -> None:

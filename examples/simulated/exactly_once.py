@@ -1,0 +1,30 @@
+"""Bills orders exactly once, and in the order of each customer.
+
+The invoice and the acknowledgement are in one transaction. The transactional id fences what an
+earlier life left open, as soon as the producer is there: so the producer comes before the
+subscription, or a later order could be billed while an open transaction holds an earlier one.
+
+    pybroker simulate examples/simulated/exactly_once.py:scenario --seeds 1000
+"""
+
+from pybroker.client.aio import Client, InitialPosition
+from pybroker.simulation import Simulation
+
+
+async def bill(service_url: str) -> None:
+    async with Client(service_url, transactional_id="billing") as client:
+        invoices = await client.create_producer("invoices")
+        orders = await client.subscribe(
+            "orders", "billing", initial_position=InitialPosition.Earliest
+        )
+        while True:
+            order = await orders.receive()
+            async with await client.new_transaction() as txn:
+                await invoices.send(b"invoice for " + order.data(), txn=txn)
+                await orders.acknowledge(order, txn=txn)
+
+
+def scenario(sim: Simulation) -> None:
+    sim.input("orders", 12)
+    sim.process("billing", bill, sim.service_url)
+    sim.output("invoices")

@@ -1,0 +1,187 @@
+"""What a scenario declares: processes, inputs, outputs, checks, and what may go wrong.
+
+    async def copier(service_url):
+        async with Client(service_url) as client:
+            ...
+
+    def scenario(sim):
+        sim.input("orders", 12)
+        sim.process("copier", copier, sim.service_url)
+        sim.output("invoices")
+
+The function is called once for each seed. It only declares; nothing runs before it has returned.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from pybroker.base.config import BrokerConfig
+from pybroker.base.names import TopicName
+from pybroker.simulation.broker import PORT
+
+KINDS: Final[Mapping[str, str]] = {
+    "crash": "one of your processes ends at an await, and is started again",
+    "broker crash": "the broker ends, now or at a disk operation, perhaps with its machine",
+    "broker stop": "the broker is stopped in order, and started again",
+    "reset": "a connection of your processes is reset",
+    "silence": "on a connection of your processes nothing arrives any more",
+    "stall": "for a while nothing arrives on any connection",
+    "disk full": "for a while the broker's disk has no room",
+    "disk fails": "a sync of the broker's disk fails",
+    "slow disk": "for a while the broker's disk takes long",
+    "clock": "the clock of one of your processes, or of the broker, is set",
+}
+
+Check = Callable[[Mapping[str, "list[Record]"]], "Awaitable[object] | object"]
+AnyCheck = TypeVar("AnyCheck", bound=Check)
+Expect = Callable[[bytes], "bytes | str | Iterable[bytes | str]"]
+
+
+class ScenarioError(Exception):
+    """The scenario cannot be simulated; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A message as it stands in a topic when everything has come to rest."""
+
+    topic: str  # as it was declared
+    data: bytes
+    key: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    position: tuple[int, int, int] = (0, 0, 0)  # ledger, entry, index within a batch (or -1)
+    partition: str = ""  # the full name of the topic, or of its partition
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    name: str
+    function: Callable[..., Awaitable[object]]
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    topic: str
+    messages: tuple[tuple[str, bytes], ...]  # key (may be empty), data
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    topic: str
+    expect: Expect | None
+    ordered: bool
+
+
+class Simulation:
+    """What a scenario gets as `sim`."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.service_url = f"pulsar://127.0.0.1:{PORT}"
+        self.rng = random.Random(f"{seed}/scenario")  # for what the scenario itself draws
+        self.processes: list[ProcessSpec] = []
+        self.inputs: list[InputSpec] = []
+        self.outputs: list[OutputSpec] = []
+        self.checks: list[Check] = []
+        self.kinds: tuple[str, ...] = tuple(KINDS)
+        self.settings: dict[str, Any] = {}
+
+    def process(
+        self, name: str, function: Callable[..., Awaitable[object]], *args: Any, **kwargs: Any
+    ) -> None:
+        """A process of yours: `await function(*args, **kwargs)` on an event loop of its own.
+
+        It is started again after a crash, and a second after it has raised. Several processes may
+        have the same function. Give them different names.
+        """
+        if any(known.name == name for known in self.processes):
+            raise ScenarioError(f"two processes are called {name!r}: give each its own name")
+        self.processes.append(ProcessSpec(name, function, args, kwargs))
+
+    def input(
+        self,
+        topic: str,
+        messages: int | Iterable[bytes | str | tuple[str, bytes | str]] = 12,
+        keys: int = 3,
+    ) -> None:
+        """Messages that are published while your processes run, once the topic has a subscription.
+
+        A number makes so many: `orders-0`, `orders-1`, … with `keys` different keys. Otherwise
+        give the data of each, or a key and the data.
+        """
+        if isinstance(messages, int):
+            plain = topic.rpartition("/")[2]
+            messages = [
+                (f"key-{n % keys}" if keys else "", f"{plain}-{n}") for n in range(messages)
+            ]
+        pairs = [each if isinstance(each, tuple) else ("", each) for each in messages]
+        self.inputs.append(InputSpec(topic, tuple((key, encoded(data)) for key, data in pairs)))
+
+    def output(self, topic: str, expect: Expect | None = None, ordered: bool = True) -> None:
+        """A topic that is judged at the end.
+
+        `expect(data)` returns what one input makes here: the data of one message, or of several,
+        or an empty list. Without it, each input makes one message that contains the input's data.
+        `ordered`: messages with the same key keep the order of the inputs.
+        """
+        self.outputs.append(OutputSpec(topic, expect, ordered))
+
+    def check(self, function: AnyCheck) -> AnyCheck:
+        """A function, async or not, that asserts something at the end: it gets the messages of
+        each declared topic, as lists of `Record`. May be used as a decorator.
+        """
+        self.checks.append(function)
+        return function
+
+    def faults(self, *kinds: str) -> None:
+        """Only these may happen; of `KINDS`. None: nothing goes wrong."""
+        for kind in kinds:
+            if kind not in KINDS:
+                raise ScenarioError(f"there is no fault {kind!r}; there are: {', '.join(KINDS)}")
+        self.kinds = kinds
+
+    def broker(self, **settings: Any) -> None:
+        """Fields of BrokerConfig, as in `pybroker.testing.broker`."""
+        unknown = [name for name in settings if name not in BrokerConfig.__dataclass_fields__]
+        if unknown:
+            raise ScenarioError(f"BrokerConfig has no field {unknown[0]!r}")
+        self.settings.update(settings)
+
+
+def declared(scenario: Callable[[Simulation], object], seed: int) -> Simulation:
+    """What the scenario declares for this seed. Raises ScenarioError."""
+    sim = Simulation(seed)
+    made = scenario(sim)
+    if hasattr(made, "__await__"):
+        getattr(made, "close", lambda: None)()
+        raise ScenarioError("a scenario only declares: write `def scenario(sim)`, without async")
+    if not sim.processes:
+        raise ScenarioError("the scenario has no process: call sim.process(name, function, …)")
+    _require_different_inputs(sim)
+    return sim
+
+
+def _require_different_inputs(sim: Simulation) -> None:
+    if all(output.expect is not None for output in sim.outputs):
+        return
+    seen: set[bytes] = set()
+    for given in sim.inputs:
+        for _, data in given.messages:
+            if data in seen or not data:
+                raise ScenarioError(
+                    f"the input {data!r} is there twice, or empty: an output could not tell what "
+                    "it was made of. Make the inputs different, or give output() an `expect`"
+                )
+            seen.add(data)
+
+
+def encoded(data: bytes | str) -> bytes:
+    return data.encode() if isinstance(data, str) else bytes(data)
+
+
+def full_name(topic: str) -> str:
+    return str(TopicName.parse(topic))

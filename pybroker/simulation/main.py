@@ -1,0 +1,306 @@
+"""`pybroker simulate MODULE:FUNCTION`: seeds in processes of their own, until a promise breaks.
+
+The processes have one hash seed, so that the order of a set of strings is the same in each, and
+import the module anew while time and chance are the simulation's: `from time import time` is too.
+"""
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pybroker.simulation.declaring import ScenarioError, Simulation
+from pybroker.simulation.report import replay_options, report
+from pybroker.simulation.run import Outcome, run_seed
+from pybroker.simulation.shrinking import shrunk
+from pybroker.simulation.virtual import virtual_time
+
+EXIT_BROKEN: Final = 1
+EXIT_CANNOT_RUN: Final = 2
+_CHUNK: Final = 10  # seeds that a process takes at a time
+_SAY_EVERY_S: Final = 5.0  # where there is no terminal
+_SEED_LIMIT_S: Final = 60.0  # of real time: a loop without an await would never end
+
+
+class Hung(KeyboardInterrupt):
+    """The limit of real time is over. asyncio lets a KeyboardInterrupt through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What came of some seeds, in order; it ends with the first that failed."""
+
+    seeds: int
+    failed: Outcome | None
+
+
+def main(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    os.environ.setdefault("PYTHONHASHSEED", "0")
+    jobs = 1 if options.seed is not None else options.jobs
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
+    try:
+        if options.seed is not None:
+            return _replay(pool, options)
+        return _many(pool, options)
+    except ScenarioError as error:
+        print(f"pybroker: {error}", file=sys.stderr)
+        return EXIT_CANNOT_RUN
+    except BrokenProcessPool:
+        print(
+            "pybroker: a process that simulates has ended by itself: does the code call os._exit?",
+            file=sys.stderr,
+        )
+        return EXIT_CANNOT_RUN
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pybroker simulate",
+        description="Run asyncio code on pybroker.client.aio together with a broker in one "
+        "process, under a virtual clock, with faults drawn from seeds; and judge what stands in "
+        "the topics. Exit code 0: every promise was kept, 1: one was broken, 2: it could not run.",
+    )
+    parser.add_argument(
+        "target", metavar="MODULE:FUNCTION", help="the scenario; MODULE may be a file.py"
+    )
+    parser.add_argument("--seeds", type=_positive, default=1000, help="how many (default 1000)")
+    parser.add_argument("--start", type=int, default=0, help="the first seed (default 0)")
+    parser.add_argument(
+        "--jobs", type=_positive, default=_processors(), help="processes (default: one a processor)"
+    )
+    parser.add_argument("--seed", type=int, help="replay this one, and print all that happened")
+    parser.add_argument(
+        "--faults",
+        type=_numbers,
+        metavar="N,N",
+        help="with --seed: let only these of its faults happen (none: no fault)",
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text[:9]) < 10**8):
+        raise argparse.ArgumentTypeError(f"{text[:80]} is not a number from 1 on")
+    return int(text)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    if text == "none":
+        return ()
+    return tuple(_positive(number) for number in text.split(","))
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+# --- in this process
+
+
+def _replay(pool: ProcessPoolExecutor, options: argparse.Namespace) -> int:
+    chosen = None if options.faults is None else tuple(n - 1 for n in options.faults)
+    outcome = pool.submit(_one, options.target, options.seed, chosen, True).result()
+    print(report(outcome, everything=True))
+    return EXIT_BROKEN if outcome.violations else 0
+
+
+def _many(pool: ProcessPoolExecutor, options: argparse.Namespace) -> int:
+    end = options.start + options.seeds
+    progress = Progress(options.seeds)
+    print(f"seeds {options.start} to {end - 1} of {options.target}", flush=True)
+    with contextlib.closing(progress):
+        failed = _first_failure(pool, options, progress)
+        if failed is None:
+            progress.say(f"{options.seeds} seeds, every promise was kept", final=True)
+            return 0
+        progress.say(f"seed {failed.seed} failed: {failed.violations[0]}", final=True)
+        outcome = _least(pool, options.target, failed, progress)
+    print(f"\n{report(outcome)}")
+    print(f"again: pybroker simulate {options.target} {replay_options(outcome)}", flush=True)
+    return EXIT_BROKEN
+
+
+def _first_failure(
+    pool: ProcessPoolExecutor, options: argparse.Namespace, progress: "Progress"
+) -> Outcome | None:
+    """The lowest seed that fails, however many processes there are."""
+    end = options.start + options.seeds
+    firsts = iter(range(options.start, end, _CHUNK))
+    waiting: list[Future[Chunk]] = []
+
+    def submit() -> None:
+        if (first := next(firsts, None)) is not None:
+            chunk = range(first, min(first + _CHUNK, end))
+            waiting.append(pool.submit(_some, options.target, chunk))
+
+    for _ in range(2 * options.jobs):
+        submit()
+    while waiting:
+        chunk = waiting.pop(0).result()
+        progress.add(chunk.seeds)
+        if chunk.failed is not None:
+            for future in waiting:
+                future.cancel()
+            return chunk.failed
+        submit()
+    return None
+
+
+def _least(
+    pool: ProcessPoolExecutor, target: str, failed: Outcome, progress: "Progress"
+) -> Outcome:
+    def run(chosen: Sequence[int]) -> Outcome:
+        outcome: Outcome = pool.submit(_one, target, failed.seed, tuple(chosen)).result()
+        return outcome
+
+    again = run(failed.chosen)
+    if again.digest != failed.digest:
+        progress.say(
+            "this seed does not replay exactly: does the code read the real time (datetime.now()), "
+            "a file, or what another seed has left in a global variable?",
+            final=True,
+        )
+    return shrunk(failed, run, progress.say)
+
+
+class Progress:
+    """One line that is redrawn on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+        self._began_s = self._said_s = time.monotonic()
+        self._redraws = sys.stdout.isatty()
+        self._open = False
+
+    def add(self, seeds: int) -> None:
+        self._done += seeds
+        seconds = time.monotonic() - self._began_s
+        left_s = seconds / max(1, self._done) * (self._total - self._done)
+        self.say(f"{self._done} of {self._total} seeds, {left_s:.0f} s left")
+
+    def say(self, text: str, final: bool = False) -> None:
+        if self._redraws:
+            print(f"\r\x1b[K{text}", end="\n" if final else "", flush=True)
+            self._open = not final
+        elif final or time.monotonic() - self._said_s >= _SAY_EVERY_S:
+            print(text, flush=True)
+            self._said_s = time.monotonic()
+
+    def close(self) -> None:
+        if self._open:
+            print("\r\x1b[K", end="", flush=True)
+            self._open = False
+
+
+# --- in the processes that simulate
+
+
+def _begin() -> None:
+    """Ctrl-C ends the command, which ends these."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, _hung)
+    logging.disable(logging.CRITICAL)
+
+
+def _hung(*_: Any) -> None:
+    raise Hung
+
+
+def _some(target: str, seeds: range) -> Chunk:
+    scenario = loaded(target)
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        for number, seed in enumerate(seeds, 1):
+            outcome = _limited(scenario, seed, None)
+            if outcome.violations:
+                return Chunk(number, outcome)
+    return Chunk(len(seeds), None)
+
+
+def _one(target: str, seed: int, chosen: tuple[int, ...] | None, aloud: bool = False) -> Outcome:
+    scenario = loaded(target)
+    with contextlib.ExitStack() as stack:
+        if not aloud:
+            nowhere = stack.enter_context(open(os.devnull, "w"))
+            stack.enter_context(contextlib.redirect_stdout(nowhere))
+        return _limited(scenario, seed, chosen)
+
+
+def _limited(
+    scenario: Callable[[Simulation], object], seed: int, chosen: tuple[int, ...] | None
+) -> Outcome:
+    signal.setitimer(signal.ITIMER_REAL, _SEED_LIMIT_S)
+    try:
+        return run_seed(scenario, seed, chosen)
+    except Hung:
+        raise ScenarioError(
+            f"seed {seed} did not end within {_SEED_LIMIT_S:.0f} s of real time: is there a loop "
+            "without an await, or a call that blocks?"
+        ) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+_loaded: dict[str, Callable[[Simulation], object]] = {}
+
+
+def loaded(target: str) -> Callable[[Simulation], object]:
+    """The function that `target` names. Raises ScenarioError."""
+    if target not in _loaded:
+        with virtual_time():
+            _loaded[target] = _load(target)
+    return _loaded[target]
+
+
+def _load(target: str) -> Callable[[Simulation], object]:
+    where, colon, name = target.rpartition(":")
+    if not colon or not where or not name:
+        raise ScenarioError(f"{target} names no function: write MODULE:FUNCTION")
+    with _importing(where):
+        try:
+            module = _module(where)
+        except (ImportError, FileNotFoundError, SyntaxError) as error:
+            raise ScenarioError(f"{where} cannot be imported: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ScenarioError(f"{where} has no function {name}")
+    found: Callable[[Simulation], object] = function
+    return found
+
+
+@contextlib.contextmanager
+def _importing(where: str) -> Iterator[None]:
+    """What lies beside the module can be imported, too; also later."""
+    folder = str(Path(where).resolve().parent if where.endswith(".py") else Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    yield
+
+
+def _module(where: str) -> Any:
+    if not where.endswith(".py"):
+        return importlib.import_module(where)
+    path = Path(where)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{where} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module

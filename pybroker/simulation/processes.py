@@ -1,0 +1,171 @@
+"""The user's processes: each on its own event loop, crashed at an await and started again."""
+
+import inspect
+import linecache
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from pybroker.base.errors import PulsarError
+from pybroker.simulation.declaring import ProcessSpec
+from pybroker.simulation.faults import Fault
+from pybroker.simulation.node import Node, SimulatedTask
+from pybroker.simulation.recording import Recorder
+from pybroker.simulation.world import World
+
+AGAIN_AFTER_S: Final = 1.0
+_FAILURES_IN_A_ROW: Final = 5
+# Not the user's own code.
+_LIBRARIES: Final = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
+
+
+class ProcessNode(Node):
+    """Ends before its n-th turn, if it is told to."""
+
+    def __init__(self, world: World, name: str, recorder: Recorder) -> None:
+        super().__init__(world, world.network, name)
+        self.recorder = recorder
+        self.turns = 0
+        self.crash_before: int | None = None
+        self.on_crash: Callable[[], None] = lambda: None
+
+    def _iterate(self) -> None:
+        self.turns += 1
+        if self.crash_before is not None and self.turns >= self.crash_before and not self.dead:
+            self.on_crash()
+            return
+        super()._iterate()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """As asyncio does, which writes it to a log: the process goes on."""
+        if not self.dead:
+            error = context.get("exception")
+            self.tell(f"asyncio logs: {context.get('message')}: {error!r}")
+            self.keep(error)
+
+    def tell(self, text: str, *about: str, always: bool = False) -> None:
+        self.recorder.tell(self.name, text, *about, always=always)
+
+    def where(self) -> str:
+        """Which await of the user's code its tasks are waiting at."""
+        places = [place for task in self._tasks if not task.done() if (place := _place(task))]
+        return "; ".join(dict.fromkeys(places)) or "outside of your code"
+
+
+def _place(task: SimulatedTask) -> str:
+    """The innermost line of a task that is neither Python's nor pybroker's."""
+    coroutine: Any = task.get_coro()
+    found = ""
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None)
+        if frame is None:
+            break
+        path = frame.f_code.co_filename
+        if not path.startswith(_LIBRARIES) and not path.startswith("<frozen"):
+            source = linecache.getline(path, frame.f_lineno).strip()
+            found = f"{Path(path).name}:{frame.f_lineno} `{source}`"
+        coroutine = coroutine.cr_await if inspect.iscoroutine(coroutine.cr_await) else None
+    return found
+
+
+class UserProcess:
+    """One declared process, through all its lives."""
+
+    def __init__(self, world: World, spec: ProcessSpec, recorder: Recorder) -> None:
+        self.world = world
+        self.spec = spec
+        self.recorder = recorder
+        self.incarnation = 0
+        self.node: ProcessNode | None = None
+        self.finished = False
+        self.clock_offset_s = 0.0
+        self.broken = ""  # why it makes no sense to start it once more
+        self.assertions: list[str] = []
+        self._planned: tuple[Fault, str] | None = None
+        self._failures: list[str] = []
+
+    def start(self) -> None:
+        self.incarnation += 1
+        name = f"{self.spec.name}.{self.incarnation}"
+        self.node = self.world.add(ProcessNode(self.world, name, self.recorder))  # type: ignore[abstract]
+        self.node.clock_offset_s = self.clock_offset_s
+        self.node.on_crash = self._crash_now
+        self.node.tell("starts", always=True)
+        if self._planned is not None:
+            self.node.crash_before = self._planned[0].turn
+        self.node.start(self._main(self.node), name)
+
+    async def _main(self, node: ProcessNode) -> None:
+        try:
+            await self.spec.function(*self.spec.arguments, **self.spec.keywords)
+        except AssertionError as error:
+            text = f"{self.spec.name}: {said(error)}"
+            node.tell(f"fails an assertion: {text}", always=True)
+            self.assertions.append(text)
+            self.finished = True
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit and CancelledError end a process as well
+            if not node.dead:
+                self._ended_by(error, node)
+        else:
+            node.tell("returns", always=True)
+            self.finished = True
+
+    def _ended_by(self, error: BaseException, node: ProcessNode) -> None:
+        text = said(error)
+        node.tell(f"ends: {text}", always=True)
+        expected = isinstance(error, PulsarError | OSError | TimeoutError)
+        self._failures = [] if expected else [*self._failures, text]
+        if len(self._failures) >= _FAILURES_IN_A_ROW:
+            self.broken = f"{self.spec.name} ended {_FAILURES_IN_A_ROW} times in a row with {text}"
+        self.world.after(0.0, node.crash)
+        self.world.after(AGAIN_AFTER_S, self._again, node)
+
+    def _again(self, node: ProcessNode) -> None:
+        if self.node is node and not self.broken:
+            self.start()
+
+    # --- faults
+
+    def crash(self, fault: Fault, name: str) -> None:
+        """Before the turn that the fault says, counted from now or from the next start."""
+        self._planned = fault, name
+        if self.node is not None and not self.node.dead:
+            self.node.crash_before = self.node.turns + fault.turn
+
+    def _crash_now(self) -> None:
+        node = self.node
+        assert node is not None
+        assert self._planned is not None
+        fault, name = self._planned
+        self._planned = None
+        node.tell(f"{name}: crashes at {node.where()}", always=True)
+        node.crash(silently=fault.silent)
+        if not self.finished:
+            self.world.after(fault.down_s, self._again, node)
+
+    def set_clock(self, jump_s: float) -> None:
+        self.clock_offset_s += jump_s
+        if self.node is not None:
+            self.node.clock_offset_s = self.clock_offset_s
+
+    def heal(self) -> None:
+        """A crash that has not come yet will not."""
+        self._planned = None
+        if self.node is not None:
+            self.node.crash_before = None
+
+
+def said(error: BaseException) -> str:
+    """The error as a line; of a bare assert, its source."""
+    text = str(error).partition("\n")[0]
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if text or trace is None:
+        return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    path = trace.tb_frame.f_code.co_filename
+    source = linecache.getline(path, trace.tb_lineno).strip()
+    return f"{type(error).__name__} at {Path(path).name}:{trace.tb_lineno} `{source}`"

@@ -1,0 +1,47 @@
+"""A broken promise as text: what happened, which fault came where, and which promise broke."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from pybroker.simulation.plan import described
+from pybroker.simulation.run import Outcome
+from pybroker.simulation.story import LINES, timeline
+
+_VIOLATIONS: Final = 5
+
+
+def report(outcome: Outcome, everything: bool = False) -> str:
+    """`everything`: the whole story, not only what the broken promises are about."""
+    return "\n".join(_lines(outcome, everything))
+
+
+def _lines(outcome: Outcome, everything: bool) -> Iterator[str]:
+    drawn, chosen = len(outcome.faults), len(outcome.chosen)
+    yield f"seed {outcome.seed}, with {chosen} of its {drawn} fault{'s' * (drawn != 1)}:"
+    for index in outcome.chosen:
+        yield f"  fault {index + 1}: {described(outcome.faults[index])}"
+    yield ""
+    names = [name for violation in outcome.violations[:1] for name in violation.about]
+    if everything:
+        yield from map(str, outcome.events)
+    else:
+        yield from timeline(outcome.events, names, LINES)
+    yield ""
+    for violation in outcome.violations[:_VIOLATIONS]:
+        yield str(violation)
+    more = len(outcome.violations) - _VIOLATIONS
+    if more > 0:
+        yield f"… and {more} more"
+    if not outcome.violations:
+        yield "every promise was kept"
+    seconds = f"{outcome.virtual_s:.1f} virtual seconds"
+    yield f"history {outcome.digest}, {outcome.steps} steps, {seconds}"
+
+
+def replay_options(outcome: Outcome) -> str:
+    """What `pybroker simulate` needs to run this again."""
+    options = f"--seed {outcome.seed}"
+    if len(outcome.chosen) < len(outcome.faults):
+        numbers = ",".join(str(index + 1) for index in outcome.chosen) or "none"
+        options += f" --faults {numbers}"
+    return options

@@ -1,0 +1,401 @@
+"""One seed of a scenario: work under faults, rest, then the account.
+
+1. The broker starts, then the processes; inputs are published, faults happen.
+2. Faults end. The pipeline gets time until every input is acknowledged and nothing moves.
+3. The declared topics are read from their start, the checks of the scenario run, and what every
+   pipeline owes is judged.
+"""
+
+import asyncio
+import gc
+import inspect
+import random
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import PulsarError
+from pybroker.base.names import TopicName
+from pybroker.client import aio
+from pybroker.simulation import plan
+from pybroker.simulation.broker import SimulatedBroker
+from pybroker.simulation.declaring import InputSpec, Record, Simulation, declared, full_name
+from pybroker.simulation.faults import Fault
+from pybroker.simulation.judging import Account, Violation, judge, shown
+from pybroker.simulation.processes import UserProcess, said
+from pybroker.simulation.recording import Recorder, recorded_clients
+from pybroker.simulation.story import Event, hash_of
+from pybroker.simulation.virtual import seeded_chance, virtual_time
+from pybroker.simulation.world import OutOfSteps, World
+
+T = TypeVar("T")
+Scenario = Callable[[Simulation], object]
+
+REST_S: Final = 240.0  # more than a transaction's timeout and a keep-alive's together
+_QUIET_S: Final = 2.0
+_LOOK_EVERY_S: Final = 0.25
+_MAX_STEPS: Final = 1_000_000
+_GAPS_S: Final = (0.0, 0.01, 0.1, 0.3)  # between two inputs, at most
+_READ_WITHIN_S: Final = 120.0
+_READ_ATTEMPTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one seed; it can be sent to another process."""
+
+    seed: int
+    faults: tuple[Fault, ...]  # all that the seed drew
+    chosen: tuple[int, ...]  # those that were allowed to happen, as indexes of `faults`
+    violations: tuple[Violation, ...]
+    events: tuple[Event, ...]
+    digest: str
+    virtual_s: float
+    steps: int
+
+
+class ProcessBroker(SimulatedBroker):
+    def __init__(self, world: World, sim: Simulation, recorder: Recorder) -> None:
+        config = replace(
+            BrokerConfig(
+                # The account reads everything from its start.
+                default_retention_time_in_minutes=-1,
+                default_retention_size_in_mb=-1,
+                broker_delete_inactive_topics_enabled=False,
+            ),
+            **sim.settings,
+        )
+        super().__init__(world, config)
+        self._recorder = recorder
+        self.crashed_by = ""  # the fault that is about to crash it
+
+    def note(self, what: str) -> None:
+        if what.startswith("crashed"):
+            what = f"{self.crashed_by}: crashes"
+        self._recorder.tell(f"broker.{self.incarnation}", what, always=True)
+
+
+class SeedRun:
+    """Use it once."""
+
+    def __init__(self, scenario: Scenario, seed: int, chosen: Sequence[int] | None = None) -> None:
+        """`chosen`: indexes of the drawn faults that may happen; all of them if None."""
+        self.seed = seed
+        self.sim = declared(scenario, seed)
+        self.world = World(seed)
+        self.recorder = Recorder(self.world)
+        names = [spec.name for spec in self.sim.processes]
+        self.faults = plan.draw(self.world.stream("faults"), names, self.sim.kinds)
+        everything = range(len(self.faults))
+        self.chosen = tuple(everything if chosen is None else sorted(set(chosen) & set(everything)))
+        self._rng = self.world.stream("run")
+        self.broker = ProcessBroker(self.world, self.sim, self.recorder)
+        self.processes = {
+            spec.name: UserProcess(self.world, spec, self.recorder) for spec in self.sim.processes
+        }
+        self._unpublished = len(self.sim.inputs)
+        self._healed_s = 0.0
+        self._were_connected: set[str] = set()
+        self._violations: list[Violation] = []
+        self._logs: dict[str, list[Record]] = {}
+
+    def run(self) -> Outcome:
+        try:
+            self._work()
+            self._rest()
+            self._account()
+        except OutOfSteps as error:
+            self._broken("ENDLESS", f"{error}: does something wait without a pause?")
+        except (_Stuck, PulsarError) as error:
+            self._broken("STUCK", f"the simulation could not go on: {error}")
+        for failure in self.world.failures:
+            self._broken("UNHANDLED", f"in the broker, not in your code: {failure}")
+        self.world.close()
+        records = [record for log in self._logs.values() for record in log]
+        digest = hash_of(self.recorder.events, *records, self.world.steps, self.world.now)
+        return Outcome(
+            self.seed, self.faults, self.chosen, tuple(self._violations),
+            tuple(self.recorder.events), digest, self.world.now, self.world.steps,
+        )  # fmt: skip
+
+    def _broken(self, kind: str, text: str) -> None:
+        self._violations.append(Violation(kind, text))
+
+    # --- 1. work
+
+    def _work(self) -> None:
+        self.broker.start()
+        if not self._run(lambda: self.broker.serving, 60.0):
+            raise _Stuck("the broker does not start")
+        for process in self.processes.values():
+            self.world.after(0.2 * self._rng.random(), process.start)
+        for number, given in enumerate(self.sim.inputs):
+            self.world.node(f"input.{number}").start(self._publish(given), given.topic)
+        for index in self.chosen:
+            fault = self.faults[index]
+            self.world.after(fault.at_s, self._happen, fault, f"FAULT {index + 1}")
+        self._run(lambda: False, plan.ACTIVE_S)
+
+    def _run(self, until: Callable[[], bool], within_s: float) -> bool:
+        return self.world.run(until, within_s, _MAX_STEPS)
+
+    async def _publish(self, given: InputSpec) -> None:
+        """Once somebody has subscribed, so that nothing is published for nobody."""
+        for _ in range(200):
+            if self._subscriptions(given.topic):
+                break
+            await asyncio.sleep(0.05)
+        gap_s = self._rng.choice(_GAPS_S)
+        waiting = list(given.messages)
+        while waiting:
+            client = aio.Client(self.sim.service_url, operation_timeout_seconds=10)
+            try:
+                producer = await client.create_producer(given.topic)
+                while waiting:
+                    key, data = waiting[0]
+                    await producer.send(data, partition_key=key or None)
+                    self.recorder.tell("input", f"{shown(data)} is in {given.topic}", shown(data))
+                    del waiting[0]
+                    await asyncio.sleep(gap_s * self._rng.random())
+            except PulsarError:  # it may be stored twice: it is owed twice then
+                await asyncio.sleep(0.5)
+            finally:
+                await _closed(client)
+        self._unpublished -= 1
+
+    def _happen(self, fault: Fault, name: str) -> None:
+        process = self.processes.get(fault.process)
+        broker = self.broker
+        if fault.kind == "crash" and process is not None:
+            process.crash(fault, name)
+            return
+        if fault.kind in ("broker crash", "broker stop", "disk fails"):
+            broker.crashed_by = name
+            if fault.kind == "broker crash":
+                broker.crash(fault)
+                return
+            if fault.kind == "broker stop":
+                broker.stop_orderly(fault.down_s)
+            else:
+                broker.fail_sync(fault)
+        elif fault.kind == "disk full":
+            broker.fill_disk(fault)
+        elif fault.kind == "slow disk":
+            broker.disk.slow_until = self.world.now + 5 * fault.down_s
+        elif fault.kind == "stall":
+            self.world.network.stalled_until = self.world.now + 5 * fault.down_s
+        elif fault.kind == "clock":
+            self._set_clock(process, fault)
+        elif not self._disturb(fault):
+            return
+        self.recorder.tell("", f"{name}: {plan.described(fault)}", always=True)
+
+    def _set_clock(self, process: UserProcess | None, fault: Fault) -> None:
+        if process is None:
+            self.broker.clock.offset_ms += int(1000 * fault.jump_s)
+        else:
+            process.set_clock(fault.jump_s)
+
+    def _disturb(self, fault: Fault) -> bool:
+        """One of the connections of a process; False if it has none."""
+        node = self.processes[fault.process].node
+        mine = [each for each in self.world.network.connections if each.node is node]
+        if not mine:
+            return False
+        connection = self._rng.choice(mine)
+        if fault.kind == "reset":
+            connection.break_off(ConnectionResetError("reset by the simulation"))
+        else:
+            connection.go_silent()
+        return True
+
+    # --- 2. rest
+
+    def _rest(self) -> None:
+        self.broker.heal()
+        self.broker.disk.slow_until = self.world.network.stalled_until = 0.0
+        for process in self.processes.values():
+            process.heal()
+        self._healed_s = self.world.now
+        self.recorder.tell("", "no more faults", always=True)
+        calm_since = self._healed_s
+        while self.world.now - self._healed_s < REST_S and self.world.now - calm_since < _QUIET_S:
+            self._run(lambda: False, _LOOK_EVERY_S)
+            if any(process.broken for process in self.processes.values()):
+                break
+            if not self._is_calm():
+                calm_since = self.world.now
+            calm_since = max(calm_since, self.recorder.last_action_s)
+        for process in self.processes.values():
+            for text in process.assertions:
+                self._broken("ASSERTION", text)
+            if process.broken:
+                self._broken("PROCESS FAILS", process.broken)
+        if self._unpublished:
+            raise _Stuck(f"the inputs could not be published within {REST_S:.0f} s")
+
+    def _is_calm(self) -> bool:
+        """Nothing is left to be done, as far as the broker can tell."""
+        return (
+            self.broker.serving
+            and not self._unpublished
+            and not any(
+                process.node and process.node.is_busy for process in self.processes.values()
+            )
+            and all(self._subscriptions(given.topic) for given in self.sim.inputs)
+            and all(self._is_connected(process) for process in self.processes.values())
+            and not self._backlog()
+            and not self.broker.open_transactions()
+        )
+
+    def _is_connected(self, process: UserProcess) -> bool:
+        """To the broker that lives; who never was, has returned or uses it not."""
+        if process.finished:
+            return True
+        mine = [each for each in self.world.network.connections if each.node is process.node]
+        if mine:
+            self._were_connected.add(process.spec.name)
+        there = self.broker.node
+        live = [each for each in mine if each.peer.node is there and not each.is_silent]
+        return bool(live) or process.spec.name not in self._were_connected
+
+    def _backlog(self) -> int:
+        return sum(
+            subscription.backlog
+            for topic in self.broker.topics.loaded()
+            for subscription in topic.subscriptions.values()
+            if subscription.durable
+        )
+
+    def _parts(self, topic: str) -> list[str]:
+        """Its full name, or those of its partitions."""
+        name = TopicName.parse(topic)
+        count = self.broker.topics.tenants.partitions(name)
+        return [f"{name}-partition-{index}" for index in range(count)] or [str(name)]
+
+    def _subscriptions(self, topic: str) -> dict[str, list[Any]]:
+        """The durable ones, by name, with one for each partition."""
+        found: dict[str, list[Any]] = {}
+        if self.broker.serving:
+            for part in self._parts(topic):
+                loaded = self.broker.topics.serving(TopicName.parse(part))
+                for name, subscription in loaded.subscriptions.items() if loaded else ():
+                    if subscription.durable:
+                        found.setdefault(name, []).append((part, subscription))
+        return found
+
+    # --- 3. account
+
+    def _account(self) -> None:
+        inputs = {given.topic for given in self.sim.inputs}
+        outputs = {rule.topic for rule in self.sim.outputs}
+        topics = list(dict.fromkeys([*sorted(inputs), *sorted(outputs)]))
+        self._logs = self._on_a_fresh_node(self._read(topics))
+        account = Account(
+            {topic: self._logs[topic] for topic in sorted(inputs)},
+            {topic: self._logs[topic] for topic in sorted(outputs)},
+            self.sim.outputs,
+            self._left(sorted(inputs)),
+            # In commit order a message is copied to another position.
+            tuple(self.recorder.transactions.values())
+            if self.broker.config.transaction_buffer == "logOrder"
+            else (),
+            self.world.now - self._healed_s,
+        )
+        self._violations += judge(account)
+        for check in self.sim.checks:
+            self._check(check)
+
+    def _left(
+        self, topics: Iterable[str]
+    ) -> dict[tuple[str, str], frozenset[tuple[int, int, int]]]:
+        left = {}
+        for topic in topics:
+            for name, parts in self._subscriptions(topic).items():
+                cursors = {part: subscription.cursor for part, subscription in parts}
+                left[topic, name] = frozenset(
+                    record.position
+                    for record in self._logs[topic]
+                    if (cursor := cursors.get(record.partition)) is not None
+                    and not cursor.is_deleted(record.position[:2])
+                )
+        return left
+
+    async def _read(self, topics: Sequence[str]) -> dict[str, list[Record]]:
+        """Again, if what the last fault has left is still in the way."""
+        for _ in range(_READ_ATTEMPTS):
+            try:
+                return await self._read_once(topics)
+            except PulsarError as error:
+                failure = error
+                await asyncio.sleep(1.0)
+        raise failure
+
+    async def _read_once(self, topics: Sequence[str]) -> dict[str, list[Record]]:
+        client = aio.Client(self.sim.service_url, operation_timeout_seconds=10)
+        logs: dict[str, list[Record]] = {}
+        for topic in topics:
+            logs[topic] = []
+            for part in self._parts(topic):
+                reader = await client.create_reader(part, aio.MessageId.earliest)
+                while await reader.has_message_available():
+                    message = await reader.read_next(timeout_millis=60_000)
+                    logs[topic].append(_record(topic, message))
+                await reader.close()
+        await client.close()
+        return logs
+
+    def _check(self, check: Callable[[Mapping[str, list[Record]]], object]) -> None:
+        try:
+            found = check(self._logs)
+            if inspect.isawaitable(found):
+                self._on_a_fresh_node(_awaited(found))
+        except AssertionError as error:
+            self._broken("CHECK", said(error))
+        except Exception as error:
+            self._broken("CHECK", f"failed to run: {said(error)}")
+
+    def _on_a_fresh_node(self, work: Any) -> Any:
+        node = self.world.node(f"account.{len(self.world.nodes)}")
+        try:
+            return self.world.call(node, work, _READ_WITHIN_S)
+        except TimeoutError as error:
+            raise _Stuck(str(error)) from error
+
+
+class _Stuck(Exception):
+    """The run cannot be judged; the message says why."""
+
+
+async def _awaited(work: Any) -> None:
+    await work
+
+
+async def _closed(client: aio.Client) -> None:
+    try:
+        await client.close()
+    except PulsarError:
+        return  # the broker is gone, and finds out by itself
+
+
+def _record(topic: str, message: aio.Message) -> Record:
+    return Record(
+        topic, message.data(), message.partition_key(), message.properties(),
+        message.order_key, full_name(message.topic_name()),
+    )  # fmt: skip
+
+
+def run_seed(scenario: Scenario, seed: int, chosen: Sequence[int] | None = None) -> Outcome:
+    """The same outcome, to the last event, whenever the code is the same."""
+    with (
+        virtual_time(),
+        seeded_chance(random.Random(f"{seed}/chance")),
+        recorded_clients(),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # of coroutines that died with their process
+        outcome = SeedRun(scenario, seed, chosen).run()
+        gc.collect(0)
+    return outcome

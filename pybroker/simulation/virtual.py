@@ -1,0 +1,119 @@
+"""Time and chance for code that asks Python for them: `time.time()`, `random.random()`, `uuid4()`.
+
+While this is installed, the functions of the module `time` answer a process of a simulation with
+its machine's virtual time, and everybody else with the real one. `random` and `os.urandom` (so
+`uuid.uuid4` and `secrets` too) are seeded. What a C extension or `datetime.now()` reads stays real.
+Threads cannot be simulated: to start one raises an error that says what to do instead.
+"""
+
+import contextlib
+import os
+import random
+import threading
+import time
+from asyncio import events
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+from pybroker.simulation.node import Node
+from pybroker.simulation.world import EPOCH_MS
+
+
+class NotSimulated(RuntimeError):
+    """Code in a simulation asked for something that is not simulated."""
+
+
+def running_node() -> Node | None:
+    """The process whose code is running."""
+    loop = events._get_running_loop()
+    return loop if isinstance(loop, Node) else Node.in_job
+
+
+def _wall_s(node: Node) -> float:
+    return EPOCH_MS / 1000 + node.clock_offset_s + _monotonic_s(node)
+
+
+def _monotonic_s(node: Node) -> float:
+    if Node.in_job is node:
+        return node.world.now + node.world.job_cost_s
+    return max(node.world.now, node.busy_until)
+
+
+def _answering(real: Callable[[], Any], simulated: Callable[[Node], Any]) -> Callable[[], Any]:
+    def now() -> Any:
+        node = running_node()
+        return real() if node is None else simulated(node)
+
+    return now
+
+
+def _sleeping(real: Callable[[float], None]) -> Callable[[float], None]:
+    def sleep(seconds: float) -> None:
+        """Blocks the process's loop, or the thread that a job of an executor stands for."""
+        node = running_node()
+        if node is None:
+            real(seconds)
+        elif Node.in_job is node:
+            node.world.job_cost_s += seconds
+        else:
+            node.busy_until = max(node.world.now, node.busy_until) + seconds
+
+    return sleep
+
+
+def _refusing(real: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    def start(thread: threading.Thread) -> None:
+        if running_node() is not None:
+            raise NotSimulated(
+                "a simulation runs no threads: use pybroker.client.aio, not pybroker.client, and "
+                "await asyncio.to_thread(…) or loop.run_in_executor(…) for what blocks"
+            )
+        real(thread)
+
+    return start
+
+
+@contextlib.contextmanager
+def virtual_time() -> Iterator[None]:
+    """Within it, processes of a simulation get virtual time."""
+    with contextlib.ExitStack() as stack:
+        for name, simulated in (("time", _wall_s), ("monotonic", _monotonic_s)):
+            _replace(stack, name, simulated)
+        _replace(stack, "perf_counter", _monotonic_s)
+        sleep = _sleeping(time.sleep)
+        stack.enter_context(patch.object(time, "sleep", sleep))
+        start = _refusing(threading.Thread.start)
+        stack.enter_context(patch.object(threading.Thread, "start", start))
+        yield
+
+
+def _replace(stack: contextlib.ExitStack, name: str, simulated: Callable[[Node], float]) -> None:
+    in_seconds = _answering(getattr(time, name), simulated)
+    in_ns = _answering(getattr(time, f"{name}_ns"), lambda node: round(simulated(node) * 1e9))
+    stack.enter_context(patch.object(time, name, in_seconds))
+    stack.enter_context(patch.object(time, f"{name}_ns", in_ns))
+
+
+@contextlib.contextmanager
+def seeded_chance(rng: random.Random) -> Iterator[None]:
+    """Within it, all that Python calls random comes from `rng`."""
+    state = random.getstate()
+    random.seed(rng.getrandbits(64))
+
+    class Seeded(random.Random):
+        def __init__(self, x: Any = None) -> None:
+            super().__init__(rng.getrandbits(64) if x is None else x)
+
+    def urandom(size: int) -> bytes:
+        return rng.randbytes(size)
+
+    try:
+        with (
+            patch.object(random, "Random", Seeded),
+            patch.object(random, "_urandom", urandom),
+            patch.object(os, "urandom", urandom),
+        ):
+            yield
+    finally:
+        random.setstate(state)

@@ -1,0 +1,43 @@
+"""The pipelines of examples/simulated: each wrong one is found, the right one is not."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from pybroker.simulation import BrokenPromise, simulate
+
+FOLDER = Path(__file__).parents[2] / "examples/simulated"
+WRONG = {
+    "ack_before_send": "LOST",
+    "dedup_by_memory": "DOUBLED",
+    "send_then_ack": "DOUBLED",
+}
+RIGHT = ("exactly_once",)
+
+
+def scenario_of(name: str):
+    return runpy.run_path(str(FOLDER / f"{name}.py"))["scenario"]
+
+
+def test_every_example_is_right_or_wrong():
+    assert sorted(path.stem for path in FOLDER.glob("*.py")) == sorted([*WRONG, *RIGHT])
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_pipeline_is_found_within_200_seeds_and_shrunk_to_three_faults(name):
+    with pytest.raises(BrokenPromise) as caught:
+        simulate(scenario_of(name), seeds=200)
+    outcome = caught.value.outcome
+    assert outcome.violations[0].kind == WRONG[name]
+    assert len(outcome.chosen) <= 3
+    assert f"pybroker simulate MODULE:FUNCTION --seed {outcome.seed}" in str(caught.value)
+
+
+def test_the_right_pipeline_keeps_every_promise():
+    simulate(scenario_of("exactly_once"), seeds=15)
+
+
+@pytest.mark.slow
+def test_the_right_pipeline_keeps_every_promise_for_200_seeds():
+    simulate(scenario_of("exactly_once"), seeds=200)

@@ -1,0 +1,271 @@
+"""Seeds of small pipelines: what a scenario may say, what strikes it, and what it is told."""
+
+import asyncio
+import random
+import threading
+import time
+import uuid
+
+import pytest
+
+from pybroker.client import Client as BlockingClient
+from pybroker.client.aio import Client, InitialPosition
+from pybroker.simulation import KINDS, BrokenPromise, ScenarioError, run_seed, simulate
+from pybroker.simulation.plan import described, draw
+from pybroker.simulation.shrinking import shrunk
+
+
+async def copier(service_url, before_ack=0.0):
+    """Sends, then acknowledges."""
+    async with Client(service_url) as client:
+        producer = await client.create_producer("copies")
+        consumer = await client.subscribe(
+            "orders", "copier", initial_position=InitialPosition.Earliest
+        )
+        while True:
+            order = await consumer.receive()
+            await producer.send(order.data())
+            await asyncio.sleep(before_ack)
+            await consumer.acknowledge(order)
+
+
+def copying(*kinds, before_ack=0.05):
+    def scenario(sim):
+        sim.input("orders", 4)
+        sim.process("copier", copier, sim.service_url, before_ack=before_ack)
+        sim.output("copies")
+        sim.faults(*kinds)
+
+    return scenario
+
+
+def doing(work, *kinds):
+    """A scenario of one process that does this."""
+
+    def scenario(sim):
+        sim.process("worker", work)
+        sim.faults(*kinds)
+
+    return scenario
+
+
+def first_failure(scenario, seeds=60):
+    outcomes = (run_seed(scenario, seed) for seed in range(seeds))
+    return next(outcome for outcome in outcomes if outcome.violations)
+
+
+def texts(outcome):
+    return [str(violation) for violation in outcome.violations]
+
+
+def test_without_faults_nothing_breaks():
+    outcome = run_seed(copying(), 1)
+    assert outcome.violations == () == outcome.faults
+    assert any("'orders-3' is stored in copies" in event.text for event in outcome.events)
+
+
+def test_a_seed_gives_the_same_history_twice():
+    first, second = run_seed(copying(*KINDS), 5), run_seed(copying(*KINDS), 5)
+    assert first == second
+    assert first.digest != run_seed(copying(*KINDS), 6).digest
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_fault_strikes(kind):
+    """Within a few seeds; and the timeline says so."""
+    scenario = copying(kind)
+    outcomes = (run_seed(scenario, seed) for seed in range(30))
+    assert any("FAULT" in event.text for outcome in outcomes for event in outcome.events)
+
+
+def test_a_crash_names_the_await():
+    outcome = first_failure(copying("crash"))
+    assert outcome.violations[0].kind == "DOUBLED"
+    crashes = [event.text for event in outcome.events if "crashes at" in event.text]
+    assert any("crashes at test_simulate_runs.py:" in text and "`await" in text for text in crashes)
+
+
+def test_a_failing_seed_is_shrunk_to_the_fewest_faults():
+    scenario = copying("crash", "stall", "slow disk", "clock")
+    outcomes = (run_seed(scenario, seed) for seed in range(100))
+    failed = next(each for each in outcomes if each.violations and len(each.faults) > 2)
+    runs = []
+
+    def run(chosen):
+        runs.append(tuple(chosen))
+        return run_seed(scenario, failed.seed, chosen)
+
+    least = shrunk(failed, run)
+    assert len(least.chosen) == 1
+    assert failed.faults[least.chosen[0]].kind == "crash"
+    assert least.violations[0].kind == "DOUBLED"
+    assert runs[0] == ()  # it might have needed none
+    assert run_seed(scenario, failed.seed, least.chosen) == least
+
+
+def test_simulate_raises_the_report():
+    with pytest.raises(BrokenPromise, match="DOUBLED: 'orders-") as caught:
+        simulate(copying("crash"), seeds=60)
+    text = str(caught.value)
+    assert "FAULT" in text
+    assert "crashes at test_simulate_runs.py:" in text
+    assert f"simulate(scenario, seeds=1, start={caught.value.outcome.seed})" in text
+
+
+def test_simulate_refuses_a_running_loop():
+    async def within():
+        simulate(copying(), seeds=1)
+
+    with pytest.raises(ScenarioError, match="call it from a plain function"):
+        asyncio.run(within())
+
+
+def test_a_check_of_the_user_is_asserted():
+    def scenario(sim):
+        copying()(sim)
+
+        @sim.check
+        def there_are_five(topics):
+            assert len(topics["copies"]) == 5, "no five copies"
+
+        @sim.check
+        async def somebody_paid(topics):
+            await asyncio.sleep(1.4)
+            assert not topics["orders"], f"{topics['orders'][0].key} owes"
+
+    assert texts(run_seed(scenario, 0)) == [
+        "CHECK: AssertionError: no five copies",
+        "CHECK: AssertionError: key-0 owes",
+    ]
+
+
+def test_an_assertion_of_a_process_is_a_violation():
+    async def work():
+        await asyncio.sleep(1)
+        assert 1 > 2, "as expected"
+
+    assert texts(run_seed(doing(work), 0)) == ["ASSERTION: worker: AssertionError: as expected"]
+
+
+def test_a_process_that_cannot_run_is_told_soon():
+    async def work():
+        raise TypeError("no such thing")
+
+    outcome = run_seed(doing(work), 0)
+    assert texts(outcome) == [
+        "PROCESS FAILS: worker ended 5 times in a row with TypeError: no such thing"
+    ]
+    assert outcome.virtual_s < 20
+
+
+def test_a_process_that_exits_is_started_again():
+    lives = []
+
+    async def work():
+        lives.append(time.time())
+        if len(lives) < 3:
+            raise SystemExit(1)
+
+    assert run_seed(doing(work), 0).violations == ()
+    assert len(lives) == 3
+
+
+def test_time_and_chance_are_the_simulations():
+    seen = []
+
+    async def work():
+        start = time.monotonic(), time.time(), time.perf_counter_ns()
+        await asyncio.sleep(1.4)
+        seen.append(round(time.monotonic() - start[0]))
+        seen.append(round(time.time() - start[1]))
+        vars(time)["sleep"](60)  # a mistake in asyncio code, but it takes its time
+        await asyncio.sleep(0)
+        seen.append(round(time.monotonic() - start[0]))
+        await asyncio.to_thread(vars(time)["sleep"], 60)
+        seen.append(round((time.perf_counter_ns() - start[2]) / 1e9))
+        seen.append((random.random(), uuid.uuid4(), random.Random().random()))
+
+    for _ in range(2):
+        assert run_seed(doing(work), 3).violations == ()
+    assert seen[:4] == [1, 1, 61, 121]
+    assert seen[:5] == seen[5:]
+
+
+def test_the_modules_are_as_they_were_afterwards():
+    state, real = random.getstate(), (time.time, random.Random, threading.Thread.start)
+    run_seed(copying(*KINDS), 2)
+    assert random.getstate() == state
+    assert (time.time, random.Random, threading.Thread.start) == real
+
+
+def test_a_thread_is_refused_with_what_to_do():
+    async def work():
+        BlockingClient("pulsar://127.0.0.1:6650").subscribe("orders", "s")
+
+    (text,) = texts(run_seed(doing(work), 0))
+    assert "a simulation runs no threads: use pybroker.client.aio" in text
+
+
+def test_processes_reach_each_others_servers():
+    """So a service that a pipeline asks can be a process of the scenario, too."""
+    heard = []
+
+    async def service():
+        async def answer(reader, writer):
+            writer.write((await reader.readline()).upper())
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 8080)
+        await server.serve_forever()
+
+    async def work():
+        reader, writer = await asyncio.open_connection("localhost", 8080)
+        writer.write(b"price?\n")
+        heard.append(await reader.readline())
+
+    def scenario(sim):
+        sim.process("service", service)
+        sim.process("worker", work)
+        sim.faults()
+
+    assert run_seed(scenario, 0).violations == ()
+    assert heard == [b"PRICE?\n"]
+
+
+def test_settings_reach_the_broker():
+    def scenario(sim):
+        copying()(sim)
+        sim.broker(allow_auto_topic_creation=False)
+
+    assert any("TopicNotFound" in event.text for event in run_seed(scenario, 0).events)
+
+
+async def nothing():
+    """A process that returns at once."""
+
+
+@pytest.mark.parametrize(
+    ("declare", "says"),
+    [
+        (lambda sim: None, "has no process"),
+        (lambda sim: nothing(), "without async"),
+        (lambda sim: sim.faults("earthquake"), "there is no fault 'earthquake'"),
+        (lambda sim: sim.broker(no_such_field=1), "no field 'no_such_field'"),
+        (lambda sim: [sim.process("a", nothing), sim.process("a", nothing)], "two processes"),
+        (
+            lambda sim: [sim.process("a", nothing), sim.output("o"), sim.input("i", ["x", "x"])],
+            "is there twice",
+        ),
+    ],
+)
+def test_a_scenario_that_makes_no_sense_is_refused(declare, says):
+    with pytest.raises(ScenarioError, match=says):
+        run_seed(declare, 0)
+
+
+def test_faults_are_described():
+    rng = random.Random(0)
+    drawn = {fault.kind: fault for _ in range(200) for fault in draw(rng, ["p"], list(KINDS))}
+    assert set(drawn) == set(KINDS)
+    for fault in drawn.values():
+        assert "s into the work" in described(fault)
