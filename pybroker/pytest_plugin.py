@@ -2,29 +2,33 @@
 
 A broker for each scope: `pulsar_broker` (function), `pulsar_broker_module` and
 `pulsar_broker_shared` (session); all serve the admin API. `pulsar_namespace`, `pulsar_topic`,
-`pulsar_client` and `pulsar_clock` belong to the broker that the test uses, and to a `pulsar_broker`
-if it names none. Settings are lines `key=value` of broker.conf:
+`pulsar_client`, `pulsar_clock` and `pulsar_faults` belong to the broker that the test uses, and to
+a `pulsar_broker` if it names none. Settings are lines `key=value` of broker.conf:
 `pulsar_broker_settings` in pytest's ini file, for all brokers, and the marker
 `pulsar_broker(key=value)` on top: of the test for its own broker, of the module for the module's.
+
+A failing test shows what its brokers did during it: see pybroker.testing.story.
 
 Nothing is imported before a test asks for one; `-p no:pybroker` leaves them out. With pytest-xdist,
 each worker has brokers of its own.
 """
 
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
     from pybroker.client import Client
+    from pybroker.faults import Faults
     from pybroker.testing import RunningBroker, VirtualClock
 
 SETTINGS: Final = "pulsar_broker_settings"
 MARKER: Final = "pulsar_broker"
 # From the narrowest scope to the widest.
 BROKERS: Final = ("pulsar_broker", "pulsar_broker_module", "pulsar_broker_shared")
+_STORIES: Final = pytest.StashKey[dict[Any, str]]()  # of the brokers that run, with their fixtures
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,6 +39,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     line = f"{MARKER}(**settings): settings for this test's broker, with broker.conf's keys"
     config.addinivalue_line("markers", line)
+
+
+# -- the story of a test
+
+
+def _stories(config: pytest.Config) -> dict[Any, str]:
+    return config.stash.setdefault(_STORIES, {})
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for story in _stories(item.config):
+        story.begin()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        for story, fixture in _stories(item.config).items():
+            if text := story.text():
+                report.sections.append((f"what {fixture} did", text))
+    return report
 
 
 # -- brokers
@@ -61,7 +90,7 @@ def pulsar_broker_shared(request: pytest.FixtureRequest) -> "Iterator[RunningBro
 def _running(request: pytest.FixtureRequest) -> "Iterator[RunningBroker]":
     from pybroker.base.config import BrokerConfig
     from pybroker.base.config_file import ConfigError, parse_config
-    from pybroker.testing import broker
+    from pybroker.testing import Story, broker
 
     settings = BrokerConfig()
     try:
@@ -72,8 +101,13 @@ def _running(request: pytest.FixtureRequest) -> "Iterator[RunningBroker]":
                 settings = parse_config(f"{key}={_spelt(value)}", f"marker {MARKER}", settings)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
-    with broker(settings, http=True) as running:
-        yield running
+    stories = _stories(request.config)
+    with broker(settings, http=True) as running, Story(running) as story:
+        stories[story] = str(request.fixturename)
+        try:
+            yield running
+        finally:
+            del stories[story]
 
 
 def _spelt(value: object) -> str:
@@ -115,3 +149,11 @@ def pulsar_client(request: pytest.FixtureRequest) -> "Iterator[Client]":
 def pulsar_clock(request: pytest.FixtureRequest) -> "VirtualClock":
     """The broker's clock, to be advanced."""
     return _broker_of(request).clock
+
+
+@pytest.fixture
+def pulsar_faults(request: pytest.FixtureRequest) -> "Iterator[Faults]":
+    """The broker's fault points; the test's rules end with it."""
+    faults = _broker_of(request).faults
+    yield faults
+    faults.clear()

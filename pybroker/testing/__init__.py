@@ -13,8 +13,9 @@ from typing import Any
 from pybroker.base.config import BrokerConfig
 from pybroker.testing.clock import VirtualClock
 from pybroker.testing.running_broker import RunningBroker
+from pybroker.testing.story import Story
 
-__all__ = ["RunningBroker", "VirtualClock", "broker"]
+__all__ = ["RunningBroker", "Story", "VirtualClock", "broker"]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from pybroker.pytest_plugin import (
     pulsar_broker_shared,
     pulsar_client,
     pulsar_clock,
+    pulsar_faults,
     pulsar_namespace,
     pulsar_topic,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "pulsar_broker_shared",
     "pulsar_client",
     "pulsar_clock",
+    "pulsar_faults",
     "pulsar_namespace",
     "pulsar_topic",
 ]

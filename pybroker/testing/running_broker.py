@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from pybroker.base.config import BrokerConfig
 from pybroker.base.names import TopicName, pending_ack_log
+from pybroker.base.runtime import nobody_cares
 from pybroker.broker.policies.policies import checked_namespace
 from pybroker.faults.registry import Faults
 from pybroker.faults.rule import LONGEST_S, Rule
@@ -49,6 +50,8 @@ class RunningBroker:
         self.clock = VirtualClock()
         self._namespaces = itertools.count(1)
         self.faults = Faults(self.clock)
+        # Told on any thread: "has started", "was stopped", "was killed".
+        self.changed: Callable[[str], None] = nobody_cares
         self._config = config
         self._data_dir = data_dir
         self._http = http
@@ -64,6 +67,7 @@ class RunningBroker:
         """Serve; from the second time on at the same addresses."""
         with self._changing:
             self._start()
+        self.changed("has started")
 
     def _start(self) -> None:
         if not self._reserved:
@@ -97,7 +101,7 @@ class RunningBroker:
 
     def stop(self) -> None:
         """The orderly end; its ports remain its own. Idempotent."""
-        self._end(Broker.stop)
+        self._end(Broker.stop, "was stopped")
 
     def release_ports(self) -> None:
         """Behind the last end: it cannot start again."""
@@ -106,7 +110,7 @@ class RunningBroker:
 
     def kill(self) -> None:
         """The other one. Idempotent."""
-        self._end(Broker.abandon)
+        self._end(Broker.abandon, "was killed")
 
     def restart(self) -> None:
         self.stop()
@@ -145,9 +149,11 @@ class RunningBroker:
 
         threading.Thread(target=crash, name="pybroker crash", daemon=True).start()
 
-    def _end(self, how: Callable[[Broker], Awaitable[None]]) -> None:
+    def _end(self, how: Callable[[Broker], Awaitable[None]], told: str) -> None:
         with self._changing:
-            self._end_once(how)
+            if self._broker is not None:
+                self._end_once(how)
+                self.changed(told)
 
     def _end_once(self, how: Callable[[Broker], Awaitable[None]]) -> None:
         if self._thread is None or self._broker is None:

@@ -1,0 +1,220 @@
+"""What a broker did during a test: one timeline, for the report of a failure.
+
+    with pybroker.testing.broker() as broker, Story(broker) as story:
+        ...
+        print(story.text())
+
+What happens is only noted, in a queue with a bound; it becomes text when somebody asks for it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from pybroker.base.runtime import nobody_cares
+from pybroker.faults.passing import Passing
+from pybroker.testing.running_broker import RunningBroker
+from pybroker.testing.story_text import Line, line, short_topic, since
+
+MOST_LINES: Final = 300
+_MOST_OPEN: Final = 1000  # transactions that are followed
+_MOST_ENTRIES: Final = 3  # of a delivery, of which something is shown
+_ENTRY_BYTES: Final = 2048  # of each; the rest may be huge
+_MOST_POSITIONS: Final = 1000
+_SHOWN_AT_END: Final = 20
+
+PUBLISHED: Final = "publish.after_append"
+DELIVERED: Final = "deliver.before"
+ACKNOWLEDGED: Final = "acknowledge.after"
+BEGUN: Final = "transaction.log.begin.after"
+COMPLETED: Final = "transaction.completed.after"
+DECIDED: Final = "transaction.decided.after"
+
+# What is told of each passing, and how it is called. Of all others: only refusals and faults.
+TOLD: Final[Mapping[str, str]] = {
+    "connect.after": "connected",
+    "producer.open.after": "producer",
+    "producer.close.after": "closed",
+    "subscribe.after": "subscribed",
+    "consumer.close.after": "closed",
+    "unsubscribe.after": "unsubscribed",
+    "seek.after": "sought",
+    "redeliver.before": "redeliver",
+    PUBLISHED: "published",
+    DELIVERED: "delivered",
+    ACKNOWLEDGED: "acknowledged",
+    BEGUN: "begun",
+    DECIDED: "will end",
+    COMPLETED: "ended",
+}
+
+
+class _Event(NamedTuple):
+    """Of the broker itself, or of its clock."""
+
+    at_s: float
+    text: str
+
+
+@dataclass(slots=True)
+class _Open:
+    """What an open transaction holds."""
+
+    since_s: float
+    published: dict[str, int] = field(default_factory=dict)  # messages, by topic
+    acknowledged: dict[str, int] = field(default_factory=dict)  # by topic and subscription
+
+    def __str__(self) -> str:
+        parts = [f"{count} published to {where}" for where, count in self.published.items()]
+        parts += [f"{count} acknowledged on {where}" for where, count in self.acknowledged.items()]
+        return ", ".join(parts[:_SHOWN_AT_END]) or "nothing in it"
+
+
+class Story:
+    """Of one broker, from now on or from the last `begin`; as a context manager until its end."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self._broker = broker
+        self._moments: deque[Line | _Event] = deque(maxlen=MOST_LINES)
+        self._open: dict[str, _Open] = {}
+        self._noted = 0
+        self._began_s = 0.0
+        self.begin()
+        self._observation = broker.faults.observe(self._passed)
+        broker.changed, broker.clock.moved = self._changed, self._advanced
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def begin(self) -> None:
+        """Forget what was noted: another test begins. Transactions that are open remain so."""
+        self._moments.clear()
+        self._noted = 0
+        self._began_s = self._now_s()
+
+    def close(self) -> None:
+        """Note no more. Idempotent."""
+        self._observation.remove()
+        self._broker.changed = self._broker.clock.moved = nobody_cares
+
+    # -- noting, on the broker's loop unless it says otherwise
+
+    def _now_s(self) -> float:
+        return time.monotonic() + self._broker.clock.offset_s
+
+    def _passed(self, passing: Passing) -> None:
+        point = passing.point
+        if point not in TOLD and not passing.struck and not passing.error:
+            return
+        at_s = self._now_s()
+        self._note(
+            Line(
+                at_s,
+                point,
+                passing.topic,
+                passing.subscription,
+                passing.producer,
+                passing.transaction,
+                passing.connection,
+                tuple(passing.positions[:_MOST_POSITIONS]),
+                tuple((each[:_ENTRY_BYTES], len(each)) for each in passing.entries[:_MOST_ENTRIES]),
+                passing.detail,
+                passing.error,
+                passing.struck,
+            )
+        )
+        if passing.transaction and not passing.error:
+            self._follow(passing, at_s)
+
+    def _follow(self, passing: Passing, at_s: float) -> None:
+        found = self._open.get(passing.transaction)
+        if passing.point == COMPLETED:
+            self._open.pop(passing.transaction, None)
+            return
+        if passing.point == BEGUN and len(self._open) < _MOST_OPEN:
+            self._open[passing.transaction] = _Open(at_s)
+        elif found is not None and passing.point == PUBLISHED:
+            topic = short_topic(passing.topic)
+            found.published[topic] = found.published.get(topic, 0) + passing.messages
+        elif found is not None and passing.point == ACKNOWLEDGED:
+            where = f"{short_topic(passing.topic)} / {passing.subscription}"
+            found.acknowledged[where] = found.acknowledged.get(where, 0) + len(passing.positions)
+
+    def _changed(self, what: str) -> None:
+        """On any thread: the broker has started or ended."""
+        self._note(_Event(self._now_s(), f"the broker {what}"))
+
+    def _advanced(self, seconds: float) -> None:
+        """On the thread of the test: the clock is about to be advanced."""
+        self._note(_Event(self._now_s(), f"the clock is advanced by {since(seconds).strip()}"))
+
+    def _note(self, moment: Line | _Event) -> None:
+        self._noted += 1
+        self._moments.append(moment)
+
+    # -- telling, on any thread
+
+    def text(self) -> str:
+        """Empty if nothing happened."""
+        moments = self._moments.copy()
+        if not moments:
+            return ""
+        lines = []
+        if (left_out := self._noted - len(moments)) > 0:
+            lines.append(f"({left_out} earlier steps are left out)")
+        for each in moments:
+            told = line(each, TOLD) if isinstance(each, Line) else f"--- {each.text} ---"
+            lines.append(f"{since(each.at_s - self._began_s)}  {told}")
+        lines += self._open_at_the_end()
+        lines += _unacknowledged([each for each in moments if isinstance(each, Line)])
+        return "\n".join(lines)
+
+    def _open_at_the_end(self) -> list[str]:
+        found = list(self._open.copy().items())
+        lines = [
+            f"still open: transaction {txn}, begun at {since(each.since_s - self._began_s).strip()}"
+            f": {each}"
+            for txn, each in found[:_SHOWN_AT_END]
+        ]
+        if len(found) > _SHOWN_AT_END:
+            lines.append(f"still open: {len(found) - _SHOWN_AT_END} more transactions")
+        return lines
+
+
+def _unacknowledged(lines: list[Line]) -> list[str]:
+    """By subscription: what was delivered, and not acknowledged, or in an aborted transaction."""
+    left: dict[tuple[str, str], dict[tuple[int, int], None]] = {}
+    aborted = {
+        each.transaction for each in lines if each.point == COMPLETED and each.detail != "commit"
+    }
+    for each in lines:
+        if each.error or each.struck or each.transaction in aborted:
+            continue
+        positions = left.setdefault((each.topic, each.subscription), {})
+        if each.point == DELIVERED:
+            positions.update(dict.fromkeys(each.positions))
+        elif each.point == ACKNOWLEDGED and each.detail == "cumulative" and each.positions:
+            last = max(each.positions)
+            for covered in [position for position in positions if position <= last]:
+                del positions[covered]
+        elif each.point == ACKNOWLEDGED:
+            for position in each.positions:
+                positions.pop(position, None)
+    return [
+        f"delivered and not acknowledged: {short_topic(topic)} / {subscription}: "
+        + " ".join(f"{ledger}:{entry}" for ledger, entry in list(positions)[:_SHOWN_AT_END])
+        + (f" and {len(positions) - _SHOWN_AT_END} more" * (len(positions) > _SHOWN_AT_END))
+        for (topic, subscription), positions in left.items()
+        if positions
+    ]
