@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Self
 
 from pybroker.base.runtime import nobody_cares
 from pybroker.faults.passing import Passing
+from pybroker.faults.points import STEPS
 from pybroker.testing.running_broker import RunningBroker
 from pybroker.testing.story_text import Line, line, short_topic, since
 
@@ -52,6 +53,12 @@ TOLD: Final[Mapping[str, str]] = {
 }
 
 
+# At the end of a command it is known whether it was refused.
+_WATCHED: Final = TOLD.keys() | {
+    step.point_after for step in STEPS.values() if step.after and step.name != "ping"
+}
+
+
 class _Event(NamedTuple):
     """Of the broker itself, or of its clock."""
 
@@ -83,7 +90,7 @@ class Story:
         self._noted = 0
         self._began_s = 0.0
         self.begin()
-        self._observation = broker.faults.observe(self._passed)
+        self._observation = broker.faults.observe(self._passed, _WATCHED)
         broker.changed, broker.clock.moved = self._changed, self._advanced
 
     def __enter__(self) -> Self:

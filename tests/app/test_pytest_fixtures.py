@@ -1,5 +1,6 @@
 """The fixtures that pytest finds by itself, and the examples of docs/testing.md."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -8,11 +9,9 @@ from pathlib import Path
 import pytest
 from documents import ROOT, blocks
 
-TEST, INI, CLOCK = (
-    block.text
-    for block in blocks(ROOT / "docs/testing.md")
-    if "test_pytest_fixtures" in block.declared
-)
+HERE = "runs in tests/app/test_pytest_fixtures.py"
+PAGE = [block for block in blocks(ROOT / "docs/testing.md") if block.declared == HERE]
+TEST, INI, CLOCK = (block.text for block in PAGE)
 HEAD = "import httpx, pytest\nVALUES = '/admin/v2/brokers/configuration/runtime'\n"
 
 
@@ -86,6 +85,54 @@ def test_brokers_live_as_long_as_their_scope(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text(SCOPES)
     ended = run(tmp_path, SCOPES)
     assert "24 passed" in ended.stdout, ended.stdout + ended.stderr
+
+
+STORIES = """
+def send(client, payload):
+    client.create_producer("orders").send(payload)
+
+
+def test_one(pulsar_broker_module, pulsar_client):
+    send(pulsar_client, b"of a test that passes")
+
+
+def test_two(pulsar_broker_module, pulsar_client, pulsar_faults):
+    pulsar_faults.inject("lookup.before", "delay", seconds=0.001)
+    send(pulsar_client, b"of a test that fails")
+    assert not "this"
+
+
+def test_three(pulsar_broker_module, pulsar_faults):
+    assert not pulsar_faults.rules, "they end with their test"
+
+
+class TestAsync:
+    def test_four(self, pulsar_broker):
+        import asyncio
+
+        from pybroker.client import aio
+
+        async def send():
+            async with aio.Client(pulsar_broker.service_url) as client:
+                producer = await client.create_producer("orders")
+                await producer.send(b"of a coroutine")
+
+        asyncio.run(send())
+        pulsar_broker.stop()
+        assert not "that"
+"""
+
+
+@pytest.mark.parametrize("options", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)])
+def test_a_failing_test_shows_what_its_broker_did(tmp_path: Path, options: Sequence[str]) -> None:
+    ended = run(tmp_path, STORIES, options=options)
+    assert "2 failed, 2 passed" in ended.stdout, ended.stdout + ended.stderr
+    _, two, four = re.split("_{5,} ", ended.stdout)
+    assert "what pulsar_broker_module did" in two and "b'of a test that fails'" in two
+    assert "FAULT delay at lookup.before: orders" in two
+    assert "what pulsar_broker did" in four and "b'of a coroutine'" in four
+    assert "--- the broker was stopped ---" in four
+    assert "of a test that passes" not in ended.stdout
 
 
 @pytest.mark.slow
