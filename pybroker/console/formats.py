@@ -96,6 +96,12 @@ def transaction_url(txn_id: str) -> str:
     return f"/console/transactions/{segment(most)}/{segment(least)}"
 
 
+def stop(position: str) -> str:
+    """Where readers stop, by the last position that they get: `before 3:0`, `after 3:7`."""
+    ledger, _, entry = position.partition(":")
+    return f"before {ledger}:0" if entry == "-1" else f"after {position}"
+
+
 def pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
@@ -114,6 +120,7 @@ FILTERS: Final[Mapping[str, Any]] = {
     "milliseconds": milliseconds,
     "epoch_ms": epoch_ms,
     "segment": segment,
+    "stop": stop,
     "topic_url": topic_url,
     "transaction_url": transaction_url,
     "pretty": pretty,

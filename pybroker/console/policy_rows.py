@@ -18,6 +18,8 @@ class Row:
     value: Any
     source: str  # topic, namespace or broker
     off: str  # why the policy has no effect here
+    may_set: bool  # the role, here
+    may_remove: bool
 
 
 async def of_topic(api: Api, names: Names) -> list[Row]:
@@ -46,13 +48,19 @@ async def _of_topic(api: Api, names: Names, policy: Policy[Any], level: Level) -
         source = "topic"
     elif await _is_set_in_namespace(api, names, policy.namespace):
         source = "namespace"
-    return Row(policy.name, value, source, policy.off)
+    may_set = api.may(level.verb, path, **names)
+    may_remove = source == "topic" and level.removable and api.may("DELETE", path, **names)
+    return Row(policy.name, value, source, policy.off, may_set, may_remove)
 
 
 async def _of_namespace(api: Api, names: Names, policy: Policy[Any], level: Level) -> Row:
-    value = await api.get(f"{NAMESPACE}/{level.path}", {"applied": "true"}, **names)
+    path = f"{NAMESPACE}/{level.path}"
+    value = await api.get(path, {"applied": "true"}, **names)
     is_set = await _is_set_in_namespace(api, names, level)
-    return Row(policy.name, value, "namespace" if is_set else "broker", policy.off)
+    may_set = api.may(level.verb, path, **names)
+    may_remove = is_set and level.removable and api.may("DELETE", path, **names)
+    source = "namespace" if is_set else "broker"
+    return Row(policy.name, value, source, policy.off, may_set, may_remove)
 
 
 async def _is_set_in_namespace(api: Api, names: Names, level: Level | None) -> bool:

@@ -58,9 +58,11 @@ class Codec:
             raise NotAvro(f"the value does not fit its schema: {error!r}") from None
         return bytes(out)
 
-    def decode(self, data: bytes) -> Any:
-        """Raises NotAvro."""
-        reader = _Reader(data)
+    def decode(self, data: bytes, most_values: int = sys.maxsize) -> Any:
+        """Raises NotAvro, also for a message of more than `most_values` values, each part of a
+        record, array or map counted.
+        """
+        reader = _Reader(data, most_values)
         try:
             value = self._read(self._schema, reader, 0)
         except (struct.error, UnicodeDecodeError, LookupError, TypeError, RecursionError) as error:
@@ -210,16 +212,18 @@ def _name_within(space: Any, name: Any) -> str:
 
 
 class _Reader:
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, most_values: int) -> None:
         self._data = data
         self._at = 0
-        self._values_left = _MAX_EMPTY_VALUES + len(data)
+        self._values_left = min(most_values, _MAX_EMPTY_VALUES + len(data))
 
     def count_value(self) -> None:
-        """Limits values without bytes of their own, such as null."""
+        """Limits values, also those without bytes of their own, such as null."""
         self._values_left -= 1
         if self._values_left < 0:
-            raise NotAvro("the message declares more values than its bytes can hold")
+            raise NotAvro(
+                "the message declares more values than its bytes can hold, or than wanted"
+            )
 
     @property
     def left(self) -> int:

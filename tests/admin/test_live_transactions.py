@@ -190,12 +190,24 @@ def test_a_topic_is_told_by_transactions_with_the_cause_in_a_sentence(
     assert [each["messages"] for each in found["transactions"]] == [3, 1]
     stable, begins = found["lastStablePosition"], found["segments"][0]["from"]
     assert found["cause"].startswith(
-        f"Readers stop at {stable} because transaction {one} wrote at {begins}, "
+        f"Readers stop after {stable} because transaction {one} wrote at {begins}, "
     )
     assert found["cause"].endswith(" s left.")
     first.abort()
     second.commit()
     assert admin.get(path).json()["segments"] == []
+
+
+def test_readers_that_get_nothing_stop_before_the_first_entry(
+    admin: httpx.Client, client: Client, topic: str
+) -> None:
+    transaction = client.new_transaction(timeout_ms=60_000)
+    client.create_producer(f"persistent://{topic}").send(b"x", txn=transaction)
+    found = admin.get(f"{BASE}/segments/{topic}").json()
+    begins = found["segments"][0]["from"]
+    assert found["lastStablePosition"].endswith(":-1") and begins.endswith(":0")
+    assert found["cause"].startswith(f"Readers stop before {begins} because transaction")
+    transaction.abort()
 
 
 def test_the_number_of_segments_is_bounded_and_they_leave_nothing_out(

@@ -14,6 +14,10 @@ PAGES: Final = {
     "/console/topics?namespace={ns}": "/admin/v2/persistent/{ns}",
     "/console/topics/persistent/{ns}/t": "/admin/v2/persistent/{ns}/t/stats",
     "/console/topics/persistent/{ns}/t/messages": "/admin/v2/persistent/{ns}/t/partitions",
+    "/console/topics/persistent/{ns}/t/live": "/admin/v2/persistent/{ns}/t/stats",
+    "/console/topics/persistent/{ns}/t/messages/export": (
+        "/admin/v2/persistent/{ns}/t/examinemessage?initialPosition=earliest"
+    ),
     "/console/topics/persistent/{ns}/t/schemas": "/admin/v2/schemas/{ns}/t/schemas",
     "/console/topics/persistent/{ns}/t/policies": "/admin/v2/persistent/{ns}/t/retention",
     "/console/topics/persistent/{ns}/t/storage": "/admin/v2/persistent/{ns}/t/internalStats",
@@ -45,6 +49,34 @@ DEEDS: Final[tuple[tuple[str, dict[str, str], str, str, Any], ...]] = (
         {},
         "PUT",
         "/admin/v2/persistent/{ns}/t/unload",
+        None,
+    ),
+    (
+        "/console/topics/persistent/{ns}/t/policies/set",
+        {"policy": "messageTTL", "value": "60"},
+        "POST",
+        "/admin/v2/persistent/{ns}/t/messageTTL?messageTTL=60",
+        None,
+    ),
+    (
+        "/console/topics/persistent/{ns}/t/policies/remove",
+        {"policy": "messageTTL"},
+        "DELETE",
+        "/admin/v2/persistent/{ns}/t/messageTTL",
+        None,
+    ),
+    (
+        "/console/tenants/{ns}/policies/set",
+        {"policy": "messageTTL", "value": "60"},
+        "POST",
+        "/admin/v2/namespaces/{ns}/messageTTL",
+        60,
+    ),
+    (
+        "/console/tenants/{ns}/policies/remove",
+        {"policy": "messageTTL"},
+        "DELETE",
+        "/admin/v2/namespaces/{ns}/messageTTL",
         None,
     ),
     (

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -260,3 +261,75 @@ def test_the_form_leads_to_a_topic_by_its_name(browser: Browser) -> None:
 def test_a_topic_that_is_not_there_is_not_found(browser: Browser) -> None:
     answer = browser.open("/console/topics/persistent/public/default/never")
     assert answer.status_code == 404 and "never" in words(answer.text)
+
+
+def test_an_avro_value_of_very_many_parts_is_not_decoded() -> None:
+    definition = {"type": "array", "items": "null"}
+    schema = {"version": 0, "type": "AVRO", "data": json.dumps(definition)}
+    decoder, many, few = Decoder([schema]), b"\x80\xfa\x01\x00", b"\x06\x00"  # 16,000 and 3
+    reply = Reply(200, [(b"x-pulsar-base64-schema-version-b64encoded", b"AAAAAAAAAAA=")], b"")
+    for data, what in ((many, "bytes"), (few, "AVRO")):
+        (message,) = messages_of(replace(reply, body=data))
+        assert decoder.shown(message, "")[1].startswith(what)
+
+
+# -- changing policies
+
+
+def policies_of(page: str) -> dict[str, str]:
+    rows = re.findall(r'<tr><th scope="row">(\w+)</th>(.*?)</tr>', page, re.DOTALL)
+    return {name: words(re.sub(r"<details.*?</details>", "", row)) for name, row in rows}
+
+
+@pytest.mark.parametrize(
+    ("policy", "value", "shown"),
+    [
+        ("maxProducersPerTopic", "7", "7"),
+        ("messageTTL", "3600", "3600"),
+        ("retention", '{"retentionTimeInMinutes": 5, "retentionSizeInMB": 6}', "InMinutes 5"),
+    ],
+)
+def test_a_policy_is_set_and_removed(
+    orders: Client, browser: Browser, policy: str, value: str, shown: str
+) -> None:
+    for url, back, here in (
+        (URL, f"{URL}/policies", "the topic Change Remove"),
+        ("/console/tenants/public/default", "/console/tenants/public/default", "the namespace"),
+    ):
+        page = browser.do(f"{url}/policies/set", back, policy=policy, value=value)
+        assert f"{policy} was set" in words(page)
+        row = policies_of(page)[policy]
+        assert shown in row and here.split(" Change")[0] in row and "Remove" in row
+        page = browser.do(f"{url}/policies/remove", back, policy=policy)
+        assert f"{policy} was removed" in words(page)
+        assert "Remove" not in policies_of(page)[policy]
+
+
+@pytest.mark.parametrize("value", ["FULL", '"FULL"'])
+def test_a_string_needs_no_quotes(orders: Client, browser: Browser, value: str) -> None:
+    policy, back = "schemaCompatibilityStrategy", f"{URL}/policies"
+    page = browser.do(f"{URL}/policies/set", back, policy=policy, value=value)
+    assert policies_of(page)[policy].startswith("FULL the topic")
+    browser.do(f"{URL}/policies/remove", back, policy=policy)
+
+
+@pytest.mark.parametrize(
+    ("policy", "value", "problem"),
+    [
+        ("maxProducersPerTopic", "many", "not a whole number"),
+        ("maxProducersPerTopic", "{", "is not JSON"),
+        ("maxProducersPerTopic", "[" * 100_000, "is not JSON"),
+        ("maxProducersPerTopic", "", "Give a value"),
+        ("messageTTL", "soon", "messageTTL must be"),
+        ("retention", '{"retentionTimeInMinutes": NaN}', "not a JSON number"),
+        (EVIL, "1", "There is no policy"),
+        ("../unload", "1", "There is no policy"),
+    ],
+)
+def test_what_is_no_policy_s_value_is_refused_in_words(
+    orders: Client, browser: Browser, policy: str, value: str, problem: str
+) -> None:
+    page = browser.do(f"{URL}/policies/set", f"{URL}/policies", policy=policy, value=value)
+    assert 'class="notice failed"' in page and EVIL not in page
+    (said,) = re.findall(r'<div class="notice failed".*?</div>', page, re.DOTALL)
+    assert problem in words(said)

@@ -69,10 +69,15 @@ def cause(topic: Topic, find: Find, owner_shown: Callable[[str], str], now_ms: i
     transaction = find(oldest.txn_id)
     since = max(0, now_ms - oldest.opened_at_ms)
     return (
-        f"Readers stop at {topic.max_read_position} because transaction {oldest.txn_id}"
+        f"Readers stop {_stop(topic.max_read_position)} because transaction {oldest.txn_id}"
         f"{_whose(transaction, owner_shown)} wrote at {oldest.first_position}, {_seconds(since)} "
         f"ago, and has not ended{_outlook(transaction, now_ms)}."
     )
+
+
+def _stop(last: Position) -> str:
+    """`last` may be the one before a ledger's first entry, whose number is -1."""
+    return f"after {last}" if last.entry_id >= 0 else f"before {last.ledger_id}:0"
 
 
 def _whose(transaction: TransactionMetadata | None, owner_shown: Callable[[str], str]) -> str:

@@ -4,7 +4,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from pybroker.console import policy_rows
+from pybroker.console import policy_forms, policy_rows
 from pybroker.console.api import Refused
 from pybroker.console.formats import segment
 from pybroker.console.page import Page, View
@@ -56,12 +56,14 @@ async def tenant(visit: Visit) -> Response:
 
 
 async def namespace(visit: Visit) -> Response:
-    names = {"tenant": visit.parts["tenant"], "namespace": visit.parts["namespace"]}
+    names = _names(visit)
     grants: dict[str, list[str]] = await visit.api.get(_PERMISSIONS, **names)
     return visit.render(
         "namespace.html",
-        **names,
+        tenant=names["tenant"],
+        namespace=names["namespace"],
         url=_namespace_url(visit),
+        policies_url=f"{_namespace_url(visit)}/policies",
         grants=sorted(grants.items()),
         by_subscription=await _by_subscription(visit, names),
         rows=await policy_rows.of_namespace(visit.api, names),
@@ -115,7 +117,7 @@ async def create_namespace(visit: Visit) -> Response:
 
 
 async def delete_namespace(visit: Visit) -> Response:
-    names = {"tenant": visit.parts["tenant"], "namespace": visit.parts["namespace"]}
+    names = _names(visit)
     visit.confirm(names["namespace"])
     query = {"force": "true"} if visit.said("force") else {}
     (await visit.api.ask("DELETE", _NAMESPACE, query, **names)).check()
@@ -138,6 +140,14 @@ async def revoke(visit: Visit) -> Response:
     )
 
 
+async def set_policy(visit: Visit) -> Response:
+    return await policy_forms.set_on_namespace(visit, _names(visit), _namespace_url(visit))
+
+
+async def remove_policy(visit: Visit) -> Response:
+    return await policy_forms.remove_from_namespace(visit, _names(visit), _namespace_url(visit))
+
+
 async def _on_role(visit: Visit, method: str, done: str, body: list[str] | None) -> Response:
     template = f"{_PERMISSIONS}/{{role}}"
     return await visit.act(
@@ -155,6 +165,10 @@ async def _on_role(visit: Visit, method: str, done: str, body: list[str] | None)
 
 def _roles(visit: Visit) -> list[str]:
     return [role for role in map(str.strip, visit.said("roles").split(",")) if role]
+
+
+def _names(visit: Visit) -> dict[str, str]:
+    return {"tenant": visit.parts["tenant"], "namespace": visit.parts["namespace"]}
 
 
 def _tenant_url(visit: Visit) -> str:
@@ -178,6 +192,8 @@ PAGE: Final = Page(
         View("GET", _NAMESPACE_PAGE, namespace),
         View("POST", f"{_NAMESPACE_PAGE}/grant", grant),
         View("POST", f"{_NAMESPACE_PAGE}/revoke", revoke),
+        View("POST", f"{_NAMESPACE_PAGE}/policies/set", set_policy),
+        View("POST", f"{_NAMESPACE_PAGE}/policies/remove", remove_policy),
         View("POST", f"{_NAMESPACE_PAGE}/delete", delete_namespace),
     ),
 )

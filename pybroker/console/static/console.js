@@ -3,7 +3,8 @@
 (function () {
   const MOST = 900; // samples
   const GAP_S = 90;
-  let last_s = Infinity; // of the last sample
+  const SPAN_S = 60; // that a chart shows at least
+  let last_s = null; // of the last sample
   const charts = [];
 
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -32,7 +33,7 @@
     }));
     return {
       width: box.clientWidth, height: 150, legend: { show: false }, cursor: { y: false },
-      scales: { x: { range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.15 : 1] } },
+      scales: { x: { range: (_, low, high) => [Math.min(low, high - SPAN_S), high] }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.15 : 1] } },
       axes: [{ ...axis, size: 28, space: 90, values: (_, values) => values.map(clock) }, { ...axis, size: 72, values: (_, values) => values.map(shown[unit]) }],
       series: [{}, ...lines],
     };
@@ -52,7 +53,8 @@
     if (!live || !live.dataset.sample) return;
     const said = JSON.parse(live.dataset.sample);
     if (said.at_s === last_s) return;
-    if (said.at_s > last_s + GAP_S) add({ at_s: last_s + 1 }); // nobody looked: no line there
+    if (last_s === null) add({ at_s: said.at_s - SPAN_S }); // an axis needs two times
+    else if (said.at_s > last_s + GAP_S) add({ at_s: last_s + 1 }); // nobody looked: no line there
     last_s = said.at_s;
     add(said);
   }

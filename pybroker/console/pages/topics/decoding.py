@@ -8,7 +8,10 @@ from typing import Any, Final
 from pybroker.console.pages.topics.entries import Message
 from pybroker.values.avro import Codec
 
-_MOST_BYTES: Final = 4096  # of a value that is shown; an Avro value is decoded whole
+_MOST_BYTES: Final = 4096  # of a value that is shown
+_MOST_VALUES: Final = (
+    2000  # of an Avro value, which is decoded whole; one of more is shown as bytes
+)
 _MOST_DECODED: Final = 64 * 1024
 _ROW: Final = 16
 _INDENTED: Final = json.JSONEncoder(indent=1, ensure_ascii=False)
@@ -66,7 +69,7 @@ class Decoder:
             number = schema["version"]
             if number not in self._codecs:
                 self._codecs[number] = Codec(schema["data"])
-            return self._codecs[number].decode(data)
+            return self._codecs[number].decode(data, _MOST_VALUES)
         if kind == "JSON":
             return json.loads(data)
         if kind in _STRUCTS:

@@ -2,8 +2,9 @@
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from pybroker.console.api import Reply
@@ -35,17 +36,27 @@ class Message:
 
 
 def messages_of(reply: Reply) -> list[Message]:
+    """Of a batch the first hundred."""
+    try:
+        return list(islice(each_message(reply), _MOST_OF_BATCH))
+    except BadEntry:
+        return [whole_entry(reply)]
+
+
+def each_message(reply: Reply) -> Iterator[Message]:
+    """Raises BadEntry, perhaps after some messages."""
     said = _headers(reply)
     count = int(said.get("num-batch-message") or 0)
     if not count or said.get("is-encrypted") == "true":
-        return [_message(said, reply.body)]
-    found = []
-    try:
-        for index, (single, data) in enumerate(split_batch(reply.body, min(count, _MOST_OF_BATCH))):
-            found.append(_single(said, single, data, index))
-    except BadEntry:
-        return [_message(said, reply.body)]
-    return found
+        yield _message(said, reply.body)
+        return
+    for index, (single, data) in enumerate(split_batch(reply.body, count)):
+        yield _single(said, single, data, index)
+
+
+def whole_entry(reply: Reply) -> Message:
+    """As one message, which it may not be."""
+    return _message(_headers(reply), reply.body)
 
 
 def _headers(reply: Reply) -> dict[str, str]:

@@ -72,12 +72,12 @@ async def _found(visit: Visit, subject: Subject, first: int, count: int) -> list
     seen: set[str] = set()
     looked_at_bytes = 0
     for number in range(first, first + count):
-        reply = await _entry(visit, subject, source, number)
+        reply = await entry_of(visit, subject, source, number)
         place = reply.header("X-Pulsar-Message-ID")
         if reply.status == _NOT_FOUND or (reply.status < 400 and place in seen):
             break  # examinemessage says the last one again
         if reply.status >= 400:
-            if found or _is_empty(reply):
+            if found or is_end(reply):
                 break
             reply.check()
         seen.add(place)
@@ -88,11 +88,14 @@ async def _found(visit: Visit, subject: Subject, first: int, count: int) -> list
     return found
 
 
-def _is_empty(reply: Reply) -> bool:
-    return reply.status == 412 and b"holds no messages" in reply.body
+def is_end(reply: Reply) -> bool:
+    """There is no such entry, or none at all."""
+    is_empty = reply.status == 412 and b"holds no messages" in reply.body
+    return reply.status == _NOT_FOUND or is_empty
 
 
-async def _entry(visit: Visit, subject: Subject, source: str, number: int) -> Reply:
+async def entry_of(visit: Visit, subject: Subject, source: str, number: int) -> Reply:
+    """The n-th of `source`, as the page's form says it; it may be a refusal."""
     if source.startswith("subscription:"):
         name = source.removeprefix("subscription:")
         template = SUBSCRIPTION + "/position/{number}"

@@ -4,6 +4,7 @@ from typing import Final
 
 from pybroker.console.page import Page
 from pybroker.console.pages.topics import (
+    export,
     listing,
     messages,
     policies,
@@ -19,6 +20,7 @@ PAGE: Final = Page(
     (
         *listing.VIEWS,
         *messages.VIEWS,
+        *export.VIEWS,
         *schemas.VIEWS,
         *policies.VIEWS,
         *storage.VIEWS,

@@ -1,0 +1,161 @@
+"""Messages of a topic as a file: JSON lines, or values alone.
+
+The file is written while the entries are read, an entry at a time, so its size costs no memory. It
+ends after the requested number of entries, `_MOST_BYTES` or `_LONGEST_S`.
+"""
+
+import base64
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from pybroker.admin.http.hanging_up import unless_gone
+from pybroker.base.runtime import Pace
+from pybroker.console.api import Refused, Reply
+from pybroker.console.page import View
+from pybroker.console.pages.topics.entries import Message, each_message, whole_entry
+from pybroker.console.pages.topics.messages import entry_of, is_end
+from pybroker.console.pages.topics.subject import BASE, Subject, partitions_of
+from pybroker.console.visit import Visit
+from pybroker.wire.message_metadata import BadEntry
+
+MOST_ENTRIES: Final = 10_000
+_MOST_BYTES: Final = 256 * 1024 * 1024
+_LONGEST_S: Final = 300.0
+_PIECE_BYTES: Final = 64 * 1024
+_MESSAGES_A_TURN: Final = 50
+_FORMATS: Final = {
+    "jsonl": ("application/x-ndjson", "jsonl"),
+    "raw": ("application/octet-stream", "bin"),
+}
+
+
+async def export(visit: Visit) -> Response:
+    """?from, ?first and ?count as on the page of messages; ?format is jsonl or raw."""
+    subject = Subject.of(visit)
+    if await partitions_of(visit, subject):
+        raise Refused(409, "Messages are in the partitions: export one of them")
+    kind = visit.query("format", "jsonl")
+    if kind not in _FORMATS:
+        raise Refused(400, "The format is jsonl or raw")
+    first = visit.number("first", 1, least=1)
+    reply = await entry_of(visit, subject, visit.query("from", "oldest"), first)
+    if reply.status >= 400 and not is_end(reply):
+        reply.check()
+    return _Download(visit, subject, kind, first, reply)
+
+
+class _Download(Response):
+    def __init__(self, visit: Visit, subject: Subject, kind: str, first: int, reply: Reply) -> None:
+        media_type, ending = _FORMATS[kind]
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", subject.local)[:100]
+        headers = {"content-disposition": f'attachment; filename="{name}.{ending}"'}
+        super().__init__(headers=headers, media_type=media_type)
+        del self.headers["content-length"]
+        self._visit = visit
+        self._subject = subject
+        self._written = _line if kind == "jsonl" else _value
+        self._says_problems = kind == "jsonl"
+        self._first = first
+        self._reply = reply
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(ClientDisconnect):
+            await unless_gone(receive, self._send_all(scope, send))
+
+    async def _send_all(self, scope: Scope, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        if scope["method"] != "HEAD":
+            async for data in self._pieces():
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        visit, reply, seen, left = self._visit, self._reply, "", _MOST_BYTES
+        count = visit.number("count", 1000, least=1, most=MOST_ENTRIES)
+        source, clock = visit.query("from", "oldest"), visit.services.clock
+        end_s = clock.monotonic_s() + _LONGEST_S
+        for number in range(self._first + 1, self._first + 1 + count):
+            place = reply.header("X-Pulsar-Message-ID")
+            if is_end(reply) or place == seen:
+                return  # examinemessage repeats the last one
+            if reply.status >= 400:
+                yield self._problem(f"The broker answered {reply.status}")
+                return
+            seen = place
+            async for data in self._entry(reply):
+                yield data
+                left -= len(data)
+            if left <= 0 or clock.monotonic_s() > end_s:
+                yield self._problem("The file is as long as it may be: export the rest from here")
+                return
+            if number < self._first + count:
+                reply = await entry_of(visit, self._subject, source, number)
+
+    async def _entry(self, reply: Reply) -> AsyncIterator[bytes]:
+        """A little at a time: a batch may hold very many small messages."""
+        pace, lines, size = Pace(_MESSAGES_A_TURN), list[bytes](), 0
+        for message in _messages(reply):
+            lines.append(self._written(message))
+            size += len(lines[-1])
+            if size > _PIECE_BYTES:
+                yield b"".join(lines)
+                lines, size = [], 0
+            await pace.step()
+        yield b"".join(lines)
+
+    def _problem(self, text: str) -> bytes:
+        """Why the file ends here."""
+        return json.dumps({"problem": text}).encode() + b"\n" if self._says_problems else b""
+
+
+def _messages(reply: Reply) -> Iterator[Message]:
+    """What cannot be split is one message, after those that could."""
+    try:
+        yield from each_message(reply)
+    except BadEntry:
+        yield whole_entry(reply)
+
+
+def _line(message: Message) -> bytes:
+    found: dict[str, Any] = {
+        "messageId": message.place,
+        "publishTime": message.published_ms,
+        "eventTime": message.event_ms,
+        "key": message.key,
+        "properties": message.properties,
+        "producer": message.producer,
+        "sequenceId": message.sequence_id,
+        "schemaVersion": message.schema_version,
+        "transaction": message.transaction or None,
+    }
+    flags = ("encrypted", "uncommitted", "aborted", "marker")
+    found |= {flag: True for flag in flags if getattr(message, flag)}
+    found |= {"chunk": message.chunk} if message.chunk else {}
+    if message.data is None:
+        return _json({**found, "value": None})
+    try:
+        return _json({**found, "value": message.data.decode()})
+    except UnicodeDecodeError:
+        return _json({**found, "valueBase64": base64.b64encode(message.data).decode()})
+
+
+def _json(line: dict[str, Any]) -> bytes:
+    return json.dumps(line).encode() + b"\n"
+
+
+def _value(message: Message) -> bytes:
+    """Its length in four bytes, and the value; nothing for what no consumer would receive."""
+    if message.data is None or message.uncommitted or message.aborted or message.marker:
+        return b""
+    return len(message.data).to_bytes(4) + message.data
+
+
+VIEWS: Final = (View("GET", f"{BASE}/messages/export", export),)
