@@ -17,6 +17,7 @@ from pybroker.eos_check.judgement import Breach, Promise, disorder, judge, judge
 from pybroker.eos_check.plan import interleaved, pairs, singles, spread
 from pybroker.eos_check.run import CannotRun, Clean, RunResult, Stopped, clean_run, run
 from pybroker.eos_check.settings import Settings
+from pybroker.eos_check.topics import HalfPublished
 
 _SHRUNK_TO: Final = (1, 3)  # messages
 Say = Callable[[str], None]
@@ -70,10 +71,10 @@ class Exploration:
     def explore(self) -> Explored:
         """Raises CannotRun if there is nothing to judge."""
         try:
-            clean, passings = self._clean()
-            plan = singles(passings)
+            clean, first = self._clean()
+            plan = singles(first.passings[0], first.inner)
             self.explored.singles = len(plan)
-            self.explored.steps = len({each.step for each in passings})
+            self.explored.steps = len({each.passing.step for each in plan})
             failed = self._try([(fault,) for fault in plan], clean)
             if failed is None:
                 failed = self._try(self._pairs(plan), clean)
@@ -83,7 +84,7 @@ class Exploration:
         finally:
             self._stop.set()
 
-    def _clean(self) -> tuple[Clean, list[Passing]]:
+    def _clean(self) -> tuple[Clean, RunResult]:
         """Two runs without faults: what differs between them cannot be judged."""
         with ThreadPoolExecutor(2 if self._jobs > 1 else 1) as pool:
             both = [pool.submit(clean_run, self._settings, self._stop) for _ in range(2)]
@@ -113,7 +114,7 @@ class Exploration:
                     "out --ordered"
                 )
             self._order_is_known = False
-        return clean, first.passings[0]
+        return clean, first
 
     def _pairs(self, plan: Sequence[Fault]) -> list[Schedule]:
         plans = [pairs(fault, self._behind[fault]) for fault in plan if fault in self._behind]
@@ -129,10 +130,14 @@ class Exploration:
                 while under_way:
                     ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                     for each in ended:
-                        result = each.result()
                         done += 1
+                        self._show(done, len(plan), "crashes")
+                        try:
+                            result = each.result()
+                        except HalfPublished:
+                            self.explored.missed += 1
+                            continue
                         self._count(result)
-                        self._show(done, len(plan), "crashes" if plan else "")
                         breaches = self._judged(result, clean)
                         if breaches:
                             return CounterExample(self._settings, result, breaches)
@@ -210,21 +215,22 @@ class Exploration:
         promises = {breach.promise for breach in failed.breaches}
         try:
             first = clean_run(settings, self._stop)
-            for schedule in _lowered(failed.result.schedule, first.passings[0]):
+            for schedule in _lowered(failed.result.schedule, first):
                 if time.monotonic() > self._give_up_s:
                     return None
                 result = run(settings, schedule, first.clean(), self._stop)
                 breaches = self._judged(result, first.clean())
                 if promises & {breach.promise for breach in breaches}:
                     return CounterExample(settings, result, breaches)
-        except CannotRun:
+        except (CannotRun, HalfPublished):
             return None  # so few are not put out
         return None
 
 
-def _lowered(schedule: Schedule, passings: Sequence[Passing]) -> Iterator[Schedule]:
+def _lowered(schedule: Schedule, clean: RunResult) -> Iterator[Schedule]:
     """The schedule with its first fault at each number that so few messages reach."""
-    count = sum(each == schedule[0].passing for each in passings)
+    passing = schedule[0].passing
+    count = sum(each == passing for each in clean.passings[0]) or clean.inner.get(passing, 0)
     for number in spread(min(count, schedule[0].number)):
         yield (replace(schedule[0], number=number), *schedule[1:])
 

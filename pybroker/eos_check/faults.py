@@ -47,6 +47,9 @@ class Fault:
     number: int
 
     def __str__(self) -> str:
+        if self.passing.step.command.islower():  # the broker's own step
+            step = f"{self.passing.step} #{self.number}"
+            return f"{self.victim.value} killed {self.passing.phase.value} {step}"
         where = {
             Phase.BEFORE: "before {} #{} reaches the broker",
             Phase.AFTER: "after {} #{} is done, before its answer",

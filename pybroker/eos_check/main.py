@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from pybroker.base.colours import BOLD, GREEN, RED, coloured
+from pybroker.client import PulsarException
 from pybroker.demo.progress import ProgressBar
 from pybroker.eos_check.drawing import page
 from pybroker.eos_check.exploration import Exploration, Explored
 from pybroker.eos_check.run import CannotRun
 from pybroker.eos_check.settings import Settings
 from pybroker.eos_check.timeline import Row, as_text, rows
-from pybroker.eos_check.topics import OutputIsTooLarge
+from pybroker.eos_check.topics import HalfPublished, OutputIsTooLarge
 
 EXIT_BROKEN: Final = 1
 EXIT_NOT_JUDGED: Final = 2
@@ -51,7 +52,14 @@ def main(words: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends all processes then, too
     try:
         return run(_settings(options, command), options)
-    except (CannotRun, OutputIsTooLarge, RuntimeError, OSError) as error:
+    except (
+        CannotRun,
+        HalfPublished,
+        OutputIsTooLarge,
+        PulsarException,
+        RuntimeError,
+        OSError,
+    ) as error:
         print(f"pybroker: cannot judge: {error}", file=sys.stderr)
         return EXIT_NOT_JUDGED
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ tried soon. Pairs come from what a run with one fault passed behind it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final
 
@@ -22,22 +22,29 @@ _STEPS: Final = (
     "ADD_PARTITION_TO_TXN",
     "NEW_TXN",
     "ASK_TOPICS",
+    "transaction.decided",
+    "transaction.marker",
+    "transaction.pending_ack",
+    "transaction.completed",
     "SEEK",
     "ABORT",
     "SUBSCRIBE",
     "PRODUCER",
     "UNSUBSCRIBE",
 )
+_NONE: Final[Mapping[Passing, int]] = {}
 _PHASES: Final = (Phase.AFTER, Phase.BEFORE)
 
 
-def singles(passings: Iterable[Passing]) -> list[Fault]:
-    """One fault for each passing and victim."""
+def singles(passings: Iterable[Passing], inner: Mapping[Passing, int] = _NONE) -> list[Fault]:
+    """One fault for each passing and victim; `inner` are the broker's own, by their number."""
     counts = Counter(passings)
+    pipelines = dict.fromkeys(sorted(counts, key=_promise), Victim.PIPELINE)
+    brokers = dict.fromkeys(sorted({**counts, **inner}, key=_promise), Victim.BROKER)
     kinds = [
-        [Fault(victim, passing, number) for number in spread(counts[passing])]
-        for victim in (Victim.PIPELINE, Victim.BROKER)
-        for passing in sorted(counts, key=_promise)
+        [Fault(victim, passing, number) for number in spread(counts[passing] or inner[passing])]
+        for each in (pipelines, brokers)
+        for passing, victim in each.items()
     ]
     return [fault for turn in zip_longest(*kinds) for fault in turn if fault is not None]
 

@@ -9,12 +9,15 @@ nothing else happens, so that a run takes seconds.
 import threading
 import time
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from pybroker.client import PulsarException
 from pybroker.eos_check.connection_trace import Event, Position, Txn
 from pybroker.eos_check.faults import NO_FAULT, Fault, Passing, Schedule, Victim
+from pybroker.eos_check.inner_steps import crash_at, is_inner, passed
 from pybroker.eos_check.judgement import same
 from pybroker.eos_check.pipeline import Pipeline
 from pybroker.eos_check.proxy import Proxy
@@ -22,6 +25,7 @@ from pybroker.eos_check.settings import WAVES, Input, Settings
 from pybroker.eos_check.topics import Output, Topics
 from pybroker.testing.broker_process import BrokerProcess
 
+_BROKER_CONF: Final = "testMode=true\nbrokerDeleteInactiveTopicsEnabled=false\n"
 _TURN_S: Final = 0.05
 _QUIET_S: Final = 0.3
 _ABANDONED_S: Final = 1.0
@@ -32,6 +36,7 @@ _ENDS_AT_MOST: Final = 20  # of the pipeline by itself
 _EVENTS_AT_MOST: Final = 50_000
 _LIMIT_AT_LEAST_S: Final = 20.0
 _TIMES_CLEAN: Final = 5.0
+_ENDS_WITHIN_S: Final = 5.0  # of not answering any more, a broker that crashes
 _PAUSE_S: Final = 0.2  # before a pipeline that ended by itself is started again
 
 
@@ -62,6 +67,7 @@ class RunResult:
     passings: list[list[Passing]] = field(default_factory=lambda: [[]])
     events: list[Event] = field(default_factory=list)
     backlogs: dict[str, int] = field(default_factory=dict)
+    inner: dict[Passing, int] = field(default_factory=dict)  # what the broker passed within
     stuck: str = ""  # why the pipeline did not catch up
     subscribed_first: bool = False
     duration_s: float = 0.0
@@ -84,7 +90,11 @@ def run(
     with TemporaryDirectory(prefix="pybroker-eos-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         (directory / "pipeline").mkdir()
-        arguments = ["--config", settings.config] if settings.config else []
+        config = Path(settings.config)
+        if not settings.config:  # one of the user's own may not allow test mode
+            config = directory / "broker.conf"
+            config.write_text(_BROKER_CONF)
+        arguments = ["--config", str(config)]
         with (
             (directory / "broker.log").open("ab") as log,
             BrokerProcess(directory / "data", arguments, log) as broker,
@@ -134,6 +144,7 @@ class _Run:
                 settings.words(*urls), settings.environment(*urls), directory / "pipeline.log"
             )
             try:
+                self._arm()
                 self._start_pipeline()
                 self._until_caught_up()
             finally:
@@ -152,14 +163,14 @@ class _Run:
         fault = self._faults[0]
         if fault.passing != passing or fault.number != number:
             return None
-        self._strike(self._faults.pop(0))
-        return fault.victim
-
-    def _strike(self, fault: Fault) -> None:
         if fault.victim is Victim.PIPELINE:
             self._pipeline.kill()
         else:
             self._broker.kill()
+        self._has_struck(self._faults.pop(0))
+        return fault.victim
+
+    def _has_struck(self, fault: Fault) -> None:
         self._note("FAULT", str(fault))
         self.result.passings.append([])
         self._counts.clear()
@@ -191,7 +202,7 @@ class _Run:
     def _until_caught_up(self) -> None:
         limit_s = self._limit_s()
         deadline_s = self._started_s + limit_s
-        while not self._is_over():
+        while not self._is_over_or_down():
             if self._stop.is_set():
                 raise Stopped
             if time.monotonic() > deadline_s:
@@ -201,6 +212,8 @@ class _Run:
                 break
             self._wake.wait(_TURN_S)
             self._wake.clear()
+        if self._clean is None and not self._settings.config:
+            self.result.inner = passed(self._broker.admin_url)
         if not self.result.outputs:
             self.result.outputs = self._topics.read(self._settings.outputs)
 
@@ -215,7 +228,34 @@ class _Run:
         self.result.backlogs = self._topics.backlogs(self._settings.input)
         self.result.stuck = why
 
+    def _is_over_or_down(self) -> bool:
+        try:
+            return self._is_over()
+        except (OSError, HTTPException, PulsarException):
+            if not self._has_crashed_within(_ENDS_WITHIN_S):
+                raise
+            return False
+
+    def _has_crashed_within(self, timeout_s: float = 0.0) -> bool:
+        """Whether the broker has ended at the fault within it that was due."""
+        if not (self._faults and is_inner(self._faults[0])):
+            return False
+        try:
+            self._broker.wait_until_ended(timeout_s)
+        except TimeoutError:
+            return False
+        self._broker.kill()  # what is left of it in this process
+        self._has_struck(self._faults.pop(0))
+        return True
+
+    def _arm(self) -> None:
+        """The broker is told of the next fault if that is within it."""
+        if self._faults and is_inner(self._faults[0]):
+            crash_at(self._broker.admin_url, self._faults[0])
+
     def _is_over(self) -> bool:
+        if self._has_crashed_within():
+            return False
         if self._fallen is not None:
             self._start_again(self._fallen)
             return False
@@ -246,6 +286,7 @@ class _Run:
         if fallen is Victim.BROKER:
             self._broker.start()
             self._note("BROKER UP", "started again on the same ports and directory")
+        self._arm()
         self._proxy.forward_to(self._broker.service_url)
         if fallen is Victim.PIPELINE:
             self._start_pipeline()

@@ -7,16 +7,17 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 
 from pybroker.base.names import TopicName
-from pybroker.client import Client, MessageId
+from pybroker.client import Client, MessageId, PulsarException
 from pybroker.eos_check.connection_trace import Position, Txn
 from pybroker.eos_check.settings import Input
 
 AUDIT: Final = "eos-check"
-_HTTP_TIMEOUT_S: Final = 10.0
+_TIMEOUT_S: Final = 10
 _READ_TIMEOUT_MS: Final = 5000
 _READ_S: Final = 60.0
 _READ_AT_MOST: Final = 200_000
@@ -30,6 +31,10 @@ class Output:
     key: str
     value: bytes
     position: Position = (-1, -1)
+
+
+class HalfPublished(Exception):
+    """The broker ended meanwhile: nobody knows what the input is."""
 
 
 class OutputIsTooLarge(Exception):
@@ -50,19 +55,22 @@ class Topics:
             self._ask(f"{self._path(topic)}/subscription/{AUDIT}", "PUT", b'"earliest"')
 
     def publish(self, topic: str, inputs: Sequence[Input]) -> list[Position]:
-        """Each as an entry of its own, so that it is acknowledged by itself."""
+        """Each as an entry of its own, to be acknowledged by itself. Raises HalfPublished."""
         positions = []
-        with Client(self._service_url) as client:
-            producer = client.create_producer(topic)
-            for each in inputs:
-                at = producer.send(each.value, partition_key=each.key)
-                positions.append((at.ledger_id(), at.entry_id()))
+        try:
+            with self._client() as client:
+                producer = client.create_producer(topic, send_timeout_millis=_TIMEOUT_S * 1000)
+                for each in inputs:
+                    at = producer.send(each.value, partition_key=each.key)
+                    positions.append((at.ledger_id(), at.entry_id()))
+        except PulsarException as error:
+            raise HalfPublished(f"the input could not be published to {topic}: {error}") from error
         return positions
 
     def read(self, topics: Sequence[str]) -> tuple[Output, ...]:
         """All that a new reader is delivered now, in the order of each topic."""
         found: list[Output] = []
-        with Client(self._service_url) as client:
+        with self._client() as client:
             for topic in topics:
                 reader = client.create_reader(topic, MessageId.earliest)
                 give_up_at = time.monotonic() + _READ_S
@@ -78,7 +86,12 @@ class Topics:
 
     def backlogs(self, topic: str) -> dict[str, int]:
         """By subscription of others; a reader's is there as long as it is connected."""
-        stats = self._ask(f"{self._path(topic)}/stats")
+        try:
+            stats = self._ask(f"{self._path(topic)}/stats")
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.NOT_FOUND:
+                raise
+            return {}  # it was deleted, as a topic that nobody uses is
         return {
             subscription: int(about.get("msgBacklog", 0))
             for subscription, about in stats.get("subscriptions", {}).items()
@@ -91,6 +104,9 @@ class Topics:
         with contextlib.suppress(urllib.error.HTTPError):
             self._ask(path, "POST")
 
+    def _client(self) -> Client:
+        return Client(self._service_url, operation_timeout_seconds=_TIMEOUT_S)
+
     @staticmethod
     def _path(topic: str) -> str:
         name = TopicName.parse(topic)
@@ -100,7 +116,7 @@ class Topics:
     def _ask(self, path: str, method: str = "GET", body: bytes | None = None) -> dict[str, Any]:
         url, headers = self._admin_url + path, {"Content-Type": "application/json"}
         request = urllib.request.Request(url, body, headers, method=method)
-        with urllib.request.urlopen(request, timeout=_HTTP_TIMEOUT_S) as answer:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
             text = answer.read()
         found: dict[str, Any] = json.loads(text) if text else {}
         return found

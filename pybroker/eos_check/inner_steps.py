@@ -1,0 +1,46 @@
+"""Steps within the broker, which no command shows: what follows a decision about a transaction.
+
+A broker in test mode counts how often it passes each of its fault points, and crashes at the one
+that a rule names. Only the broker can be killed there: for the pipeline each of them looks like the
+time between its COMMIT and the answer.
+"""
+
+import json
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pybroker.eos_check.faults import Fault, Passing, Phase, Step
+from pybroker.faults.points import POINTS, STEPS
+
+_BASE: Final = "/admin/v3/faults"
+_TIMEOUT_S: Final = 10.0
+_COMMANDS: Final = {step.name for step in STEPS.values()}
+INNER: Final = {
+    name: Passing(Step(name.rpartition(".")[0]), Phase(name.rpartition(".")[2]))
+    for name in POINTS
+    if name.startswith("transaction.") and name.rpartition(".")[0] not in _COMMANDS
+}
+_POINTS: Final = {passing: name for name, passing in INNER.items()}
+
+
+def is_inner(fault: Fault) -> bool:
+    return fault.passing in _POINTS
+
+
+def passed(admin_url: str) -> dict[Passing, int]:
+    """How often each was passed since the broker's start."""
+    counts: Mapping[str, int] = _ask(f"{admin_url}{_BASE}/passings?limit=1")["counts"]
+    return {INNER[name]: count for name, count in counts.items() if name in INNER and count}
+
+
+def crash_at(admin_url: str, fault: Fault) -> None:
+    """The broker ends by itself at this fault; passings are counted from now on."""
+    rule = {"point": _POINTS[fault.passing], "action": "crash", "after": fault.number - 1}
+    _ask(f"{admin_url}{_BASE}/rules", json.dumps(rule).encode())
+
+
+def _ask(url: str, body: bytes | None = None) -> Any:
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+        return json.loads(answer.read())
