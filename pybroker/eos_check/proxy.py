@@ -61,7 +61,11 @@ class Proxy:
     def forward_to(self, service_url: str) -> None:
         """From here on connections are accepted, and go there."""
         at = urlsplit(service_url)
-        self._broker = at.hostname or "", at.port or 0
+        # On the loop, so that a strike that is under way is over.
+        self._thread.run(self._accept_for(at.hostname or "", at.port or 0))
+
+    async def _accept_for(self, host: str, port: int) -> None:
+        self._broker = host, port
         self._frozen = False
 
     @contextlib.contextmanager

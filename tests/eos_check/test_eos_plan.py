@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pybroker.eos_check.faults import Fault, Passing, Phase, Step, Victim
+from pybroker.eos_check.inner_steps import INNER, is_inner
 from pybroker.eos_check.plan import interleaved, pairs, singles, spread
 
 SEND = Passing(Step("SEND", "out"), Phase.AFTER)
@@ -48,3 +49,24 @@ def test_pairs_are_taken_from_each_first_fault_in_turn():
 def test_a_fault_says_where_it_strikes():
     fault = Fault(Victim.BROKER, SEND, 3)
     assert str(fault) == "broker killed after SEND out #3 is done, before its answer"
+
+
+def test_what_happens_within_the_broker_kills_the_broker_only():
+    assert {step for step, _ in map(named, INNER.values())} >= {
+        "transaction.decided",
+        "transaction.marker",
+        "transaction.pending_ack",
+        "transaction.completed",
+    }
+    decided = INNER["transaction.decided.after"]
+    plan = singles([SEND], {decided: 2})
+    within = [fault for fault in plan if is_inner(fault)]
+    assert [(fault.victim, fault.number) for fault in within] == [
+        (Victim.BROKER, 1),
+        (Victim.BROKER, 2),
+    ]
+    assert str(within[0]) == "broker killed after transaction.decided #1"
+
+
+def named(passing: Passing) -> tuple[str, str]:
+    return passing.step.command, passing.phase.value
