@@ -20,7 +20,15 @@ from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, Cluster
 from managed_ledger.storage.bookkeeper.bookies import BookieLimits
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 
-pytest.register_assert_rewrite("test_backend_contract")
+pytest.register_assert_rewrite(
+    "test_backend_contract",
+    "test_cursor",
+    "test_factory",
+    "test_ledger",
+    "test_ledger_meanwhile",
+    "test_ledger_upkeep",
+    "test_trim",
+)
 
 LIMITS = BookieLimits(quarantine_s=2.0)
 _roots = itertools.count()
