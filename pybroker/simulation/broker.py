@@ -53,6 +53,10 @@ class SimulatedBroker:
     def note(self, what: str) -> None:
         """Something happened to this process."""
 
+    def crashed(self, fault: Fault) -> None:
+        """This process has just ended because of that."""
+        self.note(f"crashed: {fault}")
+
     def fail(self, what: str) -> None:
         """Something happened that must not."""
         self.world.failures.append(what)
@@ -167,7 +171,7 @@ class SimulatedBroker:
         self.disk.unmount()
         if fault.power_cut:
             self.disk.lose_power()
-        self.note(f"crashed: {fault}")
+        self.crashed(fault)
         self.world.after(fault.down_s, self.start)
 
     def heal(self) -> None:

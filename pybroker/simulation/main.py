@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -29,6 +30,7 @@ from pybroker.simulation.virtual import virtual_time
 
 EXIT_BROKEN: Final = 1
 EXIT_CANNOT_RUN: Final = 2
+EXIT_INTERRUPTED: Final = 130
 _CHUNK: Final = 10  # seeds that a process takes at a time
 _SAY_EVERY_S: Final = 5.0  # where there is no terminal
 _SEED_LIMIT_S: Final = 60.0  # of real time: a loop without an await would never end
@@ -59,6 +61,9 @@ def main(arguments: list[str]) -> int:
     except ScenarioError as error:
         print(f"pybroker: {error}", file=sys.stderr)
         return EXIT_CANNOT_RUN
+    except KeyboardInterrupt:
+        print("\npybroker: interrupted; what is running ends within a minute", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except BrokenProcessPool:
         print(
             "pybroker: a process that simulates has ended by itself: does the code call os._exit?",
@@ -253,6 +258,10 @@ def _limited(
             f"seed {seed} did not end within {_SEED_LIMIT_S:.0f} s of real time: is there a loop "
             "without an await, or a call that blocks?"
         ) from None
+    except ScenarioError:
+        raise
+    except Exception as error:  # of the scenario itself; not every exception can be sent on
+        raise ScenarioError(f"the scenario failed:\n{traceback.format_exc()}") from error
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
@@ -275,8 +284,9 @@ def _load(target: str) -> Callable[[Simulation], object]:
     with _importing(where):
         try:
             module = _module(where)
-        except (ImportError, FileNotFoundError, SyntaxError) as error:
-            raise ScenarioError(f"{where} cannot be imported: {error}") from error
+        except Exception as error:
+            text = "".join(traceback.format_exception_only(error)).strip()
+            raise ScenarioError(f"{where} cannot be imported: {text}") from error
     function = getattr(module, name, None)
     if not callable(function):
         raise ScenarioError(f"{where} has no function {name}")

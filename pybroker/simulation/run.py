@@ -21,7 +21,14 @@ from pybroker.base.names import TopicName
 from pybroker.client import aio
 from pybroker.simulation import plan
 from pybroker.simulation.broker import SimulatedBroker
-from pybroker.simulation.declaring import InputSpec, Record, Simulation, declared, full_name
+from pybroker.simulation.declaring import (
+    InputSpec,
+    Record,
+    ScenarioError,
+    Simulation,
+    declared,
+    full_name,
+)
 from pybroker.simulation.faults import Fault
 from pybroker.simulation.judging import Account, Violation, judge, shown
 from pybroker.simulation.processes import UserProcess, said
@@ -69,11 +76,13 @@ class ProcessBroker(SimulatedBroker):
         )
         super().__init__(world, config)
         self._recorder = recorder
-        self.crashed_by = ""  # the fault that is about to crash it
+        self.names: dict[tuple[float, str], str] = {}  # of faults, by time and kind
+
+    def crashed(self, fault: Fault) -> None:
+        name = self.names.get((fault.at_s, fault.kind), "a fault of its disk")
+        self.note(f"{name}: crashes")
 
     def note(self, what: str) -> None:
-        if what.startswith("crashed"):
-            what = f"{self.crashed_by}: crashes"
         self._recorder.tell(f"broker.{self.incarnation}", what, always=True)
 
 
@@ -89,7 +98,9 @@ class SeedRun:
         names = [spec.name for spec in self.sim.processes]
         self.faults = plan.draw(self.world.stream("faults"), names, self.sim.kinds)
         everything = range(len(self.faults))
-        self.chosen = tuple(everything if chosen is None else sorted(set(chosen) & set(everything)))
+        self.chosen = tuple(everything if chosen is None else sorted(set(chosen)))
+        if not set(self.chosen) <= set(everything):
+            raise ScenarioError(f"seed {seed} draws {len(self.faults)} faults, not more")
         self._rng = self.world.stream("run")
         self.broker = ProcessBroker(self.world, self.sim, self.recorder)
         self.processes = {
@@ -172,7 +183,7 @@ class SeedRun:
             process.crash(fault, name)
             return
         if fault.kind in ("broker crash", "broker stop", "disk fails"):
-            broker.crashed_by = name
+            broker.names[fault.at_s, fault.kind] = name
             if fault.kind == "broker crash":
                 broker.crash(fault)
                 return

@@ -79,6 +79,37 @@ def test_a_target_that_is_not_there_is_named(target, says, tmp_path):
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
+def test_a_loop_without_an_await_is_ended(tmp_path):
+    """In a process of its own: pytest's limits use the same signal."""
+    script = (
+        "from pybroker.simulation import main\n"
+        "async def work():\n    while True: pass\n"
+        "def scenario(sim): sim.process('p', work)\n"
+        "main._SEED_LIMIT_S = 1.0\n"
+        "main._begin()\n"
+        "main._limited(scenario, 3, None)\n"
+    )
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert "ScenarioError: seed 3 did not end within 1 s of real time" in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_scenario_that_raises_is_shown_where(tmp_path):
+    (tmp_path / "mine.py").write_text("def scenario(sim):\n    return sim.no_such_thing\n")
+    ended = simulated("mine:scenario", "--seeds", "1", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert 'mine.py", line 2, in scenario' in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_fault_that_the_seed_does_not_draw_is_refused():
+    ended = simulated(WRONG, "--seed", "0", "--faults", "9")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "seed 0 draws 5 faults, not more" in ended.stderr
+
+
 def test_numbers_are_checked():
     ended = simulated(WRONG, "--seeds", "0")
     assert ended.returncode == 2
