@@ -99,6 +99,7 @@ class Rule:
         self.matched = 0  # how many passings its predicates fit
         self.is_removed = False
         self._begun = 0  # strikes; a crash counts as a hit only when the broker is down
+        self.when_down: GoOn | None = None  # of a crash: called on a thread of its own
         self._owner = owner
         self._held: dict[_Held, None] = {}
         self._changed = threading.Condition()
@@ -205,11 +206,16 @@ class Rule:
     def strike(self) -> None:
         self._begun += 1
         if self.action is Action.CRASH:
-            self._owner.crash(self._hit)
+            self._owner.crash(self._crashed)
             return
         self._hit()
         for each in list(self._on_hit):
             each()
+
+    def _crashed(self) -> None:
+        self._hit()
+        if self.when_down is not None:
+            self.when_down()
 
     def _hit(self) -> None:
         with self._changed:

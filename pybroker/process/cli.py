@@ -233,6 +233,8 @@ def _standalone(options: argparse.Namespace) -> int:
         )
     if not config.journal_sync_data:
         log.warning("durability is relaxed: a power failure may lose acknowledged messages")
+    if config.test_mode and options.no_http:
+        return _refuse(ValueError("test mode is offered over HTTP: leave out --no-http"))
     clock = None
     new_loop: Callable[[], asyncio.AbstractEventLoop] = paced_loop
     if config.test_mode:

@@ -21,7 +21,7 @@ from pybroker.base.names import TopicName, pending_ack_log
 from pybroker.base.runtime import nobody_cares
 from pybroker.broker.policies.policies import checked_namespace
 from pybroker.faults.registry import Faults
-from pybroker.faults.rule import LONGEST_S, Rule
+from pybroker.faults.rule import Rule
 from pybroker.process.app import Broker, embedded_backend, memory_backend, standalone
 from pybroker.testing.clock import AdvancingLoop, VirtualClock
 from pybroker.testing.loop_thread import LoopThread
@@ -58,6 +58,7 @@ class RunningBroker:
         self._reserved: list[ReservedPort] = []
         self._memory = memory_backend()
         self._changing = threading.RLock()  # a crash ends it on a thread of its own
+        self._is_over = False
         self._thread: LoopThread | None = None
         self._broker: Broker | None = None
 
@@ -100,11 +101,16 @@ class RunningBroker:
         self._config = replace(self._config, **numbers)  # type: ignore[arg-type]
 
     def stop(self) -> None:
-        """The orderly end; its ports remain its own. Idempotent."""
+        """The orderly end. What rules hold goes on; its ports remain its own. Idempotent."""
+        for rule in self.faults.rules:
+            rule.release()
         self._end(Broker.stop, "was stopped")
 
     def release_ports(self) -> None:
         """Behind the last end: it cannot start again."""
+        with self._changing:
+            self._is_over = True  # for what crashes now
+            self._end_once(Broker.stop)
         for port in self._reserved:
             port.release()
 
@@ -124,12 +130,14 @@ class RunningBroker:
         """Start again as soon as `crash` has struck; returns at once, for a caller that does what
         leads there.
         """
+        crash.when_down = self._come_back
+        if crash.hits:
+            self._come_back()
 
-        def restart() -> None:
-            crash.wait_for_hit(LONGEST_S)
-            self.start()
-
-        threading.Thread(target=restart, name="pybroker restart", daemon=True).start()
+    def _come_back(self) -> None:
+        with self._changing:
+            if self._broker is None and not self._is_over:
+                self._start()
 
     async def _serve(self) -> Broker:
         backend = self._memory

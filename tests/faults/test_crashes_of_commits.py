@@ -87,3 +87,25 @@ def _commit_if_it_can(txn: object) -> None:
         txn.commit()  # type: ignore[attr-defined]
     except Exception:  # the client may have given up: what counts is what readers find
         return
+
+
+def test_recovery_may_crash_where_the_commit_did(broker: RunningBroker) -> None:
+    with Client(broker.service_url, enable_transaction=True) as client:
+        reader = reader_of(client, "left")
+        txn = client.new_transaction()
+        client.create_producer("left").send(b"once", txn=txn)
+        crash = broker.faults.inject("transaction.marker.before", "crash", times=3)
+        broker.restart_after(crash)
+        txn.commit()
+        assert reader.receive(LONG_MS).data() == b"once"
+    assert crash.hits == 3
+
+
+def test_a_broker_that_ends_for_good_does_not_come_back() -> None:
+    with pybroker.testing.broker() as broker, Client(broker.service_url) as client:
+        crash = broker.faults.inject("publish.before_append", "crash")
+        broker.restart_after(crash)
+        client.create_producer("left").send_async(b"lost", lambda *_: None)
+        crash.wait_for_hit()
+    with pytest.raises(RuntimeError, match="not running"):
+        broker.backlog("left", "s")

@@ -151,6 +151,7 @@ def test_it_is_not_offered_beside_authentication(settings: dict[str, Any]) -> No
     [
         (["--bind", "0.0.0.0"], "--bind 127.0.0.1"),
         (["--bind", "0.0.0.0", "--insecure"], "--bind 127.0.0.1"),
+        (["--no-http"], "leave out --no-http"),
         (["--config"], "authenticationEnabled=false"),
     ],
 )
