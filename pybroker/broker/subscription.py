@@ -408,7 +408,10 @@ class Subscription:
         await self.seek(await place_of_time(self._topic, timestamp_ms))
 
     async def skip_to(self, position: Position) -> None:
-        """Acknowledge what is visible up to there, whoever holds it. Raises ServiceNotReady."""
+        """Acknowledge all visible entries up to `position`, also those that consumers hold.
+
+        Raises ServiceNotReady.
+        """
         self.check_open()
         self._damage = None
         self.reader.read_anew()

@@ -122,7 +122,7 @@ class LocalParticipants:
         try:
             if isinstance(ending, asyncio.Future):
                 return await asyncio.shield(ending)  # others may wait for the same
-            # Nobody else has it, nor would hear of its failure.
+            # This is its only reference: no other caller would see its failure.
             return None if ending is None else await ending
         finally:
             del ending, loaded  # its failure refers to this frame, which must not refer back

@@ -52,7 +52,7 @@ class Spans:
     def publish(
         self, topic: str, message: Outgoing, txn_id: object, done: Done
     ) -> tuple[Outgoing, Done]:
-        """What to publish instead, and whom to tell."""
+        """The message with the context of its span, and the callback that ends the span."""
         properties = dict(message.properties or {})
         parent = self._parent(properties)
         properties.pop("tracestate", None)  # what is valid of it is injected
@@ -94,7 +94,7 @@ class Spans:
             yield span
 
     def transaction(self, txn_id: object) -> Any:
-        """To be ended by who knows the outcome."""
+        """The caller ends the span when it knows the outcome."""
         about = {**_SYSTEM, "pybroker.txn_id": str(txn_id)}
         return self._tracer.start_span("transaction", attributes=about)
 
@@ -106,7 +106,7 @@ class Spans:
             yield span
 
 
-spans: Spans | None = None  # None: nobody wants any
+spans: Spans | None = None  # None: not enabled
 
 
 def enable(provider: Any = None) -> None:
@@ -132,7 +132,7 @@ def processing(message: Message) -> Iterator[Any]:
 
 @contextmanager
 def around(name: str, **about: str | int) -> Iterator[None]:
-    """A span for the block, if anybody wants spans; what the block does is within it."""
+    """A span for the block, if spans are enabled; spans within the block are its children."""
     if spans is None:
         yield
         return
@@ -141,7 +141,7 @@ def around(name: str, **about: str | int) -> Iterator[None]:
 
 
 def enable_as_configured() -> None:
-    """If the environment asks for traces, and nobody has enabled them yet."""
+    """If the environment asks for traces, and they are not enabled yet."""
     if spans is not None or not wanted("TRACES"):
         return
     try:

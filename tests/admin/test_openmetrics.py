@@ -60,7 +60,7 @@ def test_openmetrics_has_the_samples_of_the_text_format(tmp_path: Path) -> None:
         plain, openmetrics = scrape(broker), get(broker, PROMETHEUS_3).text
     families = {family.name: family for family in text_string_to_metric_families(openmetrics)}
     assert families["pulsar_in_messages"].type == "counter"
-    assert families["pulsar_in_messages"].documentation.startswith("Messages that came in")
+    assert families["pulsar_in_messages"].documentation.startswith("Messages published")
     assert families["pulsar_broker_lookup"].type == "summary"
     assert families["pybroker_fsync_seconds"].type == "histogram"
     names = {sample.name for family in families.values() for sample in family.samples}

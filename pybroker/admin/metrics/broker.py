@@ -21,19 +21,19 @@ _SUMS: Final = rows(
     """
 pulsar_broker_topics_count | sum | Topics in memory.
 pulsar_broker_subscriptions_count | sum | Subscriptions of all topics.
-pulsar_broker_producers_count | sum | Producers that are connected.
-pulsar_broker_consumers_count | sum | Consumers that are connected.
-pulsar_broker_rate_in | sum | Messages that come in, a second.
-pulsar_broker_rate_out | sum | Messages that go out to consumers, a second.
-pulsar_broker_throughput_in | sum | Bytes that come in, a second.
-pulsar_broker_throughput_out | sum | Bytes that go out to consumers, a second.
-pulsar_broker_storage_size | sum | Bytes that entries take.
-pulsar_broker_storage_logical_size | sum | Bytes that entries take without replicas, of which there are none.
-pulsar_broker_msg_backlog | sum | Entries that are not acknowledged, of all subscriptions.
-pulsar_broker_storage_write_rate | sum | Entries written, a second.
-pulsar_broker_storage_read_rate | sum | Entries read, a second.
-pulsar_broker_storage_read_cache_misses_rate | sum | Entries read from the disk, a second.
-pybroker_txn_blocked_topics | sum | Topics where an open transaction holds readers back.
+pulsar_broker_producers_count | sum | Connected producers.
+pulsar_broker_consumers_count | sum | Connected consumers.
+pulsar_broker_rate_in | sum | Messages published per second.
+pulsar_broker_rate_out | sum | Messages sent to consumers per second.
+pulsar_broker_throughput_in | sum | Bytes published per second.
+pulsar_broker_throughput_out | sum | Bytes sent to consumers per second.
+pulsar_broker_storage_size | sum | Size of the entries in bytes.
+pulsar_broker_storage_logical_size | sum | Size of the entries in bytes, without replicas; pybroker has none.
+pulsar_broker_msg_backlog | sum | Unacknowledged entries of all subscriptions.
+pulsar_broker_storage_write_rate | sum | Entries written per second.
+pulsar_broker_storage_read_rate | sum | Entries read per second.
+pulsar_broker_storage_read_cache_misses_rate | sum | Entries read from the disk per second.
+pybroker_txn_blocked_topics | sum | Topics where an open transaction blocks readers.
 """,
 )
 _SUMMED: Final[Mapping[str, Callable[[Stats], float]]] = {
@@ -55,14 +55,14 @@ _BYTES: Final = (
         "gauge",
         "system_topic",
         """
-pulsar_broker_in_bytes_total | sum | Bytes that came in to the topics in memory; of the broker's own topics apart.
+pulsar_broker_in_bytes_total | sum | Bytes published to the topics in memory; the broker's own topics are separate.
 """,
     ),
     *rows(
         "gauge",
         "system_subscription",
         """
-pulsar_broker_out_bytes_total | sum | Bytes that went out to the consumers that are connected.
+pulsar_broker_out_bytes_total | sum | Bytes sent to the connected consumers.
 """,
     ),
 )
@@ -72,19 +72,19 @@ _CONNECTIONS: Final = rows(
     """
 pulsar_active_connections | server | Connections of the binary protocol.
 pulsar_connection_created_total_count | server | Connections accepted since the start.
-pulsar_connection_create_success_count | server | Connections that have logged in.
-pulsar_connection_create_fail_count | server | Connections that were refused, or ended before they had logged in.
-pulsar_connection_closed_total_count | server | Connections that have ended.
+pulsar_connection_create_success_count | server | Connections that have logged in since the start.
+pulsar_connection_create_fail_count | server | Connections refused, or closed before they had logged in, since the start.
+pulsar_connection_closed_total_count | server | Connections closed since the start.
 pulsar_health | health check | 1: the last health check stored a message and read it back; 0: it could not.
-pulsar_topic_load_rate_s | topic loads | Topics loaded, a second, in the last minute.
+pulsar_topic_load_rate_s | topic loads | Topics loaded per second in the last minute.
 pulsar_topic_load_failed_count | topic loads | Topics that could not be loaded, since the start.
-pulsar_topic_load_time_mean_ms | topic loads | What loading a topic took on average, in the last minute.
-pulsar_topic_load_time_median_ms | topic loads | What half of the loads of topics took at most, in the last minute.
-pulsar_topic_load_time_75percentile_ms | topic loads | What 75 % of the loads of topics took at most, in the last minute.
-pulsar_topic_load_time_95percentile_ms | topic loads | What 95 % of the loads of topics took at most, in the last minute.
-pulsar_topic_load_time_99_percentile_ms | topic loads | What 99 % of the loads of topics took at most, in the last minute.
-pulsar_topic_load_time_99_9_percentile_ms | topic loads | What 99.9 % of the loads of topics took at most, in the last minute.
-pulsar_topic_load_time_99_99_percentile_ms | topic loads | What 99.99 % of the loads of topics took at most, in the last minute.
+pulsar_topic_load_time_mean_ms | topic loads | Mean time to load a topic in the last minute.
+pulsar_topic_load_time_median_ms | topic loads | Median time to load a topic in the last minute.
+pulsar_topic_load_time_75percentile_ms | topic loads | 75th percentile of the time to load a topic in the last minute.
+pulsar_topic_load_time_95percentile_ms | topic loads | 95th percentile of the time to load a topic in the last minute.
+pulsar_topic_load_time_99_percentile_ms | topic loads | 99th percentile of the time to load a topic in the last minute.
+pulsar_topic_load_time_99_9_percentile_ms | topic loads | 99.9th percentile of the time to load a topic in the last minute.
+pulsar_topic_load_time_99_99_percentile_ms | topic loads | 99.99th percentile of the time to load a topic in the last minute.
 """,
 )
 _PLAIN: Final = (
@@ -92,11 +92,11 @@ _PLAIN: Final = (
         "gauge",
         "",
         """
-pulsar_broker_throttled_connections | server | Connections that are not read because producers are too fast.
-pulsar_broker_pending_bytes_to_dispatch | server | Bytes written to connections that they have not taken yet.
+pulsar_broker_throttled_connections | server | Connections that the broker does not read because their producers are too fast.
+pulsar_broker_pending_bytes_to_dispatch | server | Bytes waiting in the send buffers of connections.
 pulsar_broker_topic_load_pending_requests | topic loads | Topics that are being loaded.
-pybroker_loop_lag_seconds_max | event loop | The longest that the event loop was held up since the last scrape of the same kind: with topics, or without.
-pybroker_metrics_render_seconds | this scrape | How long the scrape before this one took to render.
+pybroker_loop_lag_seconds_max | event loop | Longest delay of the event loop since the last scrape of the same kind (with topics, or without).
+pybroker_metrics_render_seconds | this scrape | Duration of rendering the previous scrape.
 """,
     ),
     *rows(
@@ -112,7 +112,7 @@ topic_load_failed_total | topic loads | Topics that could not be loaded.
         "counter",
         "limit",
         """
-pybroker_limit_refusals_total | limits | What was refused because a limit was reached, by its name in broker.conf or its policy.
+pybroker_limit_refusals_total | limits | Requests refused because of a limit, by the limit's name in broker.conf or its policy.
 """,
     ),
     *rows(

@@ -13,18 +13,18 @@ _GAUGES: Final = rows(
     "gauge",
     "",
     """
-process_resident_memory_bytes | /proc/self/stat | Memory that the process has in RAM.
-process_virtual_memory_bytes | /proc/self/stat | Address space of the process.
+process_resident_memory_bytes | /proc/self/stat | Resident memory of the process in bytes.
+process_virtual_memory_bytes | /proc/self/stat | Virtual memory of the process in bytes.
 process_open_fds | /proc/self/fd | Open file descriptors.
-process_max_fds | limits | How many file descriptors may be open.
-process_start_time_seconds | /proc/self/stat | When the process started, in seconds since 1970.
+process_max_fds | limits | Limit of open file descriptors.
+process_start_time_seconds | /proc/self/stat | Start of the process, in seconds since 1970.
 """,
 )
 _COUNTERS: Final = rows(
     "counter",
     "",
     """
-process_cpu_seconds_total | rusage | CPU time of all threads, of user and system.
+process_cpu_seconds_total | rusage | User and system CPU time of all threads.
 """,
 )
 ROWS: Final = (*_GAUGES, *_COUNTERS)

@@ -94,9 +94,9 @@ _RATES: Final = rows(
     "gauge",
     "namespace topic",
     """
-pulsar_storage_write_rate | entries written | Entries written, a second.
-pulsar_storage_read_rate | entries read | Entries read, from memory or the disk, a second.
-pulsar_storage_read_cache_misses_rate | entries read | Entries read from the disk, a second.
+pulsar_storage_write_rate | entries written | Entries written per second.
+pulsar_storage_read_rate | entries read | Entries read from memory or the disk per second.
+pulsar_storage_read_cache_misses_rate | entries read | Entries read from the disk per second.
 """,
 )
 # By namespace. Apache Pulsar calls the bounds of its buckets quantiles.
@@ -105,17 +105,17 @@ _LEDGERS: Final = (
         "gauge",
         "namespace",
         """
-pulsar_ml_AddEntryBytesRate | entries written | Bytes of entries written, a second.
-pulsar_ml_AddEntryWithReplicasBytesRate | entries written | Bytes of entries written, a second; there is one replica.
-pulsar_ml_AddEntryMessagesRate | entries written | Entries written, a second.
+pulsar_ml_AddEntryBytesRate | entries written | Bytes of entries written per second.
+pulsar_ml_AddEntryWithReplicasBytesRate | entries written | Bytes of entries written per second; there is one replica.
+pulsar_ml_AddEntryMessagesRate | entries written | Entries written per second.
 pulsar_ml_AddEntrySucceed | entries written | Entries written in the last minute.
-pulsar_ml_ReadEntriesRate | entries read | Entries read, a second.
+pulsar_ml_ReadEntriesRate | entries read | Entries read per second.
 pulsar_ml_ReadEntriesSucceeded | entries read | Entries read in the last minute.
-pulsar_ml_ReadEntriesOpsCacheMissesRate | entries read | Entries read from the disk, a second.
-pulsar_ml_NumberOfMessagesInBacklog | msgBacklog | Entries that are not acknowledged, of all subscriptions.
-pulsar_ml_StoredMessagesSize | storageSize | Bytes that entries take.
+pulsar_ml_ReadEntriesOpsCacheMissesRate | entries read | Entries read from the disk per second.
+pulsar_ml_NumberOfMessagesInBacklog | msgBacklog | Unacknowledged entries of all subscriptions.
+pulsar_ml_StoredMessagesSize | storageSize | Size of the entries in bytes.
 pulsar_ml_AddEntryLatencyBuckets_OVERFLOW | run by run | Entries that took longer than all bounds, in the last minute.
-pulsar_ml_LedgerAddEntryLatencyBuckets_OVERFLOW | run by run | Entries that the storage wrote for longer than all bounds, in the last minute.
+pulsar_ml_LedgerAddEntryLatencyBuckets_OVERFLOW | run by run | Entries that the storage took longer to write than all bounds, in the last minute.
 pulsar_ml_EntrySizeBuckets_OVERFLOW | run by run | Entries larger than all bounds, in the last minute.
 """,
     ),
@@ -124,7 +124,7 @@ pulsar_ml_EntrySizeBuckets_OVERFLOW | run by run | Entries larger than all bound
         "namespace quantile",
         """
 pulsar_ml_AddEntryLatencyBuckets | run by run | Entries by milliseconds until they are durable, in the last minute.
-pulsar_ml_LedgerAddEntryLatencyBuckets | run by run | Entries by milliseconds that the storage wrote them, in the last minute.
+pulsar_ml_LedgerAddEntryLatencyBuckets | run by run | Entries by the milliseconds that the storage took to write them, in the last minute.
 pulsar_ml_EntrySizeBuckets | run by run | Entries by size in bytes, in the last minute.
 """,
     ),
@@ -134,29 +134,29 @@ _STORAGE: Final = (
         "gauge",
         "",
         """
-pulsar_ml_count | open logs | Managed ledgers that are open.
-pulsar_ml_cache_used_size | block cache | Bytes of entries that were read back from the disk and are kept.
-pulsar_ml_cache_hits_rate | entries read | Entries read from memory, a second, of all topics.
-pulsar_ml_cache_misses_rate | entries read | Entries read from the disk, a second, of all topics.
-pybroker_commit_seconds_recent | group commit | What group commits took lately, a mean in which older ones count less.
+pulsar_ml_count | open logs | Open managed ledgers.
+pulsar_ml_cache_used_size | block cache | Bytes of entries in the read cache.
+pulsar_ml_cache_hits_rate | entries read | Entries of all topics read from memory per second.
+pulsar_ml_cache_misses_rate | entries read | Entries of all topics read from the disk per second.
+pybroker_commit_seconds_recent | group commit | Recent duration of group commits: a mean in which older ones count less.
 pybroker_storage_full | fullness | 1: messages are refused for want of room on the disk.
-pybroker_storage_free_bytes | fullness | What was free on the disk when that was last looked at.
+pybroker_storage_free_bytes | fullness | Free space on the disk at the last check, in bytes.
 """,
     ),
     *rows(
         "counter",
         "",
         """
-pybroker_storage_refused_writes_total | fullness | Writes that were refused for want of room.
+pybroker_storage_refused_writes_total | fullness | Writes refused for lack of disk space.
 """,
     ),
     *rows(
         "histogram",
         "",
         """
-pybroker_fsync_seconds | group commit | How long fdatasync of the journal took.
-pybroker_commit_seconds | group commit | How long a group commit took, from the hand-over to the storage until it was durable.
-pybroker_commit_operations | group commit | Appends and changes of metadata in a group commit.
+pybroker_fsync_seconds | group commit | Duration of fdatasync of the journal.
+pybroker_commit_seconds | group commit | Duration of a group commit, from the hand-over to the storage until it was durable.
+pybroker_commit_operations | group commit | Appends and metadata changes in a group commit.
 pybroker_commit_bytes | group commit | Bytes in a group commit.
 """,
     ),

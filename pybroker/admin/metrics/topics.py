@@ -21,18 +21,18 @@ TOPIC_GAUGES: Final = rows(
     "gauge",
     _OF_TOPIC,
     """
-pulsar_rate_in | msgRateIn | Messages that came in, a second.
-pulsar_rate_out | msgRateOut | Messages that went out to consumers, a second.
-pulsar_throughput_in | msgThroughputIn | Bytes that came in, a second.
-pulsar_throughput_out | msgThroughputOut | Bytes that went out to consumers, a second.
-pulsar_average_msg_size | averageMsgSize | Bytes of a message, on average since the topic was loaded.
-pulsar_storage_size | storageSize | Bytes that the topic's entries take.
-pulsar_storage_logical_size | storageSize | Bytes that the topic's entries take without replicas, of which there are none.
-pulsar_storage_backlog_size | backlogSize | Bytes that wait for the slowest subscription.
-pulsar_storage_backlog_quota_limit | backlogQuotaLimitSize | Bytes that the backlog may have; -1: no limit.
-pulsar_storage_backlog_quota_limit_time | backlogQuotaLimitTime | Seconds that the oldest may wait; -1: no limit.
-pulsar_delayed_message_index_size_bytes | delayedMessageIndexSizeInBytes | Memory that delayed messages take.
-pulsar_publish_rate_limit_times | publishRateLimitedTimes | How often producers had to wait for the publish rate.
+pulsar_rate_in | msgRateIn | Messages published per second.
+pulsar_rate_out | msgRateOut | Messages sent to consumers per second.
+pulsar_throughput_in | msgThroughputIn | Bytes published per second.
+pulsar_throughput_out | msgThroughputOut | Bytes sent to consumers per second.
+pulsar_average_msg_size | averageMsgSize | Average message size in bytes since the topic was loaded.
+pulsar_storage_size | storageSize | Size of the topic's entries in bytes.
+pulsar_storage_logical_size | storageSize | Size of the topic's entries in bytes, without replicas; pybroker has none.
+pulsar_storage_backlog_size | backlogSize | Backlog of the slowest subscription in bytes.
+pulsar_storage_backlog_quota_limit | backlogQuotaLimitSize | Backlog quota in bytes; -1: no limit.
+pulsar_storage_backlog_quota_limit_time | backlogQuotaLimitTime | Backlog quota in seconds, by the oldest message; -1: no limit.
+pulsar_delayed_message_index_size_bytes | delayedMessageIndexSizeInBytes | Memory of the index of delayed messages in bytes.
+pulsar_publish_rate_limit_times | publishRateLimitedTimes | Times that producers waited for the publish rate.
 pulsar_txn_tb_active_total | ongoingTxnCount | Open transactions that have written to the topic.
 """,
 )
@@ -40,8 +40,8 @@ TOPIC_COUNTERS: Final = rows(
     "counter",
     _OF_TOPIC,
     """
-pulsar_in_messages_total | msgInCounter | Messages that came in since the topic was loaded.
-pulsar_in_bytes_total | bytesInCounter | Bytes that came in since the topic was loaded.
+pulsar_in_messages_total | msgInCounter | Messages published since the topic was loaded.
+pulsar_in_bytes_total | bytesInCounter | Bytes published since the topic was loaded.
 pulsar_txn_tb_committed_total | committedTxnCount | Transactions that committed on the topic since it was loaded.
 pulsar_txn_tb_aborted_total | abortedTxnCount | Transactions that aborted on the topic since it was loaded.
 """,
@@ -51,34 +51,34 @@ SUBSCRIPTION_GAUGES: Final = rows(
     "gauge",
     _OF_SUBSCRIPTION,
     """
-pulsar_subscription_back_log | msgBacklog | Entries that are not acknowledged.
-pulsar_subscription_back_log_no_delayed | msgBacklogNoDelayed | Entries that are not acknowledged and not delayed.
+pulsar_subscription_back_log | msgBacklog | Unacknowledged entries.
+pulsar_subscription_back_log_no_delayed | msgBacklogNoDelayed | Unacknowledged entries that are not delayed.
 pulsar_subscription_delayed | msgDelayed | Delayed messages that are not due yet.
-pulsar_subscription_delayed_message_index_size_bytes | delayedMessageIndexSizeInBytes | Memory that the subscription's delayed messages take.
+pulsar_subscription_delayed_message_index_size_bytes | delayedMessageIndexSizeInBytes | Memory of the index of the subscription's delayed messages in bytes.
 pulsar_subscription_in_replay | msgInReplay | Entries that wait for redelivery.
-pulsar_subscription_msg_rate_out | msgRateOut | Messages that went out, a second.
-pulsar_subscription_msg_ack_rate | messageAckRate | Messages that consumers acknowledged, a second.
-pulsar_subscription_msg_rate_redeliver | msgRateRedeliver | Messages that went out again, a second.
-pulsar_subscription_msg_rate_expired | msgRateExpired | Entries that expired, a second.
-pulsar_subscription_msg_throughput_out | msgThroughputOut | Bytes that went out, a second.
-pulsar_subscription_unacked_messages | unackedMessages | Messages that consumers have and have not acknowledged.
+pulsar_subscription_msg_rate_out | msgRateOut | Messages sent to consumers per second.
+pulsar_subscription_msg_ack_rate | messageAckRate | Messages acknowledged per second.
+pulsar_subscription_msg_rate_redeliver | msgRateRedeliver | Messages redelivered per second.
+pulsar_subscription_msg_rate_expired | msgRateExpired | Entries that expired per second.
+pulsar_subscription_msg_throughput_out | msgThroughputOut | Bytes sent to consumers per second.
+pulsar_subscription_unacked_messages | unackedMessages | Messages that consumers have received and not acknowledged.
 pulsar_subscription_blocked_on_unacked_messages | blockedSubscriptionOnUnackedMsgs | 1: a consumer has too many unacknowledged messages.
-pulsar_subscription_last_expire_timestamp | lastExpireTimestamp | When something last expired, ms since 1970; 0: never.
-pulsar_subscription_last_acked_timestamp | lastAckedTimestamp | When something was last acknowledged, ms since 1970; 0: never.
-pulsar_subscription_last_consumed_timestamp | lastConsumedTimestamp | When something last went out, ms since 1970; 0: never.
-pulsar_subscription_last_consumed_flow_timestamp | lastConsumedFlowTimestamp | When a consumer last asked for more, ms since 1970; 0: never.
-pulsar_subscription_last_mark_delete_advanced_timestamp | lastMarkDeleteAdvancedTimestamp | When the mark-delete position last moved, ms since 1970; 0: never.
+pulsar_subscription_last_expire_timestamp | lastExpireTimestamp | Time of the last expiry, ms since 1970; 0: never.
+pulsar_subscription_last_acked_timestamp | lastAckedTimestamp | Time of the last acknowledgement, ms since 1970; 0: never.
+pulsar_subscription_last_consumed_timestamp | lastConsumedTimestamp | Time of the last message sent, ms since 1970; 0: never.
+pulsar_subscription_last_consumed_flow_timestamp | lastConsumedFlowTimestamp | Time of the last flow permits from a consumer, ms since 1970; 0: never.
+pulsar_subscription_last_mark_delete_advanced_timestamp | lastMarkDeleteAdvancedTimestamp | Time when the mark-delete position last moved, ms since 1970; 0: never.
 pulsar_subscription_total_msg_expired | totalMsgExpired | Entries that expired.
-pulsar_out_messages_total | msgOutCounter | Messages that went out to the consumers that are connected.
-pulsar_out_bytes_total | bytesOutCounter | Bytes that went out to the consumers that are connected.
+pulsar_out_messages_total | msgOutCounter | Messages sent to the connected consumers.
+pulsar_out_bytes_total | bytesOutCounter | Bytes sent to the connected consumers.
 """,
 )
 _THROTTLED: Final = rows(
     "gauge",
     f"{_OF_SUBSCRIPTION} reason",
     """
-pulsar_subscription_dispatch_throttled_msg_events | dispatchThrottledMsgEventsBy… | How often dispatch waited for a rate of messages: the subscription's, or the topic's.
-pulsar_subscription_dispatch_throttled_bytes_events | dispatchThrottledBytesEventsBy… | How often dispatch waited for a rate of bytes: the subscription's, or the topic's.
+pulsar_subscription_dispatch_throttled_msg_events | dispatchThrottledMsgEventsBy… | Times that dispatch waited for a message rate of the subscription or the topic.
+pulsar_subscription_dispatch_throttled_bytes_events | dispatchThrottledBytesEventsBy… | Times that dispatch waited for a byte rate of the subscription or the topic.
 """,
 )
 _COUNTED: Final = (
@@ -87,21 +87,21 @@ _COUNTED: Final = (
         _OF_TOPIC,
         """
 pulsar_subscriptions_count | subscriptions | Subscriptions of the topic.
-pulsar_producers_count | publishers | Producers that are connected.
-pulsar_consumers_count | consumers | Consumers that are connected.
-pulsar_msg_backlog | msgBacklog | Entries that are not acknowledged, of all subscriptions.
-pybroker_txn_blocked_entries | blockedEntries | Entries that nobody may read before a transaction ends.
-pybroker_txn_oldest_blocking_seconds | oldestOpenTransaction | Age of the transaction that holds readers back.
-pybroker_txn_held_messages | held contents | Messages that open transactions have written to the topic.
-pybroker_txn_held_bytes | held contents | Bytes that open transactions have written to the topic.
+pulsar_producers_count | publishers | Connected producers.
+pulsar_consumers_count | consumers | Connected consumers.
+pulsar_msg_backlog | msgBacklog | Unacknowledged entries of all subscriptions.
+pybroker_txn_blocked_entries | blockedEntries | Entries that readers cannot see until a transaction ends.
+pybroker_txn_oldest_blocking_seconds | oldestOpenTransaction | Age of the oldest transaction that blocks readers.
+pybroker_txn_held_messages | held contents | Messages in the topic from open transactions.
+pybroker_txn_held_bytes | held contents | Bytes in the topic from open transactions.
 """,
     ),
     *rows(
         "gauge",
         _OF_SUBSCRIPTION,
         """
-pulsar_subscription_consumers_count | consumers | Consumers that are connected.
-pulsar_subscription_msg_drop_rate | msgDropRate | Messages that nobody could take, a second; of non-persistent topics.
+pulsar_subscription_consumers_count | consumers | Connected consumers.
+pulsar_subscription_msg_drop_rate | msgDropRate | Messages of non-persistent topics dropped per second because no consumer had room.
 """,
     ),
     *rows(
@@ -117,12 +117,12 @@ COMPACTION: Final = rows(
     "gauge",
     _OF_TOPIC,
     """
-pulsar_compaction_removed_event_count | compaction | Messages that compactions have left out.
+pulsar_compaction_removed_event_count | compaction | Messages removed by compactions.
 pulsar_compaction_succeed_count | compaction | Compactions that succeeded.
 pulsar_compaction_failed_count | compaction | Compactions that failed.
-pulsar_compaction_duration_time_in_mills | compaction | What the last compaction took, in milliseconds.
-pulsar_compaction_read_throughput | compaction | Bytes that the last compaction read, a second.
-pulsar_compaction_write_throughput | compaction | Bytes that the last compaction wrote, a second.
+pulsar_compaction_duration_time_in_mills | compaction | Duration of the last compaction in milliseconds.
+pulsar_compaction_read_throughput | compaction | Bytes that the last compaction read per second.
+pulsar_compaction_write_throughput | compaction | Bytes that the last compaction wrote per second.
 pulsar_compaction_compacted_entries_count | compaction | Entries of the compacted log.
 pulsar_compaction_compacted_entries_size | compaction | Bytes in the compacted log.
 """,

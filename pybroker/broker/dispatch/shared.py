@@ -272,8 +272,8 @@ class SharedDispatcher:
         self._counts.increment(self._returned.add(by_ledger(positions)))
 
     def skipped_to(self, mark: Position) -> None:
-        """Everything up to there was acknowledged at once, whoever holds it and whenever it
-        is due.
+        """All entries up to the position were acknowledged, also those that consumers hold
+        and those that are delayed.
         """
         for consumer in self._consumers():
             before = consumer.unacked.messages

@@ -113,7 +113,7 @@ class EntryReader:
         """What has come, once that is `least_bytes`, or reaches the entry `until`, or nothing more
         comes: permits may be used up. Empty if nothing came in `timeout_s`.
 
-        Whoever gets entries reports by `unpacked` how many messages they held.
+        The caller reports by `unpacked` how many messages the entries held.
         """
         with contextlib.suppress(TimeoutError):
             while self._size_bytes < least_bytes and not self._reaches(until):

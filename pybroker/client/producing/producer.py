@@ -257,7 +257,7 @@ class Producer:
 
     @contextlib.contextmanager
     def _given_back(self, count: int) -> Iterator[None]:
-        """Of what comes to no partition nobody else gives the room back."""
+        """Gives the room back if the message does not reach a partition."""
         try:
             yield
         except BaseException:

@@ -13,7 +13,7 @@ class Room:
         """`freed` hears of every message that is answered, a count at a time."""
         self._topic = topic
         self._limit = options.max_pending_messages
-        # Whoever has to wait asks for `space` first, and is never refused.
+        # A caller that can wait asks for `space` first, and is never refused.
         self._refuses = not options.block_if_queue_full
         self._freed = freed
         self._outstanding = 0
@@ -59,7 +59,7 @@ class Room:
         self._promised -= 1
 
     def close(self, error: Exception) -> None:
-        """Whoever takes some from now on hears `error`; who waits is woken, to hear it too."""
+        """Callers that wait for room, and all later ones, get `error`."""
         self._closed = error
         self._wake()
 

@@ -88,7 +88,7 @@ class TopicProducer:
 
     @property
     def _patience_s(self) -> float | None:
-        """Whoever waits for exclusive access waits for others to go, however long that takes."""
+        """None: a producer that waits for exclusive access waits until the others have closed."""
         waits = self._options.access_mode is ProducerAccessMode.WaitForExclusive
         return None if waits else self._cluster.timeout_s
 

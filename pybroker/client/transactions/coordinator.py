@@ -1,9 +1,9 @@
 """The transaction coordinators, reached over their assign topic.
 
 Partition i of persistent://pulsar/system/transaction_coordinator_assign stands for coordinator i:
-whoever serves the partition serves the coordinator. A request is repeated while its coordinator
-moves, is recovering or cannot be reached, up to the operation timeout; all of them are idempotent
-(a NEW_TXN whose answer was lost leaves an empty transaction behind, which times out).
+the broker that serves the partition serves the coordinator. A request is repeated while its
+coordinator moves, is recovering or cannot be reached, up to the operation timeout; all of them are
+idempotent (a NEW_TXN whose answer was lost leaves an empty transaction behind, which times out).
 
 Source: PIP-31, "Transaction Coordinator".
 """

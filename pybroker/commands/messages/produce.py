@@ -69,14 +69,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not replicate the messages to other clusters",
     )
-    add("--compression", choices=_CODECS, default="none", help="ours")
+    add("--compression", choices=_CODECS, default="none",
+        help="compress batches with this codec (pybroker extension)")  # fmt: skip
     add("-vs", "--value-schema", default="bytes", metavar="SCHEMA",
         help="bytes, string, avro:DEFINITION or json:DEFINITION")  # fmt: skip
     add("-kvet", "--key-value-encoding-type", choices=("separated", "inline"),
         help="use a key-value schema, with this encoding")  # fmt: skip
     add("-ks", "--key-schema", default="string", metavar="SCHEMA", help="schema of the key")
-    add("-kvk", "--key-value-key", metavar="TEXT", help="that key")
-    add("-kvkf", "--key-value-key-file", metavar="FILE", help="file with that key")
+    add("-kvk", "--key-value-key", metavar="TEXT", help="key of the key-value pair")
+    add(
+        "-kvkf",
+        "--key-value-key-file",
+        metavar="FILE",
+        help="file with the key of the key-value pair",
+    )
     add("-ekn", "--encryption-key-name", metavar="NAME", help="encrypt with the key of this name")
     add("-ekv", "--encryption-key-value", metavar="URI",
         help="the public key to encrypt with: file:///… or data:…;base64,…")  # fmt: skip

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def add_transactions(parser: argparse.ArgumentParser, what: str) -> None:
-    group = parser.add_argument_group("transactions (ours)")
+    group = parser.add_argument_group("transactions (pybroker extension)")
     group.add_argument("--txn", action="store_true", help=f"put {what} in one transaction")
     group.add_argument(
         "--txn-size", type=positive, metavar="N", help="use transactions of N messages instead"
