@@ -408,10 +408,7 @@ class Subscription:
         await self.seek(await place_of_time(self._topic, timestamp_ms))
 
     async def skip_to(self, position: Position) -> None:
-        """Acknowledge all visible entries up to `position`, also those that consumers hold.
-
-        Raises ServiceNotReady.
-        """
+        """Acknowledge all visible entries up to `position`. Raises ServiceNotReady."""
         self.check_open()
         self._damage = None
         self.reader.read_anew()
