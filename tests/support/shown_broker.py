@@ -139,6 +139,10 @@ def show(driver: webdriver.Chrome, url: str, width: int, height: int, dark: bool
     """At a size as a phone's or a screen's, in one of the two colour schemes."""
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    colour(driver, dark)
+    driver.get(url)
+
+
+def colour(driver: webdriver.Chrome, dark: bool) -> None:
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-    driver.get(url)
