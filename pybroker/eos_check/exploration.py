@@ -58,7 +58,8 @@ class Exploration:
         show: Show,
     ) -> None:
         self._settings = settings
-        self._give_up_s = time.monotonic() + time_limit_s
+        self._time_limit_s = time_limit_s
+        self._give_up_s = 0.0  # known when the runs without faults are over
         self._pairs_at_most = pairs_at_most
         self._jobs = jobs
         self._say = say
@@ -72,6 +73,7 @@ class Exploration:
         """Raises CannotRun if there is nothing to judge."""
         try:
             clean, first = self._clean()
+            self._give_up_s = time.monotonic() + self._time_limit_s
             plan = singles(first.passings[0], first.inner)
             self.explored.singles = len(plan)
             self.explored.steps = len({each.passing.step for each in plan})
@@ -80,6 +82,8 @@ class Exploration:
                 failed = self._try(self._pairs(plan), clean)
             if failed is not None:
                 self.explored.counter_example = self._shrink(failed)
+            if self.explored.singles_tried + self.explored.pairs_tried == 0:
+                raise CannotRun("no crash was tried: the pipeline never spoke to the broker")
             return self.explored
         finally:
             self._stop.set()
@@ -153,7 +157,7 @@ class Exploration:
     ) -> set[Future[RunResult]]:
         submitted: set[Future[RunResult]] = set()
         while len(submitted) < count:
-            if time.monotonic() > self._give_up_s:
+            if self.explored.singles_tried and time.monotonic() > self._give_up_s:
                 if next(left, None) is not None:
                     self.explored.out_of_time = True
                 break

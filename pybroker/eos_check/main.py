@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         default=300.0,
         metavar="SECONDS",
-        help="no run begins after it; default: 300",
+        help="no crash is tried after it, behind the runs without faults; default: 300",
     )
     add(
         "--run-limit",
@@ -138,13 +138,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _number(low: int, high: int) -> "type[int]":
+def _number(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and low <= int(text[:9]) <= high):
             raise argparse.ArgumentTypeError(f"{text[:40]} is not a number from {low} to {high}")
         return int(text)
 
-    return parse  # type: ignore[return-value]
+    return parse
 
 
 def _seconds(text: str) -> float:
@@ -214,6 +214,8 @@ def _report(settings: Settings, explored: Explored, file: Path | None, took_s: f
     findings: list[str] = []
     told: list[Row] = []
     title = "EXACTLY ONCE"
+    if explored.singles_tried < explored.singles:
+        title += f", at {explored.singles_tried} of {explored.singles} crashes"
     if found is not None:
         title = "NOT EXACTLY ONCE"
         told = rows(found.result, found.breaches)
