@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from documents import ROOT, blocks
 
+DOCUMENT = ROOT / "docs/testing.md"
+TIME = re.compile(r"^ *[\d:]+\.\d{3}  ")
 HERE = "runs in tests/app/test_pytest_fixtures.py"
-PAGE = [block for block in blocks(ROOT / "docs/testing.md") if block.declared == HERE]
-TEST, INI, CLOCK = (block.text for block in PAGE)
+PAGE = [block for block in blocks(DOCUMENT) if block.declared == HERE]
+WRONG, BILLING, MENDED, TEST, INI, CLOCK = (block.text for block in PAGE)
 HEAD = "import httpx, pytest\nVALUES = '/admin/v2/brokers/configuration/runtime'\n"
 
 
@@ -32,6 +34,23 @@ def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
         ended = run(tmp_path, test, INI)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         assert passed in ended.stdout
+
+
+@pytest.mark.slow
+def test_the_page_s_pipeline_fails_as_it_shows_and_is_mended(tmp_path: Path) -> None:
+    (tmp_path / "billing.py").write_text(WRONG)
+    wrong = run(tmp_path, BILLING)
+    assert "1 failed, 1 passed" in wrong.stdout, wrong.stdout + wrong.stderr
+    (shown,) = (block for block in blocks(DOCUMENT) if "what pulsar_broker did" in block.text)
+    said = [TIME.sub("", line) for line in wrong.stdout.splitlines()]
+    assert [
+        line
+        for line in (TIME.sub("", each) for each in shown.text.splitlines())
+        if line not in said
+    ] == []
+    (tmp_path / "billing.py").write_text(MENDED)
+    mended = run(tmp_path, BILLING)
+    assert "2 passed" in mended.stdout, mended.stdout + mended.stderr
 
 
 def test_the_markers_settings_count_more_than_those_of_the_ini_file(tmp_path: Path) -> None:
@@ -81,6 +100,7 @@ def test_a_name_is_new(run, pulsar_broker_shared, pulsar_namespace, pulsar_clien
 """
 
 
+@pytest.mark.slow
 def test_brokers_live_as_long_as_their_scope(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text(SCOPES)
     ended = run(tmp_path, SCOPES)
