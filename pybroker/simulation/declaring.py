@@ -138,7 +138,7 @@ class Simulation:
         return function
 
     def faults(self, *kinds: str) -> None:
-        """Only these may happen; of `KINDS`. None: nothing goes wrong."""
+        """Allows only these kinds of faults, of `KINDS`; without arguments, no faults at all."""
         for kind in kinds:
             if kind not in KINDS:
                 raise ScenarioError(f"there is no fault {kind!r}; there are: {', '.join(KINDS)}")

@@ -1,6 +1,6 @@
 """What goes wrong: one frozen fault each, drawn before anything starts.
 
-A fault says all about itself, so a run can be repeated with some of its faults left out.
+A fault holds everything that determines it, so a run can be repeated without some of its faults.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """What every pipeline owes: nothing lost, doubled, partial, torn, or out of order.
 
 Judged from what stands in the topics when everything has come to rest, from the subscriptions of
-the inputs, and from what committed transactions were told was stored. An input that stands in its
+the inputs, and from what the client was told about transactions. An input that stands in its
 topic twice is owed twice.
 """
 

@@ -66,6 +66,7 @@ class Network:
         self.world = world
         self.rng: random.Random = world.stream("network")
         self.stalled_until = 0.0  # virtual seconds
+        self.callers: set[tuple[str, int]] = set()  # who ever tried to connect, and to which port
         self._servers: dict[int, Server] = {}
         self._connections: dict[Transport, None] = {}  # the client's ends
         self._ports = itertools.count(40_000)
@@ -84,6 +85,7 @@ class Network:
         return server
 
     async def connect(self, node: Host, factory: Any, port: int) -> tuple["Transport", Any]:
+        self.callers.add((node.name, port))
         await self._travel(node)
         server = self._servers.get(port)
         if server is None or not server.is_serving():

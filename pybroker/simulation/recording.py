@@ -41,7 +41,7 @@ class Recorder:
 
 def _recording() -> Any:
     loop = events._get_running_loop()
-    alive = not getattr(loop, "dead", True)  # one that is buried cleans up for nobody
+    alive = not getattr(loop, "dead", True)  # what a dead process cleans up has no effect
     return loop if alive and getattr(loop, "recorder", None) is not None else None
 
 

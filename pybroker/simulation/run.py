@@ -20,7 +20,7 @@ from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName
 from pybroker.client import aio
 from pybroker.simulation import plan
-from pybroker.simulation.broker import SimulatedBroker
+from pybroker.simulation.broker import PORT, SimulatedBroker
 from pybroker.simulation.declaring import (
     InputSpec,
     Record,
@@ -108,7 +108,6 @@ class SeedRun:
         }
         self._unpublished = len(self.sim.inputs)
         self._healed_s = 0.0
-        self._were_connected: set[str] = set()
         self._violations: list[Violation] = []
         self._logs: dict[str, list[Record]] = {}
 
@@ -170,7 +169,7 @@ class SeedRun:
                     self.recorder.tell("input", f"{shown(data)} is in {given.topic}", shown(data))
                     del waiting[0]
                     await asyncio.sleep(gap_s * self._rng.random())
-            except PulsarError:  # it may be stored twice: it is owed twice then
+            except PulsarError:  # it may be stored already: then it is there twice, and owed twice
                 await asyncio.sleep(0.5)
             finally:
                 await _closed(client)
@@ -262,15 +261,15 @@ class SeedRun:
         )
 
     def _is_connected(self, process: UserProcess) -> bool:
-        """To the broker that lives; who never was, has returned or uses it not."""
+        """To the broker that lives. A process that has returned, or never connected, counts too."""
         if process.finished:
             return True
         mine = [each for each in self.world.network.connections if each.node is process.node]
-        if mine:
-            self._were_connected.add(process.spec.name)
         there = self.broker.node
         live = [each for each in mine if each.peer.node is there and not each.is_silent]
-        return bool(live) or process.spec.name not in self._were_connected
+        lives = (f"{process.spec.name}.{life}" for life in range(1, process.incarnation + 1))
+        uses_it = any((name, PORT) in self.world.network.callers for name in lives)
+        return bool(live) or not uses_it
 
     def _backlog(self) -> int:
         return sum(
@@ -335,7 +334,7 @@ class SeedRun:
         return left
 
     async def _read(self, topics: Sequence[str]) -> dict[str, list[Record]]:
-        """Again, if what the last fault has left is still in the way."""
+        """Retries: the effects of the last fault may not be over yet."""
         for _ in range(_READ_ATTEMPTS):
             try:
                 return await self._read_once(topics)

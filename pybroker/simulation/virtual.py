@@ -1,9 +1,9 @@
 """Time and chance for code that asks Python for them: `time.time()`, `random.random()`, `uuid4()`.
 
-While this is installed, the functions of the module `time` answer a process of a simulation with
-its machine's virtual time, and everybody else with the real one. `random` and `os.urandom` (so
-`uuid.uuid4` and `secrets` too) are seeded. What a C extension or `datetime.now()` reads stays real.
-Threads cannot be simulated: to start one raises an error that says what to do instead.
+While this is installed, the functions of the module `time` return virtual time to a process of a
+simulation, and real time to everything else. `random` and `os.urandom` (so `uuid.uuid4` and
+`secrets` too) are seeded. C extensions and `datetime.now()` still read the real time. Threads
+cannot be simulated: starting one raises an error that says what to do instead.
 """
 
 import contextlib

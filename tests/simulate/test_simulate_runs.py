@@ -232,6 +232,32 @@ def test_processes_reach_each_others_servers():
     assert heard == [b"PRICE?\n"]
 
 
+async def second_stage(service_url):
+    async with Client(service_url, transactional_id="second") as client:
+        producer = await client.create_producer("results")
+        consumer = await client.subscribe(
+            "copies", "second", initial_position=InitialPosition.Earliest
+        )
+        while True:
+            copy = await consumer.receive()
+            async with await client.new_transaction() as txn:
+                await producer.send(copy.data(), txn=txn)
+                await consumer.acknowledge(copy, txn=txn)
+
+
+def test_a_process_that_hangs_at_its_start_is_waited_for():
+    """While it has no subscription, it has no backlog either."""
+
+    def scenario(sim):
+        copying(before_ack=0.0)(sim)
+        sim.process("second", second_stage, sim.service_url)
+        sim.output("results")
+        sim.faults("silence")
+
+    outcomes = [run_seed(scenario, seed) for seed in range(10)]
+    assert not [text for outcome in outcomes for text in texts(outcome) if "LOST" in text]
+
+
 def test_settings_reach_the_broker():
     def scenario(sim):
         copying()(sim)
