@@ -167,12 +167,7 @@ def test_test_mode_does_not_start_beside_authentication_or_a_public_address(
     assert says in capfd.readouterr().err
 
 
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("data"), ["--test-mode"]) as running:
-        yield running
-
-
+@pytest.mark.slow
 def test_a_process_without_test_mode_offers_nothing(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as running, of(running.admin_url) as admin:
         for path in ("faults/points", "faults/rules", "faults/passings", "clock"):
@@ -181,8 +176,13 @@ def test_a_process_without_test_mode_offers_nothing(tmp_path: Path) -> None:
         assert admin.post("faults/rules", json=rule).status_code == 404
 
 
-def test_a_crash_ends_the_process_at_the_point(process: BrokerProcess) -> None:
-    with of(process.admin_url) as admin, Client(process.service_url) as client:
+@pytest.mark.slow
+def test_a_crash_ends_the_process_at_the_point(tmp_path: Path) -> None:
+    with (
+        BrokerProcess(tmp_path / "data", ["--test-mode"]) as process,
+        of(process.admin_url) as admin,
+        Client(process.service_url) as client,
+    ):
         producer = client.create_producer("orders")
         producer.send(b"kept")
         injected(admin, "publish.after_append", "crash", topic="orders")
@@ -198,14 +198,16 @@ def test_a_crash_ends_the_process_at_the_point(process: BrokerProcess) -> None:
 
 
 def test_the_command_line_drives_a_broker(
-    process: BrokerProcess, capsys: pytest.CaptureFixture[str]
+    broker: RunningBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    at = ["--admin-url", process.admin_url]
+    at = ["--admin-url", broker.admin_url]
     assert main(["clear", *at]) == 0
+    assert main(["passings", *at]) == 0  # recording begins
+    assert capsys.readouterr().out.split() == ["POINT", "PASSED"]
     hold = ["inject", "subscribe.before", "hold", "--subscription", "held", "--once", *at]
     assert main(hold) == 0
     number = capsys.readouterr().out.strip()
-    with Client(process.service_url) as client, ThreadPoolExecutor(1) as threads:
+    with Client(broker.service_url) as client, ThreadPoolExecutor(1) as threads:
         subscribing = threads.submit(client.subscribe, "orders", "held")
         assert main(["wait", number, *at]) == 0
         assert main(["rules", *at]) == 0
