@@ -4,16 +4,15 @@
     end      a marker goes in behind them; when it is durable the transaction has ended here
     hidden   markers, and the entries of aborted transactions: never delivered
 
-The oldest open transaction limits how far anybody may read (`max_read_position`); plain messages
-behind it wait, too. A transaction is registered when its first entry is handed to the log, not when
-that is durable, so no completion in between can expose it.
+The oldest open transaction limits what readers see (`max_read_position`); all later messages wait.
+A transaction is registered before its first entry is durable, so none is exposed in between.
 
-A topic that never had a transaction costs nothing. The first one sets a ledger property, queued
-ahead of the entry; only with that property does recovery load the snapshot and scan from there. It
-trusts the tags that entries were appended with, never what clients wrote into them.
+The first transaction of a topic sets a ledger property, queued ahead of its entry. Only with it
+does recovery load the snapshot and scan from there. It trusts the tags of appended entries, never
+what clients wrote into them.
 
-A transaction whose marker was lost is found by asking for its outcome: at recovery, by a timer, and
-when it must have ended according to an END's low watermark.
+If a marker was lost, the outcome is requested: at recovery, by a timer, and when an END's low
+watermark says that the transaction must have ended.
 """
 
 import asyncio
