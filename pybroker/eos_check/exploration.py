@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Final
 
+from pybroker.client import PulsarException
 from pybroker.eos_check.faults import Fault, Passing, Schedule
 from pybroker.eos_check.judgement import Breach, Promise, disorder, judge, judge_by_command, same
 from pybroker.eos_check.plan import interleaved, pairs, singles, spread
@@ -66,6 +67,7 @@ class Exploration:
         self._show = show
         self._stop = threading.Event()
         self._order_is_known = True
+        self._acknowledged_by: frozenset[str] = frozenset()
         self._behind: dict[Fault, list[Passing]] = {}
         self.explored = Explored()
 
@@ -98,6 +100,8 @@ class Exploration:
                 self._stop.set()
                 raise
         clean = first.clean()
+        self._acknowledged_by = clean.acknowledged_by & second.clean().acknowledged_by
+        clean = replace(clean, acknowledged_by=self._acknowledged_by)
         self._say(
             f"without faults: {len(first.outputs)} messages out for {len(first.inputs)} in, "
             f"in {first.duration_s:.1f} s"
@@ -219,15 +223,16 @@ class Exploration:
         promises = {breach.promise for breach in failed.breaches}
         try:
             first = clean_run(settings, self._stop)
+            clean = replace(first.clean(), acknowledged_by=self._acknowledged_by)
             for schedule in _lowered(failed.result.schedule, first):
                 if time.monotonic() > self._give_up_s:
                     return None
-                result = run(settings, schedule, first.clean(), self._stop)
-                breaches = self._judged(result, first.clean())
+                result = run(settings, schedule, clean, self._stop)
+                breaches = self._judged(result, clean)
                 if promises & {breach.promise for breach in breaches}:
                     return CounterExample(settings, result, breaches)
-        except (CannotRun, HalfPublished):
-            return None  # so few are not put out
+        except (CannotRun, HalfPublished, PulsarException, OSError):
+            return None  # so few are not put out; the larger example stands
         return None
 
 

@@ -34,8 +34,8 @@ _SUBSCRIBED_WITHIN: Final = 0.5
 _NEXT_WAVE_WITHIN_S: Final = 5.0
 _ENDS_AT_MOST: Final = 20  # of the pipeline by itself
 _EVENTS_AT_MOST: Final = 50_000
-_LIMIT_AT_LEAST_S: Final = 20.0
-_TIMES_CLEAN: Final = 5.0
+_LIMIT_AT_LEAST_S: Final = 60.0
+_TIMES_CLEAN: Final = 10.0
 _ENDS_WITHIN_S: Final = 5.0  # of not answering any more, a broker that crashes
 _PAUSE_S: Final = 0.2  # before a pipeline that ended by itself is started again
 
@@ -53,7 +53,9 @@ class Clean:
     """What the run without faults showed, and the others are compared with."""
 
     outputs: tuple[Output, ...]
-    acknowledged_by: frozenset[str]  # subscriptions of the input that had no backlog in the end
+    # Subscriptions of the input that had no backlog in the end; none if their names are others in
+    # each run.
+    acknowledged_by: frozenset[str]
     subscribed_first: bool  # before there was any input
     duration_s: float
 
@@ -352,16 +354,14 @@ class _Run:
         if self._seen_life < self._pipeline.lives and self._pipeline.exit_code() is None:
             return False  # it is still starting, and may have something left to do
         settled = quiet_s >= self._settings.settle_s
-        if self._clean is None:
-            done = not backlogs or 0 in backlogs.values()
-            if not (done and settled):
-                return False
+        wanted = self._clean.acknowledged_by if self._clean is not None else frozenset()
+        if wanted:
+            done = all(backlogs.get(name) == 0 for name in wanted)
         else:
-            wanted = self._clean.acknowledged_by
-            if any(backlogs.get(name, 1) for name in wanted & backlogs.keys()) or (
-                wanted and not backlogs
-            ):
-                return False
+            done = not backlogs or 0 in backlogs.values()
+        if not done or (self._clean is None and not settled):
+            return False
+        if self._clean is not None:
             outputs = self._topics.read(self._settings.outputs)
             if not settled and not same(outputs, self._clean.outputs, self._settings.identity):
                 return False
