@@ -11,8 +11,7 @@ The first transaction of a topic sets a ledger property, queued ahead of its ent
 does recovery load the snapshot and scan from there. It trusts the tags of appended entries, never
 what clients wrote into them.
 
-If a marker was lost, the outcome is requested: at recovery, by a timer, and when an END's low
-watermark says that the transaction must have ended.
+If a marker was lost, the outcome is requested: at recovery, by a timer, and by low watermarks.
 """
 
 import asyncio
