@@ -39,9 +39,7 @@ from pybroker.base.runtime import Clock, Pace, Tasks, nobody_cares
 from pybroker.transaction.buffer.buffer_times import BufferTimes
 from pybroker.transaction.buffer.log_order.books import NONE_OPEN, NOTHING_HIDDEN, Books
 from pybroker.transaction.buffer.log_order.ledger_mark import LedgerMark
-from pybroker.transaction.buffer.log_order.open_transactions import (
-    OpenTransaction,
-)
+from pybroker.transaction.buffer.log_order.open_transactions import OpenTransaction
 from pybroker.transaction.buffer.ongoing import Marked, OngoingTransaction
 from pybroker.transaction.buffer.open_contents import OnEnded
 from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
