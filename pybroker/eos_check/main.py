@@ -221,12 +221,14 @@ def _report(settings: Settings, explored: Explored, file: Path | None, took_s: f
         told = rows(found.result, found.breaches)
         faults = ", then ".join(map(str, found.result.schedule))
         findings = [*map(str, found.breaches)]
-        print(f"\nwith {found.settings.messages} messages: {faults}\n\n{as_text(told)}\n")
+        count = found.settings.messages
+        told_of = f"with {count} {'message' if count == 1 else 'messages'}: {faults}"
+        print(f"\n{told_of}\n\n{as_text(told)}\n")
         for each in findings[:_BREACHES_SHOWN]:
             print(coloured(f"  {each}", RED))
         if len(findings) > _BREACHES_SHOWN:
             print(f"  and {len(findings) - _BREACHES_SHOWN} more")
-        tried.insert(0, f"with {found.settings.messages} messages: {faults}")
+        tried.insert(0, told_of)
     for line in tried:
         print(f"  {line}")
     print("\n" + coloured(title, f"{BOLD};{RED if findings else GREEN}"), flush=True)
