@@ -102,7 +102,7 @@ def _running(request: pytest.FixtureRequest) -> "Iterator[RunningBroker]":
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
     stories = _stories(request.config)
-    with broker(settings, http=True) as running, Story(running) as story:
+    with broker(settings, http=True, faults=True) as running, Story(running) as story:
         stories[story] = str(request.fixturename)
         try:
             yield running

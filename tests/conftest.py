@@ -19,7 +19,11 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from patience import be_patient_with_answers
 
+import pybroker.testing
+
 be_patient_with_answers()
+# A test that does not ask for fault points talks to the session that production has.
+pybroker.testing.broker.__wrapped__.__kwdefaults__["faults"] = False  # type: ignore[attr-defined]
 
 TIMED = [HealthCheck.too_slow]
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=TIMED)

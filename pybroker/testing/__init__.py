@@ -24,16 +24,18 @@ def broker(
     *,
     data_dir: Path | None = None,
     http: bool = False,
+    faults: bool = True,
     **settings: Any,
 ) -> Iterator[RunningBroker]:
     """A broker on free ports, in memory unless it has a `data_dir`; the admin REST with `http`.
+    Without `faults` it has no fault points: it handles commands exactly as in production.
 
     `settings` are fields of BrokerConfig: `broker(broker_deduplication_enabled=True)`. Without any,
     /metrics shows what is true now, not what was a moment ago.
     """
     for_tests = {"broker_service_port": 0, "web_service_port": 0, "metrics_cache_ms": 0}
     config = replace(config or BrokerConfig(), **{**for_tests, **settings})
-    running = RunningBroker(config, data_dir, http)
+    running = RunningBroker(config, data_dir, http, faults)
     try:
         running.start()
         yield running

@@ -43,13 +43,15 @@ _PORTS: Final = (
 class RunningBroker:
     """What `pybroker.testing.broker()` gives; its clients reach it at `service_url`."""
 
-    def __init__(self, config: BrokerConfig, data_dir: Path | None, http: bool) -> None:
+    def __init__(
+        self, config: BrokerConfig, data_dir: Path | None, http: bool, faults: bool = True
+    ) -> None:
         self.service_url = ""
         self.admin_url = ""
         self.service_url_tls = self.admin_url_tls = ""
         self.clock = VirtualClock()
         self._namespaces = itertools.count(1)
-        self.faults = Faults(self.clock)
+        self._faults = Faults(self.clock) if faults else None
         # Told on any thread: "has started", "was stopped", "was killed".
         self.changed: Callable[[str], None] = nobody_cares
         self._config = config
@@ -61,6 +63,13 @@ class RunningBroker:
         self._is_over = False
         self._thread: LoopThread | None = None
         self._broker: Broker | None = None
+
+    @property
+    def faults(self) -> Faults:
+        """Its fault points. Raises RuntimeError if it was made without."""
+        if self._faults is None:
+            raise RuntimeError("This broker has no fault points: make it with broker(faults=True)")
+        return self._faults
 
     # -- life
 
@@ -102,8 +111,9 @@ class RunningBroker:
 
     def stop(self) -> None:
         """The orderly end. What rules hold goes on; its ports remain its own. Idempotent."""
-        for rule in self.faults.rules:
-            rule.release()
+        if self._faults is not None:
+            for rule in self._faults.rules:
+                rule.release()
         self._end(Broker.stop, "was stopped")
 
     def release_ports(self) -> None:
@@ -143,8 +153,9 @@ class RunningBroker:
         backend = self._memory
         if self._data_dir is not None:
             backend = embedded_backend(self._config, self._data_dir, _disk_failed)
-        self.faults.attach(self._crash)
-        return await standalone(self._config, backend, self._http, self.clock, faults=self.faults)
+        if self._faults is not None:
+            self._faults.attach(self._crash)
+        return await standalone(self._config, backend, self._http, self.clock, faults=self._faults)
 
     def _crash(self, struck: Callable[[], None]) -> None:
         """At a fault point, which nothing passes any more: the broker ends soon after."""
@@ -182,7 +193,8 @@ class RunningBroker:
             thread.run(end())
         finally:
             thread.close()
-            self.faults.detach()
+            if self._faults is not None:
+                self._faults.detach()
 
     # -- looking inside
 

@@ -27,7 +27,7 @@ ABORTED_AT = ("transaction.end.before", "transaction.decided.before")
 
 @pytest.fixture
 def broker() -> Iterator[RunningBroker]:
-    with pybroker.testing.broker() as running:
+    with pybroker.testing.broker(faults=True) as running:
         yield running
 
 
@@ -102,7 +102,7 @@ def test_recovery_may_crash_where_the_commit_did(broker: RunningBroker) -> None:
 
 
 def test_a_broker_that_ends_for_good_does_not_come_back() -> None:
-    with pybroker.testing.broker() as broker, Client(broker.service_url) as client:
+    with pybroker.testing.broker(faults=True) as broker, Client(broker.service_url) as client:
         crash = broker.faults.inject("publish.before_append", "crash")
         broker.restart_after(crash)
         client.create_producer("left").send_async(b"lost", lambda *_: None)

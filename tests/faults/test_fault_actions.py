@@ -19,7 +19,7 @@ _T = pb.BaseCommand
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RunningBroker]:
-    with pybroker.testing.broker() as running:
+    with pybroker.testing.broker(faults=True) as running:
         yield running
 
 

@@ -18,7 +18,7 @@ LONG_MS = 30_000
 
 @pytest.fixture
 def broker() -> Iterator[RunningBroker]:
-    with pybroker.testing.broker() as running:
+    with pybroker.testing.broker(faults=True) as running:
         yield running
 
 

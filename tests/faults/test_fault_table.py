@@ -84,7 +84,7 @@ def over_http(broker: RunningBroker) -> Mapping[str, int]:
 
 @pytest.fixture(scope="module", params=[in_process, over_http], ids=["in process", "over HTTP"])
 def matched(request: pytest.FixtureRequest) -> Iterator[Mapping[str, int]]:
-    with pybroker.testing.broker(http=True) as broker:
+    with pybroker.testing.broker(http=True, faults=True) as broker:
         yield request.param(broker)
 
 

@@ -29,7 +29,7 @@ def test_its_tests_pass(tmp_path: Path) -> None:
 
 
 def test_its_commands_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pybroker.testing.broker(http=True) as broker:
+    with pybroker.testing.broker(http=True, faults=True) as broker:
         monkeypatch.setenv("PULSAR_ADMIN_URL", broker.admin_url)
         for line in COMMANDS.splitlines():
             program, group, *words = shlex.split(line)

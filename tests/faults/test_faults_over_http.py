@@ -24,7 +24,7 @@ LONG_MS = 30_000
 
 @pytest.fixture
 def broker() -> Iterator[RunningBroker]:
-    with pybroker.testing.broker(http=True) as running:
+    with pybroker.testing.broker(http=True, faults=True) as running:
         yield running
 
 
@@ -140,7 +140,7 @@ def test_the_clock_is_moved(admin: httpx.Client, client: Client) -> None:
 @pytest.mark.parametrize("settings", [TOKEN_SETTINGS], ids=["authentication"])
 def test_it_is_not_offered_beside_authentication(settings: dict[str, Any]) -> None:
     headers = {"Authorization": f"Bearer {token('admin')}"}
-    with pybroker.testing.broker(http=True, **settings) as broker:
+    with pybroker.testing.broker(http=True, faults=True, **settings) as broker:
         answer = httpx.get(f"{broker.admin_url}/admin/v3/faults/points", headers=headers)
         assert answer.status_code == 404, answer.text
         assert "--test-mode" in answer.json()["reason"]

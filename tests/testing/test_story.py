@@ -16,7 +16,7 @@ from pybroker.wire.message_metadata import build_entry
 
 @pytest.fixture
 def broker() -> Iterator[RunningBroker]:
-    with pybroker.testing.broker() as running:
+    with pybroker.testing.broker(faults=True) as running:
         yield running
 
 
