@@ -5,6 +5,7 @@ example of Hypothesis or an answer over HTTP takes says how busy the machine is,
 Hypothesis draws the same examples in each run; `--hypothesis-profile fresh` draws many new ones.
 """
 
+import logging
 import sys
 from asyncio.base_events import BaseEventLoop
 from collections.abc import Generator
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 from patience import be_patient_with_answers
 
 import pybroker.testing
+from pybroker.logs.output import LogOutput
 
 be_patient_with_answers()
 # A test that does not ask for fault points talks to the session that production has.
@@ -43,5 +45,9 @@ def pytest_runtest_call() -> Generator[None, Any, Any]:
 
     with patch.object(BaseEventLoop, "default_exception_handler", heard):
         result = yield
+    # It writes to a descriptor, which is somebody else's socket once the test's output is closed.
+    left = [each for each in logging.getLogger().handlers if isinstance(each, LogOutput)]
+    logging.getLogger().handlers[:] = set(logging.getLogger().handlers) - set(left)
+    assert not left, "the log of a whole process was set up here: start a process"
     assert not broken, f"callbacks failed: {broken}"
     return result

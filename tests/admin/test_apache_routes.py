@@ -23,6 +23,15 @@ OURS: Final = {
     ("GET", "/metrics/"),
     ("GET", "/admin/v2/brokers/connections"),
     ("GET", "/admin/v2/brokers/log"),
+    # In test mode.
+    ("GET", "/admin/v3/clock"),
+    ("POST", "/admin/v3/clock/advance"),
+    ("GET", "/admin/v3/faults/passings"),
+    ("GET", "/admin/v3/faults/points"),
+    *((verb, "/admin/v3/faults/rules") for verb in ("GET", "POST", "DELETE")),
+    *((verb, "/admin/v3/faults/rules/{}") for verb in ("GET", "DELETE")),
+    ("GET", "/admin/v3/faults/rules/{}/hit"),
+    ("POST", "/admin/v3/faults/rules/{}/release"),
     ("GET", "/admin/v3/transactions/blocking"),
     ("GET", "/admin/v3/transactions/blocking/{}/{}/{}"),
     # Where Apache Pulsar's own Java client asks for these.

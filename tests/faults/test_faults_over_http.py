@@ -1,6 +1,8 @@
 """Fault points over the admin API, for tests in any language; and `pybroker faults`."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +17,6 @@ import pybroker.testing
 from pybroker.client import Client, InitialPosition
 from pybroker.commands.faults.main import main
 from pybroker.faults import POINTS
-from pybroker.process.cli import main as command
 from pybroker.testing import RunningBroker
 from pybroker.testing.broker_process import BrokerProcess
 
@@ -156,15 +157,17 @@ def test_it_is_not_offered_beside_authentication(settings: dict[str, Any]) -> No
     ],
 )
 def test_test_mode_does_not_start_beside_authentication_or_a_public_address(
-    options: list[str], says: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    options: list[str], says: str, tmp_path: Path
 ) -> None:
     if options == ["--config"]:
         conf = tmp_path / "broker.conf"
         conf.write_text("authenticationEnabled=true\ntokenSecretKey=data:,x\n")
         options = ["--config", str(conf)]
-    data = str(tmp_path / "data")
-    assert command(["standalone", "--test-mode", "--data-dir", data, *options]) == 1
-    assert says in capfd.readouterr().err
+    command = [sys.executable, "-m", "pybroker", "standalone", "--test-mode", *options]
+    command += ["--data-dir", str(tmp_path / "data")]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 1
+    assert says in refused.stderr
 
 
 @pytest.mark.slow
