@@ -182,7 +182,9 @@ def _settings(options: argparse.Namespace, command: Sequence[str]) -> Settings:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> int:
-    """0: exactly once; 1: not. Raises CannotRun."""
+    """0: exactly once; 1: not. Raises CannotRun and OSError."""
+    if options.report is not None:
+        options.report.open("a").close()  # what cannot be written is known before minutes of work
     started_s = time.monotonic()
     bars: dict[int, ProgressBar] = {}
 
@@ -234,7 +236,7 @@ def _report(settings: Settings, explored: Explored, file: Path | None, took_s: f
     print("\n" + coloured(title, f"{BOLD};{RED if findings else GREEN}"), flush=True)
     if file is not None:
         facts = [f"command: {shlex.join(settings.command)}", *tried]
-        file.write_text(page(title, findings, facts, told))
+        file.write_text(page(title, findings, facts, told), "utf-8")
         print(f"report: {file}")
     return EXIT_BROKEN if findings else 0
 

@@ -55,6 +55,17 @@ class Record:
     partition: str = ""  # the full name of the topic, or of its partition
 
 
+class Logs(dict[str, list[Record]]):
+    """The messages of each declared topic."""
+
+    def __missing__(self, topic: str) -> list[Record]:
+        declared = ", ".join(self) or "none"
+        raise ScenarioError(
+            f"a check asks for the topic {topic!r}, which is not declared: call "
+            f"sim.topic({topic!r}). Declared: {declared}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
     name: str
@@ -86,6 +97,7 @@ class Simulation:
         self.processes: list[ProcessSpec] = []
         self.inputs: list[InputSpec] = []
         self.outputs: list[OutputSpec] = []
+        self.topics: list[str] = []
         self.checks: list[Check] = []
         self.kinds: tuple[str, ...] = tuple(KINDS)
         self.settings: dict[str, Any] = {}
@@ -98,6 +110,12 @@ class Simulation:
         It is started again after a crash, and a second after it has raised. Several processes may
         have the same function. Give them different names.
         """
+        if not callable(function):
+            getattr(function, "close", lambda: None)()  # of a coroutine that nobody awaits
+            raise ScenarioError(
+                f"process {name!r} is not a function: write sim.process({name!r}, function, …) "
+                "with its arguments behind it, and do not call it"
+            )
         if any(known.name == name for known in self.processes):
             raise ScenarioError(f"two processes are called {name!r}: give each its own name")
         self.processes.append(ProcessSpec(name, function, args, kwargs))
@@ -130,9 +148,13 @@ class Simulation:
         """
         self.outputs.append(OutputSpec(topic, expect, ordered))
 
+    def topic(self, name: str) -> None:
+        """A topic that only your checks judge, such as one of sums."""
+        self.topics.append(name)
+
     def check(self, function: AnyCheck) -> AnyCheck:
         """A function, async or not, that asserts something at the end: it gets the messages of
-        each declared topic, as lists of `Record`. May be used as a decorator.
+        each declared input, output and topic, as lists of `Record`. May be used as a decorator.
         """
         self.checks.append(function)
         return function

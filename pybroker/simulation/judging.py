@@ -102,6 +102,18 @@ class _Matching:
             for data, pattern in patterns.items():
                 if data in record.data and pattern.search(record.data):
                     found[data].append((place, record))
+        if self.times and not any(found.values()):
+            self._by_glued_content(found, records)
+
+    def _by_glued_content(
+        self, found: dict[bytes, list[tuple[int, Record]]], records: Sequence[Record]
+    ) -> None:
+        """Where no input is a word of its own, as in `"invoice" + order`: the longest that fits."""
+        longest_first = sorted(self.times, key=len, reverse=True)
+        pattern = re.compile(b"|".join(map(re.escape, longest_first)))
+        for place, record in enumerate(records):
+            for data in dict.fromkeys(pattern.findall(record.data)):
+                found[data].append((place, record))
 
     def _by_expectation(self, rule: OutputSpec, records: Sequence[Record]) -> None:
         assert rule.expect is not None

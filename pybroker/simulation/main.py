@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -51,6 +52,7 @@ class Chunk:
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     os.environ.setdefault("PYTHONHASHSEED", "0")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends all processes then, too
     jobs = 1 if options.seed is not None else options.jobs
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
@@ -62,8 +64,13 @@ def main(arguments: list[str]) -> int:
         print(f"pybroker: {error}", file=sys.stderr)
         return EXIT_CANNOT_RUN
     except KeyboardInterrupt:
-        print("\npybroker: interrupted; what is running ends within a minute", file=sys.stderr)
+        _end(pool)
+        print("\npybroker: interrupted; all processes are ended", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except BrokenPipeError:  # nobody reads any more
+        _end(pool)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush
+        return EXIT_CANNOT_RUN
     except BrokenProcessPool:
         print(
             "pybroker: a process that simulates has ended by itself: does the code call os._exit?",
@@ -116,6 +123,12 @@ def _processors() -> int:
 
 
 # --- in this process
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """What they do now is of no use."""
+    for process in list((pool._processes or {}).values()):
+        process.kill()
 
 
 def _replay(pool: ProcessPoolExecutor, options: argparse.Namespace) -> int:
@@ -218,10 +231,17 @@ class Progress:
 
 
 def _begin() -> None:
-    """Ctrl-C ends the command, which ends these."""
+    """Ctrl-C ends the command, which ends these. They do not outlive it if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_command, daemon=True).start()
     signal.signal(signal.SIGALRM, _hung)
     logging.disable(logging.CRITICAL)
+
+
+def _end_with_the_command() -> None:
+    if (command := multiprocessing.parent_process()) is not None:
+        command.join()
+        os._exit(EXIT_INTERRUPTED)
 
 
 def _hung(*_: Any) -> None:
@@ -230,7 +250,7 @@ def _hung(*_: Any) -> None:
 
 def _some(target: str, seeds: range) -> Chunk:
     scenario = loaded(target)
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+    with _in_silence():
         for number, seed in enumerate(seeds, 1):
             outcome = _limited(scenario, seed, None)
             if outcome.violations:
@@ -240,11 +260,19 @@ def _some(target: str, seeds: range) -> Chunk:
 
 def _one(target: str, seed: int, chosen: tuple[int, ...] | None, aloud: bool = False) -> Outcome:
     scenario = loaded(target)
-    with contextlib.ExitStack() as stack:
-        if not aloud:
-            nowhere = stack.enter_context(open(os.devnull, "w"))
-            stack.enter_context(contextlib.redirect_stdout(nowhere))
+    with contextlib.nullcontext() if aloud else _in_silence():
         return _limited(scenario, seed, chosen)
+
+
+@contextlib.contextmanager
+def _in_silence() -> Iterator[None]:
+    """What the code prints is shown in a replay, not a thousand times."""
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        yield
 
 
 def _limited(
@@ -260,7 +288,8 @@ def _limited(
         ) from None
     except ScenarioError:
         raise
-    except Exception as error:  # of the scenario itself; not every exception can be sent on
+    # Of the scenario itself; not every exception can be sent on.
+    except (Exception, SystemExit) as error:
         raise ScenarioError(f"the scenario failed:\n{traceback.format_exc()}") from error
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -284,7 +313,7 @@ def _load(target: str) -> Callable[[Simulation], object]:
     with _importing(where):
         try:
             module = _module(where)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a script without a main guard may exit
             text = "".join(traceback.format_exception_only(error)).strip()
             raise ScenarioError(f"{where} cannot be imported: {text}") from error
     function = getattr(module, name, None)

@@ -317,6 +317,13 @@ class Node(asyncio.AbstractEventLoop):
             raise NotImplementedError("the simulated network has neither TLS nor real sockets")
         return await self.network.connect(self, protocol_factory, port)
 
+    async def subprocess_exec(self, *_: Any, **options: Any) -> Any:
+        raise NotImplementedError(
+            "a simulation starts no programs: call an async function in its place"
+        )
+
+    subprocess_shell = subprocess_exec
+
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host or "127.0.0.1", port))]
 
@@ -361,8 +368,8 @@ class Node(asyncio.AbstractEventLoop):
         self.keep(error)
 
 
-def named(work: Coroutine[Any, Any, Any]) -> str:
-    """What a coroutine is called; not every one has a name."""
+def named(work: object) -> str:
+    """What a coroutine or a function is called; not every one has a name."""
     return str(getattr(work, "__qualname__", "coroutine"))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pybroker.base.errors import PulsarError
 from pybroker.simulation.declaring import ProcessSpec
 from pybroker.simulation.faults import Fault
-from pybroker.simulation.node import Node, SimulatedTask
+from pybroker.simulation.node import Node, SimulatedTask, named
 from pybroker.simulation.recording import Recorder
 from pybroker.simulation.world import World
 
@@ -98,7 +98,10 @@ class UserProcess:
 
     async def _main(self, node: ProcessNode) -> None:
         try:
-            await self.spec.function(*self.spec.arguments, **self.spec.keywords)
+            made: object = self.spec.function(*self.spec.arguments, **self.spec.keywords)
+            if not inspect.isawaitable(made):
+                raise TypeError(f"{named(self.spec.function)} is not async: write `async def`")
+            await made
         except AssertionError as error:
             text = f"{self.spec.name}: {said(error)}"
             node.tell(f"fails an assertion: {text}", always=True)

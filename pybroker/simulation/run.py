@@ -23,6 +23,7 @@ from pybroker.simulation import plan
 from pybroker.simulation.broker import PORT, SimulatedBroker
 from pybroker.simulation.declaring import (
     InputSpec,
+    Logs,
     Record,
     ScenarioError,
     Simulation,
@@ -109,17 +110,20 @@ class SeedRun:
         self._unpublished = len(self.sim.inputs)
         self._healed_s = 0.0
         self._violations: list[Violation] = []
-        self._logs: dict[str, list[Record]] = {}
+        self._logs = Logs()
 
     def run(self) -> Outcome:
         try:
             self._work()
-            self._rest()
-            self._account()
+            if self._rest():
+                self._account()
         except OutOfSteps as error:
             self._broken("ENDLESS", f"{error}: does something wait without a pause?")
         except (_Stuck, PulsarError) as error:
             self._broken("STUCK", f"the simulation could not go on: {error}")
+        except Exception:
+            self.world.close()
+            raise
         for failure in self.world.failures:
             self._broken("UNHANDLED", f"in the broker, not in your code: {failure}")
         self.world.close()
@@ -223,7 +227,8 @@ class SeedRun:
 
     # --- 2. rest
 
-    def _rest(self) -> None:
+    def _rest(self) -> bool:
+        """False if there is nothing to judge, because a process could not run."""
         self.broker.heal()
         self.broker.disk.slow_until = self.world.network.stalled_until = 0.0
         for process in self.processes.values():
@@ -243,8 +248,12 @@ class SeedRun:
                 self._broken("ASSERTION", text)
             if process.broken:
                 self._broken("PROCESS FAILS", process.broken)
+        if self._unpublished and any(process.broken for process in self.processes.values()):
+            return False
         if self._unpublished:
             raise _Stuck(f"the inputs could not be published within {REST_S:.0f} s")
+
+        return True
 
     def _is_calm(self) -> bool:
         """Nothing is left to be done, as far as the broker can tell."""
@@ -301,7 +310,7 @@ class SeedRun:
     def _account(self) -> None:
         inputs = {given.topic for given in self.sim.inputs}
         outputs = {rule.topic for rule in self.sim.outputs}
-        topics = list(dict.fromkeys([*sorted(inputs), *sorted(outputs)]))
+        topics = dict.fromkeys([*sorted(inputs), *sorted(outputs), *self.sim.topics])
         self._logs = self._on_a_fresh_node(self._read(topics))
         account = Account(
             {topic: self._logs[topic] for topic in sorted(inputs)},
@@ -333,7 +342,7 @@ class SeedRun:
                 )
         return left
 
-    async def _read(self, topics: Sequence[str]) -> dict[str, list[Record]]:
+    async def _read(self, topics: Iterable[str]) -> Logs:
         """Retries: the effects of the last fault may not be over yet."""
         for _ in range(_READ_ATTEMPTS):
             try:
@@ -343,9 +352,9 @@ class SeedRun:
                 await asyncio.sleep(1.0)
         raise failure
 
-    async def _read_once(self, topics: Sequence[str]) -> dict[str, list[Record]]:
+    async def _read_once(self, topics: Iterable[str]) -> Logs:
         client = aio.Client(self.sim.service_url, operation_timeout_seconds=10)
-        logs: dict[str, list[Record]] = {}
+        logs = Logs()
         for topic in topics:
             logs[topic] = []
             for part in self._parts(topic):
@@ -364,7 +373,9 @@ class SeedRun:
                 self._on_a_fresh_node(_awaited(found))
         except AssertionError as error:
             self._broken("CHECK", said(error))
-        except Exception as error:
+        except ScenarioError:
+            raise
+        except (Exception, SystemExit) as error:
             self._broken("CHECK", f"failed to run: {said(error)}")
 
     def _on_a_fresh_node(self, work: Any) -> Any:

@@ -33,6 +33,12 @@ def test_an_impossible_option_is_refused(option, capsys):
     assert option[0] in capsys.readouterr().err
 
 
+def test_a_report_that_cannot_be_written_is_refused_before_any_run(tmp_path, capsys):
+    file = tmp_path / "nowhere/report.html"
+    assert main(["--report", str(file), "--", "true"]) == 2
+    assert f"No such file or directory: '{file}'" in capsys.readouterr().err
+
+
 def test_placeholders_are_filled_and_other_braces_stay():
     command = ("run", "{service_url}", "{input}", "{output2}", "{directory}/x", '{"a": 1}', "{}")
     settings = Settings(command, outputs=("one", "two"))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +55,9 @@ def test_a_seed_has_one_history_whatever_hashes_are():
 def test_a_pipeline_that_keeps_its_promises_ends_with_0(tmp_path):
     """The module is looked for where the command is typed; what it prints is not shown."""
     (tmp_path / "mine.py").write_text(
-        "async def work():\n    print('hello')\ndef scenario(sim):\n    sim.process('p', work)\n"
+        "import sys\n"
+        "async def work():\n    print('hello')\n    print('hello', file=sys.stderr)\n"
+        "def scenario(sim):\n    sim.process('p', work)\n"
     )
     ended = simulated("mine:scenario", "--seeds", "25", "--jobs", "1", cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -101,6 +104,59 @@ def test_a_scenario_that_raises_is_shown_where(tmp_path):
     ended = simulated("mine:scenario", "--seeds", "1", cwd=tmp_path)
     assert ended.returncode == 2
     assert 'mine.py", line 2, in scenario' in ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("import sys\nsys.exit(0)\n", "mine cannot be imported: SystemExit: 0"),
+        ("import sys\ndef scenario(sim):\n    sys.exit(0)\n", "the scenario failed:"),
+    ],
+)
+def test_code_that_exits_is_no_success(source, says, tmp_path):
+    (tmp_path / "mine.py").write_text(source)
+    ended = simulated("mine:scenario", "--seeds", "1", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert says in ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)],
+)
+def test_no_process_outlives_the_command(number, code, tmp_path):
+    """What the processes hold open ends with them: then the pipe has an end."""
+    (tmp_path / "mine.py").write_text(
+        "import os, sys\n"
+        "async def work():\n    while True: pass\n"
+        "def scenario(sim):\n"
+        "    os.write(2, b'runs\\n')\n"
+        "    sim.process('p', work)\n"
+    )
+    command = [sys.executable, "-m", "pybroker", "simulate", "mine:scenario", "--jobs", "1"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"runs\n"
+        process.send_signal(number)
+        _, said = process.communicate(timeout=50)  # less than the limit of a seed
+    assert process.returncode == code
+    assert b"Traceback" not in said
+
+
+@pytest.mark.slow
+def test_nobody_reads_the_report_to_its_end(tmp_path):
+    command = [sys.executable, "-m", "pybroker", "simulate", WRONG, "--seed", "0"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=240, check=False
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (2, "")
 
 
 @pytest.mark.slow

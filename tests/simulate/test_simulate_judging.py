@@ -47,6 +47,15 @@ def test_a_number_is_not_found_in_a_longer_one():
     assert text.startswith("LOST: nothing of 'a-1' ")
 
 
+def test_an_input_within_a_word_is_found_where_none_is_a_word_of_its_own():
+    assert found(["a-1", "a-12"], {"invoices": ["xa-1", "xa-12"]}) == []
+    (text,) = found(["a-1", "a-12"], {"invoices": ["xa-12"]})
+    assert text.startswith("LOST: nothing of 'a-1' ")
+    assert found(["a-1"], {"invoices": ["xa-1", "xa-1"]}) == [
+        "DOUBLED: 'a-1' was processed again: invoices has 'xa-1' 2 times"
+    ]
+
+
 def test_what_stands_twice_is_doubled():
     assert found(["a", "b"], {"invoices": ["of a", "of b", "of a"]}) == [
         "DOUBLED: 'a' was processed again: invoices has 'of a' 2 times"

@@ -1,7 +1,9 @@
 """Seeds of small pipelines: what a scenario may say, what strikes it, and what it is told."""
 
 import asyncio
+import itertools
 import random
+import sys
 import threading
 import time
 import uuid
@@ -137,6 +139,72 @@ def test_a_check_of_the_user_is_asserted():
         "CHECK: AssertionError: no five copies",
         "CHECK: AssertionError: key-0 owes",
     ]
+
+
+async def summer(service_url):
+    """Writes how many orders there have been."""
+    async with Client(service_url) as client:
+        producer = await client.create_producer("sums")
+        consumer = await client.subscribe(
+            "orders", "summer", initial_position=InitialPosition.Earliest
+        )
+        for count in itertools.count(1):
+            await consumer.acknowledge(await consumer.receive())
+            await producer.send(b"%d" % count)
+
+
+def summing(*topics):
+    def scenario(sim):
+        sim.input("orders", 4)
+        sim.process("summer", summer, sim.service_url)
+        for topic in topics:
+            sim.topic(topic)
+        sim.faults()
+
+        @sim.check
+        def the_last_sum_is_right(logs):
+            assert logs["sums"][-1].data == b"4"
+
+    return scenario
+
+
+def test_a_topic_of_sums_is_judged_by_checks_alone():
+    assert texts(run_seed(summing("sums"), 0)) == []
+
+
+def test_a_check_that_asks_for_another_topic_is_told_to_declare_it():
+    with pytest.raises(ScenarioError, match=r"call sim.topic\('sums'\). Declared: orders"):
+        run_seed(summing(), 0)
+
+
+def test_a_check_that_exits_has_failed():
+    def scenario(sim):
+        sim.process("nothing", nothing)
+        sim.faults()
+        sim.check(lambda logs: sys.exit(0))
+
+    assert texts(run_seed(scenario, 0)) == ["CHECK: failed to run: SystemExit: 0"]
+
+
+def test_a_process_that_is_not_async_is_told_so():
+    def plain():
+        return 1
+
+    def scenario(sim):
+        sim.input("orders", 4)
+        sim.process("worker", plain)
+        sim.faults()
+
+    (text,) = texts(run_seed(scenario, 0))
+    assert text.endswith("plain is not async: write `async def`")
+
+
+def test_a_program_is_refused_with_what_to_do():
+    async def work():
+        await asyncio.create_subprocess_exec("true")
+
+    (text,) = texts(run_seed(doing(work), 0))
+    assert "a simulation starts no programs: call an async function in its place" in text
 
 
 def test_an_assertion_of_a_process_is_a_violation():
@@ -278,6 +346,7 @@ async def nothing():
         (lambda sim: sim.faults("earthquake"), "there is no fault 'earthquake'"),
         (lambda sim: sim.broker(no_such_field=1), "no field 'no_such_field'"),
         (lambda sim: [sim.process("a", nothing), sim.process("a", nothing)], "two processes"),
+        (lambda sim: sim.process("a", nothing()), "'a' is not a function"),
         (
             lambda sim: [sim.process("a", nothing), sim.output("o"), sim.input("i", ["x", "x"])],
             "is there twice",
