@@ -29,6 +29,7 @@ MARKER: Final = "pulsar_broker"
 # From the narrowest scope to the widest.
 BROKERS: Final = ("pulsar_broker", "pulsar_broker_module", "pulsar_broker_shared")
 _STORIES: Final = pytest.StashKey[dict[Any, str]]()  # of the brokers that run, with their fixtures
+_ENDED: Final = pytest.StashKey[dict[Any, str]]()  # of those that ended with the test
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,10 +49,15 @@ def _stories(config: pytest.Config) -> dict[Any, str]:
     return config.stash.setdefault(_STORIES, {})
 
 
+def _ended(config: pytest.Config) -> dict[Any, str]:
+    return config.stash.setdefault(_ENDED, {})
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for story in _stories(item.config):
         story.begin()
+    _ended(item.config).clear()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,7 +66,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        for story, fixture in _stories(item.config).items():
+        for story, fixture in (_stories(item.config) | _ended(item.config)).items():
             if text := story.text():
                 report.sections.append((f"what {fixture} did", text))
     return report
@@ -107,7 +113,7 @@ def _running(request: pytest.FixtureRequest) -> "Iterator[RunningBroker]":
         try:
             yield running
         finally:
-            del stories[story]
+            _ended(request.config)[story] = stories.pop(story)
 
 
 def _spelt(value: object) -> str:

@@ -33,5 +33,5 @@ class Recorder:
     def after(self, number: int, most: int) -> list[Recorded]:
         """Those behind this number, oldest first; those that are too old are left out."""
         first = self._latest[0].number if self._latest else 0
-        start = max(0, number + 1 - first)
+        start = min(max(0, number + 1 - first), len(self._latest))
         return list(islice(self._latest, start, start + most))

@@ -20,8 +20,6 @@ from concurrent.futures import Executor
 from datetime import timedelta
 from typing import Any, Final
 
-from pybroker.base.runtime import nobody_cares
-
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
 _IDLE_ROUNDS: Final = 3  # of the loop: a callback may lead to the next
@@ -105,7 +103,7 @@ class VirtualClock:
         self._lock = threading.Lock()
         # While the broker runs: runs a coroutine on its loop.
         self.run: Callable[[Coroutine[Any, Any, None]], None] | None = None
-        self.moved: Callable[[float], None] = nobody_cares  # told by how much, before it is
+        self.moved: tuple[Callable[[float], None], ...] = ()  # told by how much, before it is
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + int(self.offset_s * 1000)
@@ -126,7 +124,7 @@ class VirtualClock:
                 "The broker's loop cannot wait for itself: call clock.advance in the test's thread"
             )
         with self._lock:
-            self.moved(seconds)
+            self._tell(seconds)
             if self.run is None:
                 self.offset_s += seconds
             else:
@@ -140,9 +138,14 @@ class VirtualClock:
         if not self._lock.acquire(blocking=False):
             raise ValueError("The clock is being advanced already: wait until that is done")
         try:
+            self._tell(seconds)
             await self._advance(seconds)
         finally:
             self._lock.release()
+
+    def _tell(self, seconds: float) -> None:
+        for told in self.moved:
+            told(seconds)
 
     @property
     def is_advancing(self) -> bool:

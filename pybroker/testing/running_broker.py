@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 from pybroker.base.config import BrokerConfig
 from pybroker.base.names import TopicName, pending_ack_log
-from pybroker.base.runtime import nobody_cares
 from pybroker.broker.policies.policies import checked_namespace
 from pybroker.faults.registry import Faults
 from pybroker.faults.rule import Rule
@@ -53,7 +52,7 @@ class RunningBroker:
         self._namespaces = itertools.count(1)
         self._faults = Faults(self.clock) if faults else None
         # Told on any thread: "has started", "was stopped", "was killed".
-        self.changed: Callable[[str], None] = nobody_cares
+        self.changed: tuple[Callable[[str], None], ...] = ()
         self._config = config
         self._data_dir = data_dir
         self._http = http
@@ -77,7 +76,6 @@ class RunningBroker:
         """Serve; from the second time on at the same addresses."""
         with self._changing:
             self._start()
-        self.changed("has started")
 
     def _start(self) -> None:
         if not self._reserved:
@@ -100,6 +98,11 @@ class RunningBroker:
         }
         ports = {name: urlsplit(url).port for name, url in urls.items() if url}
         self._config = replace(self._config, **ports)  # type: ignore[arg-type]
+        self._tell("has started")
+
+    def _tell(self, what: str) -> None:
+        for told in self.changed:
+            told(what)
 
     def _reserve_ports(self) -> None:
         """Those that are to be any free ones."""
@@ -172,7 +175,7 @@ class RunningBroker:
         with self._changing:
             if self._broker is not None:
                 self._end_once(how)
-                self.changed(told)
+                self._tell(told)
 
     def _end_once(self, how: Callable[[Broker], Awaitable[None]]) -> None:
         if self._thread is None or self._broker is None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from pybroker.base.runtime import nobody_cares
 from pybroker.faults.passing import Passing
 from pybroker.faults.points import STEPS
 from pybroker.testing.running_broker import RunningBroker
@@ -53,6 +52,11 @@ TOLD: Final[Mapping[str, str]] = {
 }
 
 
+# Which faults leave a step undone: an acknowledgement outside transactions is in memory.
+_UNDOES: Final[Mapping[str, frozenset[str]]] = {
+    DELIVERED: frozenset({"crash", "drop", "cut"}),
+    ACKNOWLEDGED: frozenset({"crash"}),
+}
 # At the end of a command it is known whether it was refused.
 _WATCHED: Final = TOLD.keys() | {
     step.point_after for step in STEPS.values() if step.after and step.name != "ping"
@@ -91,7 +95,8 @@ class Story:
         self._began_s = 0.0
         self.begin()
         self._observation = broker.faults.observe(self._passed, _WATCHED)
-        broker.changed, broker.clock.moved = self._changed, self._advanced
+        broker.changed += (self._changed,)
+        broker.clock.moved += (self._advanced,)
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +118,10 @@ class Story:
     def close(self) -> None:
         """Note no more. Idempotent."""
         self._observation.remove()
-        self._broker.changed = self._broker.clock.moved = nobody_cares
+        broker = self._broker
+        broker.changed = tuple(each for each in broker.changed if each != self._changed)
+        moved = broker.clock.moved
+        broker.clock.moved = tuple(each for each in moved if each != self._advanced)
 
     # -- noting, on the broker's loop unless it says otherwise
 
@@ -163,7 +171,7 @@ class Story:
         self._note(_Event(self._now_s(), f"the broker {what}"))
 
     def _advanced(self, seconds: float) -> None:
-        """On the thread of the test: the clock is about to be advanced."""
+        """On any thread: the clock is about to be advanced."""
         self._note(_Event(self._now_s(), f"the clock is advanced by {since(seconds).strip()}"))
 
     def _note(self, moment: Line | _Event) -> None:
@@ -206,7 +214,7 @@ def _unacknowledged(lines: list[Line]) -> list[str]:
         each.transaction for each in lines if each.point == COMPLETED and each.detail != "commit"
     }
     for each in lines:
-        if each.error or each.struck or each.transaction in aborted:
+        if each.error or each.transaction in aborted or each.struck in _UNDOES.get(each.point, ()):
             continue
         positions = left.setdefault((each.topic, each.subscription), {})
         if each.point == DELIVERED:

@@ -155,6 +155,32 @@ def test_a_failing_test_shows_what_its_broker_did(tmp_path: Path, options: Seque
     assert "of a test that passes" not in ended.stdout
 
 
+ENDS = """
+import pytest
+
+@pytest.fixture
+def orders(pulsar_client):
+    producer = pulsar_client.create_producer("orders")
+    yield producer
+    producer.send(b"at the end")
+    raise ValueError("cannot end")
+
+def test_it(orders):
+    pass
+
+def test_another(pulsar_broker):
+    assert not "this"
+"""
+
+
+def test_a_fixture_that_fails_at_its_end_shows_what_the_broker_did(tmp_path: Path) -> None:
+    ended = run(tmp_path, ENDS)
+    assert "1 failed, 1 passed, 1 error" in ended.stdout, ended.stdout + ended.stderr
+    _, error, another = re.split("_{5,} ", ended.stdout)
+    assert "what pulsar_broker did" in error and "b'at the end'" in error
+    assert "at the end" not in another
+
+
 @pytest.mark.slow
 def test_workers_of_xdist_have_brokers_of_their_own(tmp_path: Path) -> None:
     for number in range(3):

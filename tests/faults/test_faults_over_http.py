@@ -99,6 +99,7 @@ def test_waiting_for_what_does_not_happen_ends_with_its_limit(admin: httpx.Clien
         ({"point": "seek.before", "action": "delay", "seconds": "nan"}, "seconds"),
         ({"point": "seek.before", "action": "fail", "error": "Nope"}, "choose one of"),
         ({"point": ["seek.before"], "action": {}}, "point"),
+        ({"point": "seek.before", "action": "drop", "topics": "orders"}, "no 'topics'"),
     ],
 )
 def test_a_rule_that_cannot_be_is_refused(
@@ -106,6 +107,12 @@ def test_a_rule_that_cannot_be_is_refused(
 ) -> None:
     answer = admin.post("faults/rules", json=body)
     assert (answer.status_code, says in answer.json()["reason"]) == (400, True), answer.text
+
+
+def test_behind_the_last_passing_there_is_none(admin: httpx.Client) -> None:
+    for after in (1, 10**19):
+        found = admin.get("faults/passings", params={"after": after})
+        assert (found.status_code, found.json()["passings"]) == (200, []), found.text
 
 
 def test_passings_are_counted_and_listed_in_order(admin: httpx.Client, client: Client) -> None:

@@ -2,7 +2,9 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
+import httpx
 import pytest
 
 import pybroker.testing
@@ -110,6 +112,52 @@ def test_restarts_the_clock_and_faults(broker: RunningBroker, client: Client, st
     assert told(story, "the broker was stopped")
     assert told(story, "the broker has started")
     assert told(story, " 1:30:", "b'after all'")
+
+
+@pytest.mark.parametrize("action", ["delay", "fail"])
+def test_a_fault_behind_an_acknowledgement_leaves_it_acknowledged(
+    broker: RunningBroker, client: Client, story: Story, action: str
+) -> None:
+    consumer = subscribed(client)
+    client.create_producer("orders").send(b"one lamp")
+    message = consumer.receive(timeout_millis=20_000)
+    seconds = 0.001 if action == "delay" else None
+    with broker.faults.inject("acknowledge.after", action, once=True, seconds=seconds) as fault:
+        with suppress(PulsarException):
+            consumer.acknowledge(message)
+        fault.wait_for_hit()
+    assert told(story, f"FAULT {action} at acknowledge.after", "orders / billing")
+    assert not told(story, "delivered and not acknowledged")
+
+
+def test_a_delayed_delivery_is_not_acknowledged(
+    broker: RunningBroker, client: Client, story: Story
+) -> None:
+    broker.faults.inject("deliver.before", "delay", once=True, seconds=0.001)
+    consumer = subscribed(client)
+    client.create_producer("orders").send(b"one lamp")
+    consumer.receive(timeout_millis=20_000)
+    assert told(story, "delivered and not acknowledged: orders / billing")
+
+
+def test_a_second_story_of_a_broker_ends_alone(broker: RunningBroker, story: Story) -> None:
+    with Story(broker) as second:
+        broker.clock.advance("1m")
+    broker.clock.advance("1h")
+    broker.restart()
+    assert told(second, "advanced by 0:01:00.000") and not told(second, "advanced by 1:00")
+    assert told(story, "advanced by 1:00:00.000") and told(story, "the broker has started")
+
+
+def test_the_clock_that_the_admin_api_advances_and_a_restart_after_a_crash() -> None:
+    with pybroker.testing.broker(http=True) as broker, Story(broker) as story:
+        advanced = httpx.post(f"{broker.admin_url}/admin/v3/clock/advance", json={"by": "1h"})
+        assert advanced.status_code == 200
+        with Client(broker.service_url) as client:
+            broker.restart_after(broker.faults.inject("producer.open.before", "crash"))
+            client.create_producer("orders")
+        assert told(story, "the clock is advanced by 1:00:00.000")
+        assert told(story, "the broker was killed") and told(story, "the broker has started")
 
 
 def test_refusals(client: Client, story: Story) -> None:

@@ -76,6 +76,9 @@ class FaultRoutes:
     async def inject(self, request: Request) -> dict[str, Any]:
         """Let something go wrong at a point from now on."""
         faults, body = self._faults, await read_object(request)
+        if unknown := body.keys() - shapes.NEW_RULE["properties"].keys():
+            known = ", ".join(sorted(shapes.NEW_RULE["properties"]))
+            raise HTTPException(400, f"A rule has no {min(unknown)[:200]!r}: it takes {known}")
         given = {name: body[name] for name in _OPTIONS & body.keys() if body[name] is not None}
         try:
             return _described(faults.inject(body["point"], body["action"], **given))
