@@ -380,9 +380,15 @@ class _Run:
 def clean_run(settings: Settings, stop: threading.Event) -> RunResult:
     """The run without faults. Raises CannotRun if it shows nothing."""
     result = run(settings, NO_FAULT, None, stop)
+    if result.stuck and not result.backlogs:
+        raise CannotRun(
+            f"without any fault, {result.stuck}, and {settings.input} has no subscription: does "
+            "the command use {service_url} and {input}, or PULSAR_SERVICE_URL and EOS_INPUT?\n"
+            f"{result.log}"
+        )
     if result.stuck:
         raise CannotRun(
-            f"without any fault, {result.stuck}: backlogs {result.backlogs or 'unknown'}. "
+            f"without any fault, {result.stuck}: backlogs {result.backlogs}. "
             f"Raise --run-limit if it is slow.\n{result.log}"
         )
     if not result.outputs:

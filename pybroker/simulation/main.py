@@ -32,6 +32,7 @@ from pybroker.simulation.virtual import virtual_time
 EXIT_BROKEN: Final = 1
 EXIT_CANNOT_RUN: Final = 2
 EXIT_INTERRUPTED: Final = 130
+_MOST_JOBS: Final = 256
 _CHUNK: Final = 10  # seeds that a process takes at a time
 _SAY_EVERY_S: Final = 5.0  # where there is no terminal
 _SEED_LIMIT_S: Final = 60.0  # of real time: a loop without an await would never end
@@ -50,25 +51,25 @@ class Chunk:
 
 
 def main(arguments: list[str]) -> int:
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.faults is not None and options.seed is None:
+        parser.error("--faults chooses among the faults of one seed: name it with --seed")
     os.environ.setdefault("PYTHONHASHSEED", "0")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends all processes then, too
     jobs = 1 if options.seed is not None else options.jobs
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
     try:
-        if options.seed is not None:
-            return _replay(pool, options)
-        return _many(pool, options)
+        with _processes(jobs) as pool:
+            if options.seed is not None:
+                return _replay(pool, options)
+            return _many(pool, options)
     except ScenarioError as error:
         print(f"pybroker: {error}", file=sys.stderr)
         return EXIT_CANNOT_RUN
     except KeyboardInterrupt:
-        _end(pool)
         print("\npybroker: interrupted; all processes are ended", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # nobody reads any more
-        _end(pool)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush
         return EXIT_CANNOT_RUN
     except BrokenProcessPool:
@@ -77,8 +78,6 @@ def main(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return EXIT_CANNOT_RUN
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=_positive, default=1000, help="how many (default 1000)")
     parser.add_argument("--start", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument(
-        "--jobs", type=_positive, default=_processors(), help="processes (default: one a processor)"
+        "--jobs", type=_jobs, default=_processors(), help="processes (default: one a processor)"
     )
     parser.add_argument("--seed", type=int, help="replay this one, and print all that happened")
     parser.add_argument(
@@ -112,6 +111,10 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _jobs(text: str) -> int:
+    return min(_positive(text), _MOST_JOBS)
+
+
 def _numbers(text: str) -> tuple[int, ...]:
     if text == "none":
         return ()
@@ -125,10 +128,19 @@ def _processors() -> int:
 # --- in this process
 
 
-def _end(pool: ProcessPoolExecutor) -> None:
-    """What they do now is of no use."""
-    for process in list((pool._processes or {}).values()):
-        process.kill()
+@contextlib.contextmanager
+def _processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """They are killed if there is an error: what they do then is of no use."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
+    try:
+        yield pool
+        pool.shutdown(wait=True, cancel_futures=True)
+    except BaseException:
+        for process in list((pool._processes or {}).values()):
+            process.kill()
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise
 
 
 def _replay(pool: ProcessPoolExecutor, options: argparse.Namespace) -> int:

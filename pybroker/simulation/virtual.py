@@ -3,12 +3,14 @@
 While this is installed, the functions of the module `time` return virtual time to a process of a
 simulation, and real time to everything else. `random` and `os.urandom` (so `uuid.uuid4` and
 `secrets` too) are seeded. C extensions and `datetime.now()` still read the real time. Threads
-cannot be simulated: starting one raises an error that says what to do instead.
+cannot be simulated, nor forks and the real network: using them raises an error that says what to do
+instead.
 """
 
 import contextlib
 import os
 import random
+import socket
 import threading
 import time
 from asyncio import events
@@ -74,6 +76,29 @@ def _refusing(real: Callable[[threading.Thread], None]) -> Callable[[threading.T
     return start
 
 
+def _connecting(
+    real: Callable[[socket.socket, Any], None],
+) -> Callable[[socket.socket, Any], None]:
+    def connect(connection: socket.socket, address: Any) -> None:
+        if running_node() is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+            raise NotSimulated(
+                "a simulation has no real network: use asyncio.open_connection(…), and make the "
+                "service that it reaches a process of the scenario"
+            )
+        real(connection, address)
+
+    return connect
+
+
+def _forking(real: Callable[[], int]) -> Callable[[], int]:
+    def fork() -> int:
+        if running_node() is not None:
+            raise NotSimulated("a simulation cannot fork: declare another process with sim.process")
+        return real()
+
+    return fork
+
+
 @contextlib.contextmanager
 def virtual_time() -> Iterator[None]:
     """Within it, processes of a simulation get virtual time."""
@@ -85,6 +110,9 @@ def virtual_time() -> Iterator[None]:
         stack.enter_context(patch.object(time, "sleep", sleep))
         start = _refusing(threading.Thread.start)
         stack.enter_context(patch.object(threading.Thread, "start", start))
+        connect = _connecting(socket.socket.connect)
+        stack.enter_context(patch.object(socket.socket, "connect", connect))
+        stack.enter_context(patch.object(os, "fork", _forking(os.fork)))
         yield
 
 

@@ -59,6 +59,14 @@ def checked(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.slow
+def test_a_pipeline_that_never_subscribes_is_asked_for_its_placeholders():
+    waiting = [sys.executable, "-c", "import time; time.sleep(600)"]
+    ended = checked("--jobs", "1", "--run-limit", "3", "--", *waiting)
+    assert ended.returncode == 2
+    assert "eos-input has no subscription: does the command use {service_url}" in ended.stderr
+
+
+@pytest.mark.slow
 def test_a_pipeline_that_fails_without_any_fault_cannot_be_judged():
     failing = [sys.executable, "-c", "raise SystemExit('no configuration')"]
     ended = checked("--jobs", "1", "--", *failing)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.simulation.main import main
+
 EXAMPLES = Path(__file__).parents[2] / "examples/simulated"
 WRONG = f"{EXAMPLES}/send_then_ack.py:scenario"
 
@@ -170,3 +172,9 @@ def test_numbers_are_checked():
     ended = simulated(WRONG, "--seeds", "0")
     assert ended.returncode == 2
     assert "0 is not a number from 1 on" in ended.stderr
+
+
+def test_faults_without_a_seed_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        main([WRONG, "--faults", "1"])
+    assert "name it with --seed" in capsys.readouterr().err

@@ -2,7 +2,9 @@
 
 import asyncio
 import itertools
+import os
 import random
+import socket
 import sys
 import threading
 import time
@@ -260,10 +262,13 @@ def test_time_and_chance_are_the_simulations():
 
 
 def test_the_modules_are_as_they_were_afterwards():
-    state, real = random.getstate(), (time.time, random.Random, threading.Thread.start)
+    def patched():
+        return time.time, random.Random, threading.Thread.start, socket.socket.connect, os.fork
+
+    state, real = random.getstate(), patched()
     run_seed(copying(*KINDS), 2)
     assert random.getstate() == state
-    assert (time.time, random.Random, threading.Thread.start) == real
+    assert patched() == real
 
 
 def test_a_thread_is_refused_with_what_to_do():
@@ -272,6 +277,26 @@ def test_a_thread_is_refused_with_what_to_do():
 
     (text,) = texts(run_seed(doing(work), 0))
     assert "a simulation runs no threads: use pybroker.client.aio" in text
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["in the loop", "in an executor"])
+def test_the_real_network_is_refused_with_what_to_do(elsewhere):
+    async def work():
+        with socket.socket() as connection:
+            if elsewhere:
+                await asyncio.to_thread(connection.connect, ("127.0.0.1", 9))
+            connection.connect(("127.0.0.1", 9))
+
+    (text,) = texts(run_seed(doing(work), 0))
+    assert "a simulation has no real network: use asyncio.open_connection(…)" in text
+
+
+def test_a_fork_is_refused_with_what_to_do():
+    async def work():
+        os.fork()
+
+    (text,) = texts(run_seed(doing(work), 0))
+    assert "a simulation cannot fork: declare another process" in text
 
 
 def test_processes_reach_each_others_servers():
