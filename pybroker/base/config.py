@@ -173,7 +173,10 @@ class BrokerConfig:
     @property
     def local_only(self) -> bool:
         """True when no other machine can connect."""
-        return self.bind_address in ("localhost", "::1") or self.bind_address.startswith("127.")
+        address = self.bind_address
+        if address.startswith("127."):  # no host name, which may be anybody's
+            return address.replace(".", "").isdecimal()
+        return address in ("localhost", "::1")
 
     def advertised(self, host: str) -> str:
         """The host name returned to clients that connected to the broker at `host`.

@@ -177,3 +177,13 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("clusterName=north\n", encoding="utf-8")
     assert load_config(file).cluster_name == "north"
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.9.8.7", "::1"])
+def test_nobody_else_reaches_a_loopback_address(address: str) -> None:
+    assert BrokerConfig(bind_address=address).local_only
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "127.example.org", "10.127.0.1", ""])
+def test_others_may_reach_any_other_address(address: str) -> None:
+    assert not BrokerConfig(bind_address=address).local_only
