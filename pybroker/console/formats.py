@@ -56,15 +56,20 @@ def milliseconds(seconds: float | None) -> str:
     return NOTHING if seconds is None else f"{seconds * 1000:.1f}\u202fms"
 
 
+def instant(at_ms: float, timespec: str = "seconds") -> str:
+    """In UTC, as ISO 8601; the number itself where it is none of the years that dates have."""
+    try:
+        whole = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec=timespec)
+    except (ValueError, OverflowError, OSError):
+        return str(int(at_ms))
+    return whole.replace("+00:00", "Z")
+
+
 def moment(at_ms: float | None, now_ms: float) -> str:
     """How long ago, or how long until, with the time itself on hover."""
     if not at_ms or at_ms < 0:
         return NOTHING
-    try:
-        whole = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return str(int(at_ms))
-    whole = whole.replace("+00:00", "Z")
+    whole = instant(at_ms, "milliseconds")
     passed_s = (now_ms - at_ms) / 1000
     text = f"{duration(passed_s)} ago" if passed_s >= 0 else f"in {duration(-passed_s)}"
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(whole, text)
@@ -118,6 +123,7 @@ FILTERS: Final[Mapping[str, Any]] = {
     "size": size,
     "duration": duration,
     "milliseconds": milliseconds,
+    "instant": instant,
     "epoch_ms": epoch_ms,
     "segment": segment,
     "stop": stop,

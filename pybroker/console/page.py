@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
+from pybroker.admin.services import AdminServices
 from pybroker.console.visit import Visit
 
 Handler = Callable[[Visit], Awaitable[Response]]
@@ -26,16 +27,21 @@ class View:
     live: bool = False
 
 
+def always(_: AdminServices) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """`asks` is a route of the admin API. The navigation hides the page from a role that may not
-    call it.
+    call it. A broker that does not offer the page answers 404 at its paths.
     """
 
     title: str
     path: str
     views: tuple[View, ...]
     asks: tuple[str, str] | None = None
+    is_offered: Callable[[AdminServices], bool] = always
 
     def is_for(self, visit: Visit) -> bool:
         return self.asks is None or visit.api.may(*self.asks)

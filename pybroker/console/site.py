@@ -65,8 +65,9 @@ class Site:
         if authentication is not None:
             self._sessions = Sessions(authentication, services.clock)
         self._login = LoginViews(self._sessions, self._secure_cookie)
-        self._templates = _environment(services)
-        self._routes = [_route(page, view) for page in PAGES for view in page.views]
+        pages = tuple(page for page in PAGES if page.is_offered(services))
+        self._templates = _environment(services, pages)
+        self._routes = [_route(page, view) for page in pages for view in page.views]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request({**scope, OUTER_RECEIVE: receive}, receive)
@@ -294,7 +295,7 @@ def _route(page: Page, view: View) -> tuple[Page, View, Route]:
     return page, view, Route(view.path, unused, methods=[view.method])
 
 
-def _environment(services: AdminServices) -> Environment:
+def _environment(services: AdminServices, pages: tuple[Page, ...]) -> Environment:
     templates = Environment(
         loader=PackageLoader("pybroker.console"),
         autoescape=True,
@@ -308,7 +309,7 @@ def _environment(services: AdminServices) -> Environment:
         "asset_url": asset_url,
         "moment": moment,
         "percent": percent,
-        "pages": PAGES,
+        "pages": pages,
         "version": version(),
         "cluster": services.config.cluster_name,
         "has_login": services.authentication is not None,

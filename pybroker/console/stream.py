@@ -8,6 +8,7 @@ Source: HTML Living Standard, "Server-sent events".
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -102,11 +103,11 @@ class EventStream(Response):
         yield event_of("part", sent)
         while await self._stays_open(pause_s):
             await own_turn()
-            began_s = loop.time()
+            began_s = time.monotonic()  # the loop's time may be moved by hours meanwhile
             part = await self._part()
             if part is None or not self._is_open():
                 break
-            pause_s = max(_SOONEST_S, _SHARE * (loop.time() - began_s))
+            pause_s = max(_SOONEST_S, _SHARE * (time.monotonic() - began_s))
             if part.html != sent:
                 yield event_of("last" if part.is_last else "part", part.html)
                 sent, sent_s = part.html, loop.time()

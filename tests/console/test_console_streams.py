@@ -2,20 +2,33 @@
 of them than the broker bears.
 """
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 
 import httpx
 import pytest
 from browsing import Browser, tile, words
 from credentials import token
 from permission_world import World
+from starlette.types import Message
 
 import pybroker.testing
 from pybroker.client import Client
-from pybroker.console.stream import MEDIA_TYPE, MOST_OF_BROWSER, MOST_STREAMS, Streams, event_of
-from pybroker.testing import RunningBroker
+from pybroker.console import stream
+from pybroker.console.stream import (
+    MEDIA_TYPE,
+    MOST_OF_BROWSER,
+    MOST_STREAMS,
+    EventStream,
+    Part,
+    Streams,
+    event_of,
+)
+from pybroker.testing import RunningBroker, VirtualClock
+from pybroker.testing.clock import AdvancingLoop
 
 OVERVIEW = "/console/overview/live"
 EVIL = "<script>alert(1)</script>"
@@ -113,6 +126,39 @@ def test_there_are_so_many_streams_in_all() -> None:
             stack.enter_context(streams.opened(str(number)))
         assert not streams.has_room("one more")
     assert len(streams) == 0 and streams.has_room("one more")
+
+
+def test_a_clock_that_is_moved_during_a_part_does_not_delay_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream, "_SOONEST_S", 0.01)
+    loop = AdvancingLoop(VirtualClock())
+    parts, sent = count(1), list[bytes]()
+
+    async def part() -> Part:
+        loop.move(86_400)
+        return Part(b"%d" % next(parts), is_last=len(sent) > 3)
+
+    async def receive() -> Message:
+        return await loop.create_future()
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body", b""))
+
+    async def watch() -> None:
+        limit = threading.Timer(PATIENCE_S, loop.call_soon_threadsafe, [watching.cancel])
+        limit.start()  # in real time
+        try:
+            await EventStream(Streams(), "b", Part(b"0"), part, lambda: True)({}, receive, send)
+        finally:
+            limit.cancel()
+
+    watching = loop.create_task(watch())
+    try:
+        loop.run_until_complete(watching)
+    finally:
+        loop.close()
+    assert sent[-2:] == [event_of("last", b"2"), b""]
 
 
 def test_a_broker_that_stops_does_not_wait_for_its_streams(

@@ -35,6 +35,8 @@ PATHS: Final = {
     "tenant": "/console/tenants/shop",
     "namespace": "/console/tenants/shop/orders",
     "pipelines": "/console/pipelines",
+    "faults": "/console/faults",
+    "rule": "/console/faults?point=transaction.marker.before",
     "configuration": "/console/configuration",
     "logs": "/console/logs",
 }
@@ -48,10 +50,13 @@ _SCHEMA: Final = {
 @contextmanager
 def shown_broker(note: str = EVIL, **settings: Any) -> Iterator[RunningBroker]:
     """`note` stands in a property and in a subscription's name."""
-    with pybroker.testing.broker(http=True, **settings) as broker:
+    with pybroker.testing.broker(http=True, faults=True, **settings) as broker:
+        broker.faults.inject("transaction.marker.before", "hold", topic="refunds-*", times=3)
+        broker.faults.inject("deliver.before", "drop", subscription=f"audit {note}", every=10)
         client = Client(broker.service_url, enable_transaction=True)
         with httpx.Client(base_url=broker.admin_url) as admin:
             _settle(admin)
+        broker.faults.record()
         _fill(client, note)
         yield broker
         client.close()

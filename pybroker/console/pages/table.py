@@ -3,7 +3,15 @@
 from typing import Final
 
 from pybroker.console.page import Page
-from pybroker.console.pages import configuration, connections, logs, overview, pipelines, tenants
+from pybroker.console.pages import (
+    configuration,
+    connections,
+    faults,
+    logs,
+    overview,
+    pipelines,
+    tenants,
+)
 from pybroker.console.pages.topics import page as topics
 from pybroker.console.pages.transactions import page as transactions
 
@@ -14,6 +22,7 @@ PAGES: Final[tuple[Page, ...]] = (
     connections.PAGE,
     tenants.PAGE,
     pipelines.PAGE,
+    faults.PAGE,
     configuration.PAGE,
     logs.PAGE,
 )
