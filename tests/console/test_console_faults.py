@@ -197,6 +197,7 @@ def test_what_an_action_does_is_shown(
         ({"action": "delay", "seconds": "nan"}, "seconds must be a number"),
         ({"action": "hold", "seconds": "601"}, "at most 600"),
         ({"action": "fail", "error": EVIL}, "There is no error"),
+        ({"action": "drop", "topic": "\U0001f4a5" * 5000}, "topic must have 1 to 2048 characters"),
         ({"action": "drop", "message": "m"}, "Only fail has an error and a message"),
         ({"action": "drop", "producer": "p"}, "producer is not known at seek.before"),
         ({}, "makes no sense"),

@@ -25,7 +25,7 @@ _CLOCK: Final = "/admin/v3/clock"
 _RULES_SHOWN: Final = 200
 _PASSINGS_SHOWN: Final = 25
 _EVERY_S: Final = 2
-_LONGEST_KEPT: Final = 500  # characters of a field that comes back
+_LONGEST_KEPT: Final = 200  # characters of a field that comes back: an address has limits
 
 Rule = Mapping[str, Any]
 
@@ -150,7 +150,7 @@ async def add(visit: Visit) -> Response:
         answer = await visit.api.ask("POST", f"{_API}/rules", None, body)
         rule = answer.check().json()
     except Refused as refused:
-        kept = {name: value[:_LONGEST_KEPT] for name, value in said.items() if value}
+        kept = {name: value for name, value in said.items() if 0 < len(value) <= _LONGEST_KEPT}
         return visit.go(f"{_PATH}?{urlencode(kept)}", refused.reason, failed=True)
     return visit.go(_PATH, f"Rule {rule['rule']} was added: {rule['action']} at {rule['point']}")
 
