@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from axe import axe_source
 from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
@@ -18,6 +19,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 PHONE, SCREEN = (360, 800), (1440, 900)
 PATIENCE_S = 30
+SAMPLE = "document.getElementById('live').dataset.sample"
+MAIN_TEXT = "document.getElementById('main')?.innerText ?? ''"
 _SERIOUS = ("serious", "critical")
 
 
@@ -36,6 +39,11 @@ def driver() -> Iterator[webdriver.Chrome]:
 def complaints(driver: webdriver.Chrome) -> list[str]:
     """What the browser refused or failed at, as its console says."""
     return [each["message"] for each in driver.get_log("browser") if each["level"] != "INFO"]
+
+
+def in_page(driver: webdriver.Chrome, expression: str) -> Any:
+    """Its value, in one step: an element that was found may be replaced before it is read."""
+    return driver.execute_script(f"return {expression}")
 
 
 def barriers(driver: webdriver.Chrome) -> list[str]:
@@ -66,13 +74,13 @@ def test_a_page_works_for_everybody(
 
 def test_live_figures_come_by_themselves(shown: RunningBroker, driver: webdriver.Chrome) -> None:
     show(driver, shown.admin_url + "/console", *SCREEN)
-    first = driver.find_element(By.ID, "live").get_attribute("data-sample")
+    first = in_page(driver, SAMPLE)
 
     def has_changed(driver: webdriver.Chrome) -> bool:
-        return driver.find_element(By.ID, "live").get_attribute("data-sample") != first
+        return in_page(driver, SAMPLE) != first
 
     WebDriverWait(driver, PATIENCE_S).until(has_changed)
-    assert driver.find_element(By.ID, "live").get_attribute("data-stream"), "by the stream"
+    assert in_page(driver, "document.getElementById('live').dataset.stream"), "by the stream"
     assert len(driver.find_elements(By.CSS_SELECTOR, ".chart canvas")) == 4
     assert complaints(driver) == []
 
@@ -113,7 +121,33 @@ def test_a_form_is_sent_and_its_result_said(shown: RunningBroker, driver: webdri
     driver.find_element(By.XPATH, "//button[.='Create']").click()
 
     def is_said(driver: webdriver.Chrome) -> bool:
-        return "Subscription by-hand was created" in driver.find_element(By.ID, "main").text
+        return "Subscription by-hand was created" in in_page(driver, MAIN_TEXT)
+
+    WebDriverWait(driver, PATIENCE_S).until(is_said)
+    assert complaints(driver) == []
+
+
+def test_a_button_keeps_the_focus_while_its_part_of_the_page_is_replaced(
+    shown: RunningBroker, driver: webdriver.Chrome
+) -> None:
+    show(driver, shown.admin_url + PATHS["faults"], *SCREEN)
+    number = shown.faults.rules[0].number
+    button = f"release-{number}"
+    driver.execute_script(
+        "document.getElementById('live').dataset.old = 'old';"
+        "document.getElementById(arguments[0]).focus()",
+        button,
+    )
+
+    def is_replaced(driver: webdriver.Chrome) -> bool:
+        return not in_page(driver, "document.getElementById('live').dataset.old")
+
+    WebDriverWait(driver, PATIENCE_S).until(is_replaced)
+    assert in_page(driver, "document.activeElement.id") == button
+    ActionChains(driver).send_keys(Keys.ENTER).perform()
+
+    def is_said(driver: webdriver.Chrome) -> bool:
+        return f"Nothing waits at rule {number}" in in_page(driver, MAIN_TEXT)
 
     WebDriverWait(driver, PATIENCE_S).until(is_said)
     assert complaints(driver) == []
