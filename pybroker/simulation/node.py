@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import inspect
 import socket
+import threading
 from asyncio import events
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
@@ -77,6 +78,7 @@ class Node(asyncio.AbstractEventLoop):
     """The loop of one process. Everything it leaves undone when it dies stays undone."""
 
     in_job: ClassVar["Node | None"] = None  # whose executor's job is running
+    job_thread: ClassVar[int] = 0  # where: other threads of this Python are not simulated
 
     def __init__(self, world: Events, network: Network, name: str) -> None:
         self.world = world
@@ -271,7 +273,7 @@ class Node(asyncio.AbstractEventLoop):
         self.world.job_cost_s = 0.0
         result, error = None, None
         if not future.cancelled():
-            Node.in_job = self
+            Node.in_job, Node.job_thread = self, threading.get_ident()
             try:
                 result = func(*args)
             except BaseException as raised:

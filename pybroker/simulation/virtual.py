@@ -27,9 +27,12 @@ class NotSimulated(RuntimeError):
 
 
 def running_node() -> Node | None:
-    """The process whose code is running."""
+    """The process whose code this thread is running."""
     loop = events._get_running_loop()
-    return loop if isinstance(loop, Node) else Node.in_job
+    if isinstance(loop, Node):
+        return loop
+    in_job = Node.in_job
+    return in_job if in_job is not None and Node.job_thread == threading.get_ident() else None
 
 
 def _wall_s(node: Node) -> float:
@@ -126,15 +129,18 @@ def _replace(stack: contextlib.ExitStack, name: str, simulated: Callable[[Node],
 @contextlib.contextmanager
 def seeded_chance(rng: random.Random) -> Iterator[None]:
     """Within it, all that Python calls random comes from `rng`."""
-    state = random.getstate()
+    state, simulating = random.getstate(), threading.get_ident()
+    real_urandom = os.urandom
     random.seed(rng.getrandbits(64))
 
     class Seeded(random.Random):
         def __init__(self, x: Any = None) -> None:
-            super().__init__(rng.getrandbits(64) if x is None else x)
+            mine = x is None and threading.get_ident() == simulating
+            super().__init__(rng.getrandbits(64) if mine else x)
 
     def urandom(size: int) -> bytes:
-        return rng.randbytes(size)
+        mine = threading.get_ident() == simulating
+        return rng.randbytes(size) if mine else real_urandom(size)
 
     try:
         with (

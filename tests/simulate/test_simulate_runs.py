@@ -271,6 +271,39 @@ def test_the_modules_are_as_they_were_afterwards():
     assert patched() == real
 
 
+def test_another_thread_has_real_time_while_a_job_of_the_simulation_runs():
+    """Its sleeps counted as the job's, which then took as long: a commit of the journal."""
+    asked, answered, seen = threading.Event(), threading.Event(), []
+
+    def real():
+        assert asked.wait(60)
+        time.sleep(0.001)
+        seen.append(time.monotonic())
+        answered.set()
+
+    def job():
+        asked.set()
+        assert answered.wait(60)
+        return time.monotonic()
+
+    async def work():
+        seen.append(await asyncio.get_running_loop().run_in_executor(None, job))
+        await asyncio.get_running_loop().create_future()
+
+    def scenario(sim):
+        sim.process("p", work)
+        sim.check(lambda: None)
+        sim.faults()
+
+    thread = threading.Thread(target=real)
+    thread.start()
+    before = time.monotonic()
+    run_seed(scenario, 0)
+    thread.join()
+    assert before <= seen[0] <= time.monotonic()
+    assert seen[1] < 60  # of virtual time
+
+
 def test_a_thread_is_refused_with_what_to_do():
     async def work():
         BlockingClient("pulsar://127.0.0.1:6650").subscribe("orders", "s")

@@ -150,7 +150,7 @@ def test_a_second_story_of_a_broker_ends_alone(broker: RunningBroker, story: Sto
 
 
 def test_the_clock_that_the_admin_api_advances_and_a_restart_after_a_crash() -> None:
-    with pybroker.testing.broker(http=True) as broker, Story(broker) as story:
+    with pybroker.testing.broker(http=True, faults=True) as broker, Story(broker) as story:
         advanced = httpx.post(f"{broker.admin_url}/admin/v3/clock/advance", json={"by": "1h"})
         assert advanced.status_code == 200
         with Client(broker.service_url) as client:
