@@ -123,12 +123,20 @@ def test_code_that_exits_is_no_success(source, says, tmp_path):
     assert says in ended.stderr
 
 
+@pytest.fixture
+def heeds_interrupts():
+    """A shell's background job, and so what it starts, ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)],
 )
-def test_no_process_outlives_the_command(number, code, tmp_path):
+def test_no_process_outlives_the_command(number, code, tmp_path, heeds_interrupts):
     """What the processes hold open ends with them: then the pipe has an end."""
     (tmp_path / "mine.py").write_text(
         "import os, sys\n"
