@@ -277,7 +277,7 @@ def test_another_thread_has_real_time_while_a_job_of_the_simulation_runs():
 
     def real():
         assert asked.wait(60)
-        time.sleep(0.001)
+        vars(time)["sleep"](0.001)
         seen.append(time.monotonic())
         answered.set()
 
