@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,8 @@ def test_ctrl_c_ends_all_processes_and_leaves_no_files(tmp_path: Path):
         env=os.environ | {"TMPDIR": str(temporary)},
         stderr=subprocess.PIPE,
         text=True,
+        # What a shell starts in the background ignores it.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert until(lambda: pids.exists() and len(pids.read_text().split()) == 2, LIMIT_S)

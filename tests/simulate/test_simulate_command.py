@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -123,20 +124,12 @@ def test_code_that_exits_is_no_success(source, says, tmp_path):
     assert says in ended.stderr
 
 
-@pytest.fixture
-def heeds_interrupts():
-    """A shell's background job, and so what it starts, ignores SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)],
 )
-def test_no_process_outlives_the_command(number, code, tmp_path, heeds_interrupts):
+def test_no_process_outlives_the_command(number, code, tmp_path):
     """What the processes hold open ends with them: then the pipe has an end."""
     (tmp_path / "mine.py").write_text(
         "import os, sys\n"
@@ -147,7 +140,12 @@ def test_no_process_outlives_the_command(number, code, tmp_path, heeds_interrupt
     )
     command = [sys.executable, "-m", "pybroker", "simulate", "mine:scenario", "--jobs", "1"]
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # What a shell starts in the background ignores it.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == b"runs\n"
