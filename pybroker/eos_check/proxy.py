@@ -103,15 +103,18 @@ class Proxy:
         for writer in list(self._writers):
             writer.close()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A task of our own: of a coroutine function asyncio's streams make one whose cancellation
+        # Python before 3.11.9 reports as a failed callback.
+        task = asyncio.ensure_future(self._serve_one(reader, writer))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
             await self._serve(reader, writer)
         finally:
-            self._tasks.discard(task)
             self._writers.discard(writer)
             writer.close()
 

@@ -65,6 +65,17 @@ def test_a_client_works_through_the_proxy_and_each_step_is_seen(running):
     assert any(event.what == "MESSAGE" and event.topic == "in" for event in watch.events)
 
 
+def test_a_proxy_closes_beside_an_open_connection(running):
+    """And leaves no failed callback behind: what tests/conftest.py checks."""
+    watch = Watch()
+    with Proxy(watch.passing, watch.events.append) as proxy:
+        proxy.forward_to(running.service_url)
+        client = Client(proxy.url)
+        client.create_producer("out").send(b"one")
+    client.close()
+    assert values(running) == [b"one"]
+
+
 @pytest.mark.parametrize(("phase", "stored"), [(Phase.BEFORE, []), (Phase.AFTER, [b"one"])])
 def test_a_strike_is_exactly_before_or_after_a_command(running, phase, stored):
     watch = Watch(Passing(SEND, phase))
