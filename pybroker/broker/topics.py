@@ -27,6 +27,7 @@ from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.entry_metadata import check_interceptors
 from pybroker.broker.inactive_topics import InactiveTopics
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
+from pybroker.broker.ownership import ALONE, Ownership, check_owned
 from pybroker.broker.permissions import Permissions
 from pybroker.broker.policies.actors import acting
 from pybroker.broker.policies.following import Following
@@ -43,6 +44,7 @@ from pybroker.broker.topic_lists.lists import TopicLists
 from pybroker.broker.topic_lists.watches import TopicWatches
 from pybroker.broker.topic_measures import TopicMeasures
 from pybroker.broker.topic_services import TopicServices
+from pybroker.broker.usable_names import check_last_partition, refuse_internal
 from pybroker.logs import audit
 from pybroker.transaction.buffer.open_contents import OpenContents
 from pybroker.transaction.txn_status import TransactionOutcomes
@@ -66,6 +68,7 @@ class Topics:
     ) -> None:
         check_interceptors(config)
         self.tenants = tenants
+        self.ownership: Ownership = ALONE
         self.permissions = Permissions(metadata, tenants)
         self.deletions = Deletions(factory, metadata, self.permissions)
         self.policies = Policies(metadata, tenants, config, self.check_there)
@@ -96,6 +99,10 @@ class Topics:
     def loaded_names(self) -> list[TopicName]:
         return list(self._loaded)
 
+    def in_memory(self) -> list[TopicName]:
+        """Loaded or being loaded."""
+        return [*self._loaded, *self._loading]
+
     def loaded_nonpersistent(self) -> list[NonPersistentTopic]:
         return [t for t in self._loaded.values() if isinstance(t, NonPersistentTopic)]
 
@@ -124,11 +131,12 @@ class Topics:
     async def served(self, name: TopicName | str, create: bool = False) -> ServedTopic | None:
         """The topic, loaded. None if it does not exist and `create` is false.
 
-        Raises NotAllowed for what cannot be a topic, NotFound for a missing namespace.
+        Raises NotAllowed for what cannot be a topic, NotFound for a missing namespace,
+        NotServedHere.
         """
         if isinstance(name, str):
             name = TopicName.parse(name)
-        _refuse_internal(name)
+        refuse_internal(name)
         if create and not self.exists(name):
             async with self._room_for(name, 1):
                 return await self._found(name, create)
@@ -136,6 +144,7 @@ class Topics:
 
     async def _found(self, name: TopicName, create: bool) -> ServedTopic | None:
         await self.settled(name)
+        check_owned(self.ownership, name)
         if (topic := self._loaded.get(name)) is not None:
             return topic
         if name not in self._loading:
@@ -166,7 +175,7 @@ class Topics:
 
     def check_usable(self, name: TopicName) -> None:
         """Whether it is a topic, or may become one. Raises as `get` does, and TopicNotFound."""
-        _refuse_internal(name)
+        refuse_internal(name)
         if not self.exists(name):
             self._check_creatable(name)
 
@@ -288,7 +297,7 @@ class Topics:
         self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None
     ) -> None:
         """One record, so all partitions exist or none. Raises Conflict if it exists."""
-        _refuse_internal(name)
+        refuse_internal(name)
         self.tenants.check_namespace(name.namespace_name)
         if name.partition >= 0:
             raise NotAllowed(f"{name} is named like a partition; it cannot have partitions")
@@ -317,7 +326,7 @@ class Topics:
             raise ImpossibleGrowth(
                 f"{name} has {now} partitions; the number can only grow, up to {most}"
             )
-        _check_last_partition(name, partitions)
+        check_last_partition(name, partitions)
         await self._change(name, self._grow(name, partitions))
 
     async def _grow(self, name: TopicName, partitions: int) -> None:
@@ -354,15 +363,16 @@ class Topics:
     async def _set_partitions(
         self, name: TopicName, partitions: int, properties: Mapping[str, str]
     ) -> None:
-        _check_last_partition(name, partitions)
+        check_last_partition(name, partitions)
         await self._change(name, self.tenants.set_partitions(name, partitions, properties))
 
     # -- delete and unload
 
     async def delete(self, name: TopicName, force: bool = False) -> None:
         """Raises TopicNotFound; InUse if it is in use and `force` is not set."""
-        _refuse_internal(name)
+        refuse_internal(name)
         await self.settled(name)
+        check_owned(self.ownership, name)
         if not self.exists(name):
             raise TopicNotFound(f"{name} does not exist")
         await self._delete(Doomed(name), force)
@@ -488,13 +498,3 @@ class Topics:
             some = topics[at : at + _CLOSED_AT_ONCE]
             await all_done(topic.close("the broker shuts down") for topic in some)
         self._loaded.clear()
-
-
-def _check_last_partition(name: TopicName, partitions: int) -> None:
-    """Raises InvalidTopicName if a partition's name would be too long."""
-    TopicName.parse(str(name.partition_at(partitions - 1)))
-
-
-def _refuse_internal(name: TopicName) -> None:
-    if name.internal:
-        raise NotAllowed(f"{name} is a transaction log, not a topic; use another name")

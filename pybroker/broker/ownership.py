@@ -1,0 +1,114 @@
+"""Which broker serves a topic: the question that topics, lookups, the admin API and the transaction
+coordinators ask.
+
+A namespace's topics are divided into bundles by the hash of their names, and a bundle is served by
+one broker at a time. A broker that is alone serves everything (`ALONE`) and pays nothing for the
+question: it is asked when a topic is found for the first time, never for a message.
+
+Source: Apache Pulsar's NamespaceBundle and OwnershipCache.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, Protocol
+from zlib import crc32
+
+from pybroker.base.errors import ServiceNotReady
+from pybroker.base.names import TopicName
+
+LAST_HASH: Final = 0xFFFFFFFF
+
+
+class Bundle(NamedTuple):
+    """The topics of a namespace whose hash is from `low` to `high`: without `high` itself, except
+    in the last bundle.
+    """
+
+    namespace: str  # tenant/namespace
+    low: int
+    high: int
+
+    def holds(self, name: TopicName) -> bool:
+        if name.namespace_name != self.namespace:
+            return False
+        at = hash_of(name)
+        return self.low <= at < self.high or at == self.high == LAST_HASH
+
+    @property
+    def range(self) -> str:
+        return f"0x{self.low:08x}_0x{self.high:08x}"
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.range}"
+
+
+class BrokerAddress(NamedTuple):
+    """A broker's URLs, as clients reach them; empty for what it does not serve."""
+
+    broker_url: str = ""  # pulsar://host:port
+    broker_url_tls: str = ""
+    http_url: str = ""
+    http_url_tls: str = ""
+
+
+# A bundle came: its topics may be loaded from now on.
+Came = Callable[[Bundle], None]
+# A bundle goes: `owns` is False already; nothing of it is in use here when this returns.
+Goes = Callable[[Bundle], Awaitable[None]]
+
+
+class Ownership(Protocol):
+    def owns(self, name: TopicName) -> bool:
+        """Whether this broker serves the topic now. It may end at every await; then `Goes` is
+        called first, unless the session is lost, which ends the process.
+        """
+        ...
+
+    async def owner_of(self, name: TopicName) -> BrokerAddress | None:
+        """The broker that serves the topic; None: this one, which takes the topic's bundle if
+        nobody has it and it is this broker's turn. `owns` is then true unless it was lost since.
+
+        If nobody has the bundle and another broker should take it, that broker is returned.
+        Raises ServiceNotReady if it cannot be known now: ask again.
+        """
+        ...
+
+    def on_change(self, came: Came, goes: Goes) -> None:
+        """Both are called on the loop, in the order in which they were added."""
+        ...
+
+
+class Alone:
+    """The ownership of a broker without others."""
+
+    def owns(self, name: TopicName) -> bool:
+        return True
+
+    async def owner_of(self, name: TopicName) -> BrokerAddress | None:
+        return None
+
+    def on_change(self, came: Came, goes: Goes) -> None:
+        """Nothing ever changes."""
+
+
+ALONE: Final = Alone()
+
+
+class NotServedHere(ServiceNotReady):
+    """Clients look the topic up again; the admin API redirects to `name`'s owner."""
+
+    def __init__(self, name: TopicName) -> None:
+        super().__init__(
+            f"Namespace bundle for topic ({name}) not served by this instance", "redo the lookup"
+        )
+        self.name = name
+
+
+def check_owned(ownership: Ownership, name: TopicName) -> None:
+    """Raises NotServedHere."""
+    if not ownership.owns(name):
+        raise NotServedHere(name)
+
+
+def hash_of(name: TopicName) -> int:
+    """What places a topic in a bundle; a partition has its own."""
+    return crc32(str(name).encode())

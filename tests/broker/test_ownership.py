@@ -1,0 +1,106 @@
+"""Topics of bundles that another broker has; the bundle of a name."""
+
+import pytest
+from topics_world import ORDERS, World, run
+
+from pybroker.base.names import TopicName
+from pybroker.broker.ownership import (
+    ALONE,
+    LAST_HASH,
+    BrokerAddress,
+    Bundle,
+    Came,
+    Goes,
+    NotServedHere,
+    hash_of,
+)
+from pybroker.broker.releasing import release_topics
+from pybroker.broker.topics import Topics
+
+OTHER = BrokerAddress("pulsar://other:6650")
+
+
+class Some:
+    """Owns what is in its bundles."""
+
+    def __init__(self, *bundles: Bundle) -> None:
+        self.bundles = set(bundles)
+
+    def owns(self, name: TopicName) -> bool:
+        return any(each.holds(name) for each in self.bundles)
+
+    async def owner_of(self, name: TopicName) -> BrokerAddress | None:
+        return None if self.owns(name) else OTHER
+
+    def on_change(self, came: Came, goes: Goes) -> None:
+        """Tests change it themselves."""
+
+
+def halves(namespace: str = "public/default") -> tuple[Bundle, Bundle]:
+    return Bundle(namespace, 0, 1 << 31), Bundle(namespace, 1 << 31, LAST_HASH)
+
+
+def test_each_topic_is_in_exactly_one_bundle_of_its_namespace() -> None:
+    lower, upper = halves()
+    for number in range(200):
+        name = TopicName.parse(f"t{number}")
+        assert lower.holds(name) != upper.holds(name)
+        assert not any(each.holds(name) for each in halves("public/other"))
+
+
+def test_the_last_bundle_holds_the_last_hash() -> None:
+    name = TopicName.parse("e0bgeqd")
+    assert hash_of(name) == LAST_HASH
+    lower, upper = halves()
+    assert upper.holds(name) and not lower.holds(name)
+    assert str(upper) == "public/default/0x80000000_0xffffffff"
+
+
+def test_a_broker_that_is_alone_serves_everything() -> None:
+    async def scenario(world: World) -> None:
+        assert world.topics.ownership is ALONE
+        assert ALONE.owns(ORDERS) and await ALONE.owner_of(ORDERS) is None
+        await world.topic()
+
+    run(scenario)
+
+
+def test_a_topic_of_another_broker_is_neither_loaded_nor_created_nor_deleted() -> None:
+    async def scenario(world: World) -> None:
+        world.topics.ownership = Some()
+        for work in (world.topic, lambda: world.topics.delete(ORDERS)):
+            with pytest.raises(NotServedHere, match="redo the lookup"):
+                await work()
+        assert not world.exists()
+
+    run(scenario)
+
+
+def test_a_bundle_given_back_takes_its_topics_with_it() -> None:
+    async def scenario(world: World) -> None:
+        names = [TopicName.parse(f"t{number}") for number in range(8)]
+        lower, upper = halves()
+        owned = world.topics.ownership = Some(lower, upper)
+        for name in names:
+            await world.topic(name)
+        owned.bundles.remove(lower)
+        await release_topics(world.topics, lower)
+        await _only(world.topics, [name for name in names if upper.holds(name)])
+
+    run(scenario)
+
+
+def test_a_topic_that_is_being_loaded_when_its_bundle_goes_is_closed() -> None:
+    async def scenario(world: World) -> None:
+        lower, upper = halves()
+        owned = world.topics.ownership = Some(lower, upper)
+        world.topics._start_loading(ORDERS)
+        owned.bundles.clear()
+        await release_topics(world.topics, lower if lower.holds(ORDERS) else upper)
+        await _only(world.topics, [])
+
+    run(scenario)
+
+
+async def _only(topics: Topics, names: list[TopicName]) -> None:
+    assert sorted(topics.in_memory()) == sorted(names)
