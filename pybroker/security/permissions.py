@@ -98,6 +98,7 @@ COMMANDS: Final[Mapping[int, CommandRow]] = {
         Need.CONSUME, "add the subscription to a transaction", _on_subscriptions
     ),
     _T.END_TXN: _OWN,
+    _T.ASK_TRANSACTION: CommandRow(Need.SUPER_USER, "ask about a transaction"),
     _T.END_TXN_ON_PARTITION: _SUPER_USER,
     _T.END_TXN_ON_SUBSCRIPTION: _SUPER_USER,
 }

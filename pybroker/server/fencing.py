@@ -38,6 +38,7 @@ async def joined(session: Connection, producer: Producer) -> TransactionalSessio
     claim = Claim.of_producer(session.owner, producer.properties, told)
     if claim is None:
         return None
+    _require_alone(session)
     if producer.topic_epoch is not None:
         producer.topic_epoch = told & ((1 << _EPOCH_BITS) - 1)
     sessions = session.services.sessions
@@ -45,6 +46,15 @@ async def joined(session: Connection, producer: Producer) -> TransactionalSessio
     assert found.ref is not None
     producer.session_epoch = found.ref.epoch
     return found
+
+
+def _require_alone(session: Connection) -> None:
+    """An older session may be on another broker, which would not learn that it is fenced."""
+    if session.services.coordinators.are_shared:
+        raise NotAllowed(
+            "Transactional ids need a broker that is alone: leave txn.transactional.id out, or "
+            "use pybroker standalone"
+        )
 
 
 def topic_epoch_to_tell(producer: Producer) -> int | None:
@@ -101,6 +111,7 @@ def claimed(session: Connection, command: pb.CommandNewTxn) -> Claim | None:
     """The session claim in NEW_TXN. Raises NotAllowed."""
     if not command.HasField("transactional_id"):
         return None
+    _require_alone(session)
     name, epoch = command.transactional_id, command.session_epoch
     return Claim.of(session.owner, name, command.session, epoch)
 

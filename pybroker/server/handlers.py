@@ -6,6 +6,7 @@ from pybroker.base.errors import PulsarError
 from pybroker.server import (
     on_acknowledge,
     on_ask_topics,
+    on_ask_transaction,
     on_connect,
     on_consume,
     on_metadata,
@@ -134,6 +135,11 @@ HANDLERS: Final[dict[int, Handler]] = {
         begun=on_transaction.end_txn,
         answer=on_transaction.ended,
         answer_error=on_transaction.failed,
+    ),
+    _T.ASK_TRANSACTION: Handler(
+        "askTransaction",
+        deferred=on_ask_transaction.ask_transaction,
+        answer_error=on_ask_transaction.failed,
     ),
     _T.END_TXN_ON_PARTITION: Handler(
         "endTxnOnPartition",

@@ -14,6 +14,7 @@ from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
 from pybroker.server.connection import Connection, Rest
 from pybroker.server.slots import ConsumerSlot
+from pybroker.server.transaction_owner import check_owner
 from pybroker.transaction.coordinator.joining import Joined
 from pybroker.transaction.pending_acks.store import PendingAck
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -191,6 +192,8 @@ async def _ack_when_joined(
     """Holding the acknowledgement finds out whether it has joined."""
     await asyncio.wait([joined])
     _check_stays(session, slot)
+    if session.login is not None:  # the owner may have been unknown: see Elsewhere
+        check_owner(session, TxnId(command.txnid_most_bits, command.txnid_least_bits))
     if _takes_turns(command):
         await _ack_in_turns(slot, command)
     else:

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 
 from pybroker.base.errors import InvalidTopicName, InvalidTxnStatus, NotAllowed, PulsarError
 from pybroker.base.names import TopicName, TxnId
+from pybroker.broker.ownership import check_owned
 from pybroker.broker.policies.bound_coordinators import BoundElsewhere
 from pybroker.broker.txn_participants import (
     LocalParticipants,
@@ -269,6 +270,12 @@ def _commit_together(
         raise NotAllowed(
             f"{len(others)} transactions are too many: commit at most {MAX_TOGETHER} together"
         )
+    across = any(each.most != txn_id.most for each in others)
+    if across and session.services.coordinators.are_shared:
+        raise NotAllowed(
+            "With several brokers, only transactions of one coordinator commit together: begin the "
+            f"others with coordinator {txn_id.most}, too"
+        )
     all_of_them, principal = [txn_id, *others], session.principal
 
     def commit(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:
@@ -283,18 +290,32 @@ def _commit_together(
                 fencing.require_current(session, serving, of_one)
         return coordinators.groups.commit(txn_id, others, principal)
 
-    across = any(each.most != txn_id.most for each in others)
     return _on_coordinator(session, txn_id.most, commit_across if across else commit)
 
 
 # -- from other brokers
 
 
+async def _decided(session: Connection, txn_id: TxnId, action: TxnAction, topic: str) -> bool:
+    """A broker may only request what was decided: the coordinator is asked. If that is elsewhere,
+    and only brokers have the permission, the request itself says so. True: its coordinator is here
+    and has not finished the end, so it knows what takes part.
+
+    Raises NotServedHere, InvalidTxnStatus, TransactionNotFound, TransactionCoordinatorNotFound.
+    """
+    check_owned(session.services.topics.ownership, TopicName.parse(topic))
+    elsewhere = session.services.coordinators.elsewhere(txn_id.most)
+    if elsewhere is None:
+        return require_decided(session.services.coordinators, txn_id, action)
+    await elsewhere.told(txn_id, action, trusted=session.services.authorizes)
+    return False
+
+
 async def end_on_partition(session: Connection, command: pb.CommandEndTxnOnPartition) -> None:
-    """A broker may only request what was decided: the coordinator is asked."""
     txn_id, action, topic = _txn_id(command), _action(command), str(TopicName.parse(command.topic))
     outcomes = session.services.coordinators
-    if require_decided(outcomes, txn_id, action) and not outcomes.has_partition(txn_id, topic):
+    decided = await _decided(session, txn_id, action, topic)
+    if decided and not outcomes.has_partition(txn_id, topic):
         raise InvalidTxnStatus(
             f"Transaction {txn_id} does not write to {topic}: there is nothing to end"
         )
@@ -310,7 +331,7 @@ async def end_on_subscription(session: Connection, command: pb.CommandEndTxnOnSu
         str(TopicName.parse(command.subscription.topic)),
         session.services.coordinators,
     )
-    decided = require_decided(outcomes, txn_id, action)
+    decided = await _decided(session, txn_id, action, topic)
     if decided and not outcomes.has_subscription(txn_id, topic, name):
         raise InvalidTxnStatus(
             f"Transaction {txn_id} does not acknowledge on {topic}, subscription {name}: there is "

@@ -75,6 +75,11 @@ class Services:
             known = self._encoded_topics[namespace, mode] = topics, encoded
         return known[1]
 
+    @property
+    def authorizes(self) -> bool:
+        """Whether some commands need a permission; otherwise everyone may do everything."""
+        return self.authentication is not None and self.config.authorization_enabled
+
     def is_super_user(self, identity: Identity) -> bool:
         return all(role in self.config.super_user_roles for role in identity.roles)
 

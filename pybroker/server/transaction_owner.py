@@ -10,8 +10,7 @@ def check_owner(session: Connection, txn_id: TxnId) -> None:
     principal = session.principal
     if principal is None:
         return
-    transaction = session.services.coordinators.begun(txn_id)
-    if transaction is not None and transaction.owner not in (None, principal):
+    if session.services.coordinators.owner_of(txn_id) not in (None, principal):
         raise AuthorizationError(
             f"Transaction {txn_id} belongs to another principal than {principal!r}"
         )

@@ -51,10 +51,11 @@ ACTION_OF_STATUS: Final = {
 
 
 class TransactionOutcomes(Protocol):
-    """What participants ask the coordinators of this broker. Synchronous: it is a look-up.
+    """What participants ask the coordinators. Synchronous: it is a look-up.
 
     Every method raises TransactionCoordinatorNotFound while the transaction's coordinator has not
-    recovered: "not known yet" must never be taken for "unknown".
+    recovered, or serves elsewhere and has not answered: "not known yet" must never be taken for
+    "unknown".
     """
 
     def status(self, txn_id: TxnId) -> TxnStatus | None:
@@ -68,6 +69,25 @@ class TransactionOutcomes(Protocol):
     def why_aborted(self, txn_id: TxnId) -> str:
         """As a clause; empty if its owner requested it, or if the reason is no longer known."""
         ...
+
+
+class _NothingBegun:
+    """The outcomes of a coordinator that has begun no transaction."""
+
+    def status(self, txn_id: TxnId) -> TxnStatus | None:
+        return None
+
+    def has_partition(self, txn_id: TxnId, topic: str) -> bool:
+        return False
+
+    def has_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> bool:
+        return False
+
+    def why_aborted(self, txn_id: TxnId) -> str:
+        return ""
+
+
+NOTHING_BEGUN: Final = _NothingBegun()
 
 
 def require_open(outcomes: TransactionOutcomes, txn_id: TxnId) -> None:

@@ -53,6 +53,9 @@ _ANSWERS: Final = {
     _Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
     _Type.END_TXN_RESPONSE,
     _Type.ASK_TOPICS_RESPONSE,
+    _Type.ASK_TRANSACTION_RESPONSE,  # these are for brokers
+    _Type.END_TXN_ON_PARTITION_RESPONSE,
+    _Type.END_TXN_ON_SUBSCRIPTION_RESPONSE,
 }
 
 
@@ -91,6 +94,7 @@ class Connection(asyncio.Protocol):
         self.commits_across = False
         # Whether it answers questions about many topics at once.
         self.answers_topic_questions = False
+        self.answers_about_transactions = False  # to other brokers
         # Whether it can abort transactions when their connection closes, if NEW_TXN asks for that.
         self.aborts_on_disconnect = False
         self.producers: dict[int, ProducerEnd] = {}
@@ -127,6 +131,8 @@ class Connection(asyncio.Protocol):
         self.spans_namespaces = connected.feature_flags.supports_spanning_namespaces
         self.fences_sessions = connected.feature_flags.supports_transactional_ids
         self.answers_topic_questions = connected.feature_flags.supports_asking_topics
+        flags = connected.feature_flags
+        self.answers_about_transactions = flags.supports_asking_transactions
         self.aborts_on_disconnect = connected.feature_flags.supports_aborting_on_disconnect
         if connected.max_message_size > 0:
             self.max_message_bytes = connected.max_message_size

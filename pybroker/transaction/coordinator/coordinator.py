@@ -18,13 +18,13 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock, Tasks
+from pybroker.transaction.coordinator.coordinator_stats import CoordinatorStats
 from pybroker.transaction.coordinator.ended_transactions import EndedTransactions
 from pybroker.transaction.coordinator.endings import Endings, fail
 from pybroker.transaction.coordinator.execution_times import ExecutionTimes
@@ -48,22 +48,6 @@ from pybroker.transaction.snapshot_log import Done, InOrder
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorStats:
-    coordinator_id: int
-    active: int
-    low_watermark: int
-    highest_id: int  # -1 before the first
-    opened: int
-    committed: int
-    aborted: int
-    timed_out: int
-    retries: list[Retry]
-    given_up: list[Retry]
-    appended: int  # records written to its log since it was opened
-    execution_ms: ExecutionTimes  # from the beginning until all participants have followed the end
 
 
 class TransactionCoordinator:
@@ -450,6 +434,11 @@ class TransactionCoordinator:
     def why_aborted(self, txn_id: TxnId) -> str:
         """The reason given to `abort`; empty if there was none or it is no longer known."""
         return self._store.why_aborted(txn_id.least)
+
+    @property
+    def highest_id(self) -> int:
+        """The highest local id that was begun; -1 before the first."""
+        return self._store.highest_id
 
     def live_of(self, owner: str) -> int:
         """How many live transactions this owner has."""

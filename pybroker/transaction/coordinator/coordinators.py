@@ -18,6 +18,7 @@ from pybroker.transaction.coordinator.coordinator import (
     TransactionCoordinator,
     coordinator_not_ready,
 )
+from pybroker.transaction.coordinator.elsewhere import Elsewhere
 from pybroker.transaction.coordinator.ended_transactions import EndedTransactions
 from pybroker.transaction.coordinator.groups import Groups
 from pybroker.transaction.coordinator.joining import Joining
@@ -26,7 +27,7 @@ from pybroker.transaction.coordinator.namespaces import Admission
 from pybroker.transaction.coordinator.participants import Participants
 from pybroker.transaction.coordinator.transaction_log import TransactionLog, log_name
 from pybroker.transaction.coordinator.transactional_ids import TransactionalIds
-from pybroker.transaction.txn_status import TxnStatus
+from pybroker.transaction.txn_status import NOTHING_BEGUN, TransactionOutcomes, TxnStatus
 
 _REOPEN_PAUSE_S: Final = 1.0
 
@@ -67,14 +68,60 @@ class Coordinators:
         self.joining = Joining(self._served)
         self._tasks = Tasks("transaction coordinators")
         self.groups = Groups(self.get, self._served, self._tasks)
+        self._elsewhere: Elsewhere | None = None
 
     async def recover_all(self, participants: Participants) -> None:
         """Start serving: open every coordinator whose log exists."""
         self._participants = participants
         self.ids.load()
         prefix = log_name("")
-        logs = [name.removeprefix(prefix) for name in self._factory.names(prefix)]
-        await asyncio.gather(*(self._open_once(int(coordinator_id)) for coordinator_id in logs))
+        logs = [int(name.removeprefix(prefix)) for name in self._factory.names(prefix)]
+        await asyncio.gather(*(self._open_once(each) for each in logs if self._serves(each)))
+
+    # Several brokers
+
+    def share_with(self, elsewhere: Elsewhere) -> None:
+        """Other brokers serve some coordinators. Call it before `recover_all`."""
+        self._elsewhere = self.joining.elsewhere = elsewhere
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether other brokers may serve some coordinators."""
+        return self._elsewhere is not None
+
+    def elsewhere(self, coordinator_id: int) -> Elsewhere | None:
+        """What is known of this coordinator's transactions, if another broker serves it."""
+        return None if self._serves(coordinator_id) else self._elsewhere
+
+    def _serves(self, coordinator_id: int) -> bool:
+        return self._elsewhere is None or self._elsewhere.serves(coordinator_id)
+
+    def take(self, coordinator_id: int) -> None:
+        """This broker serves the coordinator from now on. If it has begun transactions, it opens
+        at once: decided ones are completed, and open ones time out.
+        """
+        if self._participants is not None and self._factory.exists(log_name(coordinator_id)):
+            self._tasks.start(self._take(coordinator_id), f"take {coordinator_id}")
+
+    async def _take(self, coordinator_id: int) -> None:
+        while self._participants is not None and self._serves(coordinator_id):
+            try:
+                await self._open_once(coordinator_id)
+                return
+            except Exception as error:
+                _log_not_open(coordinator_id, error)
+            await asyncio.sleep(_REOPEN_PAUSE_S)
+
+    async def release(self, coordinator_id: int) -> None:
+        """Another broker is to serve it, and `serves` says so already. Unfinished ends continue
+        there. Its commands fail with TransactionCoordinatorNotFound.
+        """
+        if (opening := self._opening.get(coordinator_id)) is not None:
+            await asyncio.wait([opening])
+        self._replacing.pop(coordinator_id, None)
+        coordinator = self._served.pop(coordinator_id, None)
+        if coordinator is not None:
+            await coordinator.close()
 
     def serving(self, coordinator_id: int) -> TransactionCoordinator | None:
         """The coordinator if it is open; otherwise `get` may open it."""
@@ -86,6 +133,7 @@ class Coordinators:
         if coordinator is not None:
             return coordinator
         begins = self._participants is not None and coordinator_id not in self._replacing
+        begins = begins and self._serves(coordinator_id)
         if not begins or not 0 <= coordinator_id < self.count:
             raise coordinator_not_ready(coordinator_id)
         return await self._open_once(coordinator_id)
@@ -97,6 +145,8 @@ class Coordinators:
 
     def owner_of(self, txn_id: TxnId) -> str | None:
         """The owner of a live transaction; None if it has no owner."""
+        if (elsewhere := self.elsewhere(txn_id.most)) is not None:
+            return elsewhere.owner_of(txn_id)
         transaction = self.begun(txn_id)
         return None if transaction is None else transaction.owner
 
@@ -117,21 +167,23 @@ class Coordinators:
     # TransactionOutcomes
 
     def status(self, txn_id: TxnId) -> TxnStatus | None:
-        coordinator = self._known(txn_id)
-        return None if coordinator is None else coordinator.status(txn_id)
+        coordinator = self._served.get(txn_id.most)
+        return (coordinator or self._not_open(txn_id.most)).status(txn_id)
 
     def has_partition(self, txn_id: TxnId, topic: str) -> bool:
-        coordinator = self._known(txn_id)
-        transaction = None if coordinator is None else coordinator.metadata(txn_id)
-        if transaction is None:
+        coordinator = self._served.get(txn_id.most)
+        if coordinator is None:
+            return self._not_open(txn_id.most).has_partition(txn_id, topic)
+        if (transaction := coordinator.metadata(txn_id)) is None:
             return False
         names = transaction.partitions  # as clients sent them, and possibly very many
         return topic in names or any(each in names for each in TopicName.parse(topic).spellings)
 
     def has_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> bool:
-        coordinator = self._known(txn_id)
-        transaction = None if coordinator is None else coordinator.metadata(txn_id)
-        if transaction is None:
+        coordinator = self._served.get(txn_id.most)
+        if coordinator is None:
+            return self._not_open(txn_id.most).has_subscription(txn_id, topic, subscription)
+        if (transaction := coordinator.metadata(txn_id)) is None:
             return False
         names = transaction.subscriptions  # as above
         if (topic, subscription) in names:
@@ -139,17 +191,26 @@ class Coordinators:
         return any((each, subscription) in names for each in TopicName.parse(topic).spellings)
 
     def why_aborted(self, txn_id: TxnId) -> str:
-        coordinator = self._known(txn_id)
-        return "" if coordinator is None else coordinator.why_aborted(txn_id)
-
-    def _known(self, txn_id: TxnId) -> TransactionCoordinator | None:
-        """None: this coordinator has never begun such a transaction."""
         coordinator = self._served.get(txn_id.most)
-        if coordinator is None and self._factory.exists(log_name(txn_id.most)):
-            raise coordinator_not_ready(txn_id.most)
-        return coordinator
+        return (coordinator or self._not_open(txn_id.most)).why_aborted(txn_id)
+
+    def _not_open(self, coordinator_id: int) -> TransactionOutcomes:
+        """Of a coordinator that is not open here. Raises TransactionCoordinatorNotFound."""
+        if (elsewhere := self.elsewhere(coordinator_id)) is not None:
+            return elsewhere
+        if self._elsewhere is None and not self._factory.exists(log_name(coordinator_id)):
+            return NOTHING_BEGUN
+        if self._elsewhere is not None and 0 <= coordinator_id < self.count:
+            # Another broker may have created the log a moment ago: only the log knows.
+            self._open_soon(coordinator_id)
+        raise coordinator_not_ready(coordinator_id)
 
     # Opening
+
+    def _open_soon(self, coordinator_id: int) -> None:
+        begins = self._participants is not None and coordinator_id not in self._replacing
+        if begins and coordinator_id not in self._opening:
+            self._tasks.start(self._take(coordinator_id), f"take {coordinator_id}")
 
     async def _open_once(self, coordinator_id: int) -> TransactionCoordinator:
         if coordinator_id in self._served:
@@ -173,6 +234,9 @@ class Coordinators:
             self._reopen,
             self.ended,
         )
+        if not self._serves(coordinator_id):  # meanwhile
+            await coordinator.close()
+            raise coordinator_not_ready(coordinator_id)
         # Participants that are told how a transaction ended may ask for its status.
         self._served[coordinator_id] = coordinator
         coordinator.group_ends.follow = self.groups.follow
@@ -192,20 +256,18 @@ class Coordinators:
         opened.
         """
         await asyncio.sleep(max(0.0, _REOPEN_PAUSE_S - failed.served_s))
+        coordinator_id = failed.coordinator_id
         while True:
             try:
                 await failed.close()
-                await self._open_once(failed.coordinator_id)
-                if self._replacing[failed.coordinator_id] is failed:
-                    del self._replacing[failed.coordinator_id]
+                if self._replacing.get(coordinator_id) is not failed:
+                    return  # it was released, or a successor has failed
+                await self._open_once(coordinator_id)
+                if self._replacing.get(coordinator_id) is failed:
+                    del self._replacing[coordinator_id]
                 return
             except Exception as error:
-                log.error(
-                    "Transaction coordinator %s cannot be reopened: %s; trying again in %s s",
-                    failed.coordinator_id,
-                    error,
-                    _REOPEN_PAUSE_S,
-                )
+                _log_not_open(coordinator_id, error)
             await asyncio.sleep(_REOPEN_PAUSE_S)
 
     async def close(self) -> None:
@@ -219,3 +281,12 @@ class Coordinators:
             await all_done(coordinator.close() for coordinator in self.served())
         finally:
             self._served.clear()
+
+
+def _log_not_open(coordinator_id: int, error: Exception) -> None:
+    log.error(
+        "Transaction coordinator %s cannot be opened: %s; trying again in %s s",
+        coordinator_id,
+        error,
+        _REOPEN_PAUSE_S,
+    )

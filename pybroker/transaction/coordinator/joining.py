@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from pybroker.base.names import TopicName, TxnId
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
+from pybroker.transaction.coordinator.elsewhere import Elsewhere, Participation
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
 from pybroker.transaction.txn_status import TxnStatus
 
@@ -35,17 +36,19 @@ class Joining:
         self._serving = serving
         # Raises if a transaction may not take part in a namespace.
         self.check: Callable[[TxnId, str], None] = lambda txn_id, namespace: None
+        self.elsewhere: Elsewhere | None = None  # of several brokers
         self._on_their_way: dict[_Touched, Joined] = {}
 
     def partition(self, txn_id: TxnId, name: TopicName, principal: str | None) -> Joined | None:
-        """Completes when the topic takes part, or cannot, in which case another look raises; None:
-        nothing to wait for. The future is shared: do not cancel it.
+        """Completes when the topic takes part, or cannot, or its coordinator's broker was asked:
+        another look then raises unless it does. None: nothing to wait for. The future is shared:
+        do not cancel it.
 
         Raises TransactionNotFound (another principal's), and what `check` raises.
         """
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
-            return None
+            return self._elsewhere(txn_id, name, None)
         topic = str(name)
 
         def ask(found: TransactionMetadata) -> Joined | None:
@@ -62,7 +65,7 @@ class Joining:
         """As `partition`."""
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
-            return None
+            return self._elsewhere(txn_id, name, subscription)
         pair = (str(name), subscription)
 
         def ask(found: TransactionMetadata) -> Joined | None:
@@ -82,6 +85,13 @@ class Joining:
         if found is None or found.namespace is None or not name.persistent:
             return None
         return coordinator if found.namespace == name.namespace_name else None
+
+    def _elsewhere(self, txn_id: TxnId, name: TopicName, subscription: str | None) -> Joined | None:
+        """The coordinator of another broker is asked, and adds what its transactions touch."""
+        elsewhere = self.elsewhere
+        if elsewhere is None or txn_id.most in self._serving or elsewhere.serves(txn_id.most):
+            return None
+        return elsewhere.join(Participation(txn_id, str(name), subscription))
 
     def _join(
         self,

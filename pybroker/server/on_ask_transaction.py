@@ -1,0 +1,68 @@
+"""ASK_TRANSACTION: another broker asks the one that serves a transaction's coordinator.
+
+Differs: Apache Pulsar has no such command; CONNECTED announces it (`supports_asking_transactions`).
+"""
+
+import asyncio
+from typing import Any
+
+from pybroker.base.errors import NotAllowed, PulsarError, TransactionNotFound
+from pybroker.base.names import TopicName, TxnId
+from pybroker.server.connection import Connection
+from pybroker.transaction.coordinator.coordinators import Coordinators
+from pybroker.transaction.txn_status import TxnStatus
+from pybroker.wire import pulsar_api_pb2 as pb
+
+
+async def ask_transaction(session: Connection, command: pb.CommandAskTransaction) -> None:
+    """Raises TransactionCoordinatorNotFound; TransactionNotFound for what it has not begun."""
+    txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
+    coordinators = session.services.coordinators
+    takes_part = False
+    if command.HasField("topic"):
+        name = TopicName.parse(command.topic)
+        subscription = command.subscription if command.HasField("subscription") else None
+        await coordinators.get(txn_id.most)
+        takes_part = await _takes_part(coordinators, txn_id, name, subscription)
+    coordinator = await coordinators.get(txn_id.most)
+    status = coordinator.status(txn_id)
+    if status is None and txn_id.least > coordinator.highest_id:
+        # A broker that has lost the coordinator does not know what its successor has begun.
+        raise TransactionNotFound(f"Transaction {txn_id} has not begun here")
+    answer = pb.CommandAskTransactionResponse(
+        request_id=command.request_id, takes_part=takes_part and status is TxnStatus.OPEN
+    )
+    if status is not None:
+        answer.status = status
+    if (owner := coordinators.owner_of(txn_id)) is not None:
+        answer.owner = owner
+    if why := coordinator.why_aborted(txn_id):
+        answer.reason = why
+    kind = pb.BaseCommand.ASK_TRANSACTION_RESPONSE
+    session.send_command(pb.BaseCommand(type=kind, askTransactionResponse=answer))
+
+
+async def _takes_part(
+    coordinators: Coordinators, txn_id: TxnId, name: TopicName, subscription: str | None
+) -> bool:
+    """What a transaction touches in the namespace that it spans takes part from now on."""
+    joining, topic = coordinators.joining, str(name)
+    try:
+        if subscription is None:
+            joined = joining.partition(txn_id, name, None)
+        else:
+            joined = joining.subscription(txn_id, name, subscription, None)
+    except NotAllowed:  # other coordinators' transactions alone may take part there
+        return False
+    if joined is not None:
+        await asyncio.wait([joined])
+    if subscription is None:
+        return coordinators.has_partition(txn_id, topic)
+    return coordinators.has_subscription(txn_id, topic, subscription)
+
+
+def failed(session: Connection, command: Any, error: PulsarError) -> None:
+    answer = pb.CommandAskTransactionResponse(request_id=command.request_id)
+    answer.error, answer.message = error.code, error.on_the_wire  # type: ignore[assignment]
+    kind = pb.BaseCommand.ASK_TRANSACTION_RESPONSE
+    session.send_command(pb.BaseCommand(type=kind, askTransactionResponse=answer))

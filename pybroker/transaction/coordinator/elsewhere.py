@@ -1,0 +1,273 @@
+"""What this broker knows of transactions whose coordinators other brokers serve.
+
+Topics and subscriptions ask for outcomes synchronously, so the answers of other brokers are kept:
+
+    SEND, ACK    the first one of a transaction on a topic or subscription waits for the answer of
+                 the coordinator (`join`): is the transaction open, and does this take part in it?
+    END_TXN_ON_  the coordinator has decided: from now on the transaction is refused (`told`)
+    settling     what was left open asks in the background until the coordinator knows the outcome
+
+"Not known here" is never taken for "never existed": until a coordinator has answered, everything
+raises TransactionCoordinatorNotFound. "Open" may be outdated: it only admits messages of which the
+coordinator knows that it must end them, and an END that is handled here replaces it. While a topic
+was served elsewhere, its ENDs went there. So when topics come, `forget_open` drops such answers.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from pybroker.base.errors import (
+    InvalidTxnStatus,
+    PulsarError,
+    TransactionCoordinatorNotFound,
+    TransactionNotFound,
+)
+from pybroker.base.names import TxnId
+from pybroker.base.runtime import Clock, Tasks
+from pybroker.transaction.txn_status import (
+    ACTION_OF_STATUS,
+    ENDED_STATUS,
+    TxnAction,
+    TxnStatus,
+)
+
+ASK_FOR_S: Final = 15.0  # less than SENDs are held; longer than a fail-over
+_UNKNOWN_FOR_S: Final = 2.0
+_FIRST_PAUSE_S: Final = 0.05
+_LAST_PAUSE_S: Final = 1.0
+_MOST_KNOWN: Final = 50_000
+_MOST_QUESTIONS: Final = 10_000  # under way
+_ASK_AGAIN_S: Final = 5.0  # whether what was open still is
+_ANSWERED_S: Final = 0.1  # who waited for an answer looks at it within this time
+
+_ENDED: Final = (TxnStatus.COMMITTED, TxnStatus.ABORTED)
+
+
+class Participation(NamedTuple):
+    """A topic or a subscription of a transaction. No topic: the transaction as a whole."""
+
+    txn_id: TxnId
+    topic: str | None = None  # the canonical name
+    subscription: str | None = None
+
+
+class Answer(NamedTuple):
+    """Of a coordinator."""
+
+    status: TxnStatus | None  # None: it ended longer ago than outcomes are retained
+    takes_part: bool
+    owner: str | None
+    reason: str  # why it was aborted, as a clause; or empty
+
+
+# Apache Pulsar's brokers do without asking: they believe what clients and coordinators say.
+_SUPPOSED: Final = Answer(TxnStatus.OPEN, True, None, "")
+
+
+def _as_told(action: TxnAction) -> Answer:
+    return Answer(ENDED_STATUS[action], False, None, "")
+
+
+class AsksCoordinators(Protocol):
+    async def __call__(self, asked: Participation) -> Answer | None:
+        """None: its broker is one of Apache Pulsar, which cannot be asked. Raises
+        TransactionNotFound if the coordinator has not begun it yet; another PulsarError if nobody
+        can answer now. Neither says that it was never begun.
+        """
+        ...
+
+
+class _Known:
+    __slots__ = ("asked_s", "noted_s", "owner", "reason", "status", "takes_part")
+
+    def __init__(self, noted_s: float) -> None:
+        self.noted_s = noted_s  # when this broker heard of it, or of its end
+        self.status: TxnStatus | None = None
+        self.owner: str | None = None
+        self.reason = ""
+        self.takes_part: set[Participation] = set()
+        self.asked_s = 0.0
+
+    @property
+    def has_ended(self) -> bool:
+        """This does not change any more."""
+        return self.status is None or self.status in _ENDED
+
+
+class Elsewhere:
+    """Implements TransactionOutcomes for transactions of other brokers' coordinators.
+
+    `serves`: whether this broker serves a coordinator itself.
+    """
+
+    def __init__(self, serves: Callable[[int], bool], ask: AsksCoordinators, clock: Clock) -> None:
+        self.serves = serves
+        self._ask = ask
+        self._clock = clock
+        self._known: dict[TxnId, _Known] = {}  # in the order of `noted_s`
+        self._questions: dict[Participation, asyncio.Future[TxnId]] = {}
+        # Of what was noted up to this time, something may have been forgotten.
+        self._forgotten_up_to_s = -1.0
+        self._tasks = Tasks("questions about transactions")
+        self._closed = False
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._tasks.close()
+
+    # TransactionOutcomes
+
+    def status(self, txn_id: TxnId) -> TxnStatus | None:
+        known = self._known.get(txn_id)
+        if known is None:
+            self._ask_in_background(txn_id)
+            raise _unknown(txn_id)
+        if not known.has_ended and self._clock.monotonic_s() - known.asked_s > _ASK_AGAIN_S:
+            self._ask_in_background(txn_id)
+        return known.status
+
+    def has_partition(self, txn_id: TxnId, topic: str) -> bool:
+        return Participation(txn_id, topic) in self._require(txn_id).takes_part
+
+    def has_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> bool:
+        return Participation(txn_id, topic, subscription) in self._require(txn_id).takes_part
+
+    def why_aborted(self, txn_id: TxnId) -> str:
+        return self._require(txn_id).reason
+
+    def _require(self, txn_id: TxnId) -> _Known:
+        known = self._known.get(txn_id)
+        if known is None:
+            raise _unknown(txn_id)
+        return known
+
+    def owner_of(self, txn_id: TxnId) -> str | None:
+        """The role that began it; None if it has none, or nothing is known of it: `join` first."""
+        known = self._known.get(txn_id)
+        return None if known is None else known.owner
+
+    # Answers
+
+    def join(self, asked: Participation) -> asyncio.Future[TxnId] | None:
+        """Completes when the coordinator has been asked, whether or not it has answered; None:
+        everything that can be known is known. The future is shared: do not cancel it.
+        """
+        known = self._known.get(asked.txn_id)
+        if known is not None and (known.has_ended or asked in known.takes_part):
+            return None
+        question = self._questions.get(asked) or self._start(asked, ASK_FOR_S)
+        return None if question is None or question.done() else question
+
+    async def told(self, txn_id: TxnId, action: TxnAction, *, trusted: bool) -> None:
+        """A broker ends a part of it here. If everybody may claim to be a broker, the coordinator
+        is asked whether that is true.
+
+        Raises InvalidTxnStatus (open, or decided otherwise), TransactionCoordinatorNotFound.
+        """
+        known = self._known.get(txn_id)
+        is_news = known is None or known.status not in _ENDED
+        if is_news and not trusted:
+            answer = await self._ask(Participation(txn_id)) or _as_told(action)
+            if ACTION_OF_STATUS.get(answer.status or TxnStatus.OPEN) is not action:
+                raise _not_decided(txn_id, answer.status, action)
+            known = self._known.get(txn_id)
+        if known is not None and known.status in _ENDED:
+            if ACTION_OF_STATUS[known.status] is not action:
+                raise _not_decided(txn_id, known.status, action)
+            return
+        before = self._known.pop(txn_id, None)
+        ended = self._note(txn_id)
+        ended.status = ENDED_STATUS[action]
+        if before is not None:
+            ended.owner = before.owner
+
+    def forget_open(self) -> None:
+        """Topics came that other brokers served, which were told of ends that we do not know of."""
+        self._forgotten_up_to_s = self._clock.monotonic_s()
+        open_ones = [each for each, known in self._known.items() if not known.has_ended]
+        for txn_id in open_ones:
+            del self._known[txn_id]
+
+    # Questions
+
+    def _ask_in_background(self, txn_id: TxnId) -> None:
+        asked = Participation(txn_id)
+        if asked not in self._questions:
+            self._start(asked, 0.0)
+
+    def _start(self, asked: Participation, ask_for_s: float) -> asyncio.Future[TxnId] | None:
+        if self._closed or len(self._questions) >= _MOST_QUESTIONS:
+            return None
+        question = self._questions[asked] = asyncio.get_running_loop().create_future()
+        self._tasks.start(self._answer(asked, question, ask_for_s), f"{asked.txn_id}")
+        return question
+
+    async def _answer(
+        self, asked: Participation, question: asyncio.Future[TxnId], ask_for_s: float
+    ) -> None:
+        try:
+            await self._ask_until_known(asked, ask_for_s)
+        finally:
+            if not question.done():
+                question.set_result(asked.txn_id)
+            loop = asyncio.get_running_loop()
+            loop.call_later(_ANSWERED_S, self._questions.pop, asked, None)
+
+    async def _ask_until_known(self, asked: Participation, ask_for_s: float) -> None:
+        first_s, pause_s = self._clock.monotonic_s(), _FIRST_PAUSE_S
+        while True:
+            began_s = self._clock.monotonic_s()
+            try:
+                answer = await self._ask(asked) or _SUPPOSED
+                if self._learn(asked, answer, began_s):
+                    return
+            except TransactionNotFound:  # its broker may have lost the coordinator to another
+                ask_for_s = min(ask_for_s, _UNKNOWN_FOR_S)
+            except PulsarError:
+                pass  # no broker serves the coordinator at the moment
+            if self._clock.monotonic_s() + pause_s > first_s + ask_for_s:
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+
+    def _learn(self, asked: Participation, answer: Answer, began_s: float) -> bool:
+        """False: the answer may be outdated."""
+        known = self._known.get(asked.txn_id)
+        if known is not None and known.has_ended:
+            return True
+        final = answer.status is None or answer.status in _ENDED
+        if not final and began_s <= self._forgotten_up_to_s:
+            return False
+        known = self._note(asked.txn_id)
+        known.status, known.owner, known.reason = answer.status, answer.owner, answer.reason
+        known.asked_s = began_s
+        if known.has_ended:
+            known.takes_part.clear()
+        elif answer.takes_part:
+            known.takes_part.add(asked)
+        return True
+
+    def _note(self, txn_id: TxnId) -> _Known:
+        known = self._known.get(txn_id)
+        if known is None:
+            if len(self._known) >= _MOST_KNOWN:
+                oldest = self._known.pop(next(iter(self._known)))
+                self._forgotten_up_to_s = max(self._forgotten_up_to_s, oldest.noted_s)
+            known = self._known[txn_id] = _Known(self._clock.monotonic_s())
+        return known
+
+
+def _unknown(txn_id: TxnId) -> TransactionCoordinatorNotFound:
+    return TransactionCoordinatorNotFound(
+        f"The coordinator of transaction {txn_id} is on another broker, which has not answered "
+        "yet: try again"
+    )
+
+
+def _not_decided(txn_id: TxnId, status: TxnStatus | None, action: TxnAction) -> InvalidTxnStatus:
+    state = "over" if status is None else status.name
+    return InvalidTxnStatus(
+        f"Transaction {txn_id} is {state}: its coordinator did not decide to {action.name} it; end "
+        "it with END_TXN"
+    )
