@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from pybroker.base.errors import ServiceNotReady
+from pybroker.base.listeners import Listeners
 from pybroker.base.names import TopicName
 
 LAST_HASH: Final = 0xFFFFFFFF
@@ -50,6 +51,14 @@ class BrokerAddress(NamedTuple):
     http_url_tls: str = ""
 
 
+class Elsewhere(NamedTuple):
+    """Another broker, for a client's lookup."""
+
+    address: BrokerAddress
+    listeners: Listeners  # its advertised ones
+    serves: bool  # False: nobody serves the topic yet; that broker takes it when it is asked
+
+
 # A bundle came: its topics may be loaded from now on.
 Came = Callable[[Bundle], None]
 # A bundle goes: `owns` is False already; nothing of it is in use here when this returns.
@@ -72,6 +81,12 @@ class Ownership(Protocol):
         """
         ...
 
+    async def lookup(self, name: TopicName, authoritative: bool) -> Elsewhere | None:
+        """As `owner_of`, for a client. `authoritative`: another broker has sent the client here, so
+        this one takes the bundle if nobody has it.
+        """
+        ...
+
     def on_change(self, came: Came, goes: Goes) -> None:
         """Both are called on the loop, in the order in which they were added."""
         ...
@@ -84,6 +99,9 @@ class Alone:
         return True
 
     async def owner_of(self, name: TopicName) -> BrokerAddress | None:
+        return None
+
+    async def lookup(self, name: TopicName, authoritative: bool) -> Elsewhere | None:
         return None
 
     def on_change(self, came: Came, goes: Goes) -> None:

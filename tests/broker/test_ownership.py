@@ -3,6 +3,7 @@
 import pytest
 from topics_world import ORDERS, World, run
 
+from pybroker.base.listeners import Listeners
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import (
     ALONE,
@@ -10,6 +11,7 @@ from pybroker.broker.ownership import (
     BrokerAddress,
     Bundle,
     Came,
+    Elsewhere,
     Goes,
     NotServedHere,
     hash_of,
@@ -31,6 +33,9 @@ class Some:
 
     async def owner_of(self, name: TopicName) -> BrokerAddress | None:
         return None if self.owns(name) else OTHER
+
+    async def lookup(self, name: TopicName, authoritative: bool) -> Elsewhere | None:
+        return None if self.owns(name) else Elsewhere(OTHER, Listeners(), True)
 
     def on_change(self, came: Came, goes: Goes) -> None:
         """Tests change it themselves."""

@@ -129,6 +129,19 @@ class BookKeeperBackend:
             writer.abandon()
         self._is_closed = True
 
+    # --- beside the seam: what brokers that share the storage need
+
+    @property
+    def zookeeper(self) -> ZooKeeper:
+        """Its session is this process's."""
+        return self._zookeeper
+
+    async def caught_up(self) -> None:
+        """Return when `metadata` shows everything that was written before the call, if the caller
+        has just written something to ZooKeeper; else almost everything.
+        """
+        await self._metadata.caught_up()
+
     # --- statistics
 
     @property

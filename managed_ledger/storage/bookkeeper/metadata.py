@@ -68,6 +68,8 @@ class Metadata:
         self._task: asyncio.Task[None] | None = None
         self._foreign: dict[str, None] = {}  # keys to look at
         self._is_stale = False
+        self._told = self._looked = 0  # of `_foreign`: came, and were looked at
+        self._behind: list[tuple[int, asyncio.Future[None]]] = []  # waiting for `_looked`
         self._refresh = Refresh(self._look)
         self.pending_bytes = 0
 
@@ -88,6 +90,15 @@ class Metadata:
         self.pending_bytes += _size(mutation)
         if self._task is None:
             self._task = asyncio.ensure_future(self._drain())
+
+    async def caught_up(self) -> None:
+        """Return when the mirror shows what events up to now tell of: after an own change, all that
+        was changed before it.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._behind.append((self._told, done))
+        self._refresh.request()
+        await done
 
     # --- changes
 
@@ -185,8 +196,7 @@ class Metadata:
             self.table.apply(mutation)
         else:
             self.table.withdraw(mutation)
-            self._foreign[mutation.key] = None
-            self._refresh.request()
+            self._look_at(mutation.key)
         mutation.complete(error)
 
     async def _make_parents(self, path: str) -> None:
@@ -241,10 +251,14 @@ class Metadata:
     def _event(self, event: EventType, path: str) -> None:
         if event is EventType.RESYNC:
             self._is_stale = True
+            self._refresh.request()
         elif (key := key_of(self._root, path)) is not None:
+            self._look_at(key)
+
+    def _look_at(self, key: str) -> None:
+        if key not in self._foreign:
             self._foreign[key] = None
-        else:
-            return
+            self._told += 1
         self._refresh.request()
 
     async def _look(self) -> None:
@@ -252,11 +266,25 @@ class Metadata:
         if self._is_stale:
             self._is_stale = False
             await self._load_again()
+        self._tell_those_behind()
         while self._foreign:
             key = next(iter(self._foreign))
             del self._foreign[key]
-            found = await self._fetch(path_of(self._root, key))
+            try:
+                found = await self._fetch(path_of(self._root, key))
+            except ZooKeeperError:
+                self._foreign[key] = None
+                raise
             self._apply_foreign(key, None if found is None else found[1])
+            self._looked += 1
+            self._tell_those_behind()
+
+    def _tell_those_behind(self) -> None:
+        """Keys are looked at in the order in which they came."""
+        while self._behind and self._behind[0][0] <= self._looked and not self._is_stale:
+            done = self._behind.pop(0)[1]
+            if not done.done():
+                done.set_result(None)
 
     async def _load_again(self) -> None:
         known = dict.fromkeys(self.table.keys(""))
@@ -265,7 +293,8 @@ class Metadata:
         for key, stored in fresh.table.items():
             self._apply_foreign(key, stored)
             known.pop(key, None)
-        self._foreign |= known
+        for key in known:
+            self._look_at(key)
 
     def _apply_foreign(self, key: str, stored: Versioned | None) -> None:
         if stored == self.table.get(key) or self.table.is_queued(key):

@@ -1,0 +1,1 @@
+"""Several brokers on one BookKeeper and ZooKeeper: who is there, and who serves what."""

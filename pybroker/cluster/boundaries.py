@@ -1,0 +1,105 @@
+"""How each namespace's topics are divided into bundles: once for all brokers, in ZooKeeper.
+
+The first broker that is asked for a topic of the namespace writes the division, with its own
+defaultNumberOfNamespaceBundles. It stays: bundles are not split.
+"""
+
+import json
+import logging
+from bisect import bisect_right
+from typing import Final
+
+from managed_ledger.storage.zookeeper.client import ZooKeeper
+from managed_ledger.storage.zookeeper.errors import BadVersionError, ConnectionLoss, NodeExists
+from managed_ledger.storage.zookeeper.operations import Node
+from pybroker.base.errors import MetadataError
+from pybroker.base.names import TopicName
+from pybroker.broker.ownership import Bundle, hash_of
+from pybroker.cluster.node_values import boundaries_of, boundaries_value, equal_boundaries
+from pybroker.cluster.tree_mirror import TreeMirror, make_parents
+
+log = logging.getLogger(__name__)
+ROOT: Final = "/admin/local-policies"
+
+
+class Boundaries:
+    def __init__(self, zookeeper: ZooKeeper, bundles: int) -> None:
+        """`bundles`: of a namespace that is not divided yet."""
+        self._zookeeper = zookeeper
+        self._default = boundaries_value(equal_boundaries(bundles))
+        self._mirror = TreeMirror(zookeeper, ROOT, self._changed)
+        self._known: dict[str, tuple[int, ...]] = {}
+
+    async def open(self) -> None:
+        """Raises ZooKeeperError."""
+        await self._mirror.open()
+
+    async def close(self) -> None:
+        await self._mirror.close()
+
+    def known(self, namespace: str) -> tuple[int, ...]:
+        """Empty if it is not known whether, and how, it is divided."""
+        return self._known.get(namespace, ())
+
+    def bundle_of(self, name: TopicName) -> Bundle | None:
+        """None if `of` would have to ask ZooKeeper."""
+        bounds = self._known.get(name.namespace_name)
+        if bounds is None:
+            return None
+        at = min(bisect_right(bounds, hash_of(name)), len(bounds) - 1)
+        return Bundle(name.namespace_name, bounds[at - 1], bounds[at])
+
+    async def of(self, name: TopicName) -> Bundle:
+        """Divides the namespace if nobody has done it. Raises ZooKeeperError, MetadataError."""
+        found = self.bundle_of(name)
+        if found is None:
+            await self._divide(name.namespace_name)
+            found = self.bundle_of(name)
+        if found is None:
+            raise MetadataError(
+                f"{ROOT}/{name.namespace_name} has no boundaries of bundles that can be read; "
+                "correct that node in ZooKeeper, or delete it"
+            )
+        return found
+
+    async def _divide(self, namespace: str) -> None:
+        path = f"{ROOT}/{namespace}"
+        while True:
+            node = await self._mirror.look(path)
+            try:
+                if node is None:
+                    await make_parents(self._zookeeper, path)
+                    await self._zookeeper.create(path, self._default)
+                    self._mirror.put(path, Node(self._default, 0, 0))
+                elif (value := self._completed(node.value)) is not None:
+                    version = await self._zookeeper.set(path, value, node.version)
+                    self._mirror.put(path, Node(value, version, 0))
+                return
+            except (NodeExists, BadVersionError, ConnectionLoss):
+                continue  # look at what is there now
+
+    def _completed(self, value: bytes) -> bytes | None:
+        """With our boundaries, if the node is there without any. None: it stays as it is."""
+        if not value:
+            return self._default
+        try:
+            fields = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(fields, dict) or fields.get("bundles") is not None:
+            return None
+        return json.dumps({**fields, **json.loads(self._default)}).encode()
+
+    def _changed(self, path: str) -> None:
+        namespace = path.removeprefix(f"{ROOT}/")
+        if namespace.count("/") != 1:
+            return
+        node = self._mirror.nodes.get(path)
+        found = None if node is None else boundaries_of(node.value)
+        if found is None:
+            self._known.pop(namespace, None)
+            return
+        before = self._known.get(namespace, found)
+        if before != found:
+            log.warning("the bundles of %s were divided anew by another broker", namespace)
+        self._known[namespace] = found

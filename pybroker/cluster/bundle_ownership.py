@@ -1,0 +1,294 @@
+"""This broker's bundles: which it has, and who has the others.
+
+A bundle belongs to the session that created its ephemeral node. Nothing else decides it; what other
+brokers think is out of date at times, and then ZooKeeper refuses the second node.
+
+    nobody's ──create──▶ ACQUIRING ──caught up──▶ OWNED ──unload, stop──▶ RELEASING ──delete──▶
+
+Between the node and OWNED, the metadata in memory catches up with what the last owner has written.
+Between RELEASING and the deletion, topics and coordinators are closed. A session that is SUSPENDED
+takes nothing and loads nothing new, for it may be over; what is loaded goes on, because whoever
+opens those ledgers next fences them. When the session is over, `lost` is called and the process
+ends: see ARCHITECTURE.md.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Final
+
+from managed_ledger.shared_task import shared_task
+from managed_ledger.storage.zookeeper.client import ZooKeeper
+from managed_ledger.storage.zookeeper.errors import (
+    ConnectionLoss,
+    NodeExists,
+    NoNode,
+    ZooKeeperError,
+)
+from managed_ledger.storage.zookeeper.operations import Node
+from managed_ledger.storage.zookeeper.session import SessionState
+from pybroker.base.errors import ServiceNotReady
+from pybroker.base.names import TopicName
+from pybroker.broker.ownership import BrokerAddress, Bundle, Came, Elsewhere, Goes
+from pybroker.cluster.boundaries import Boundaries
+from pybroker.cluster.live_brokers import LiveBrokers, delete
+from pybroker.cluster.node_values import Place, owner_of, owner_value
+from pybroker.cluster.placement import chosen
+from pybroker.cluster.tree_mirror import TreeMirror, make_parents
+
+log = logging.getLogger(__name__)
+ROOT: Final = "/namespace"
+ANSWER_S: Final = 20.0  # clients give a lookup 30
+RELEASE_S: Final = 30.0  # for the topics of one bundle
+
+
+class BundleState(Enum):
+    ACQUIRING = "acquiring"
+    OWNED = "owned"
+    RELEASING = "releasing"
+
+
+class BundleOwnership:
+    """Implements Ownership."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        boundaries: Boundaries,
+        brokers: LiveBrokers,
+        caught_up: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`caught_up` returns when the metadata in memory is at least as new as at its call."""
+        self.brokers = brokers
+        self._zookeeper = zookeeper
+        self._boundaries = boundaries
+        self._caught_up = caught_up
+        self._owners = TreeMirror(zookeeper, ROOT, self._owner_changed)
+        self._states: dict[Bundle, BundleState] = {}
+        self._acquiring: dict[Bundle, asyncio.Task[Place | None]] = {}
+        self._releasing: dict[Bundle, asyncio.Task[None]] = {}
+        self._came: list[Came] = []
+        self._goes: list[Goes] = []
+        self._value = b""  # of this broker's nodes; empty: it takes nothing
+
+    # --- life
+
+    async def open(self) -> None:
+        """Others' bundles are known; this broker takes none yet. Raises ZooKeeperError."""
+        await self._owners.open()
+
+    def serve(self, place: Place) -> None:
+        """Take bundles, for clients that reach this broker there."""
+        self._value = owner_value(place)
+
+    async def give_all_back(self) -> None:
+        """Take no more, and release what there is: when this returns, others may have it all."""
+        self._value = b""
+        await asyncio.gather(*self._acquiring.values(), return_exceptions=True)
+        await asyncio.gather(*map(self.release, self.owned()), return_exceptions=True)
+
+    async def close(self) -> None:
+        await self._owners.close()
+
+    # --- Ownership
+
+    def owns(self, name: TopicName) -> bool:
+        if self._zookeeper.state is not SessionState.CONNECTED:
+            return False
+        bundle = self._boundaries.bundle_of(name)
+        return bundle is not None and self._states.get(bundle) is BundleState.OWNED
+
+    async def owner_of(self, name: TopicName) -> BrokerAddress | None:
+        found = await self.lookup(name, False)
+        return None if found is None else found.address
+
+    async def lookup(self, name: TopicName, authoritative: bool) -> Elsewhere | None:
+        with _as_not_ready(name):
+            async with asyncio.timeout(ANSWER_S):
+                return await self._lookup(await self._boundaries.of(name), authoritative)
+
+    def on_change(self, came: Came, goes: Goes) -> None:
+        self._came.append(came)
+        self._goes.append(goes)
+
+    # --- what administrators ask
+
+    def owned(self) -> list[Bundle]:
+        return [each for each, state in self._states.items() if state is BundleState.OWNED]
+
+    def owner_elsewhere(self, bundle: Bundle) -> Place | None:
+        """As far as it is known here."""
+        node = self._owners.nodes.get(path_of(bundle))
+        if node is None or node.ephemeral_owner in (0, self._zookeeper.session_id):
+            return None
+        return owner_of(node.value)
+
+    async def release(self, bundle: Bundle) -> None:
+        """Close its topics and give it back. Does nothing if this broker does not have it. Raises
+        ZooKeeperError.
+        """
+        if self._states.get(bundle) is BundleState.OWNED:
+            self._states[bundle] = BundleState.RELEASING
+            task = self._releasing[bundle] = shared_task(self._release(bundle))
+            task.add_done_callback(lambda _: self._releasing.pop(bundle))
+        if (releasing := self._releasing.get(bundle)) is not None:
+            await asyncio.shield(releasing)
+
+    # --- looking up
+
+    async def _lookup(self, bundle: Bundle, authoritative: bool) -> Elsewhere | None:
+        if self._zookeeper.state is not SessionState.CONNECTED:
+            raise ServiceNotReady(
+                f"{bundle}: this broker has no connection to ZooKeeper now; try again, or another "
+                "broker"
+            )
+        state = self._states.get(bundle)
+        if state is BundleState.OWNED:
+            return None
+        if state is BundleState.RELEASING:
+            raise ServiceNotReady(f"{bundle} is being given back; look it up again")
+        if state is None:
+            if (place := self.owner_elsewhere(bundle)) is not None:
+                return Elsewhere(place.address, place.listeners, True)
+            # An attempt that failed after its node was made is continued here.
+            other = None if self._is_noted(bundle) else self._better_placed(bundle, authoritative)
+            if other is not None:
+                return Elsewhere(other.address, other.listeners, False)
+            if not self._value:
+                raise ServiceNotReady(f"{bundle}: this broker stops; look it up at another")
+            task = self._acquiring[bundle] = shared_task(self._acquire(bundle))
+            task.add_done_callback(lambda _: self._acquiring.pop(bundle))
+        place = await asyncio.shield(self._acquiring[bundle])
+        return None if place is None else Elsewhere(place.address, place.listeners, True)
+
+    def _is_noted(self, bundle: Bundle) -> bool:
+        node = self._owners.nodes.get(path_of(bundle))
+        return node is not None and node.ephemeral_owner == self._zookeeper.session_id
+
+    def _better_placed(self, bundle: Bundle, authoritative: bool) -> Place | None:
+        """The broker that should take it; None: this one."""
+        if authoritative and self._value:
+            return None
+        places = self.brokers.all()
+        ids = {place.address: broker_id for broker_id, place in places.items()}
+        loads = dict.fromkeys(places, 0)
+        for node in self._owners.nodes.values():
+            place = owner_of(node.value) if node.ephemeral_owner else None
+            if place is not None and (broker_id := ids.get(place.address)) is not None:
+                loads[broker_id] += 1
+        broker_id = chosen(str(bundle), loads)
+        if broker_id is None or (broker_id == self.brokers.own_id and self._value):
+            return None
+        return places[broker_id]
+
+    # --- acquiring and releasing
+
+    async def _acquire(self, bundle: Bundle) -> Place | None:
+        """None: it is owned now. Otherwise who has it. Raises ZooKeeperError, ServiceNotReady."""
+        self._states[bundle] = BundleState.ACQUIRING
+        try:
+            if (place := await self._create(path_of(bundle))) is not None:
+                return place
+            await self._caught_up()
+            if not self._value:
+                await delete(self._zookeeper, path_of(bundle))
+                raise ServiceNotReady(f"{bundle}: this broker stops; look it up at another")
+            self._states[bundle] = BundleState.OWNED
+        finally:
+            if self._states.get(bundle) is BundleState.ACQUIRING:
+                del self._states[bundle]
+        log.info("serves %s", bundle)
+        for came in self._came:
+            came(bundle)
+        return None
+
+    async def _create(self, path: str) -> Place | None:
+        """The node is this session's when it returns None."""
+        value = self._value
+        while True:
+            try:
+                await self._zookeeper.create(path, value, ephemeral=True)
+            except NoNode:
+                await make_parents(self._zookeeper, path)
+            except (NodeExists, ConnectionLoss):  # the latter: it may have been made
+                node = await self._owners.look(path)
+                if node is not None and node.ephemeral_owner == self._zookeeper.session_id:
+                    return None
+                if node is not None:
+                    if (place := owner_of(node.value)) is not None:
+                        return place
+                    raise ServiceNotReady(f"{path} does not say who serves it; try again") from None
+            else:
+                self._owners.put(path, Node(value, 0, self._zookeeper.session_id))
+                return None
+
+    async def _release(self, bundle: Bundle) -> None:
+        log.info("gives %s back", bundle)
+        try:
+            async with asyncio.timeout(RELEASE_S):
+                for goes in self._goes:
+                    await goes(bundle)
+        except TimeoutError:
+            log.warning("%s: topics did not close within %g s", bundle, RELEASE_S)
+        except Exception:  # whatever it is, the bundle must not stay without a broker
+            log.exception("%s was not closed in order", bundle)
+        try:
+            await delete(self._zookeeper, path_of(bundle))
+        finally:
+            del self._states[bundle]
+        self._owners.forget(path_of(bundle))
+
+    def _owner_changed(self, path: str) -> None:
+        """Somebody has deleted a node of this session: the bundle may be another's already."""
+        bundle = bundle_at(path)
+        if bundle is None or self._states.get(bundle) is not BundleState.OWNED:
+            return
+        node = self._owners.nodes.get(path)
+        if node is None or node.ephemeral_owner != self._zookeeper.session_id:
+            log.warning("the node of %s was deleted by somebody else: giving it back", bundle)
+            self._states[bundle] = BundleState.RELEASING
+            task = self._releasing[bundle] = shared_task(self._let_go(bundle))
+            task.add_done_callback(lambda _: self._releasing.pop(bundle))
+
+    async def _let_go(self, bundle: Bundle) -> None:
+        """Without a deletion: the node, if there is one, is another's."""
+        try:
+            async with asyncio.timeout(RELEASE_S):
+                for goes in self._goes:
+                    await goes(bundle)
+        except Exception:
+            log.exception("%s was not closed in order", bundle)
+        finally:
+            del self._states[bundle]
+
+
+def path_of(bundle: Bundle) -> str:
+    return f"{ROOT}/{bundle}"
+
+
+def bundle_at(path: str) -> Bundle | None:
+    parts = path.removeprefix(f"{ROOT}/").split("/")
+    if len(parts) != 3:
+        return None
+    low, _, high = parts[2].partition("_")
+    try:
+        return Bundle("/".join(parts[:2]), int(low, 16), int(high, 16))
+    except ValueError:
+        return None
+
+
+@contextmanager
+def _as_not_ready(name: TopicName) -> Iterator[None]:
+    """What ZooKeeper does not answer now, it may answer later."""
+    try:
+        yield
+    except TimeoutError:
+        raise ServiceNotReady(
+            f"the broker of {name} is not known within {ANSWER_S:g} s; try again"
+        ) from None
+    except ZooKeeperError as error:
+        raise ServiceNotReady(f"the broker of {name} is not known now; try again: {error}") from (
+            error
+        )

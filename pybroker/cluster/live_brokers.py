@@ -1,0 +1,98 @@
+"""The brokers of the cluster that are alive: each has an ephemeral node."""
+
+import asyncio
+import logging
+from typing import Final
+
+from managed_ledger.storage.zookeeper.client import ZooKeeper
+from managed_ledger.storage.zookeeper.errors import ConnectionLoss, NodeExists, NoNode
+from managed_ledger.storage.zookeeper.operations import Node
+from pybroker.cluster.node_values import Place, broker_of
+from pybroker.cluster.tree_mirror import TreeMirror
+
+log = logging.getLogger(__name__)
+ROOT: Final = "/loadbalance/brokers"
+_LOOK_AGAIN_S: Final = 0.2
+
+
+class NameTaken(Exception):
+    """Another broker has this address; the message says what to do."""
+
+
+class LiveBrokers:
+    def __init__(self, zookeeper: ZooKeeper) -> None:
+        self._zookeeper = zookeeper
+        self._mirror = TreeMirror(zookeeper, ROOT, self._changed)
+        self._places: dict[str, Place] = {}
+        self.own_id = ""  # host:port; empty until it has joined
+
+    async def open(self) -> None:
+        """Raises ZooKeeperError."""
+        await self._mirror.open()
+
+    async def close(self) -> None:
+        await self._mirror.close()
+
+    def all(self) -> dict[str, Place]:
+        """By id, sorted; this broker is among them while it has joined."""
+        return dict(sorted(self._places.items()))
+
+    def place(self, broker_id: str) -> Place | None:
+        return self._places.get(broker_id)
+
+    async def join(self, broker_id: str, value: bytes, patience_s: float) -> None:
+        """Raises NameTaken if another broker has the address for so long: an earlier process of
+        this one has it until its session ends. Raises ZooKeeperError.
+        """
+        path = f"{ROOT}/{broker_id}"
+        try:
+            async with asyncio.timeout(patience_s):
+                while not await self._created(path, value):
+                    log.info("waiting until the earlier session of %s has ended", broker_id)
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+        except TimeoutError:
+            raise NameTaken(
+                f"a broker at {broker_id} is in this cluster already; stop it, or give this one "
+                "an address of its own with advertisedAddress and webServicePort"
+            ) from None
+        self.own_id = broker_id
+        self._mirror.put(path, Node(value, 0, self._zookeeper.session_id))
+
+    async def leave(self) -> None:
+        """No other broker chooses this one from now on. Raises ZooKeeperError."""
+        own_id, self.own_id = self.own_id, ""
+        if own_id:
+            await delete(self._zookeeper, f"{ROOT}/{own_id}")
+            self._mirror.forget(f"{ROOT}/{own_id}")
+
+    async def _created(self, path: str, value: bytes) -> bool:
+        try:
+            await self._zookeeper.create(path, value, ephemeral=True)
+        except (NodeExists, ConnectionLoss):
+            node = await self._mirror.look(path)
+            return node is not None and node.ephemeral_owner == self._zookeeper.session_id
+        return True
+
+    def _changed(self, path: str) -> None:
+        broker_id = path.removeprefix(f"{ROOT}/")
+        node = self._mirror.nodes.get(path)
+        place = None if node is None else broker_of(node.value)
+        if place is None:
+            if self._places.pop(broker_id, None) is not None:
+                log.info("broker %s has left the cluster", broker_id)
+        else:
+            if broker_id not in self._places:
+                log.info("broker %s is in the cluster", broker_id)
+            self._places[broker_id] = place
+
+
+async def delete(zookeeper: ZooKeeper, path: str) -> None:
+    """Idempotent. Raises ZooKeeperError."""
+    while True:
+        try:
+            await zookeeper.delete(path)
+        except NoNode:
+            return
+        except ConnectionLoss:
+            continue
+        return

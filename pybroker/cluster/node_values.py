@@ -1,0 +1,138 @@
+"""What stands in the nodes of brokers, bundles and namespaces: Apache Pulsar's own JSON.
+
+    /loadbalance/brokers/<host:port>    LocalBrokerData, as far as others read it
+    /namespace/<t>/<ns>/<lo>_<hi>       NamespaceEphemeralData: who serves the bundle
+    /admin/local-policies/<t>/<ns>      LocalPolicies: the boundaries of the bundles
+
+They come from other processes, so whatever cannot be read is an answer: None, not an exception.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from pybroker.base.listeners import Listener, Listeners
+from pybroker.broker.ownership import LAST_HASH, BrokerAddress
+
+_OWNER: Final = ("nativeUrl", "nativeUrlTls", "httpUrl", "httpUrlTls")
+_BROKER: Final = (
+    "pulsarServiceUrl",
+    "pulsarServiceUrlTls",
+    "webServiceUrl",
+    "webServiceUrlTls",
+)
+_LISTENER: Final = (
+    "brokerServiceUrl",
+    "brokerServiceUrlTls",
+    "brokerHttpUrl",
+    "brokerHttpsUrl",
+)
+MAX_BUNDLES: Final = 65_536  # of a namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a broker is reached."""
+
+    address: BrokerAddress
+    listeners: Listeners = field(default_factory=Listeners)
+
+
+def owner_value(place: Place) -> bytes:
+    return _encoded(_OWNER, place, {"disabled": False})
+
+
+def broker_value(place: Place, version: str, started_ms: int) -> bytes:
+    return _encoded(
+        _BROKER,
+        place,
+        {
+            "persistentTopicsEnabled": True,
+            "nonPersistentTopicsEnabled": True,
+            "brokerVersionString": f"pybroker {version}",
+            "startTimestamp": started_ms,
+            "protocols": {},
+            "bundles": [],
+            "loadReportType": "LocalBrokerData",
+        },
+    )
+
+
+def owner_of(value: bytes) -> Place | None:
+    return _place(_OWNER, value)
+
+
+def broker_of(value: bytes) -> Place | None:
+    return _place(_BROKER, value)
+
+
+def boundaries_value(boundaries: Sequence[int], known: Mapping[str, Any] | None = None) -> bytes:
+    """`known`: what stands there already, which stays."""
+    texts = [f"0x{each:08x}" for each in boundaries]
+    bundles = {"boundaries": texts, "numBundles": len(texts) - 1}
+    return json.dumps({**(known or {}), "bundles": bundles}).encode()
+
+
+def boundaries_of(value: bytes) -> tuple[int, ...] | None:
+    """From 0 to LAST_HASH, ascending; None if that is not what the value says."""
+    texts = _fields(_fields(_parsed(value)).get("bundles")).get("boundaries")
+    if not isinstance(texts, list) or not 2 <= len(texts) <= MAX_BUNDLES + 1:
+        return None
+    try:
+        found = tuple(int(text, 16) for text in texts)
+    except (TypeError, ValueError):
+        return None
+    ascending = all(low < high for low, high in pairwise(found))
+    return found if ascending and (found[0], found[-1]) == (0, LAST_HASH) else None
+
+
+def equal_boundaries(bundles: int) -> tuple[int, ...]:
+    """As Apache Pulsar divides a new namespace."""
+    size = (LAST_HASH + 1) // bundles
+    return (*(size * number for number in range(bundles)), LAST_HASH)
+
+
+def _encoded(names: Sequence[str], place: Place, more: Mapping[str, Any]) -> bytes:
+    urls = {name: url or None for name, url in zip(names, place.address, strict=True)}
+    listeners = {
+        name: dict(zip(_LISTENER, _urls(each), strict=True))
+        for name, each in place.listeners.by_name.items()
+    }
+    return json.dumps({**urls, **more, "advertisedListeners": listeners}).encode()
+
+
+def _urls(listener: Listener) -> tuple[str | None, ...]:
+    urls = listener.broker_url, listener.broker_url_tls, listener.http_url, listener.http_url_tls
+    return tuple(url or None for url in urls)
+
+
+def _place(names: Sequence[str], value: bytes) -> Place | None:
+    fields = _fields(_parsed(value))
+    address = BrokerAddress(*(_text(fields, name) for name in names))
+    if not any(address):
+        return None
+    listeners: dict[str, Listener] = {}
+    internal = Listener()
+    for name, each in _fields(fields.get("advertisedListeners")).items():
+        urls = _fields(each)
+        listeners[name] = Listener(*(_text(urls, one) for one in _LISTENER))
+        internal = internal.or_else(listeners[name])
+    return Place(address, Listeners(listeners, internal))
+
+
+def _parsed(value: bytes) -> object:
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _fields(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,31 @@
+"""Which broker should take a bundle that nobody has: rendezvous hashing with a bound on load.
+
+Every broker ranks the live brokers for a bundle by a hash of both, and the first one takes it
+unless it has more than its share. So all brokers mostly name the same one. Their counts may differ
+for a moment; then the first that creates the bundle's node has it. When a broker goes, only its own
+bundles move. Source: Mirrokni, Thorup, Zadimoghaddam: Consistent Hashing with Bounded Loads.
+"""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Final
+
+_SLACK: Final = 1.25  # a broker's bundles, over the average
+
+
+def chosen(bundle: str, loads: Mapping[str, int]) -> str | None:
+    """`loads`: how many bundles each live broker has, by its id. None: there is no broker."""
+    if not loads:
+        return None
+    bound = most(loads)
+    ranked = sorted(loads, key=lambda broker: _weight(bundle, broker), reverse=True)
+    return next(broker for broker in ranked if loads[broker] < bound)
+
+
+def most(loads: Mapping[str, int]) -> int:
+    """How many bundles one broker may have once another one is taken. At least one has fewer."""
+    return int(_SLACK * (sum(loads.values()) + 1) / len(loads)) + 1
+
+
+def _weight(bundle: str, broker: str) -> bytes:
+    return blake2b(f"{bundle} {broker}".encode(), digest_size=8).digest()

@@ -1,0 +1,112 @@
+"""The nodes below one path of ZooKeeper, in memory, kept up to date by a recursive watch.
+
+It is a little late at any time. So it answers questions and chooses what to try; what must not be
+done twice is decided by ZooKeeper itself, when a node is created.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from managed_ledger.storage.zookeeper.client import ZooKeeper
+from managed_ledger.storage.zookeeper.errors import ConnectionLoss, NodeExists, NoNode
+from managed_ledger.storage.zookeeper.operations import EventType, Node
+from managed_ledger.storage.zookeeper.refresh import Refresh
+
+_AT_ONCE: Final = 200  # nodes that are asked for
+
+
+class TreeMirror:
+    def __init__(
+        self, zookeeper: ZooKeeper, root: str, changed: Callable[[str], None] | None = None
+    ) -> None:
+        """`changed(path)` is called when a node came, went or has another value."""
+        self.nodes: dict[str, Node] = {}
+        self.root = root
+        self._zookeeper = zookeeper
+        self._changed = changed
+        self._stale: dict[str, None] = {}  # paths to look at
+        self._is_all_stale = False
+        self._refresh = Refresh(self._look)
+
+    async def open(self) -> None:
+        """Raises ZooKeeperError."""
+        await make_parents(self._zookeeper, f"{self.root}/x")
+        await self._zookeeper.watch(self.root, True, self._event)
+        await self._load()
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self._refresh.close()
+
+    async def look(self, path: str) -> Node | None:
+        """As it is now, or was a moment ago. Raises ZooKeeperError."""
+        try:
+            node = await self._zookeeper.get(path)
+        except NoNode:
+            self.forget(path)
+            return None
+        self.put(path, node)
+        return node
+
+    def put(self, path: str, node: Node) -> None:
+        """What this process has just written, or seen."""
+        known = self.nodes.get(path)
+        self.nodes[path] = node
+        if known != node and self._changed is not None:
+            self._changed(path)
+
+    def forget(self, path: str) -> None:
+        if self.nodes.pop(path, None) is not None and self._changed is not None:
+            self._changed(path)
+
+    def _event(self, event: EventType, path: str) -> None:
+        if event is EventType.RESYNC:
+            self._is_all_stale = True
+        else:
+            self._stale[path] = None
+        self._refresh.request()
+
+    async def _look(self) -> None:
+        if self._is_all_stale:
+            self._is_all_stale = False
+            await self._load()
+        while self._stale:
+            path = next(iter(self._stale))
+            del self._stale[path]
+            if path != self.root:
+                await self.look(path)
+
+    async def _load(self) -> None:
+        known = dict.fromkeys(self.nodes)
+        paths = [self.root]
+        while paths:
+            some = [paths.pop() for _ in range(min(len(paths), _AT_ONCE))]
+            for below in await asyncio.gather(*map(self._children, some)):
+                for path in below:
+                    known.pop(path, None)
+                    paths.append(path)
+        for path in known:
+            await self.look(path)  # gone, unless it came meanwhile
+
+    async def _children(self, path: str) -> list[str]:
+        try:
+            below = [f"{path}/{name}" for name in await self._zookeeper.children(path)]
+        except NoNode:
+            return []
+        await asyncio.gather(*map(self.look, below))
+        return below
+
+
+async def make_parents(zookeeper: ZooKeeper, path: str) -> None:
+    """Raises ZooKeeperError."""
+    parts = path.split("/")[1:-1]
+    for count in range(1, len(parts) + 1):
+        while True:
+            try:
+                await zookeeper.create("/" + "/".join(parts[:count]), b"")
+            except ConnectionLoss:
+                continue
+            except NodeExists:
+                pass
+            break

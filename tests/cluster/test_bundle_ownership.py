@@ -1,0 +1,323 @@
+"""Who owns which bundle: races, redirects, expiry, and giving back, on a simulated ZooKeeper."""
+
+import asyncio
+import json
+
+import pytest
+from cluster_world import BUNDLES, TIMEOUT_MS, ClusterWorld, Member
+from sim_ledger import until
+
+from managed_ledger.storage.zookeeper.session import SessionState
+from pybroker.base.errors import MetadataError, ServiceNotReady
+from pybroker.base.names import TopicName
+from pybroker.broker.ownership import BrokerAddress
+from pybroker.cluster.bundle_ownership import path_of
+from pybroker.cluster.node_values import owner_of, owner_value
+
+NAMES = [TopicName.parse(f"persistent://public/default/t{number}") for number in range(40)]
+ORDERS = NAMES[0]
+
+
+def owners(world: ClusterWorld, members: list[Member], name: TopicName) -> list[Member]:
+    """Those that serve it, after somebody has asked until somebody serves."""
+    asked, authoritative = members[0], False
+    for _ in range(10):
+        found = world.call(asked, asked.ownership.lookup(name, authoritative))
+        if found is None:
+            break
+        asked = next(each for each in members if each.place.address == found.address)
+        authoritative = not found.serves
+    return [each for each in members if each.ownership.owns(name)]
+
+
+def test_each_topic_has_one_owner_and_everybody_names_it(world: ClusterWorld) -> None:
+    members = [world.member(name) for name in ("a", "b", "c")]
+    for name in NAMES:
+        (owner,) = owners(world, members, name)
+        for each in members:
+            expected = None if each is owner else owner.place.address.broker_url
+            world.until(lambda each=each, name=name: knows(each, name))
+            assert world.owner(each, name) == expected
+    shares = [len(each.ownership.owned()) for each in members]
+    assert sum(shares) == BUNDLES and max(shares) <= 2
+
+
+def knows(member: Member, name: TopicName) -> bool:
+    """Its mirror shows who has the bundle."""
+    bundle = member._boundaries.bundle_of(name)
+    owns = member.ownership.owns(name)
+    return bundle is not None and (owns or member.ownership.owner_elsewhere(bundle) is not None)
+
+
+def test_of_two_that_take_a_bundle_at_once_one_gets_it(world: ClusterWorld) -> None:
+    first, second = world.member("a"), world.member("b")
+    tasks = [
+        each.node.create_task(each.ownership.lookup(ORDERS, True), name="lookup")
+        for each in (first, second)
+    ]
+    world.until(lambda: all(task.done() for task in tasks))
+    found = [task.result() for task in tasks]
+    assert sorted(each is None for each in found) == [False, True]
+    (loser,) = (each for each in found if each is not None)
+    winner = first if found[0] is None else second
+    assert loser.address == winner.place.address and loser.serves
+    assert [each.ownership.owns(ORDERS) for each in (first, second)].count(True) == 1
+
+
+def test_a_broker_that_should_not_take_a_bundle_names_the_one_that_should(
+    world: ClusterWorld,
+) -> None:
+    first, second = world.member("a"), world.member("b")
+    world.until(lambda: len(first.brokers.all()) == len(second.brokers.all()) == 2)
+    found = [world.call(each, each.ownership.lookup(ORDERS, False)) for each in (first, second)]
+    # Whoever was asked first and was not the right one has taken nothing.
+    (taker,) = [each for each, told in zip((first, second), found, strict=True) if told is None]
+    other = second if taker is first else first
+    assert not other.ownership.owned() and len(taker.ownership.owned()) == 1
+    if found[0] is not None:
+        assert not found[0].serves
+
+
+def test_a_bundle_is_served_only_when_the_metadata_has_caught_up(world: ClusterWorld) -> None:
+    member = world.member("a")
+    late = asyncio.Event()
+    member.ownership._caught_up = late.wait  # type: ignore[assignment]
+    asking = member.node.create_task(member.ownership.owner_of(ORDERS), name="lookup")
+    world.life.world.sleep(1.0)
+    assert not asking.done() and not member.ownership.owns(ORDERS) and not member.events
+    world.call(member, _set(late))
+    world.until(asking.done)
+    assert member.ownership.owns(ORDERS) and [what for what, _ in member.events] == ["came"]
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()
+
+
+def test_the_bundles_of_a_killed_broker_go_to_others_when_its_session_ends(
+    world: ClusterWorld,
+) -> None:
+    first, second = world.member("a"), world.member("b")
+    assert world.call(first, first.ownership.lookup(ORDERS, True)) is None
+    world.until(lambda: knows(second, ORDERS))
+    killed_s = world.life.world.now
+    first.node.crash()
+    assert world.owner(second, ORDERS) == first.place.address.broker_url
+    bundle = second._boundaries.bundle_of(ORDERS)
+    assert bundle is not None
+    world.until(lambda: second.ownership.owner_elsewhere(bundle) is None)
+    world.until(lambda: list(second.brokers.all()) == ["b:8080"])
+    assert world.life.world.now - killed_s < TIMEOUT_MS / 1000 + 1
+    assert world.owner(second, ORDERS) is None and second.ownership.owns(ORDERS)
+
+
+def test_without_a_connection_nothing_is_owned_for_sure(world: ClusterWorld) -> None:
+    member = world.member("a")
+    world.owner(member, ORDERS)
+    connection = member.zookeeper._connection
+    assert connection is not None
+    world.call(member, _cut(member))
+    assert member.zookeeper.state is SessionState.SUSPENDED
+    assert not member.ownership.owns(ORDERS)
+    with pytest.raises(ServiceNotReady, match="no connection to ZooKeeper"):
+        world.owner(member, ORDERS)
+    world.until(lambda: member.ownership.owns(ORDERS))
+    assert [what for what, _ in member.events] == ["came"]
+
+
+async def _cut(member: Member) -> None:
+    connection = member.zookeeper._connection
+    assert connection is not None and connection._transport is not None
+    connection._transport.abort()
+    await until(lambda: member.zookeeper.state is not SessionState.CONNECTED)
+
+
+def test_a_session_that_was_ended_by_force_serves_nothing(world: ClusterWorld) -> None:
+    first, second = world.member("a"), world.member("b")
+    assert world.call(first, first.ownership.lookup(ORDERS, True)) is None
+    world.until(lambda: knows(second, ORDERS))
+    world.life.tree.sessions[first.zookeeper.session_id].heard_s = -1e9
+    world.until(lambda: first.zookeeper.state is SessionState.EXPIRED)
+    assert not first.ownership.owns(ORDERS)
+    world.until(lambda: list(second.brokers.all()) == ["b:8080"])
+    world.until(lambda: not second.ownership._owners.nodes.get(_path(second)))
+    assert world.owner(second, ORDERS) is None
+
+
+def _path(member: Member) -> str:
+    bundle = member._boundaries.bundle_of(ORDERS)
+    assert bundle is not None
+    return path_of(bundle)
+
+
+def test_a_broker_that_stops_gives_its_bundles_back_when_they_are_closed(
+    world: ClusterWorld,
+) -> None:
+    first, second = world.member("a"), world.member("b")
+    assert world.call(first, first.ownership.lookup(ORDERS, True)) is None
+    closed = asyncio.Event()
+
+    async def slow() -> None:
+        await closed.wait()
+
+    first.holds = slow
+    stopping = first.node.create_task(first.stop(), name="stop")
+    world.until(lambda: list(second.brokers.all()) == ["b:8080"])
+    world.life.world.sleep(1.0)
+    assert not stopping.done() and not first.ownership.owns(ORDERS)
+    assert world.owner(second, ORDERS) == first.place.address.broker_url
+    with pytest.raises(ServiceNotReady, match="given back"):
+        world.owner(first, ORDERS)
+    world.call(first, _set(closed))
+    world.until(stopping.done)
+    world.until(lambda: not second.ownership._owners.nodes.get(_path(second)))
+    assert world.owner(second, ORDERS) is None
+
+
+def test_a_broker_that_stops_sends_clients_elsewhere(world: ClusterWorld) -> None:
+    first, second = world.member("a"), world.member("b")
+    world.until(lambda: len(first.brokers.all()) == 2)
+    world.call(first, first.brokers.leave())
+    world.call(first, first.ownership.give_all_back())
+    for authoritative in (False, True):
+        found = world.call(first, first.ownership.lookup(ORDERS, authoritative))
+        assert found.address == second.place.address and not found.serves
+    assert not first.ownership.owned()
+
+
+def test_a_stopped_broker_alone_has_nobody_to_name(world: ClusterWorld) -> None:
+    member = world.member("a")
+    world.call(member, member.brokers.leave())
+    world.call(member, member.ownership.give_all_back())
+    with pytest.raises(ServiceNotReady, match="this broker stops"):
+        world.owner(member, ORDERS)
+
+
+def test_a_node_that_somebody_else_deletes_ends_the_ownership(world: ClusterWorld) -> None:
+    first, second = world.member("a"), world.member("b")
+    assert world.call(first, first.ownership.lookup(ORDERS, True)) is None
+    world.call(second, second.zookeeper.delete(_path(first)))
+    world.until(lambda: not first.ownership.owns(ORDERS))
+    world.until(lambda: [what for what, _ in first.events] == ["came", "goes"])
+    world.until(lambda: not second.ownership._owners.nodes.get(_path(second)))
+    assert world.call(second, second.ownership.lookup(ORDERS, True)) is None
+
+
+def test_a_restarted_broker_waits_for_the_end_of_its_earlier_session(world: ClusterWorld) -> None:
+    first = world.member("a")
+    first.node.crash()
+    killed_s = world.life.world.now
+    again = world.member("a")
+    assert world.life.world.now - killed_s > TIMEOUT_MS / 2000
+    assert world.owner(again, ORDERS) is None
+
+
+def test_bundles_are_divided_once_for_all_brokers(world: ClusterWorld) -> None:
+    first, second = world.member("a"), world.member("b")
+    second._boundaries._default = b'{"bundles": {"boundaries": ["0x0", "0xffffffff"]}}'
+    tasks = [
+        each.node.create_task(each._boundaries.of(ORDERS), name="of") for each in (first, second)
+    ]
+    world.until(lambda: all(task.done() for task in tasks))
+    assert tasks[0].result() == tasks[1].result()
+
+
+def test_what_apache_pulsar_wrote_beside_the_bundles_stays(world: ClusterWorld) -> None:
+    path = "/admin/local-policies/public/default"
+    world.life.tree.make(path)
+    world.life.tree.nodes[path].value = b'{"bundles": null, "namespaceAntiAffinityGroup": "x"}'
+    member = world.member("a")
+    world.owner(member, ORDERS)
+    stored = json.loads(world.life.tree.nodes[path].value)
+    assert stored["namespaceAntiAffinityGroup"] == "x"
+    assert stored["bundles"]["numBundles"] == BUNDLES
+
+
+@pytest.mark.parametrize(
+    "value", [b"nothing", b"[" * 100_000, b"[]", b'{"bundles": {"boundaries": ["0x1", "0x0"]}}']
+)
+def test_boundaries_that_cannot_be_read_are_refused(world: ClusterWorld, value: bytes) -> None:
+    path = "/admin/local-policies/public/default"
+    world.life.tree.make(path)
+    world.life.tree.nodes[path].value = value
+    member = world.member("a")
+    with pytest.raises(MetadataError, match="boundaries"):
+        world.owner(member, ORDERS)
+
+
+def test_owners_values_are_apache_pulsars_own(world: ClusterWorld) -> None:
+    member = world.member("a")
+    world.owner(member, ORDERS)
+    assert json.loads(world.life.tree.nodes[_path(member)].value) == {
+        "nativeUrl": "pulsar://a:6650",
+        "nativeUrlTls": None,
+        "httpUrl": "http://a:8080",
+        "httpUrlTls": None,
+        "disabled": False,
+        "advertisedListeners": {},
+    }
+    assert owner_of(owner_value(member.place)) == member.place
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b'{"nativeUrl": 7}', b"\xff", b"[" * 99_999])
+def test_a_node_that_names_nobody_is_nobodys(value: bytes) -> None:
+    assert owner_of(value) is None
+
+
+def test_an_address_may_lack_urls() -> None:
+    found = owner_of(b'{"nativeUrl": "pulsar://x:1", "advertisedListeners": {"l": null}}')
+    assert found is not None and found.address == BrokerAddress("pulsar://x:1")
+
+
+def test_no_two_sessions_own_a_bundle_whatever_breaks(world: ClusterWorld) -> None:
+    """Connections break, brokers are killed, sessions end by force, while clients ask."""
+    rng, tree = world.life.world.stream("chaos"), world.life.tree
+    members = {name: world.member(name) for name in "abc"}
+    started = 0
+    for _ in range(60):
+        name = rng.choice(list(members))
+        member = members[name]
+        what = rng.choice(("ask", "ask", "ask", "cut", "kill", "expire", "release"))
+        if what == "ask" and member.zookeeper.state is SessionState.CONNECTED:
+            topic, taken = rng.choice(NAMES), rng.random() < 0.5
+            member.node.create_task(_ask(member, topic, taken), name="ask")
+        elif what == "release" and member.ownership.owned():
+            bundle = rng.choice(member.ownership.owned())
+            member.node.create_task(_release(member, bundle), name="release")
+        elif what == "cut" and world.life.world.network.connections:
+            rng.choice(world.life.world.network.connections).break_off(ConnectionResetError("cut"))
+        elif what == "expire":
+            if (session := tree.sessions.get(member.zookeeper.session_id)) is not None:
+                session.heard_s = -1e9
+        elif what == "kill" and rng.random() < 0.3:
+            member.node.crash()
+        if member.node.dead or member.zookeeper.state is SessionState.EXPIRED:
+            started += 1
+            members[name] = world.member(name)
+        world.life.world.sleep(rng.choice((0.0, 0.001, 0.05, 0.5)))
+        _judge(world, list(members.values()))
+    assert started
+
+
+def _judge(world: ClusterWorld, members: list[Member]) -> None:
+    tree = world.life.tree
+    for member in members:
+        if member.node.dead or member.zookeeper.session_id not in tree.sessions:
+            continue
+        for bundle in member.ownership.owned():
+            node = tree.nodes.get(path_of(bundle))
+            assert node is not None and node.owner == member.zookeeper.session_id, bundle
+
+
+async def _ask(member: Member, topic: TopicName, authoritative: bool) -> None:
+    try:
+        await member.ownership.lookup(topic, authoritative)
+    except ServiceNotReady:
+        return
+
+
+async def _release(member: Member, bundle: object) -> None:
+    try:
+        await member.ownership.release(bundle)  # type: ignore[arg-type]
+    except Exception:
+        return
