@@ -3,8 +3,10 @@
 An error in an event loop's callback reaches nobody who awaits: here it fails the test. How long an
 example of Hypothesis or an answer over HTTP takes says how busy the machine is, and fails none.
 Hypothesis draws the same examples in each run; `--hypothesis-profile fresh` draws many new ones.
+What is there when all tests are collected stays to the end: the garbage collector leaves it alone.
 """
 
+import gc
 import logging
 import sys
 from asyncio.base_events import BaseEventLoop
@@ -31,6 +33,16 @@ TIMED = [HealthCheck.too_slow]
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=TIMED)
 settings.register_profile("fresh", deadline=None, max_examples=2000, suppress_health_check=TIMED)
 settings.load_profile("steady")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    gc.disable()
+    result = yield
+    gc.enable()
+    gc.collect()
+    gc.freeze()
+    return result
 
 
 @pytest.hookimpl(wrapper=True)

@@ -33,6 +33,7 @@ def read(spark, broker, topic):
     return reader.option("topic", topic).load()
 
 
+@pytest.mark.spark
 def test_tasks_run_on_the_drivers_python_where_nobody_chose_another(
     spark, broker, topic, monkeypatch
 ):
@@ -43,6 +44,7 @@ def test_tasks_run_on_the_drivers_python_where_nobody_chose_another(
     assert read(spark, broker, topic).count() == 100
 
 
+@pytest.mark.spark
 def test_a_python_that_was_chosen_stays(spark, monkeypatch):
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python3")
@@ -50,6 +52,7 @@ def test_a_python_that_was_chosen_stays(spark, monkeypatch):
     assert spark.sparkContext.pythonExec == "/nowhere/python3"
 
 
+@pytest.mark.spark
 def test_a_query_and_a_job_that_a_thread_starts_find_the_sink(spark, broker, topic, tmp_path):
     def copy(name):
         stream = spark.readStream.format("pulsar").option("service.url", broker.service_url)
@@ -71,6 +74,7 @@ def test_a_query_and_a_job_that_a_thread_starts_find_the_sink(spark, broker, top
         assert read(spark, broker, f"{topic}-{name}").count() == 100
 
 
+@pytest.mark.spark
 def test_a_table_whose_queries_would_not_know_its_options_is_refused(spark, broker, topic):
     options = f"OPTIONS (`service.url` '{broker.service_url}', topic '{topic}')"
     with pytest.raises(Exception, match="use CREATE TEMPORARY VIEW"):
