@@ -1,7 +1,8 @@
 """Appends into the current ledger, in order, also across a rollover and a failure.
 
 Backends call back in the order of the appends, so one bound method and a deque identify the append
-of a callback. Appends are held while a new ledger is being created, and continue in order.
+of a callback. Appends are held while a new ledger is being created, and continue in order. If the
+ledger has ended (LedgerEnded), what was appended fails and what comes next is held.
 """
 
 import asyncio
@@ -9,12 +10,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from managed_ledger.errors import LedgerClosed
+from managed_ledger.errors import LedgerClosed, LedgerEnded, ManagedLedgerError
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import LogStorage
 from managed_ledger.storage.operations import call_safely
 
+# Called with why the current ledger takes no more (LedgerClosed: it belongs to another writer), and
+# with None for each append that is held.
+OnTrouble = Callable[[LedgerEnded | LedgerClosed | None], None]
 # Called once, in the order of the appends: the position of the first entry, or why it failed.
 Appended = Callable[[Position | None, Exception | None], None]
 
@@ -25,13 +29,17 @@ NOBODY: Final[deque[Any]] = deque(
 )  # shared by idle ledgers: an empty deque takes 600 bytes
 
 
+def nobody_minds(ended: LedgerEnded | LedgerClosed | None) -> None:
+    """Before there is a Rollover, and after the end."""
+
+
 class Appender:
     __slots__ = (
         "_abandoned",
         "_ahead_of_held",
         "_drained",
         "_held",
-        "_holding",
+        "_holds",
         "_index",
         "_max_bytes",
         "_max_entries",
@@ -40,6 +48,7 @@ class Appender:
         "_refusal",
         "_storage",
         "on_full",
+        "on_trouble",
         "queued_entries",
     )
 
@@ -57,10 +66,11 @@ class Appender:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self.on_full = on_full
+        self.on_trouble: OnTrouble = nobody_minds
         self._pending: deque[tuple[int, int, Appended]] = NOBODY  # entries, bytes, done
         self._held: deque[Held] = NOBODY
         self._ahead_of_held: tuple[Callable[[], None], ...] = ()
-        self._holding = False
+        self._holds = 0  # how many reasons there are to hold appends
         self._abandoned = 0  # callbacks still to come for appends already reported as failed
         self._drained: asyncio.Event | None = None
         self._refusal: LedgerClosed | None = None
@@ -76,10 +86,11 @@ class Appender:
         if self._refusal is not None:
             refusal = LedgerClosed(*self._refusal.args)
             asyncio.get_running_loop().call_soon(done, None, refusal)
-        elif self._holding:
+        elif self._holds:
             if self._held is NOBODY:
                 self._held = deque()
             self._held.append((entries, message_counts, done, tag))
+            self.on_trouble(None)
         else:
             return self._submit(entries, message_counts, done, tag)
         return False
@@ -87,24 +98,33 @@ class Appender:
     @property
     def is_holding(self) -> bool:
         """Whether appends are currently held."""
-        return self._holding
+        return self._holds > 0
 
     def hold(self) -> None:
-        self._holding = True
+        """Until `release` is called as often."""
+        self._holds += 1
+
+    def hold_until(self, done: "asyncio.Future[None]") -> None:
+        """Whatever becomes of it."""
+        self.hold()
+        done.add_done_callback(lambda _: self.release())
 
     def call_ahead_of_held(self, work: Callable[[], None]) -> None:
         """Calls it once, just before held appends continue; never if they fail."""
-        if self._holding:
+        if self._holds:
             self._ahead_of_held += (work,)
 
     def release(self) -> None:
         """Continue held appends into the index's current ledger."""
-        self._holding = False
-        self._count_anew()
+        if not self._pending:
+            self._count_anew()  # it may be another one
+        self._holds -= 1
+        if self._holds:
+            return
         ahead, self._ahead_of_held = self._ahead_of_held, ()
         for work in ahead:
             call_safely(work)
-        while self._held and not self._holding:
+        while self._held and not self._holds:
             self._submit(*self._held.popleft())
         if not self._held:
             self._held = NOBODY
@@ -118,6 +138,12 @@ class Appender:
         self._ahead_of_held = ()
         for _, _, done, _ in held:
             call_safely(done, None, LedgerClosed(*error.args))
+
+    def fail_held(self, error: ManagedLedgerError) -> None:
+        """Go on holding; what follows may still succeed."""
+        held, self._held = self._held, NOBODY
+        for _, _, done, _ in held:
+            call_safely(done, None, type(error)(*error.args))
 
     async def drained(self) -> None:
         """Return once every append passed to the storage has completed."""
@@ -174,6 +200,8 @@ class Appender:
         self._abandoned = len(self._pending) - 1
         self._pending = self._held = NOBODY
         self._count_anew()
+        if isinstance(error, LedgerEnded | LedgerClosed):
+            self.on_trouble(error)  # before anybody repeats an append
         for done in failed:
             call_safely(done, None, error)
 

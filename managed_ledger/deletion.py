@@ -26,6 +26,10 @@ async def delete_managed_ledger(name: str, backend: Backend, record: ListRecord)
     found = record.queued
     ids = (*found.deleting, *(info.ledger_id for info in found.ledgers))
     tombstone = LedgerList(deleting=ids, deleted=True)
+    if not found.deleted and backend.is_shared:
+        # Another process may have taken it over: then this fails, and the ledgers are not ours.
+        await record.write(tombstone)
+        found = tombstone
     # Not bound to a name, see `all_done`.
     await all_done(
         [
@@ -41,7 +45,12 @@ async def sweep(backend: Backend) -> None:
     """Runs before any managed ledger is opened. Every ledger belongs to the list that counts it; a
     list that cannot be decoded stops this, since what it counts is unknown. Raises
     ManagedLedgerError.
+
+    On a shared storage this does nothing: other processes may be creating and deleting what it
+    would look at. There the next to open a managed ledger finishes its deletion.
     """
+    if backend.is_shared:
+        return
     lists = {
         key: ListRecord(backend.metadata, key) for key in backend.metadata.keys(LEDGERS_PREFIX)
     }

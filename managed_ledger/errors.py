@@ -42,6 +42,16 @@ class LedgerClosed(ManagedLedgerError):
     """The managed ledger was closed, deleted or fenced; nothing more can be appended or read."""
 
 
+class LedgerEnded(ManagedLedgerError):
+    """The ledger takes no more: it was closed behind its last durable append. The append that fails
+    with this is not in it and never will be; repeat it, and it goes into the next ledger.
+    """
+
+
+class StorageUnavailable(ManagedLedgerError):
+    """The storage cannot do this now; nothing has changed. Repeat it later."""
+
+
 class StorageFull(ManagedLedgerError):
     """The disk refused a write for lack of space; the write did not happen."""
 

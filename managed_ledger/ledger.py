@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from managed_ledger.appender import Appended, Appender
+from managed_ledger.appender import Appended, Appender, nobody_minds
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.cursors import Cursors, nobody_cares
@@ -87,6 +87,7 @@ class ManagedLedger:
             name, backend, time, config, index, record, self._appender, self._rolled_over
         )
         self._appender.on_full = self._rollover.when_full
+        self._appender.on_trouble = self._rollover.when_troubled
         self._looked_after_ms = self._time.now_ms()
         self._closing: asyncio.Task[None] | None = None
         self._closed: LedgerClosed | None = None
@@ -293,11 +294,13 @@ class ManagedLedger:
     # properties
 
     def set_property(self, key: str, value: str) -> asyncio.Future[None]:
-        """Queued by the call, so before every later append; durable when awaited."""
+        """As `update_properties`."""
         return self.update_properties({key: value})
 
     def update_properties(self, changes: Mapping[str, str | None]) -> asyncio.Future[None]:
-        """None removes a property. Queued by the call."""
+        """None removes a property. It takes effect before every later append: on a storage that has
+        no common order of both, appends wait for it.
+        """
         self._check_open()
         properties = dict(self._record.queued.properties)
         for key, value in changes.items():
@@ -305,7 +308,10 @@ class ManagedLedger:
                 properties.pop(key, None)
             else:
                 properties[key] = value
-        return self._record.write(replace(self._record.queued, properties=properties))
+        written = self._record.write(replace(self._record.queued, properties=properties))
+        if not self._backend.is_ordered:
+            self._appender.hold_until(written)
+        return written
 
     # rolling over and trimming
 
@@ -423,6 +429,7 @@ class ManagedLedger:
         """Breaks reference cycles, so that this is freed without a garbage collection."""
         self._cursors.retire()
         self._appender.on_full = nobody_cares
+        self._appender.on_trouble = nobody_minds
         self._rollover.on_ended = nobody_cares
         self.on_trimmed, self.kept_from, self.on_visit = (), (), ()
 
@@ -431,6 +438,9 @@ class ManagedLedger:
         next to open it begins with what is durable.
         """
         await self._rollover.settled()
+        if not self._backend.is_ordered:
+            await self._record.settled()  # appends may wait for it, and fill a ledger then
+            await self._rollover.settled()
         self._closed = closed
         self._rollover.stop()
         self._end_visits()
@@ -454,7 +464,7 @@ class ManagedLedger:
     def _rolled_over(self, error: ManagedLedgerError | None) -> None:
         if error is None:
             self.touch()
-        else:
+        elif self._closed is None:
             self._fence(error)
 
     def _releasable(self, retention: Retention) -> list[LedgerInfo]:

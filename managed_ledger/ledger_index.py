@@ -78,6 +78,12 @@ class LedgerIndex:
         self.current_id = current_id
         self.current_size_bytes = 0
 
+    def replace_current(self, current_id: int) -> None:
+        """The current ledger is empty and goes."""
+        del self._entries[self.current_id]
+        self._entries[current_id] = 0
+        self._ids[-1] = self.current_id = current_id
+
     def remove(self, ledger_ids: Iterable[int]) -> None:
         """Remove closed ledgers; never the current one."""
         for ledger_id in ledger_ids:

@@ -1,8 +1,11 @@
 """Rollover: the current ledger is closed when it is full or old, and a new one created.
 
 Appends are held until the old ledger has drained and the list with the new one is durable. On a
-full disk the log continues in its full ledger and retries later; any other failure means that
-another writer owns the list.
+full disk, or without enough bookies, the log continues in its full ledger and retries later; any
+other failure means that another writer owns the list.
+
+A ledger that has ended by itself (LedgerEnded) gets a successor at once. While there can be none,
+appends are refused, and the next one a second later tries again.
 """
 
 import asyncio
@@ -13,7 +16,13 @@ from typing import Final
 
 from managed_ledger.appender import Appender
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.errors import ManagedLedgerError, StorageFull
+from managed_ledger.errors import (
+    LedgerClosed,
+    LedgerEnded,
+    ManagedLedgerError,
+    StorageFull,
+    StorageUnavailable,
+)
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.list_record import ListRecord
@@ -22,6 +31,7 @@ from managed_ledger.storage.backend import Backend
 
 log = logging.getLogger(__name__)
 ROLLOVER_RETRY_MS: Final = 10_000
+SUCCESSOR_RETRY_MS: Final = 1_000  # while nothing can be appended
 
 
 class Rollover:
@@ -31,6 +41,8 @@ class Rollover:
         "_closed_at_ms",
         "_config",
         "_current_since_ms",
+        "_ended",
+        "_holds",
         "_index",
         "_name",
         "_not_before_ms",
@@ -66,16 +78,34 @@ class Rollover:
         self._not_before_ms = self._current_since_ms + config.min_rollover_time_ms
         self._task: asyncio.Task[ManagedLedgerError | None] | None = None
         self._stopped = False
+        self._holds = False
+        self._ended: ManagedLedgerError | None = None  # why nothing can be appended now
 
     @property
     def due_ms(self) -> int | None:
         """When the current ledger will have the maximum age; None: it is empty and stays."""
-        if not self._appender.queued_entries:
+        if not self._appender.queued_entries or self._ended is not None:
             return None
         return self._current_since_ms + self._config.max_rollover_time_ms
 
     def when_full(self) -> None:
         self._start_from(self._not_before_ms)
+
+    def when_troubled(self, ended: LedgerEnded | LedgerClosed | None) -> None:
+        """The current ledger has ended, or belongs to another writer; or, with None, something is
+        appended that has to wait.
+        """
+        if isinstance(ended, LedgerClosed):
+            self.on_ended(ended)
+        elif ended is not None:
+            self._ended = ended
+            if self._task is None and not self._stopped:
+                self._start()
+        elif self._ended is not None and self._task is None and not self._stopped:
+            if self._time.now_ms() >= self._not_before_ms:
+                self._start()
+            else:
+                asyncio.get_running_loop().call_soon(self._appender.fail_held, self._ended)
 
     def when_old(self) -> None:
         if (due_ms := self.due_ms) is not None:
@@ -109,36 +139,62 @@ class Rollover:
 
     def _start(self) -> "asyncio.Task[ManagedLedgerError | None]":
         self._task = asyncio.get_running_loop().create_task(self._roll())
-        self._appender.hold()
+        if not self._holds:
+            self._holds = True
+            self._appender.hold()
         return self._task
 
     async def _roll(self) -> ManagedLedgerError | None:
         try:
             await self._appender.drained()
-            if self._index.current_entries:
+            if self._index.current_entries or self._ended is not None:
                 await self._add_ledger()
+                self._ended = None
                 self.on_ended(None)
             return None
-        except StorageFull as error:
-            log.warning("%s keeps writing to its full ledger: %s", self._name, error)
-            self._not_before_ms = self._time.now_ms() + ROLLOVER_RETRY_MS
+        except (StorageFull, StorageUnavailable) as error:
+            self._try_later(error)
             return error
         except ManagedLedgerError as error:
             self.on_ended(error)
             return error
         finally:
             self._task = None
-            self._appender.release()
+            if self._ended is None:
+                self._holds = False
+                self._appender.release()
+            else:
+                self._appender.fail_held(self._ended)
+
+    def _try_later(self, error: ManagedLedgerError) -> None:
+        if self._ended is None:
+            log.warning("%s keeps writing to its full ledger: %s", self._name, error)
+            self._not_before_ms = self._time.now_ms() + ROLLOVER_RETRY_MS
+        else:
+            log.warning("%s refuses messages until it has a new ledger: %s", self._name, error)
+            self._not_before_ms = self._time.now_ms() + SUCCESSOR_RETRY_MS
+            self._ended = error
 
     async def _add_ledger(self) -> None:
         ledger_id = self._backend.new_ledger_id()
         now_ms = self._time.now_ms()
         current = self._index.infos()[-1]
-        full = replace(current, closed_at_ms=self._time.written_ms())
-        ledgers = (*self._record.queued.ledgers[:-1], full, LedgerInfo(ledger_id))
-        listed = replace(self._record.queued, ledgers=ledgers)
-        await self._record.write(listed, new_ledger_id=ledger_id)
-        self._index.roll_over(full, ledger_id)
-        self._closed_at_ms[full.ledger_id] = now_ms
+        if self._backend.is_shared:  # the list may only count what is closed
+            await self._backend.close_ledger(current.ledger_id)
+            self._ended = self._ended or LedgerEnded(f"ledger {current.ledger_id} is full")
+        record = self._record.queued
+        if current.entries:
+            full = replace(current, closed_at_ms=self._time.written_ms())
+            ledgers = (*record.ledgers[:-1], full, LedgerInfo(ledger_id))
+            listed = replace(record, ledgers=ledgers)
+            await self._record.write(listed, new_ledger_id=ledger_id)
+            self._index.roll_over(full, ledger_id)
+            self._closed_at_ms[full.ledger_id] = now_ms
+        else:  # it has ended, and nothing is in it
+            ledgers = (*record.ledgers[:-1], LedgerInfo(ledger_id))
+            deleting = (*record.deleting, current.ledger_id)
+            listed = replace(record, ledgers=ledgers, deleting=deleting)
+            await self._record.write(listed, new_ledger_id=ledger_id)
+            self._index.replace_current(ledger_id)
         self._current_since_ms = now_ms
         self._not_before_ms = now_ms + self._config.min_rollover_time_ms

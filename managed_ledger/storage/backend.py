@@ -52,8 +52,9 @@ class MetadataStore(Protocol):
     """Small durable values by key, with compare-and-set.
 
     Keys are '/'-separated paths. Every mutation is durable when its future is done (or it raises
-    and nothing changed). Mutations and appends take effect, in memory and on disk, in the order
-    of the calls: they are queued by the call itself, not by awaiting it.
+    and nothing changed). Mutations take effect, in memory and on disk, in the order of the calls:
+    they are queued by the call itself, not by awaiting it. For mutations and appends together, see
+    `LogStorage.is_ordered`.
     """
 
     def get(self, key: str) -> Versioned | None:
@@ -91,6 +92,20 @@ class MetadataStore(Protocol):
 class LogStorage(Protocol):
     """Append-only ledgers by number; one writer each, which numbers the entries from 0."""
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether all appends and mutations take effect in the order of the calls. False: only
+        appends to the same ledger do, and mutations among themselves; await one before the other.
+        """
+        ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes keep managed ledgers here: what this one does not know is theirs,
+        and nobody's to delete.
+        """
+        ...
+
     def new_ledger_id(self) -> int:
         """A number for `MetadataStore.put`: never used before, and once a ledger has it, never
         reused after the ledger's deletion or a restart.
@@ -108,12 +123,20 @@ class LogStorage(Protocol):
     ) -> bool:
         """Queue consecutive entries for the next group commit; returns at once.
 
-        The caller must not change `entries` afterwards. `appended` is called once, in order.
-        `tag`, of at most 65,535 bytes, is stored with all of these entries and read with them.
+        The caller must not change `entries` afterwards. `appended` is called once, in order. After
+        LedgerEnded the ledger takes no more, and nothing that failed with it is in the ledger.
+        After LedgerClosed that is unknown: another writer decides. `tag`, of at most 65,535 bytes,
+        is stored with all of these entries and read with them.
 
         True: the append is ordered with everything appended to any ledger from now on until
         `appended` is called. Those appends are durable only if this one is; if this one fails, they
         fail too; their `appended` is called later. False: there is no such guarantee.
+        """
+        ...
+
+    async def close_ledger(self, ledger_id: int) -> None:
+        """Nothing more is appended here: others can read it without recovering it. Appends to it
+        have ended. Raises LedgerClosed if another writer has taken it.
         """
         ...
 

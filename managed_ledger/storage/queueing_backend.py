@@ -24,6 +24,9 @@ from managed_ledger.storage.operations import (
 class QueueingBackend(ABC):
     """A subclass makes groups durable and adds reading."""
 
+    is_ordered = True
+    is_shared = False
+
     def __init__(self) -> None:
         self.fullness = Fullness()
         self._state = EngineState(MetadataTable(self._submit_mutation))
@@ -92,6 +95,10 @@ class QueueingBackend(ABC):
             append_operation(ledger_id, first_entry_id, entries, message_counts, appended, tag)
         )
         return True  # one queue, written in order; `GroupCommit` fails what follows a failure
+
+    async def close_ledger(self, ledger_id: int) -> None:
+        """There are no others who read it."""
+        assert not self.is_shared
 
     async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
         state = self._ledger(ledger_id)

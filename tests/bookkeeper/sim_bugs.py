@@ -5,7 +5,10 @@ from collections.abc import Callable
 from typing import Any, Final
 from unittest.mock import patch
 
+from managed_ledger import rollover
+from managed_ledger.errors import LedgerEnded, ManagedLedgerError
 from managed_ledger.storage.bookkeeper import protocol, recovery, writer
+from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
 from managed_ledger.storage.bookkeeper.bookies import Bookies
 from managed_ledger.storage.bookkeeper.connection import BookieConnection
 from managed_ledger.storage.bookkeeper.errors import BookieFailed
@@ -96,5 +99,45 @@ BUGS: Final[dict[str, Bug]] = {
         one_denial_is_enough,
         entries_read_where_they_are_to_be_written,
         nothing_is_written_again,
+    )
+}
+
+
+def failures_told_before_the_ledger_is_closed() -> Any:
+    async def hasty(self: writer.LedgerWriter, why: ManagedLedgerError) -> None:
+        self._end(LedgerEnded("lost a bookie"))
+
+    return patch.object(writer.LedgerWriter, "_end_early", hasty)
+
+
+def a_fence_taken_for_a_certain_failure() -> Any:
+    return patch.object(
+        writer.LedgerWriter, "_refusal", lambda self: LedgerEnded(f"ended: {self.ended}")
+    )
+
+
+def appends_that_do_not_wait_for_properties() -> Any:
+    return patch.object(BookKeeperBackend, "is_ordered", True)
+
+
+def full_ledgers_left_open() -> Any:
+    async def left(self: BookKeeperBackend, ledger_id: int) -> None:
+        await asyncio.sleep(0)
+
+    return patch.object(BookKeeperBackend, "close_ledger", left)
+
+
+def no_ledger_after_one_that_ended() -> Any:
+    return patch.object(rollover.Rollover, "when_troubled", lambda self, ended: None)
+
+
+MANAGED_BUGS: Final[dict[str, Bug]] = {
+    bug.__name__: bug
+    for bug in (
+        failures_told_before_the_ledger_is_closed,
+        a_fence_taken_for_a_certain_failure,
+        appends_that_do_not_wait_for_properties,
+        full_ledgers_left_open,
+        no_ledger_after_one_that_ended,
     )
 }

@@ -174,11 +174,71 @@ async def test_without_a_replacement_the_writer_ends():
     scene.append(2)
     scene.bookies.fail("a", 0)
     await settled()
-    assert scene.heard == [(0, "LedgerClosed"), (1, "LedgerClosed")]
+    assert scene.heard == [(0, "LedgerEnded"), (1, "LedgerEnded")]
     scene.append(1)
     await settled()
-    assert scene.heard[-1] == (2, "LedgerClosed")
+    assert scene.heard[-1] == (2, "LedgerEnded")
     assert scene.writer.pending_bytes == 0
+
+
+@in_a_loop
+async def test_nobody_hears_of_a_failure_before_the_ledger_is_closed_in_front_of_it():
+    scene = Scene(spare="")
+    scene.append(2)
+    for bookie in "ab":
+        scene.bookies.answer(bookie, 0)
+    scene.store.gate = asyncio.get_running_loop().create_future()
+    scene.bookies.fail("a", 1)
+    await settled()
+    scene.append(1)
+    await settled()
+    assert scene.heard == [(0, "ok")]
+    assert {entry for _, entry, _ in scene.bookies.asked} == {0, 1}  # the last is not even sent
+    scene.store.gate.set_result(None)
+    await settled()
+    assert scene.heard == [(0, "ok"), (1, "LedgerEnded"), (2, "LedgerEnded")]
+    closed = scene.store.versions[-1]
+    assert (closed.state, closed.last_entry_id, closed.length) == (LedgerState.CLOSED, 0, 1)
+    assert await scene.writer.close() == closed
+
+
+@in_a_loop
+async def test_what_the_other_bookies_have_confirmed_is_kept_when_the_writer_ends():
+    scene = Scene((3, 3, 2), spare="")
+    scene.append(3)
+    for bookie in "ab":
+        scene.bookies.answer(bookie, 1)
+    scene.bookies.answer("a", 0)
+    scene.bookies.fail("e", 0)
+    scene.bookies.answer("b", 0)
+    await settled()
+    assert scene.heard == [(0, "ok"), (1, "ok"), (2, "LedgerEnded")]
+
+
+@in_a_loop
+async def test_a_ledger_ends_behind_a_whole_append():
+    scene = Scene(spare="")
+    scene.append(1)
+    scene.writer.append(b"half", None)
+    scene.append(1)
+    for entry in (0, 1):
+        for bookie in "ab":
+            scene.bookies.answer(bookie, entry)
+    scene.bookies.fail("a", 2)
+    await settled()
+    assert scene.heard == [(0, "ok"), (2, "LedgerEnded")]
+    closed = scene.store.versions[-1]
+    assert (closed.last_entry_id, closed.length) == (0, 1)
+
+
+@in_a_loop
+async def test_what_became_of_entries_is_unknown_if_the_ledger_cannot_be_closed():
+    scene = Scene(spare="")
+    scene.append(1)
+    scene.store.conflict = True
+    scene.bookies.fail("a", 0)
+    await settled()
+    assert scene.heard == [(0, "LedgerFenced")]
 
 
 @in_a_loop

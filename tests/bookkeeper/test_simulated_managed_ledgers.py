@@ -10,8 +10,6 @@ from test_ledger_meanwhile import *  # noqa: F403
 from test_ledger_upkeep import *  # noqa: F403
 from test_trim import *  # noqa: F403
 
-# On bookies a put and an append have no common order: who needs one awaits the first.
-del test_properties_are_durable_and_ordered_before_later_appends  # noqa: F821
 # Its record is beyond what ZooKeeper takes (jute.maxbuffer, 1 MiB): cursor ledgers are to come.
 del test_no_number_of_holes_is_too_many_to_remember  # noqa: F821
 

@@ -16,6 +16,7 @@ from managed_ledger.storage.zookeeper.errors import (
     NoNode,
     NotEmpty,
     SessionExpired,
+    TooManyWaiting,
     ZooKeeperError,
 )
 from managed_ledger.storage.zookeeper.operations import (
@@ -153,6 +154,24 @@ def test_a_repeated_read_waits_for_the_next_connection(life, run, session):
         assert zookeeper._connection is not None
         zookeeper._connection.end(ConnectionLoss("broken"))
         assert await asyncio.wait_for(zookeeper.children("/ledgers"), 5)
+
+    run(scenario())
+
+
+def test_what_finds_too_many_waiting_fails_at_once_unless_it_must_know(
+    life, run, session, monkeypatch
+):
+    async def scenario():
+        zookeeper = await session()
+        await zookeeper.create("/a", b"value")
+        monkeypatch.setattr("managed_ledger.storage.zookeeper.client.MAX_WAITING", 0)
+        cut(life, zookeeper)
+        await until(lambda: zookeeper.state is SessionState.SUSPENDED)
+        with pytest.raises(TooManyWaiting):
+            await zookeeper.get("/a")
+        with pytest.raises(TooManyWaiting):
+            await zookeeper.set("/a", b"other")
+        assert (await zookeeper.get("/a", insist=True)).value == b"value"
 
     run(scenario())
 

@@ -4,8 +4,9 @@ Differs from the embedded engine, within the contract of `storage.backend`:
 
 - Appends to different ledgers have no common order, nor have appends and metadata: `append` returns
   False, and outcomes come in order for each ledger.
-- After a failed append the ledger takes no more: entry numbers are not reused, because recovery
-  decides what becomes of those that were sent. Every later append fails with LedgerClosed.
+- A ledger that loses a bookie which nobody can replace takes no more: entry numbers are not
+  reused. It is closed behind its last whole append; what was not confirmed by then fails with
+  LedgerEnded, and is certainly not in it. The managed ledger goes on in the next one.
 - `ledger_ids` knows the ledgers of this process only: others of the cluster are not ours to delete.
 - What counts as confirmed is confirmed by an ack quorum of bookies, each of which has synced it.
 """
@@ -65,6 +66,9 @@ def one_message(_: bytes) -> int:
 
 
 class BookKeeperBackend:
+    is_ordered = False
+    is_shared = True
+
     def __init__(
         self,
         servers: str,
@@ -226,7 +230,7 @@ class BookKeeperBackend:
 
         header, last = self._headers.header, len(entries) - 1
         for number, (entry, count) in enumerate(zip(entries, message_counts, strict=True)):
-            done = confirmed if number == last else _nothing
+            done = confirmed if number == last else None
             writer.append(header(count, tag) + entry, done)
         return False
 
@@ -234,6 +238,17 @@ class BookKeeperBackend:
         if ledger_id in self._settled:
             return LedgerClosed(f"ledger {ledger_id} is closed; open the managed ledger again")
         return not_found(ledger_id)
+
+    async def close_ledger(self, ledger_id: int) -> None:
+        """Raises LedgerFenced, LedgerNotFound, ZooKeeperError."""
+        writer = self._writers.get(ledger_id)
+        if writer is not None:
+            self._settled[ledger_id] = await writer.close()
+            self._forget_writer(ledger_id)
+
+    def _forget_writer(self, ledger_id: int) -> None:
+        self._writers.pop(ledger_id, None)
+        self._next.pop(ledger_id, None)
 
     async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
         """Raises LedgerNotFound, RecoveryFailed, ZooKeeperError."""
@@ -243,8 +258,7 @@ class BookKeeperBackend:
                 await writer.close()
             except (BookKeeperError, ZooKeeperError, LedgerClosed, LedgerNotFound):
                 writer.abandon()
-            self._writers.pop(ledger_id, None)
-            self._next.pop(ledger_id, None)
+            self._forget_writer(ledger_id)
         metadata = self._settled[ledger_id] = await self._client.recover(ledger_id)
         size = count = 0
         first = 0
@@ -307,7 +321,3 @@ class BookKeeperBackend:
                 )
             self._settled[ledger_id] = metadata
         return metadata, metadata.last_entry_id
-
-
-def _nothing(error: Exception | None) -> None:
-    """The last entry of an append speaks for all: they are confirmed in order."""

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Final
 
-from managed_ledger.storage.bookkeeper.errors import BookKeeperError
+from managed_ledger.storage.bookkeeper.errors import NoLedgerNumber
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
 from managed_ledger.storage.zookeeper.refresh import Refresh
 
@@ -29,11 +29,11 @@ class LedgerIds:
         await self._refill.close()
 
     def take(self) -> int:
-        """Raises BookKeeperError if none is there: repeat it a moment later."""
+        """Raises NoLedgerNumber."""
         if len(self._ids) < _AT_LEAST:
             self._refill.request()
         if not self._ids:
-            raise BookKeeperError(
+            raise NoLedgerNumber(
                 "no ledger number is at hand: ZooKeeper is slow or out of reach; repeat it"
             )
         return self._ids.popleft()

@@ -76,10 +76,10 @@ class LedgerStore:
             raise BadVersion(f"ledger {ledger_id} exists already; take a new number") from None
         return 0
 
-    async def get(self, ledger_id: int) -> VersionedMetadata:
-        """Raises LedgerNotFound, BadLedgerMetadata."""
+    async def get(self, ledger_id: int, insist: bool = False) -> VersionedMetadata:
+        """Raises LedgerNotFound, BadLedgerMetadata. `insist`: see ZooKeeper.get."""
         try:
-            node = await self.zookeeper.get(self.path(ledger_id))
+            node = await self.zookeeper.get(self.path(ledger_id), insist)
         except NoNode:
             raise LedgerNotFound(f"ledger {ledger_id} was deleted or never existed") from None
         return VersionedMetadata(decode(node.value), node.version)
@@ -102,7 +102,7 @@ class LedgerStore:
             try:
                 return await self.set(ledger_id, metadata, version)
             except ConnectionLoss:
-                found = await self.get(ledger_id)
+                found = await self.get(ledger_id, insist=True)
             if found.metadata == metadata:
                 return found.version
             if found.version != version:
@@ -123,7 +123,4 @@ class LedgerStore:
     async def _make_parents(self, path: str) -> None:
         parts = path.split("/")[1:-1]
         for count in range(1, len(parts) + 1):
-            try:
-                await self.zookeeper.create("/" + "/".join(parts[:count]), b"")
-            except NodeExists:
-                continue
+            await self.zookeeper.ensure("/" + "/".join(parts[:count]))

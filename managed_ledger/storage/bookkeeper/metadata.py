@@ -177,7 +177,7 @@ class Metadata:
         not certainly deleted by this one, but it is what was wanted.
         """
         try:
-            node = await self._zookeeper.get(part.path)
+            node = await self._zookeeper.get(part.path, insist=True)
         except NoNode:
             return isinstance(part, Delete)
         if isinstance(part, Create):

@@ -6,9 +6,10 @@ no more. When a bookie fails, another takes its place from the first unconfirmed
 metadata says so, by compare-and-set, before anything is confirmed that depends on it.
 
 The writer ends when it is fenced (another client recovers the ledger), or when no bookie can take
-the place of one that failed. Then everything unconfirmed fails, and entry numbers are not reused:
-recovery decides what becomes of those entries. Nothing here may set the recovery flag of an add: it
-passes the fence.
+the place of one that failed. In the second case it closes the ledger behind the last append that
+is whole, by compare-and-set, before it tells anybody of a failure: what failed with LedgerEnded is
+not in the ledger and never will be. What failed with LedgerFenced or LedgerClosed may be: recovery
+decides. Nothing here may set the recovery flag of an add: it passes the fence.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from managed_ledger.errors import BadVersion, LedgerClosed, ManagedLedgerError
+from managed_ledger.errors import BadVersion, LedgerClosed, LedgerEnded, ManagedLedgerError
 from managed_ledger.storage.bookkeeper.bookies import Bookies
 from managed_ledger.storage.bookkeeper.entry_body import (
     HEAD_BYTES,
@@ -33,7 +34,7 @@ from managed_ledger.storage.operations import call_safely
 
 log = logging.getLogger(__name__)
 _THE_WRITER_LOST: Final = frozenset({Code.FENCED, Code.UNAUTHORIZED})
-# None when the entry is confirmed, else why it is unknown what becomes of it.
+# None when the entry is confirmed. LedgerEnded: it is not in the ledger. Else that is unknown.
 Appended = Callable[[Exception | None], None]
 
 
@@ -59,7 +60,7 @@ class _Replica:
 class _Pending:
     __slots__ = ("acknowledged", "appended", "request", "size_bytes")
 
-    def __init__(self, request: bytes, size_bytes: int, appended: Appended) -> None:
+    def __init__(self, request: bytes, size_bytes: int, appended: Appended | None) -> None:
         self.request = request
         self.size_bytes = size_bytes
         self.appended = appended
@@ -81,6 +82,7 @@ class LedgerWriter:
         self.last_confirmed = NO_ENTRY
         self.length = 0  # of all payloads, in bytes; confirmed or not
         self.confirmed_length = 0
+        self._whole = (NO_ENTRY, 0)  # the last entry of a whole append, and the length up to it
         self.pending_bytes = 0  # of payloads
         self._version = version
         self._store = store
@@ -101,7 +103,7 @@ class LedgerWriter:
         self._replacing: asyncio.Task[None] | None = None
         self._drained: asyncio.Event | None = None
         self._is_closing = False
-        self.ended: LedgerClosed | None = None
+        self.ended: LedgerClosed | LedgerEnded | None = None
 
     @property
     def pending_entries(self) -> int:
@@ -109,15 +111,16 @@ class LedgerWriter:
 
     # --- appending
 
-    def append(self, payload: bytes, appended: Appended) -> int:
+    def append(self, payload: bytes, appended: Appended | None) -> int:
         """The entry's number. `appended` is called once, in the order of the appends, and not
-        before this returns.
+        before this returns. None: the next entry belongs to the same append and speaks for both.
         """
         entry_id = self._next_entry_id
         self._next_entry_id += 1
         if self.ended is not None or self._is_closing:
-            loop = asyncio.get_running_loop()
-            loop.call_soon(call_safely, appended, self._refusal())
+            if appended is not None:
+                loop = asyncio.get_running_loop()
+                loop.call_soon(call_safely, appended, self._refusal())
             return entry_id
         size = len(payload)
         self.length += size
@@ -153,8 +156,12 @@ class LedgerWriter:
         """Not while a bookie is being replaced: the new segment begins at the first entry that is
         unconfirmed now.
         """
+        if self._replacing is None:
+            self._confirm_all_that_are()
+
+    def _confirm_all_that_are(self) -> None:
         needed = self._quorums.ack
-        while self._pending and self._replacing is None:
+        while self._pending:
             entry_id = next(iter(self._pending))
             pending = self._pending[entry_id]
             if pending.acknowledged.bit_count() < needed:
@@ -163,7 +170,9 @@ class LedgerWriter:
             self.last_confirmed = entry_id
             self.confirmed_length += pending.size_bytes
             self.pending_bytes -= pending.size_bytes
-            call_safely(pending.appended, None)
+            if pending.appended is not None:
+                self._whole = entry_id, self.confirmed_length
+                call_safely(pending.appended, None)
         if not self._pending and self._drained is not None:
             self._drained.set()
 
@@ -185,12 +194,10 @@ class LedgerWriter:
         try:
             while self._failed and self.ended is None:
                 await self._replace_once(sorted(self._failed))
+        except LedgerClosed as why:
+            self._end(why)
         except ManagedLedgerError as why:
-            self._end(
-                why
-                if isinstance(why, LedgerClosed)
-                else LedgerClosed(f"ledger {self.ledger_id} lost a bookie and ends: {why}")
-            )
+            await self._end_early(why)
         finally:
             self._replacing = None
         self._confirm()
@@ -223,6 +230,35 @@ class LedgerWriter:
 
     # --- the end
 
+    async def _end_early(self, why: ManagedLedgerError) -> None:
+        """Close it without the bookie that nobody replaces. What is appended meanwhile waits, and
+        fails with the rest.
+        """
+        self._confirm_all_that_are()  # by the bookies that are left
+        for replica in self._ensemble:
+            replica.writer = None
+        try:
+            await self._close_metadata()
+        except LedgerClosed as fenced:
+            self._end(fenced)
+        except ManagedLedgerError as unknown:
+            self._end(
+                LedgerClosed(
+                    f"ledger {self.ledger_id} lost a bookie ({why}) and could not be closed "
+                    f"({unknown}); open the managed ledger again"
+                )
+            )
+        else:
+            log.warning(
+                "ledger %d lost a bookie and ends with entry %d: %s",
+                self.ledger_id,
+                self.metadata.last_entry_id,
+                why,
+            )
+            self._end(
+                LedgerEnded(f"ledger {self.ledger_id} lost a bookie ({why}) and takes no more")
+            )
+
     async def close(self) -> LedgerMetadata:
         """Wait for what was appended, then close the ledger at the last confirmed entry, by
         compare-and-set. Raises LedgerFenced if somebody else did or will.
@@ -235,29 +271,29 @@ class LedgerWriter:
             await asyncio.shield(self._replacing)
         if isinstance(self.ended, LedgerFenced):
             raise LedgerFenced(*self.ended.args)
-        closed = replace(
-            self.metadata,
-            state=LedgerState.CLOSED,
-            last_entry_id=self.last_confirmed,
-            length=self.confirmed_length,
-        )
         if self.metadata.state is not LedgerState.CLOSED:
-            try:
-                self._version = await self._store.change(self.ledger_id, closed, self._version)
-            except BadVersion as conflict:
-                raise LedgerFenced(
-                    f"ledger {self.ledger_id} was recovered by another client before it could be "
-                    "closed; open the managed ledger again"
-                ) from conflict
-        self.metadata = closed
+            await self._close_metadata()
         self._end(LedgerClosed(f"ledger {self.ledger_id} is closed"))
-        return closed
+        return self.metadata
+
+    async def _close_metadata(self) -> None:
+        """Behind the last whole append. Raises LedgerFenced, ManagedLedgerError."""
+        last, length = self._whole
+        closed = replace(self.metadata, state=LedgerState.CLOSED, last_entry_id=last, length=length)
+        try:
+            self._version = await self._store.change(self.ledger_id, closed, self._version)
+        except BadVersion as conflict:
+            raise LedgerFenced(
+                f"ledger {self.ledger_id} was recovered by another client before it could be "
+                "closed; open the managed ledger again"
+            ) from conflict
+        self.metadata = closed
 
     def abandon(self) -> None:
         """Forget it without closing it, as a crash would; whoever opens it recovers it."""
         self._end(LedgerClosed(f"ledger {self.ledger_id} was given up"))
 
-    def _end(self, why: LedgerClosed) -> None:
+    def _end(self, why: LedgerClosed | LedgerEnded) -> None:
         if self.ended is not None:
             return
         self.ended = why
@@ -266,11 +302,12 @@ class LedgerWriter:
         pending, self._pending = self._pending, {}
         self.pending_bytes = 0
         for each in pending.values():
-            call_safely(each.appended, self._refusal())
+            if each.appended is not None:
+                call_safely(each.appended, self._refusal())
         if self._drained is not None:
             self._drained.set()
 
-    def _refusal(self) -> LedgerClosed:
+    def _refusal(self) -> LedgerClosed | LedgerEnded:
         if self.ended is None:
             return LedgerClosed(f"ledger {self.ledger_id} is being closed")
         return type(self.ended)(*self.ended.args)

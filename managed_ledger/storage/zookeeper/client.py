@@ -16,7 +16,9 @@ from typing import Final
 from managed_ledger.storage.zookeeper.connection import SessionGrant, ZooKeeperConnection
 from managed_ledger.storage.zookeeper.errors import (
     ConnectionLoss,
+    NodeExists,
     SessionExpired,
+    TooManyWaiting,
     ZooKeeperError,
 )
 from managed_ledger.storage.zookeeper.jute import JuteReader
@@ -110,9 +112,11 @@ class ZooKeeper:
 
     # --- nodes
 
-    async def get(self, path: str) -> Node:
-        """Raises NoNode."""
-        return node_of(await self._read(OpCode.GET_DATA, path))
+    async def get(self, path: str, insist: bool = False) -> Node:
+        """Raises NoNode; TooManyWaiting, unless the caller insists because it must know what became
+        of a change whose answer was lost.
+        """
+        return node_of(await self._read(OpCode.GET_DATA, path, insist=insist))
 
     async def children(self, path: str) -> list[str]:
         """Their names, unordered. Raises NoNode."""
@@ -126,6 +130,17 @@ class ZooKeeper:
         """
         create = Create(path, value, ephemeral, sequential)
         return (await self._ask(create.code, create.body(), path)).text()
+
+    async def ensure(self, path: str) -> None:
+        """It exists when this returns, whoever made it. Raises NoNode (there is no parent)."""
+        while True:
+            try:
+                await self.create(path, b"")
+                return
+            except NodeExists:
+                return
+            except ConnectionLoss:
+                continue  # `_ask` waits for the next connection, or raises when there will be none
 
     async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> int:
         """The new version. Raises BadVersionError, NoNode, ConnectionLoss."""
@@ -152,23 +167,28 @@ class ZooKeeper:
 
     # --- requests
 
-    async def _read(self, code: OpCode, path: str, body: bytes | None = None) -> JuteReader:
+    async def _read(
+        self, code: OpCode, path: str, body: bytes | None = None, insist: bool = False
+    ) -> JuteReader:
+        body = read_body(path) if body is None else body
         while True:
             try:
-                return await self._ask(code, read_body(path) if body is None else body, path)
+                return await self._ask(code, body, path, insist)
             except ConnectionLoss:
                 continue  # `_ask` waits for the next connection, or raises when there will be none
 
-    async def _ask(self, code: OpCode, body: bytes, what: str) -> JuteReader:
-        connection = await self._connected(what)
+    async def _ask(self, code: OpCode, body: bytes, what: str, insist: bool = False) -> JuteReader:
+        connection = await self._connected(what, insist)
         return await connection.request(code, body, what)
 
-    async def _connected(self, what: str) -> ZooKeeperConnection:
+    async def _connected(self, what: str, insist: bool) -> ZooKeeperConnection:
         while self._state is not SessionState.CONNECTED or self._connection is None:
             if self._state in FINAL_STATES:
                 raise SessionExpired(f"the session is {self._state.value}: {what}")
-            if self._waiting >= MAX_WAITING:
-                raise ConnectionLoss(f"{MAX_WAITING} requests wait for ZooKeeper already: {what}")
+            if self._waiting >= MAX_WAITING and not insist:
+                raise TooManyWaiting(
+                    f"{MAX_WAITING} requests wait for ZooKeeper already; repeat it later: {what}"
+                )
             self._waiting += 1
             try:
                 await self._wait_for_change()

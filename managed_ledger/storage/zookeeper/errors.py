@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.errors import ManagedLedgerError, StorageUnavailable
 
 
 class ZooKeeperError(ManagedLedgerError):
@@ -15,6 +15,10 @@ class ConnectionLoss(ZooKeeperError):
     """The connection broke before the answer: a change may have been made or not."""
 
     code = -4
+
+
+class TooManyWaiting(ZooKeeperError, StorageUnavailable):
+    """So many requests wait for a connection that this one was not queued: nothing was asked."""
 
 
 class SessionExpired(ZooKeeperError):

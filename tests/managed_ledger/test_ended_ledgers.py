@@ -1,0 +1,163 @@
+"""A ledger that takes no more (it lost a bookie that nobody replaces): the log goes on in another.
+
+On a storage in memory whose ledgers end on command; tests/bookkeeper has bookies that do it.
+"""
+
+import asyncio
+
+import pytest
+
+from managed_ledger.errors import LedgerClosed, LedgerEnded, StorageUnavailable
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.position import EARLIEST
+from managed_ledger.storage.memory import MemoryBackend
+
+
+class EndingLedgers(MemoryBackend):
+    def __init__(self):
+        super().__init__()
+        self.ended = {}
+        self.has_room = True
+
+    def end(self, ledger_id, error=LedgerEnded):
+        self.ended[ledger_id] = error
+
+    def append(self, ledger_id, *arguments, **named):
+        if (error := self.ended.get(ledger_id)) is not None:
+            appended = arguments[3]
+            asyncio.get_running_loop().call_soon(appended, error("lost a bookie"))
+            return False
+        return super().append(ledger_id, *arguments, **named)
+
+    def new_ledger_id(self):
+        if not self.has_room:
+            raise StorageUnavailable("too few bookies")
+        return super().new_ledger_id()
+
+
+class Scene:
+    def __init__(self, clock):
+        self.backend = EndingLedgers()
+        self.factory = ManagedLedgerFactory(self.backend, clock)
+
+    async def open(self):
+        self.log = await self.factory.open("log")
+        return self
+
+    def end(self, error=LedgerEnded):
+        self.backend.end(self.log.ledgers()[-1].ledger_id, error)
+
+    async def contents(self):
+        found, position = [], EARLIEST
+        while run := await self.log.read(position, self.log.last_confirmed, 100, 1 << 20):
+            found += run.entries
+            position = type(EARLIEST)(run.ledger_id, run.first_entry_id + len(run.entries))
+        return found
+
+    async def close(self):
+        await self.factory.close()
+        await self.backend.close()
+
+
+def test_what_fails_with_a_ledger_fails_and_what_follows_goes_into_the_next(run, clock):
+    async def scenario():
+        scene = await Scene(clock).open()
+        await scene.log.append_one(b"kept")
+        scene.end()
+        failing = [asyncio.ensure_future(scene.log.append_one(b"lost")) for _ in range(3)]
+        outcomes = await asyncio.gather(*failing, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [LedgerEnded] * 3
+        await scene.log.append_one(b"next")
+        assert len(scene.log.ledgers()) == 2
+        assert await scene.contents() == [b"kept", b"next"]
+        await scene.log.close()
+        await scene.open()
+        assert await scene.contents() == [b"kept", b"next"]
+        await scene.close()
+
+    run(scenario())
+
+
+def test_an_append_repeated_in_the_callback_of_the_failed_one_succeeds(run, clock):
+    async def scenario():
+        scene = await Scene(clock).open()
+        scene.end()
+        heard = asyncio.get_running_loop().create_future()
+
+        def failed(position, error):
+            scene.log.append([b"again"], [1], lambda first, error: heard.set_result(error))
+
+        scene.log.append([b"first"], [1], failed)
+        assert await heard is None
+        assert await scene.contents() == [b"again"]
+        await scene.close()
+
+    run(scenario())
+
+
+def test_a_ledger_that_ends_empty_leaves_the_list(run, clock):
+    async def scenario():
+        scene = await Scene(clock).open()
+        first = scene.log.ledgers()[-1].ledger_id
+        scene.end()
+        with pytest.raises(LedgerEnded):
+            await scene.log.append_one(b"lost")
+        await scene.log.append_one(b"kept")
+        assert first not in scene.factory.ledger_ids("log")
+        assert len(scene.log.ledgers()) == 1
+        await scene.log.trim()
+        assert first not in scene.backend.ledger_ids()
+        await scene.close()
+
+    run(scenario())
+
+
+def test_without_a_successor_appends_are_refused_until_there_can_be_one(run, clock):
+    async def scenario():
+        scene = await Scene(clock).open()
+        await scene.log.append_one(b"kept")
+        scene.end()
+        scene.backend.has_room = False
+        with pytest.raises(LedgerEnded):
+            await scene.log.append_one(b"lost")
+        for _ in range(3):
+            with pytest.raises(StorageUnavailable, match="too few bookies"):
+                await scene.log.append_one(b"refused")
+            clock.ms += 2000
+        with pytest.raises(StorageUnavailable):
+            await scene.log.roll_over()
+        assert not scene.log.closed
+        scene.backend.has_room = True
+        clock.ms += 2000
+        await scene.log.append_one(b"next")
+        assert await scene.contents() == [b"kept", b"next"]
+        await scene.close()
+
+    run(scenario())
+
+
+def test_a_full_ledger_is_written_on_while_there_can_be_no_other(run, clock):
+    async def scenario():
+        scene = await Scene(clock).open()
+        await scene.log.append_one(b"first")
+        scene.backend.has_room = False
+        with pytest.raises(StorageUnavailable):
+            await scene.log.roll_over()
+        await scene.log.append_one(b"second")
+        assert len(scene.log.ledgers()) == 1
+        await scene.close()
+
+    run(scenario())
+
+
+def test_a_ledger_that_belongs_to_another_writer_ends_the_log(run, clock):
+    async def scenario():
+        scene = await Scene(clock).open()
+        scene.end(LedgerClosed)
+        with pytest.raises(LedgerClosed):
+            await scene.log.append_one(b"lost")
+        assert scene.log.closed
+        assert scene.factory.opened("log") is None
+        await scene.close()
+
+    run(scenario())
