@@ -10,6 +10,7 @@ from managed_ledger.storage.commit_stats import CommitStats
 from managed_ledger.storage.engine_state import EngineState, LedgerState
 from managed_ledger.storage.fullness import Fullness
 from managed_ledger.storage.group_commit import Group, GroupCommit
+from managed_ledger.storage.importing import LAST_ID_KEY, LedgerExists
 from managed_ledger.storage.metadata_table import MetadataTable
 from managed_ledger.storage.operations import (
     DeleteLedger,
@@ -62,6 +63,22 @@ class QueueingBackend(ABC):
         ledger_id = self._state.next_ledger_id
         self._state.next_ledger_id += 1
         return ledger_id
+
+    async def begin_import(self, ledger_id: int, key: str) -> None:
+        if ledger_id in self._state.ledgers:
+            raise LedgerExists(f"ledger {ledger_id} exists in the target already")
+        await self.metadata.put(key, b"", -1, new_ledger_id=ledger_id)
+
+    async def resume_import(self, ledger_id: int) -> int:
+        return self._ledger(ledger_id).queued_entries
+
+    async def pass_ledger_id(self, ledger_id: int) -> None:
+        """A ledger of that number makes it used, durably; then the ledger is deleted."""
+        if self._state.next_ledger_id <= ledger_id:
+            await self.metadata.put(LAST_ID_KEY, b"%d" % ledger_id, new_ledger_id=ledger_id)
+        if (made := self.metadata.get(LAST_ID_KEY)) is not None:
+            await self.delete_ledger(int(made.value))
+            await self.metadata.delete(LAST_ID_KEY)
 
     def delete_ledger(self, ledger_id: int) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

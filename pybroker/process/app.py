@@ -23,6 +23,7 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import Backend, MetadataStore
+from managed_ledger.storage.importing import check_complete
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.trim import Retention
 from pybroker.base.config import BrokerConfig
@@ -171,6 +172,7 @@ class Broker:
         async with AsyncExitStack() as parts:
             await self._backend.open()
             parts.push_async_callback(self._backend.close)
+            check_complete(self._backend.metadata)
             self.dynamic.load()
             self._services.boot = await _count_boot(self._backend.metadata)
             parts.push_async_callback(self.ledgers.close)

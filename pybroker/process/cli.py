@@ -71,6 +71,10 @@ def main(arguments: list[str] | None = None) -> int:
         from pybroker.checking.main import main as check
 
         return check(words[1:])
+    if words[:1] == ["move"]:
+        from pybroker.moving.main import main as move
+
+        return move(words[1:])
     if words[:1] == ["simulate"]:
         from pybroker.simulation.main import main as simulate
 
@@ -116,6 +120,9 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print the report as JSON")
     doctor.set_defaults(run=_doctor)
     commands.add_parser("check", help="check a data directory while no broker uses it")
+    commands.add_parser(
+        "move", help="copy all data from a directory to a BookKeeper cluster, or back"
+    )
     commands.add_parser("eos-check", help="crash a pipeline at each step: is it exactly once?")
     commands.add_parser("simulate", help="run your asyncio code with a broker, faults, and a judge")
     tokens = commands.add_parser("tokens", help="make and check tokens, and keys that sign them")

@@ -12,6 +12,7 @@ from pybroker.simulation.node import Node
 PORT: Final = 2181
 ADDRESS: Final = f"127.0.0.1:{PORT}"
 _NO_NODE, _BAD_VERSION, _EXISTS, _NOT_EMPTY = -101, -103, -110, -111
+_RUNTIME_INCONSISTENCY: Final = -2
 _TICK_S: Final = 0.1
 
 
@@ -254,11 +255,7 @@ class Connection(asyncio.Protocol):
         parts = list(self._parts(reader, results, events))
         if any(parts):
             self._tree.nodes = before
-            failed = next(number for number, error in enumerate(parts) if error)
-            results = [
-                (-1, JuteWriter().i32(0 if at < failed else parts[failed]).getvalue())
-                for at in range(failed + 1)
-            ]
+            results = [(-1, JuteWriter().i32(error).getvalue()) for error in parts]
             events = []
         self._tree.zxid += 1
         self._server.tell(events)
@@ -271,19 +268,35 @@ class Connection(asyncio.Protocol):
     def _parts(
         self, reader: JuteReader, results: list[tuple[int, bytes]], events: list[Event]
     ) -> Iterator[int]:
-        """The error of each, up to the first that fails."""
+        """The error of each; none of those behind the first that fails is tried."""
+        has_failed = False
         while True:
             code, is_done, _ = reader.i32(), reader.flag(), reader.i32()
             if is_done:
                 return
+            if has_failed:
+                _skip(code, reader)
+                yield _RUNTIME_INCONSISTENCY
+                continue
             try:
                 result, told = self._change(code, reader)
             except Refused as refused:
                 yield refused.args[0]
-                return
+                has_failed = True
+                continue
             results.append((code, result))
             events += told
             yield 0
+
+
+def _skip(code: int, reader: JuteReader) -> None:
+    reader.text()
+    if code in (OpCode.CREATE, OpCode.SET_DATA):
+        reader.buffer()
+    if code == OpCode.CREATE:
+        for _ in range(reader.i32()):
+            reader.i32(), reader.text(), reader.text()
+    reader.i32()
 
 
 def _stat(stored: Stored) -> bytes:

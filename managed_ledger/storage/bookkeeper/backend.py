@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from managed_ledger.config import Clock
-from managed_ledger.errors import LedgerClosed, LedgerNotFound, ManagedLedgerError
+from managed_ledger.errors import BadVersion, LedgerClosed, LedgerNotFound, ManagedLedgerError
 from managed_ledger.storage.backend import (
     Appended,
     EntryRun,
@@ -31,6 +31,7 @@ from managed_ledger.storage.bookkeeper.client import PULSARS_QUORUMS, BookKeeper
 from managed_ledger.storage.bookkeeper.entry_body import HEAD_BYTES
 from managed_ledger.storage.bookkeeper.entry_header import Count, Headers, decode
 from managed_ledger.storage.bookkeeper.errors import BookKeeperError
+from managed_ledger.storage.bookkeeper.importing import refuse_leftovers, take_over
 from managed_ledger.storage.bookkeeper.ledger_ids import LedgerIds
 from managed_ledger.storage.bookkeeper.metadata import Metadata
 from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, LedgerState
@@ -41,6 +42,7 @@ from managed_ledger.storage.bookkeeper.writer import LedgerWriter
 from managed_ledger.storage.commit_stats import CommitStats
 from managed_ledger.storage.entry_columns import EntryColumns
 from managed_ledger.storage.fullness import Fullness
+from managed_ledger.storage.importing import LedgerExists
 from managed_ledger.storage.operations import DeleteLedger
 from managed_ledger.storage.queueing_backend import not_found
 from managed_ledger.storage.zookeeper.client import ZooKeeper
@@ -191,6 +193,32 @@ class BookKeeperBackend:
             ledger_id, self._planned.pop(ledger_id), 0, self._store, self._client.bookies
         )
         self._next[ledger_id] = 0
+
+    async def begin_import(self, ledger_id: int, key: str) -> None:
+        await refuse_leftovers(self._client.bookies, ledger_id)
+        try:
+            await self.metadata.put(key, b"", -1, new_ledger_id=ledger_id)
+        except BadVersion as why:
+            raise LedgerExists(f"ledger {ledger_id} exists in the cluster already") from why
+
+    async def resume_import(self, ledger_id: int) -> int:
+        """Nobody fences a ledger that is only half copied: it is written again from the start, on
+        bookies of its own.
+        """
+        found = await self._store.get(ledger_id)
+        if found.metadata.state is LedgerState.CLOSED:
+            self._settled[ledger_id] = found.metadata
+            return found.metadata.last_entry_id + 1
+        metadata = self._client.new_metadata(_OWNER)
+        version = await take_over(self._store, ledger_id, found, metadata)
+        self._writers[ledger_id] = LedgerWriter(
+            ledger_id, metadata, version, self._store, self._client.bookies
+        )
+        self._next[ledger_id] = 0
+        return 0
+
+    async def pass_ledger_id(self, ledger_id: int) -> None:
+        await self._ids.pass_by(ledger_id)
 
     def delete_ledger(self, ledger_id: int) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

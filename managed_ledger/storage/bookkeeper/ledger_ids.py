@@ -1,5 +1,6 @@
 """Ledger numbers taken from ZooKeeper ahead of their use, because the seam asks for one at once."""
 
+import asyncio
 from collections import deque
 from typing import Final
 
@@ -10,12 +11,14 @@ from managed_ledger.storage.zookeeper.refresh import Refresh
 KEPT: Final = 200
 _AT_LEAST: Final = 100
 _FIRST: Final = 10
+_PASSED_AT_ONCE: Final = 100
 
 
 class LedgerIds:
     def __init__(self, store: LedgerStore) -> None:
         self._store = store
         self._ids: deque[int] = deque()
+        self._above = -1
         self._refill = Refresh(self._fill)
 
     async def open(self) -> None:
@@ -38,6 +41,19 @@ class LedgerIds:
             )
         return self._ids.popleft()
 
+    async def pass_by(self, ledger_id: int) -> None:
+        """Take only higher numbers from now on. Each number that the cluster has not passed yet
+        costs two requests. Raises ZooKeeperError.
+        """
+        self._above = max(self._above, ledger_id)
+        self._ids = deque(each for each in self._ids if each > self._above)
+        while not self._ids:
+            new = (self._store.new_id() for _ in range(_PASSED_AT_ONCE))
+            self._keep(*await asyncio.gather(*new))
+
     async def _fill(self) -> None:
         while len(self._ids) < KEPT:
-            self._ids.append(await self._store.new_id())
+            self._keep(await self._store.new_id())
+
+    def _keep(self, *ids: int) -> None:
+        self._ids.extend(each for each in ids if each > self._above)

@@ -1,0 +1,45 @@
+"""Ledgers that get their numbers from another storage, and what could be in their way.
+
+BookKeeper relies on a number never being used twice: a bookie frees the entries of a deleted ledger
+only after a while, refuses those of one that was fenced, and could free what is written meanwhile.
+"""
+
+import asyncio
+
+from managed_ledger.errors import BadVersion
+from managed_ledger.storage.bookkeeper.bookies import Bookies
+from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore, VersionedMetadata
+from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, LedgerState
+from managed_ledger.storage.bookkeeper.protocol import LAST_CONFIRMED, Code
+from managed_ledger.storage.importing import LedgerExists
+
+
+async def refuse_leftovers(bookies: Bookies, ledger_id: int) -> None:
+    """Raises LedgerExists; BookieFailed if a registered bookie does not answer."""
+    asked = bookies.registered
+    answers = await asyncio.gather(
+        *(bookies.read(bookie, ledger_id, LAST_CONFIRMED) for bookie in asked)
+    )
+    for bookie, answer in zip(asked, answers, strict=True):
+        if answer.code != Code.NO_LEDGER:
+            raise LedgerExists(
+                f"bookie {bookie} still holds entries of an earlier ledger {ledger_id}, which was "
+                "deleted; it frees them by itself (gcWaitTime): repeat the command then"
+            )
+
+
+async def take_over(
+    store: LedgerStore, ledger_id: int, found: VersionedMetadata, metadata: LedgerMetadata
+) -> int:
+    """The version of `metadata`, which replaces that of an open ledger: what was written to its
+    bookies no longer counts. Raises LedgerExists, ZooKeeperError.
+    """
+    if found.metadata.state is LedgerState.OPEN:
+        try:
+            return await store.change(ledger_id, metadata, found.version)
+        except BadVersion:
+            pass
+    raise LedgerExists(
+        f"another client recovers ledger {ledger_id}, which is not copied whole: give the copy up "
+        "with --discard, and repeat it"
+    )

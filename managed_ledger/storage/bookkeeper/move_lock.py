@@ -1,0 +1,57 @@
+"""Keeps brokers away from a cluster whose data are being copied, from or to it.
+
+A node that lasts as long as its session says that a move is under way. Each side writes its own
+node first and then looks for the other's, so of a broker and a move that begin at the same time at
+least one finds the other.
+"""
+
+from contextlib import suppress
+from typing import Final
+
+from managed_ledger.errors import DirectoryInUse
+from managed_ledger.storage.zookeeper.client import ZooKeeper
+from managed_ledger.storage.zookeeper.errors import NodeExists, NoNode
+
+LOCK_PATH: Final = "/pybroker/move"
+BROKERS_PATH: Final = "/loadbalance/brokers"
+
+
+async def hold(zookeeper: ZooKeeper) -> None:
+    """Until the session ends. Raises DirectoryInUse, ZooKeeperError."""
+    await _take(zookeeper)
+    brokers = await _children(zookeeper, BROKERS_PATH)
+    if brokers:
+        raise DirectoryInUse(
+            f"brokers use the cluster: {', '.join(sorted(brokers))}; stop them first. One that was "
+            "killed is listed until its session ends"
+        )
+
+
+async def refuse_during_move(zookeeper: ZooKeeper) -> None:
+    """A broker asks this once it is listed. Raises DirectoryInUse, ZooKeeperError."""
+    try:
+        await zookeeper.get(LOCK_PATH)
+    except NoNode:
+        return
+    raise DirectoryInUse("`pybroker move` copies this cluster's data: start brokers afterwards")
+
+
+async def _take(zookeeper: ZooKeeper) -> None:
+    with suppress(NodeExists):
+        await zookeeper.create(LOCK_PATH.rpartition("/")[0], b"")
+    try:
+        await zookeeper.create(LOCK_PATH, b"", ephemeral=True)
+    except NodeExists:
+        owner = (await zookeeper.get(LOCK_PATH)).ephemeral_owner
+        if owner != zookeeper.session_id:  # else the answer was lost, and the request repeated
+            raise DirectoryInUse(
+                "another `pybroker move` copies this cluster's data: let it end; one that was "
+                "killed holds the cluster until its session ends"
+            ) from None
+
+
+async def _children(zookeeper: ZooKeeper, path: str) -> list[str]:
+    try:
+        return await zookeeper.children(path)
+    except NoNode:
+        return []

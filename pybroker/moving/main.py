@@ -1,0 +1,135 @@
+"""`pybroker move --from PLACE --to PLACE`: copies, verifies, and says how far it is."""
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
+from managed_ledger.storage.importing import ImportTarget
+from pybroker.base.runtime import SystemClock
+from pybroker.moving.cluster import cluster
+from pybroker.moving.directory import directory_source, directory_target
+from pybroker.moving.move import Move, discard
+from pybroker.moving.places import BackendSource, Source
+from pybroker.moving.plan import Plan, plan
+from pybroker.moving.progress import Progress
+from pybroker.moving.record import Sum
+
+EXIT_FAILED: Final = 1
+EXIT_INTERRUPTED: Final = 130
+_CLUSTER: Final = "zk:"
+_MB: Final = 1_000_000
+
+
+def main(arguments: list[str]) -> int:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.discard == (options.source is not None):
+        parser.error("name the place to copy from with --from, or give a copy up with --discard")
+    if options.source is not None and _is_cluster(options.source) == _is_cluster(options.target):
+        parser.error("one place is a data directory, the other a cluster: zk:host:port[,host:port]")
+    if options.discard and not _is_cluster(options.target):
+        parser.error("--discard is for a cluster; of a data directory, delete the directory")
+    try:
+        return asyncio.run(_discard(options) if options.discard else _move(options))
+    except (ManagedLedgerError, OSError, ValueError) as error:
+        print(f"pybroker: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        print("pybroker: interrupted; the same command goes on from here", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pybroker move",
+        description="Copy everything that a broker stores from a data directory to a BookKeeper "
+        "cluster, or back, while no broker uses either. Message ids stay the same. The source is "
+        "not changed. A repetition after a crash goes on where it ended, and no broker starts on "
+        "the target before everything is copied and verified. Exit code 0: moved, 1: not.",
+        epilog="A place is a data directory, or zk:host:port[,host:port] for the cluster of these "
+        "ZooKeeper servers.",
+    )
+    parser.add_argument("--from", dest="source", metavar="PLACE", help="what is copied")
+    parser.add_argument("--to", dest="target", metavar="PLACE", required=True, help="an empty one")
+    parser.add_argument(
+        "--discard", action="store_true", help="delete an unfinished copy from the place --to"
+    )
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    return parser
+
+
+def _is_cluster(place: str) -> bool:
+    return place.startswith(_CLUSTER)
+
+
+async def _move(options: argparse.Namespace) -> int:
+    async with AsyncExitStack() as places:
+        source = await places.enter_async_context(_source(options.source))
+        target = await places.enter_async_context(_target(options.target))
+        planned = await plan(source, SystemClock().now_ms())
+        progress = Progress(None if options.quiet else sys.stderr)
+        progress.begin(len(planned.ledgers), planned.size_bytes)
+        began_s = time.monotonic()
+        try:
+            total = await Move(_name(options.source), source, planned, target, progress).run()
+        finally:
+            progress.end()
+        took_s = time.monotonic() - began_s
+    print(_summary(planned, total, took_s))
+    return 0
+
+
+async def _discard(options: argparse.Namespace) -> int:
+    async with _target(options.target) as target:
+        ledgers = await discard(target)
+    print(f"deleted an unfinished copy with {ledgers} ledgers from {options.target}")
+    return 0
+
+
+def _summary(planned: Plan, total: Sum, took_s: float) -> str:
+    size = total.size_bytes / _MB
+    counted = f"{len(planned.ledgers)} ledgers with {total.entries} entries ({size:,.1f} MB)"
+    counted += f" and {len(planned.items)} keys"
+    return f"moved and verified {counted} in {took_s:.1f} s; do not use the source any more"
+
+
+@asynccontextmanager
+async def _source(place: str) -> AsyncIterator[Source]:
+    if _is_cluster(place):
+        async with _cluster(place) as backend:
+            yield BackendSource(backend)
+    else:
+        async with directory_source(Path(place)) as directory:
+            yield directory
+
+
+@asynccontextmanager
+async def _target(place: str) -> AsyncIterator[ImportTarget]:
+    if _is_cluster(place):
+        async with _cluster(place) as backend:
+            yield backend
+    else:
+        async with directory_target(Path(place), SystemClock()) as directory:
+            yield directory
+
+
+@asynccontextmanager
+async def _cluster(place: str) -> AsyncIterator[BookKeeperBackend]:
+    servers = place.removeprefix(_CLUSTER)
+    async with cluster(servers, SystemClock(), random.Random(), ClusterConfig()) as backend:
+        yield backend
+
+
+def _name(place: str) -> str:
+    """The same for the same place, however it is written."""
+    if not _is_cluster(place):
+        return str(Path(place).resolve())
+    return _CLUSTER + ",".join(sorted(place.removeprefix(_CLUSTER).split(",")))

@@ -1,0 +1,60 @@
+"""What a move copies from, and what it copies to."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from managed_ledger.storage.backend import Backend, EntryRun, LedgerSummary
+
+
+class Source(Protocol):
+    """It does not change while it is copied."""
+
+    def items(self) -> Mapping[str, bytes]:
+        """All keys, with their values."""
+        ...
+
+    def new_ledger_id(self) -> int:
+        """A number higher than any that was ever used there."""
+        ...
+
+    async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
+        """Settle the end of a ledger that was being written. Raises LedgerNotFound."""
+        ...
+
+    async def read(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        last_entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+    ) -> EntryRun:
+        """As `LogStorage.read`."""
+        ...
+
+
+class Entries(Protocol):
+    """Of a source or a target, to be read."""
+
+    async def read(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        last_entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+    ) -> EntryRun: ...
+
+
+class BackendSource:
+    """A backend that is open, and that nobody else uses."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.new_ledger_id = backend.new_ledger_id
+        self.recover_ledger = backend.recover_ledger
+        self.read = backend.read
+        self._metadata = backend.metadata
+
+    def items(self) -> Mapping[str, bytes]:
+        found = {key: self._metadata.get(key) for key in self._metadata.keys("")}
+        return {key: stored.value for key, stored in found.items() if stored is not None}
