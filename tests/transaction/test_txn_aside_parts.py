@@ -313,6 +313,26 @@ def test_all_of_a_transaction_is_read_and_nothing_of_others(ledger_entries: int)
 
 
 @virtually
+async def test_a_long_transaction_is_read_in_several_turns() -> None:
+    world = await World().start()
+    log = await written(world, *[A] * 6)
+    found = (await recovered(world)).get(A)
+    assert found is not None
+    reads = [0]
+
+    def next_turn() -> None:
+        reads.append(0)
+        handles.append(asyncio.get_running_loop().call_soon(next_turn))
+
+    handles = [asyncio.get_running_loop().call_soon(next_turn)]
+    with patch.multiple(side_log, _READ_ENTRIES=1, _READ_COSTS=1, _READ_A_TURN=4):
+        async for _ in log.read(found.ranges):
+            reads[-1] += 1
+    handles[-1].cancel()
+    assert (sum(reads), max(reads)) == (6, 2)
+
+
+@virtually
 async def test_what_is_not_in_memory_is_not_taken_for_part_of_it() -> None:
     world = await World().start()
     log = await written(world, A, A, A)

@@ -1,15 +1,20 @@
 """Deduplication of what is kept aside: ids that an abort gave back, and copies of what waits."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 from aside_world import ABORT, COMMIT, ORDERS, AsideWorld, soon
 from virtual_loop import run_virtually
 
+from managed_ledger.errors import StorageFull
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New
 from pybroker.broker.deduplication.snapshot import forget
+from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.buffer.topic_transactions import TopicTransactions
 from pybroker.transaction.buffer.transactional_entries import with_sent
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -146,6 +151,38 @@ async def test_an_abort_gives_it_back_for_good(world: DeduplicatedWorld) -> None
     await world.buffer()
     assert await world.publish(5) == "duplicate"
     assert await world.read() == ["6", "5"]
+
+
+@deduplicated
+async def test_an_abort_that_could_not_be_written_gives_it_back_when_it_comes_again(
+    world: DeduplicatedWorld,
+) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.publish(5, txn_id)
+    await world.publish(6)
+
+    def no_marker(_: object, __: TxnId, ___: object, done: Callable[[Exception], None]) -> None:
+        asyncio.get_running_loop().call_later(0.01, done, StorageFull("no space left"))
+
+    with patch.object(LogOrderBuffer, "end_copy", no_marker):  # but what it tells was written
+        await fails(buffer.end(txn_id, ABORT, -1))
+    assert await world.publish(5) == "copy"
+    world.storage.full = True
+    await fails(buffer.end(txn_id, ABORT, -1))
+    world.storage.full = False
+    await world.end(txn_id, ABORT)
+    assert not buffer.has_open
+    world = await world.crashed()
+    await world.buffer()
+    assert await world.publish(5) == "new"
+    assert await world.publish(5) == await world.publish(6) == "duplicate"
+    assert await world.read() == ["6", "5"]
+
+
+async def fails(ending: "asyncio.Future[Any] | None") -> None:
+    assert ending is not None
+    with pytest.raises(StorageFull):
+        await asyncio.shield(ending)
 
 
 @deduplicated

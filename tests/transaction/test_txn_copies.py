@@ -128,10 +128,11 @@ def test_a_copy_waits_for_room(bound: str) -> None:
     async def test(log: FakeLog) -> None:
         copy, sent = new_copy(log), with_sent(b"s", TAG)
         with patch.object(copying, bound, 2):
-            for n in range(3):
+            for n in range(4):
                 copy.copy([run_of(n, (1, TAG if n % 2 else sent))])
             copy.complete()
             waiting = asyncio.ensure_future(copy.room())
+            log.land()
             await asyncio.sleep(1)
             assert not waiting.done(), "three are on their way"
             log.land()
@@ -145,6 +146,18 @@ def test_a_copy_waits_for_room(bound: str) -> None:
             await settled
 
     test()
+
+
+@with_log
+async def test_entries_without_bytes_are_waited_for_as_well(log: FakeLog) -> None:
+    copy = new_copy(log)
+    copy.copy([EntryRun(3, 0, [b""], [1], [(0, 0, TAG)])])
+    copy.complete()
+    settled = asyncio.ensure_future(copy.settled())
+    await asyncio.sleep(1)
+    assert not settled.done()
+    log.land()
+    await settled
 
 
 @with_log

@@ -154,6 +154,7 @@ class CommitOrderBuffer:
         """End here what has ended elsewhere: an abort leaves nothing durable that tells of it."""
         self._live = True
         self._settle_all(list(self.open))
+        self._go_on()  # ENDs that came earlier
 
     def __str__(self) -> str:
         return f"The side log of {self._topic}"

@@ -42,8 +42,7 @@ class TurnShare:
         self._is_scheduled, self._left = False, _A_TURN
         for _ in range(len(self._waiting)):
             if not self.has_room:
-                self._schedule()
-                return
+                return  # spending has scheduled the next turn
             call_safely(self._waiting.popleft())
 
 
