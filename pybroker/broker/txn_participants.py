@@ -106,7 +106,7 @@ class LocalParticipants:
 
     def _on(self, topic: str, end: End, not_later: bool) -> Awaitable[object] | None:
         """Immediate if the topic is loaded."""
-        name = _participant(topic)
+        name = participant_name(topic)
         serving = self._topics.serving(name)
         if serving is not None:
             return end(serving)
@@ -129,7 +129,7 @@ class LocalParticipants:
 
 
 @lru_cache(maxsize=1000)
-def _participant(topic: str) -> TopicName:
+def participant_name(topic: str) -> TopicName:
     """Raises CannotParticipate for a name that no topic can ever have."""
     try:
         name = TopicName.parse(topic)

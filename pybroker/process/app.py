@@ -57,6 +57,7 @@ from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.services import Services
 from pybroker.server.transport import BrokerServer, Endpoint
 from pybroker.transaction.coordinator.coordinators import Coordinators
+from pybroker.transaction.coordinator.participants import Participants
 from pybroker.transaction.pending_acks.migration import migrate_pending_ack_logs
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class Broker:
             disconnections=Disconnections(self.coordinators, self.topics.policies),
             storage_refusal=backend.refusal,
         )
-        self._participants: LocalParticipants = LocalParticipants(self.topics)
+        self.participants: Participants = LocalParticipants(self.topics)
         if faults is not None:
             self._pass_faults(faults)
         self.server = _server(self._services, audited_handlers(handlers), faults)
@@ -153,7 +154,7 @@ class Broker:
         from pybroker.transaction.coordinator.faulty_log import FaultyTransactionLog
 
         self.coordinators.open_log = partial(FaultyTransactionLog.opened, faults)
-        self._participants = FaultyParticipants(self.topics, faults)
+        self.participants = FaultyParticipants(self.topics, faults)
 
     async def start(
         self,
@@ -183,7 +184,7 @@ class Broker:
             parts.push_async_callback(self.coordinators.close)
             self.coordinators.count = self.topics.tenants.partitions(COORDINATOR_ASSIGN)
             self.coordinators.joining.check = partial(check_may_join, self.topics.policies)
-            await self.coordinators.recover_all(self._participants)
+            await self.coordinators.recover_all(self.participants)
             parts.push_async_callback(self._services.sessions.close)
             self._services.sessions.look_after_ids()
             parts.push_async_callback(self.server.stop)

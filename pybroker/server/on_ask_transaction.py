@@ -6,10 +6,11 @@ Differs: Apache Pulsar has no such command; CONNECTED announces it (`supports_as
 import asyncio
 from typing import Any
 
-from pybroker.base.errors import NotAllowed, PulsarError, TransactionNotFound
-from pybroker.base.names import TopicName, TxnId
+from pybroker.base.errors import NotAllowed, PulsarError
+from pybroker.base.names import COORDINATOR_ASSIGN, TopicName, TxnId
 from pybroker.server.connection import Connection
 from pybroker.transaction.coordinator.coordinators import Coordinators
+from pybroker.transaction.coordinator.elsewhere import require_begun
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -17,18 +18,18 @@ from pybroker.wire import pulsar_api_pb2 as pb
 async def ask_transaction(session: Connection, command: pb.CommandAskTransaction) -> None:
     """Raises TransactionCoordinatorNotFound; TransactionNotFound for what it has not begun."""
     txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
-    coordinators = session.services.coordinators
-    takes_part = False
+    coordinators, takes_part = session.services.coordinators, False
+    if coordinators.serving(txn_id.most) is None and txn_id.most < coordinators.count:
+        partition = COORDINATOR_ASSIGN.partition_at(txn_id.most)
+        await session.services.topics.ownership.owner_of(partition)  # takes it if nobody has it
     if command.HasField("topic"):
         name = TopicName.parse(command.topic)
         subscription = command.subscription if command.HasField("subscription") else None
         await coordinators.get(txn_id.most)
         takes_part = await _takes_part(coordinators, txn_id, name, subscription)
     coordinator = await coordinators.get(txn_id.most)
+    require_begun(coordinator, txn_id)
     status = coordinator.status(txn_id)
-    if status is None and txn_id.least > coordinator.highest_id:
-        # A broker that has lost the coordinator does not know what its successor has begun.
-        raise TransactionNotFound(f"Transaction {txn_id} has not begun here")
     answer = pb.CommandAskTransactionResponse(
         request_id=command.request_id, takes_part=takes_part and status is TxnStatus.OPEN
     )

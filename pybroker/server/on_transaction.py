@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 from pybroker.base.errors import InvalidTopicName, InvalidTxnStatus, NotAllowed, PulsarError
 from pybroker.base.names import TopicName, TxnId
-from pybroker.broker.ownership import check_owned
+from pybroker.broker.ownership import Ownership, check_owned
 from pybroker.broker.policies.bound_coordinators import BoundElsewhere
 from pybroker.broker.txn_participants import (
     LocalParticipants,
@@ -303,12 +303,19 @@ async def _decided(session: Connection, txn_id: TxnId, action: TxnAction, topic:
 
     Raises NotServedHere, InvalidTxnStatus, TransactionNotFound, TransactionCoordinatorNotFound.
     """
-    check_owned(session.services.topics.ownership, TopicName.parse(topic))
+    await _require_owned(session.services.topics.ownership, TopicName.parse(topic))
     elsewhere = session.services.coordinators.elsewhere(txn_id.most)
     if elsewhere is None:
         return require_decided(session.services.coordinators, txn_id, action)
     await elsewhere.told(txn_id, action, trusted=session.services.authorizes)
     return False
+
+
+async def _require_owned(ownership: Ownership, name: TopicName) -> None:
+    """Takes the topic's bundle if nobody has it. Raises NotServedHere, ServiceNotReady."""
+    if not ownership.owns(name):
+        await ownership.owner_of(name)
+        check_owned(ownership, name)
 
 
 async def end_on_partition(session: Connection, command: pb.CommandEndTxnOnPartition) -> None:
@@ -320,7 +327,7 @@ async def end_on_partition(session: Connection, command: pb.CommandEndTxnOnParti
             f"Transaction {txn_id} does not write to {topic}: there is nothing to end"
         )
     participants = LocalParticipants(session.services.topics)
-    low_watermark = command.txnid_least_bits_of_low_watermark
+    low_watermark = _low_watermark(command)
     await _end(lambda: participants.end_on_partition(txn_id, topic, action, low_watermark))
     done(session, command, txn_id)
 
@@ -338,9 +345,15 @@ async def end_on_subscription(session: Connection, command: pb.CommandEndTxnOnSu
             "nothing to end"
         )
     participants = LocalParticipants(session.services.topics)
-    low_watermark = command.txnid_least_bits_of_low_watermark
+    low_watermark = _low_watermark(command)
     await _end(lambda: participants.end_on_subscription(txn_id, topic, name, action, low_watermark))
     done(session, command, txn_id)
+
+
+def _low_watermark(command: Any) -> int:
+    """-1: no transaction has ended."""
+    known = command.HasField("txnid_least_bits_of_low_watermark")
+    return command.txnid_least_bits_of_low_watermark if known else -1
 
 
 async def _end(end: Callable[[], Awaitable[object] | None]) -> None:

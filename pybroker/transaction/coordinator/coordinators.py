@@ -74,9 +74,13 @@ class Coordinators:
         """Start serving: open every coordinator whose log exists."""
         self._participants = participants
         self.ids.load()
+        here = filter(self._serves, self.begun_ids())
+        await asyncio.gather(*map(self._open_once, here))
+
+    def begun_ids(self) -> list[int]:
+        """The coordinators that have a log, on whatever broker."""
         prefix = log_name("")
-        logs = [int(name.removeprefix(prefix)) for name in self._factory.names(prefix)]
-        await asyncio.gather(*(self._open_once(each) for each in logs if self._serves(each)))
+        return [int(name.removeprefix(prefix)) for name in self._factory.names(prefix)]
 
     # Several brokers
 
@@ -91,7 +95,8 @@ class Coordinators:
 
     def elsewhere(self, coordinator_id: int) -> Elsewhere | None:
         """What is known of this coordinator's transactions, if another broker serves it."""
-        return None if self._serves(coordinator_id) else self._elsewhere
+        here = coordinator_id in self._served or self._serves(coordinator_id)
+        return None if here else self._elsewhere
 
     def _serves(self, coordinator_id: int) -> bool:
         return self._elsewhere is None or self._elsewhere.serves(coordinator_id)

@@ -78,6 +78,21 @@ class AsksCoordinators(Protocol):
         ...
 
 
+class HasBegun(Protocol):
+    """A coordinator."""
+
+    @property
+    def highest_id(self) -> int: ...
+
+
+def require_begun(coordinator: HasBegun, txn_id: TxnId) -> None:
+    """A broker that has lost a coordinator does not know what its successor has begun: no other
+    broker may take that for "ended long ago". Raises TransactionNotFound.
+    """
+    if txn_id.least > coordinator.highest_id:
+        raise TransactionNotFound(f"Transaction {txn_id} has not begun here")
+
+
 class _Known:
     __slots__ = ("asked_s", "noted_s", "owner", "reason", "status", "takes_part")
 

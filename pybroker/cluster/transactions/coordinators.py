@@ -1,0 +1,139 @@
+"""Which coordinators this broker serves: those whose partitions of the assign topic it owns.
+
+When a bundle comes, its coordinators open at once, so that decided transactions complete without
+any client. When nobody owns the partition of a coordinator that has a log, a broker must take it;
+otherwise these transactions would wait for the next client. So all brokers look, now and then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+from pybroker.base.errors import PulsarError, TransactionNotFound
+from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
+from pybroker.base.runtime import Clock, Tasks
+from pybroker.broker.ownership import Bundle, Ownership
+from pybroker.cluster.transactions.peers import Peers
+from pybroker.transaction.coordinator.coordinators import Coordinators
+from pybroker.transaction.coordinator.elsewhere import (
+    Answer,
+    Elsewhere,
+    Participation,
+    require_begun,
+)
+from pybroker.transaction.txn_status import TxnStatus
+from pybroker.wire import pulsar_api_pb2 as pb
+
+_LOOK_EVERY_S: Final = 2.0
+
+log = logging.getLogger(__name__)
+
+
+@lru_cache(maxsize=1000)
+def assign_partition(coordinator_id: int) -> TopicName:
+    return COORDINATOR_ASSIGN.partition_at(coordinator_id)
+
+
+class SharedCoordinators:
+    def __init__(
+        self,
+        coordinators: Coordinators,
+        ownership: Ownership,
+        peers: Peers,
+        clock: Clock,
+        count: Callable[[], int],
+    ) -> None:
+        """`count`: how many coordinators the cluster has now."""
+        self._coordinators = coordinators
+        self._ownership = ownership
+        self._peers = peers
+        self._count = count
+        self._tasks = Tasks("coordinators of several brokers")
+        self.elsewhere = Elsewhere(self._serves, self._ask, clock)
+        coordinators.share_with(self.elsewhere)
+        ownership.on_change(self._came, self._goes)
+
+    def start(self) -> None:
+        """The broker serves."""
+        self._tasks.start(self._look_after(), "coordinators without a broker")
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self._tasks.close()
+        await self.elsewhere.close()
+
+    def _serves(self, coordinator_id: int) -> bool:
+        return self._ownership.owns(assign_partition(coordinator_id))
+
+    # Ownership
+
+    def _came(self, bundle: Bundle) -> None:
+        self.elsewhere.forget_open()
+        for coordinator_id in self._in(bundle):
+            self._coordinators.take(coordinator_id)
+
+    async def _goes(self, bundle: Bundle) -> None:
+        for coordinator_id in self._in(bundle):
+            await self._coordinators.release(coordinator_id)
+
+    def _in(self, bundle: Bundle) -> list[int]:
+        self._coordinators.count = self._count()
+        if bundle.namespace != COORDINATOR_ASSIGN.namespace_name:
+            return []
+        return [
+            each for each in range(self._coordinators.count) if bundle.holds(assign_partition(each))
+        ]
+
+    async def _look_after(self) -> None:
+        while True:
+            self._coordinators.count = self._count()
+            for coordinator_id in self._coordinators.begun_ids():
+                await self._see_that_it_is_served(coordinator_id)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _see_that_it_is_served(self, coordinator_id: int) -> None:
+        try:
+            owner = await self._ownership.owner_of(assign_partition(coordinator_id))
+        except PulsarError as error:
+            log.info("Who serves transaction coordinator %s? %s", coordinator_id, error)
+        else:
+            if owner is None and self._coordinators.serving(coordinator_id) is None:
+                self._coordinators.take(coordinator_id)
+
+    # Questions
+
+    async def _ask(self, asked: Participation) -> Answer | None:
+        txn_id = asked.txn_id
+        if txn_id.most >= self._count():
+            raise TransactionNotFound(f"Transaction {txn_id} names a coordinator that is not there")
+        broker = await self._ownership.owner_of(assign_partition(txn_id.most))
+        if broker is None:
+            return await self._own_answer(asked)
+        if not await self._peers.answers_questions(broker):
+            return None
+        command = pb.CommandAskTransaction(
+            txnid_most_bits=txn_id.most,
+            txnid_least_bits=txn_id.least,
+            topic=asked.topic,
+            subscription=asked.subscription,
+        )
+        answer = await self._peers.request(broker, command)
+        return Answer(
+            TxnStatus(answer.status) if answer.HasField("status") else None,
+            answer.takes_part,
+            answer.owner if answer.HasField("owner") else None,
+            answer.reason,
+        )
+
+    async def _own_answer(self, asked: Participation) -> Answer:
+        """The coordinator came to this broker meanwhile."""
+        coordinator = await self._coordinators.get(asked.txn_id.most)
+        require_begun(coordinator, asked.txn_id)
+        return Answer(
+            coordinator.status(asked.txn_id),
+            False,
+            self._coordinators.owner_of(asked.txn_id),
+            coordinator.why_aborted(asked.txn_id),
+        )

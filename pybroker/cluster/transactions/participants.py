@@ -1,0 +1,96 @@
+"""Ends transactions on topics and subscriptions of any broker.
+
+    here        a direct call, as with a broker that is alone
+    elsewhere   END_TXN_ON_PARTITION or END_TXN_ON_SUBSCRIPTION to the broker that serves the topic
+
+The coordinator repeats what failed, with a new lookup, until the participant has followed; there an
+END is idempotent. A broker that does not serve the topic answers with an error, never with "ok".
+"""
+
+from collections.abc import Awaitable
+from typing import Any
+
+from pybroker.base.names import TopicName, TxnId
+from pybroker.broker.ownership import NotServedHere, Ownership
+from pybroker.broker.txn_participants import participant_name
+from pybroker.cluster.transactions.peers import Peers
+from pybroker.transaction.coordinator.participants import Participants
+from pybroker.transaction.this_turn import WouldWait
+from pybroker.transaction.txn_status import TxnAction
+from pybroker.wire import pulsar_api_pb2 as pb
+
+
+class SharedParticipants:
+    """Implements transaction.participants.Participants."""
+
+    def __init__(self, local: Participants, ownership: Ownership, peers: Peers) -> None:
+        self._local = local
+        self._ownership = ownership
+        self._peers = peers
+
+    def end_on_partition(
+        self,
+        txn_id: TxnId,
+        topic: str,
+        action: TxnAction,
+        low_watermark: int,
+        not_later: bool = False,
+    ) -> Awaitable[object] | None:
+        name = participant_name(topic)
+        if self._ownership.owns(name):
+            return self._local.end_on_partition(txn_id, topic, action, low_watermark, not_later)
+        if not_later:
+            raise WouldWait
+        return self._end(name, None, txn_id, action, low_watermark)
+
+    def end_on_subscription(
+        self,
+        txn_id: TxnId,
+        topic: str,
+        subscription: str,
+        action: TxnAction,
+        low_watermark: int,
+        not_later: bool = False,
+    ) -> Awaitable[object] | None:
+        name = participant_name(topic)
+        if self._ownership.owns(name):
+            return self._local.end_on_subscription(
+                txn_id, topic, subscription, action, low_watermark, not_later
+            )
+        if not_later:
+            raise WouldWait
+        return self._end(name, subscription, txn_id, action, low_watermark)
+
+    async def _end(
+        self,
+        name: TopicName,
+        subscription: str | None,
+        txn_id: TxnId,
+        action: TxnAction,
+        low_watermark: int,
+    ) -> None:
+        broker = await self._ownership.owner_of(name)
+        if broker is None:  # this one has taken it just now: the next attempt is local
+            raise NotServedHere(name)
+        command = _command(name, subscription, txn_id, action, low_watermark)
+        await self._peers.request(broker, command)
+
+
+def _command(
+    name: TopicName,
+    subscription: str | None,
+    txn_id: TxnId,
+    action: TxnAction,
+    low_watermark: int,
+) -> Any:
+    known: dict[str, Any] = {
+        "txnid_most_bits": txn_id.most,
+        "txnid_least_bits": txn_id.least,
+        "txn_action": pb.COMMIT if action is TxnAction.COMMIT else pb.ABORT,
+    }
+    if low_watermark >= 0:  # the field is unsigned; there is none before the first has ended
+        known["txnid_least_bits_of_low_watermark"] = low_watermark
+    if subscription is None:
+        return pb.CommandEndTxnOnPartition(topic=str(name), **known)
+    part = pb.Subscription(topic=str(name), subscription=subscription)
+    return pb.CommandEndTxnOnSubscription(subscription=part, **known)

@@ -1,0 +1,130 @@
+"""Requests to the other brokers: one connection to each, opened at the first request.
+
+A request is answered or fails within a limited time. It is not repeated here: the caller looks up
+who serves the topic now, and asks again.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pybroker.base.errors import ServiceNotReady
+from pybroker.broker.ownership import BrokerAddress
+from pybroker.client.connection.auth import Authentication
+from pybroker.client.connection.connection import Connection
+from pybroker.client.errors import ClientError
+
+ANSWER_S: Final = 10.0
+_CONNECT_S: Final = 5.0
+_MOST_WAITING: Final = 5000  # requests to one broker
+_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
+
+
+@dataclass(frozen=True, slots=True)
+class PeerOptions:
+    """How this broker logs in at the others: brokerClient… in the configuration."""
+
+    authentication: Authentication | None = None
+    tls: Callable[[], ssl.SSLContext] | None = None  # None: without TLS
+
+
+class _Peer:
+    """The connection to one broker."""
+
+    def __init__(self, url: str, options: PeerOptions) -> None:
+        self._url = url
+        self._options = options
+        self._opening: asyncio.Task[Connection] | None = None
+        self._waiting = 0
+
+    async def connection(self) -> Connection:
+        """Raises OSError, PulsarError."""
+        opening = self._opening
+        if opening is None or (opening.done() and _is_spent(opening)):
+            opening = self._opening = asyncio.get_running_loop().create_task(self._open())
+        return await asyncio.shield(opening)
+
+    async def _open(self) -> Connection:
+        url, tls = urlsplit(self._url), self._options.tls
+        context = tls() if tls is not None and url.scheme == "pulsar+ssl" else None
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: Connection(self._url, self._options.authentication),
+                    url.hostname or "",
+                    url.port or _PORTS.get(url.scheme, 6650),
+                    ssl=context,
+                )
+                await connection.handshake(None)
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            raise
+        return connection
+
+    async def request(self, body: Any) -> Any:
+        if self._waiting >= _MOST_WAITING:
+            raise ServiceNotReady(f"{self._url} has not answered {_MOST_WAITING} requests yet")
+        self._waiting += 1
+        try:
+            return await (await self.connection()).request(body, ANSWER_S)
+        except (OSError, ValueError, ClientError) as error:
+            raise ServiceNotReady(f"{self._url}: {error or 'no answer in time'}") from error
+        finally:
+            self._waiting -= 1
+
+    async def close(self) -> None:
+        opening, self._opening = self._opening, None
+        if opening is None:
+            return
+        opening.cancel()
+        await asyncio.wait([opening])
+        if not opening.cancelled() and opening.exception() is None:
+            opening.result().close()
+
+
+def _is_spent(opening: asyncio.Task[Connection]) -> bool:
+    return opening.cancelled() or opening.exception() is not None or opening.result().closed
+
+
+class Peers:
+    def __init__(self, options: PeerOptions | None = None) -> None:
+        self._options = options or PeerOptions()
+        self._peers: dict[str, _Peer] = {}
+        self._closed = False
+
+    async def request(self, broker: BrokerAddress, body: Any) -> Any:
+        """The answer's body. `body` gets a request id. Raises the broker's refusal;
+        ServiceNotReady if it cannot be reached, or does not answer in time.
+        """
+        return await self._peer(broker).request(body)
+
+    async def answers_questions(self, broker: BrokerAddress) -> bool:
+        """Whether it knows ASK_TRANSACTION; Apache Pulsar does not. Raises ServiceNotReady."""
+        peer = self._peer(broker)
+        try:
+            return (await peer.connection()).answers_about_transactions
+        except (OSError, ValueError, ClientError) as error:
+            raise ServiceNotReady(f"{broker.broker_url}: {error or 'no answer'}") from error
+
+    def _peer(self, broker: BrokerAddress) -> _Peer:
+        tls = self._options.tls is not None and broker.broker_url_tls
+        url = broker.broker_url_tls if tls else broker.broker_url
+        if self._closed or not url:
+            reason = "this broker stops" if self._closed else "it has no URL for brokers"
+            raise ServiceNotReady(f"{broker}: {reason}")
+        peer = self._peers.get(url)
+        if peer is None:
+            peer = self._peers[url] = _Peer(url, self._options)
+        return peer
+
+    async def close(self) -> None:
+        """Requests that wait fail. Idempotent."""
+        self._closed = True
+        peers, self._peers = self._peers, {}
+        for peer in peers.values():
+            await peer.close()

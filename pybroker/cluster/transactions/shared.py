@@ -1,0 +1,45 @@
+"""What a broker among others needs for transactions; a broker that is alone has none of it."""
+
+from collections.abc import Callable
+
+from pybroker.base.names import COORDINATOR_ASSIGN
+from pybroker.base.runtime import Clock
+from pybroker.broker.ownership import Ownership
+from pybroker.broker.topics import Topics
+from pybroker.cluster.transactions.coordinators import SharedCoordinators
+from pybroker.cluster.transactions.participants import SharedParticipants
+from pybroker.cluster.transactions.peers import PeerOptions, Peers
+from pybroker.transaction.coordinator.coordinators import Coordinators
+from pybroker.transaction.coordinator.participants import Participants
+
+
+class SharedTransactions:
+    """Create it before the broker starts, `start` it when it serves, `close` it before it stops."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        topics: Topics,
+        coordinators: Coordinators,
+        local: Participants,
+        clock: Clock,
+        options: PeerOptions | None = None,
+    ) -> None:
+        """`local` ends transactions on topics of this broker."""
+        self.peers = Peers(options)
+        self.participants = SharedParticipants(local, ownership, self.peers)
+        self._coordinators = SharedCoordinators(
+            coordinators, ownership, self.peers, clock, _count(topics)
+        )
+
+    def start(self) -> None:
+        self._coordinators.start()
+
+    async def close(self) -> None:
+        """Idempotent. Ends that are under way elsewhere are repeated by the next owner."""
+        await self._coordinators.close()
+        await self.peers.close()
+
+
+def _count(topics: Topics) -> Callable[[], int]:
+    return lambda: topics.tenants.partitions(COORDINATOR_ASSIGN)

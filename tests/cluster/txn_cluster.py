@@ -1,0 +1,164 @@
+"""Whole brokers on simulated bookies and a simulated ZooKeeper, for transactions over several."""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Final
+
+from sim_ledger import LIMITS, SESSION_MS, LedgerLife
+from sim_zookeeper import ADDRESS
+
+from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
+from managed_ledger.storage.bookkeeper.quorums import Quorums
+from pybroker.base.config import BrokerConfig
+from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
+from pybroker.broker.ownership import BrokerAddress
+from pybroker.broker.releasing import release_topics
+from pybroker.client.aio import Client, Consumer, Transaction
+from pybroker.client.errors import Timeout
+from pybroker.client.options import InitialPosition
+from pybroker.cluster.boundaries import Boundaries
+from pybroker.cluster.bundle_ownership import BundleOwnership
+from pybroker.cluster.live_brokers import LiveBrokers
+from pybroker.cluster.node_values import Place, broker_value
+from pybroker.cluster.transactions.shared import SharedTransactions
+from pybroker.process.app import Broker
+from pybroker.simulation.node import Node
+from pybroker.simulation.world import SimulatedClock
+from pybroker.transaction.coordinator.coordinators import Coordinators
+
+COORDINATOR: Final = COORDINATOR_ASSIGN.partition_at(0)
+BUNDLES: Final = 4
+CONFIG: Final = replace(BrokerConfig(), transaction_coordinators=1)
+
+
+class TxnBroker:
+    """A process of its own: `crash` is kill -9."""
+
+    def __init__(self, life: LedgerLife, name: str, port: int) -> None:
+        self.name = name
+        self.node: Node = life.node(name)
+        self.url, self._port = f"pulsar://127.0.0.1:{port}", port
+        self._place = Place(BrokerAddress(self.url, "", "", ""))
+        self._life = life
+        life.world.call(self.node, self._start())
+
+    async def _start(self) -> None:
+        life = self._life
+        rng, clock = life.world.stream(self.node.name), SimulatedClock(life.world)
+        quorums = Quorums(1, 1, 1) if len(life.disks) == 1 else Quorums(2, 2, 2)
+        cluster = ClusterConfig(session_timeout_ms=SESSION_MS, quorums=quorums, limits=LIMITS)
+        backend = BookKeeperBackend(ADDRESS, clock, rng, cluster)
+        self.broker = broker = Broker(CONFIG, backend, clock, rng)
+        self.brokers = LiveBrokers(backend.zookeeper)
+        boundaries = Boundaries(backend.zookeeper, BUNDLES)
+        self.ownership = BundleOwnership(
+            backend.zookeeper, boundaries, self.brokers, backend.caught_up
+        )
+        broker.topics.ownership = self.ownership
+        self.transactions = SharedTransactions(
+            self.ownership, broker.topics, broker.coordinators, broker.participants, clock
+        )
+        broker.participants = self.transactions.participants
+        self.ownership.on_change(
+            lambda bundle: None, lambda bundle: release_topics(broker.topics, bundle)
+        )
+        await broker.start(("127.0.0.1", self._port))
+        await boundaries.open()
+        await self.brokers.open()
+        await self.ownership.open()
+        self.transactions.start()
+        await self.brokers.join(f"{self.name}:8080", broker_value(self._place, "1", 0), 60)
+        self.ownership.serve(self._place)
+
+    @property
+    def coordinators(self) -> Coordinators:
+        return self.broker.coordinators
+
+    def crash(self) -> None:
+        self.node.crash()
+
+
+class TxnCluster:
+    """Two brokers and a client's process. Topics are named after the broker that serves them."""
+
+    def __init__(self, seed: int) -> None:
+        self.life = LedgerLife(seed)
+        self.world = self.life.world
+        self.world.sleep(5.0)  # the bookies register
+        self.client = self.life.node("client")
+        self._ports = iter(range(6650, 6700))
+        self.brokers: list[TxnBroker] = []
+        self._clients: dict[str, Client] = {}
+
+    def close(self) -> None:
+        self.world.close()
+
+    def start(self, name: str) -> TxnBroker:
+        broker = TxnBroker(self.life, name, next(self._ports))
+        self.brokers.append(broker)
+        return broker
+
+    def crash(self, broker: TxnBroker) -> None:
+        self.brokers.remove(broker)
+        broker.crash()
+
+    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """In the client's process."""
+        return self.world.call(self.client, work)
+
+    def until(self, fact: Callable[[], bool]) -> None:
+        assert self.world.run(fact, 120)
+
+    # who serves what
+
+    async def give(self, broker: TxnBroker, name: TopicName) -> None:
+        """The broker takes the topic's bundle, which nobody has."""
+        assert await broker.ownership.lookup(name, True) is None
+
+    def topic_of(self, broker: TxnBroker) -> str:
+        """A new topic that this broker serves, in a bundle of which no other broker has any."""
+        for number in range(1000):
+            name = TopicName.parse(f"{broker.name}-{number}")
+            found = self.world.call(broker.node, broker.ownership.lookup(name, True))
+            if found is None and broker.ownership.owns(name):
+                return str(name)
+        raise AssertionError("the other broker has all bundles")
+
+    def serve_coordinator(self, broker: TxnBroker) -> None:
+        self.world.call(broker.node, self.give(broker, COORDINATOR))
+
+    # what clients do
+
+    def client_at(self, broker: TxnBroker) -> Client:
+        found = self._clients.get(broker.url)
+        if found is None:
+            rng = self.world.stream(f"client of {broker.name}")
+            clock = SimulatedClock(self.world)
+            found = self._clients[broker.url] = Client(broker.url, clock=clock, rng=rng)
+        return found
+
+    async def begin(self, coordinator: TxnBroker, timeout_ms: int = 60_000) -> Transaction:
+        return await self.client_at(coordinator).new_transaction(timeout_ms)
+
+    async def send(
+        self, broker: TxnBroker, topic: str, payload: bytes, txn: Transaction | None = None
+    ) -> None:
+        producer = await self.client_at(broker).create_producer(topic)
+        await producer.send(payload, txn=txn)
+        await producer.close()
+
+    async def read(self, broker: TxnBroker, topic: str, subscription: str = "reads") -> list[bytes]:
+        """What a consumer gets until nothing more comes; nothing is acknowledged."""
+        consumer = await self.consumer(broker, topic, subscription)
+        found = []
+        while True:
+            try:
+                found.append((await consumer.receive(timeout_millis=3000)).data())
+            except Timeout:
+                await consumer.close()
+                return found
+
+    async def consumer(self, broker: TxnBroker, topic: str, subscription: str) -> Consumer:
+        return await self.client_at(broker).subscribe(
+            topic, subscription, initial_position=InitialPosition.Earliest
+        )
