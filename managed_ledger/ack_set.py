@@ -14,6 +14,7 @@ SHIFT: Final = 9
 CHUNK: Final = 1 << SHIFT
 MASK: Final = CHUNK - 1
 FULL: Final = (1 << CHUNK) - 1
+WORD: Final = (1 << 64) - 1
 BITS: Final = tuple(1 << index for index in range(CHUNK))
 
 
@@ -138,6 +139,12 @@ class AckSet:
         chunks = self._chunks.values()
         sizes = (1 + (chunk.bit_length() + 7) // 8 for chunk in chunks if chunk != FULL)
         return 1 + len(self._chunks) + sum(sizes)
+
+    def words(self) -> Iterator[int]:
+        """64 entries each, from entry 0 on: the bits of the acknowledged ones are set."""
+        for number in range((self.last >> 6) + 1):
+            chunk = self._chunks.get(number >> SHIFT - 6, 0)
+            yield chunk >> (number << 6 & MASK) & WORD
 
     @classmethod
     def decode(cls, value: bytes) -> "AckSet":

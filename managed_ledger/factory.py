@@ -23,6 +23,7 @@ from managed_ledger.ledger_metadata import (
     LEDGERS_PREFIX,
     LedgerList,
     cursor_key,
+    cursors_prefix,
     ledgers_key,
 )
 from managed_ledger.list_record import ListRecord
@@ -174,6 +175,7 @@ class ManagedLedgerFactory:
         await self._end_earlier(name)
         time = SteadyTime(self._clock)
         index, record = await recover_list(name, self._backend, time)
+        await self._backend.metadata.refresh(cursors_prefix(name))
         cursors = Cursors(name, self._backend.metadata, index)
         cursors.recover()
         ledger = ManagedLedger(name, self._backend, time, config, index, record, cursors, self)

@@ -24,6 +24,7 @@ CREATED_AT_MS = "managed-ledger.created-at-ms"  # a property
 async def recover_list(
     name: str, backend: Backend, time: SteadyTime
 ) -> tuple[LedgerIndex, ListRecord]:
+    await backend.metadata.refresh(ledgers_key(name))
     record = ListRecord(backend.metadata, ledgers_key(name))
     if record.queued.deleted:
         await delete_managed_ledger(name, backend, record)
@@ -34,6 +35,7 @@ async def recover_list(
     dropped = tuple(info.ledger_id for info in settled if not info.entries)
     # First the ones left by the last opening: otherwise each opening would grow the list.
     await asyncio.gather(*map(backend.delete_ledger, found.deleting))
+    await backend.number_above(max((info.ledger_id for info in found.ledgers), default=-1))
     current_id = backend.new_ledger_id()
     if not found.ledgers:  # it is new
         properties = {**found.properties, CREATED_AT_MS: str(time.now_ms())}

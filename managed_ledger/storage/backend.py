@@ -84,6 +84,13 @@ class MetadataStore(Protocol):
         """All keys that start with `prefix`, sorted."""
         ...
 
+    async def refresh(self, prefix: str) -> None:
+        """Other processes may have written the key `prefix`, or what is below it if it ends with
+        '/': `get` and `keys` know it when this returns. Only for keys that no other process writes
+        any more: their writers are fenced. Raises ManagedLedgerError.
+        """
+        ...
+
     def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
         """`changed(key)` is called when a key that starts with `prefix` was written or deleted."""
         ...
@@ -109,6 +116,12 @@ class LogStorage(Protocol):
     def new_ledger_id(self) -> int:
         """A number for `MetadataStore.put`: never used before, and once a ledger has it, never
         reused after the ledger's deletion or a restart.
+        """
+        ...
+
+    async def number_above(self, ledger_id: int) -> None:
+        """Numbers from now on are larger: a managed ledger's ledgers are in the order of their
+        numbers, and another process may have created the last one. Raises ManagedLedgerError.
         """
         ...
 

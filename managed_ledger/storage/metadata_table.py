@@ -56,6 +56,9 @@ class MetadataTable:
         self._queue(Remove(key, done))
         return done
 
+    async def refresh(self, prefix: str) -> None:
+        """Nobody else writes here."""
+
     def apply(self, mutation: Put | Remove) -> None:
         if isinstance(mutation, Put):
             self._durable[mutation.key] = mutation.stored

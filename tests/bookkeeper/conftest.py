@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).parents[1] / "managed_ledger"))
 
 from bookkeeper_client import WallClock
 from servers import Cluster
+from short_names import ShortNames
 
 from managed_ledger.storage.backend import Backend
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
@@ -51,6 +52,7 @@ def make_backend(cluster: Cluster) -> Callable[..., Backend]:
             session_timeout_ms=4000,
             quorums=quorums or Quorums(3, 3, 2),
             limits=LIMITS,
+            families=(ShortNames(f"{root}-managed-ledgers"),),
         )
         return BookKeeperBackend(
             cluster.zookeeper_address, WallClock(), random.Random(root), config

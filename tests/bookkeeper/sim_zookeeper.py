@@ -217,6 +217,8 @@ class Connection(asyncio.Protocol):
         if code == OpCode.ADD_WATCH:
             self._watches.append((reader.text(), reader.i32() == 1))
             return b""
+        if code == OpCode.SYNC:
+            return b""  # it is the only server
         if code == OpCode.GET_DATA:
             stored = self._tree.node(reader.text())
             return JuteWriter().buffer(stored.value).raw(_stat(stored)).getvalue()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+from short_names import ShortNames
 from sim_ledger import LIMITS, SESSION_MS, LedgerLife
 from sim_zookeeper import ADDRESS
 
@@ -35,7 +36,12 @@ def make_backend(life: LedgerLife) -> Callable[[], Backend]:
     def made() -> Backend:
         rng = life.world.stream(f"backend {next(starts)}")
         quorums = Quorums(1, 1, 1) if len(life.disks) == 1 else Quorums(2, 2, 2)
-        config = ClusterConfig(session_timeout_ms=SESSION_MS, quorums=quorums, limits=LIMITS)
+        config = ClusterConfig(
+            session_timeout_ms=SESSION_MS,
+            quorums=quorums,
+            limits=LIMITS,
+            families=(ShortNames(),),
+        )
         return BookKeeperBackend(ADDRESS, SimulatedClock(life.world), rng, config)
 
     return made

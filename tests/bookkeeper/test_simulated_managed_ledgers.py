@@ -10,7 +10,4 @@ from test_ledger_meanwhile import *  # noqa: F403
 from test_ledger_upkeep import *  # noqa: F403
 from test_trim import *  # noqa: F403
 
-# Its record is beyond what ZooKeeper takes (jute.maxbuffer, 1 MiB): cursor ledgers are to come.
-del test_no_number_of_holes_is_too_many_to_remember  # noqa: F821
-
 pytestmark = pytest.mark.slow

@@ -31,6 +31,8 @@ from managed_ledger.storage.bookkeeper.client import PULSARS_QUORUMS, BookKeeper
 from managed_ledger.storage.bookkeeper.entry_body import HEAD_BYTES
 from managed_ledger.storage.bookkeeper.entry_header import Count, Headers, decode
 from managed_ledger.storage.bookkeeper.errors import BookKeeperError
+from managed_ledger.storage.bookkeeper.formats.family import Family
+from managed_ledger.storage.bookkeeper.formats.managed_ledgers import ManagedLedgers
 from managed_ledger.storage.bookkeeper.importing import refuse_leftovers, take_over
 from managed_ledger.storage.bookkeeper.ledger_ids import LedgerIds
 from managed_ledger.storage.bookkeeper.metadata import Metadata
@@ -38,6 +40,7 @@ from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, Le
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from managed_ledger.storage.bookkeeper.reader import LedgerReader
 from managed_ledger.storage.bookkeeper.tails import Tails
+from managed_ledger.storage.bookkeeper.value_ledgers import ValueLedgers
 from managed_ledger.storage.bookkeeper.writer import LedgerWriter
 from managed_ledger.storage.commit_stats import CommitStats
 from managed_ledger.storage.entry_columns import EntryColumns
@@ -61,6 +64,7 @@ class ClusterConfig:
     session_timeout_ms: int = 30_000  # metadataStoreSessionTimeoutMillis
     quorums: Quorums = PULSARS_QUORUMS
     limits: BookieLimits = field(default_factory=BookieLimits)
+    families: tuple[Family, ...] = (ManagedLedgers(),)  # in formats of Apache Pulsar
 
 
 def one_message(_: bytes) -> int:
@@ -94,7 +98,10 @@ class BookKeeperBackend:
         )
         self._store = self._client.store
         self._ids = LedgerIds(self._store)
-        self._metadata = Metadata(self, self._store, self._config.metadata_root)
+        self._values = ValueLedgers(self._client)
+        self._metadata = Metadata(
+            self, self._store, self._values, self._config.metadata_root, self._config.families
+        )
         self._count = count
         self._headers = Headers()
         self._tails = Tails()
@@ -125,6 +132,7 @@ class BookKeeperBackend:
         await self._metadata.close()
         writers = list(self._writers.values())
         await asyncio.gather(*(each.close() for each in writers), return_exceptions=True)
+        await self._values.close()
         await self._ids.close()
         await self._client.close()
         await self._zookeeper.close()
@@ -183,6 +191,9 @@ class BookKeeperBackend:
 
     def new_ledger_id(self) -> int:
         return self._ids.take()
+
+    async def number_above(self, ledger_id: int) -> None:
+        await self._ids.above(ledger_id)
 
     async def creation(self, ledger_id: int) -> Operation:
         self._planned[ledger_id] = self._client.new_metadata(_OWNER)

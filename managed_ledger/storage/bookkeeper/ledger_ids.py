@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from managed_ledger.storage.bookkeeper.errors import NoLedgerNumber
+from managed_ledger.storage.bookkeeper.errors import BookKeeperError, NoLedgerNumber
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
 from managed_ledger.storage.zookeeper.refresh import Refresh
 
@@ -18,18 +18,32 @@ class LedgerIds:
     def __init__(self, store: LedgerStore) -> None:
         self._store = store
         self._ids: deque[int] = deque()
-        self._above = -1
+        self._above = -1  # no number up to this one is kept from now on
         self._refill = Refresh(self._fill)
 
     async def open(self) -> None:
         """Raises ZooKeeperError."""
         while len(self._ids) < _FIRST:
-            self._ids.append(await self._store.new_id())
+            self._keep(await self._store.new_id())
         self._refill.request()
 
     async def close(self) -> None:
         """Numbers that were not used are lost; there are 2^31."""
         await self._refill.close()
+
+    async def above(self, ledger_id: int) -> None:
+        """As `pass_by`, if the cluster has passed that number. Raises BookKeeperError if it has
+        not, ZooKeeperError.
+        """
+        self._drop_up_to(ledger_id)
+        if self._ids:
+            return
+        self._keep(await self._store.new_id())
+        if not self._ids:
+            raise BookKeeperError(
+                f"ledger {ledger_id} exists, and the cluster's next number is not above it: was "
+                f"{self._store.root}/idgen deleted, or restored from a backup?"
+            )
 
     def take(self) -> int:
         """Raises NoLedgerNumber."""
@@ -45,8 +59,7 @@ class LedgerIds:
         """Take only higher numbers from now on. Each number that the cluster has not passed yet
         costs two requests. Raises ZooKeeperError.
         """
-        self._above = max(self._above, ledger_id)
-        self._ids = deque(each for each in self._ids if each > self._above)
+        self._drop_up_to(ledger_id)
         while not self._ids:
             new = (self._store.new_id() for _ in range(_PASSED_AT_ONCE))
             self._keep(*await asyncio.gather(*new))
@@ -55,5 +68,14 @@ class LedgerIds:
         while len(self._ids) < KEPT:
             self._keep(await self._store.new_id())
 
+    def _drop_up_to(self, ledger_id: int) -> None:
+        while self._ids and self._ids[0] <= ledger_id:
+            self._ids.popleft()
+        self._above = max(self._above, ledger_id)
+
     def _keep(self, *ids: int) -> None:
-        self._ids.extend(each for each in ids if each > self._above)
+        """In order: a later one is never smaller, whichever request was answered first."""
+        for each in sorted(ids):
+            if each > self._above:
+                self._ids.append(each)
+                self._above = each

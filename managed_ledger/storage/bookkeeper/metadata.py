@@ -5,20 +5,25 @@ transaction are made, or each is tried alone, in order, and only those fail that
 is ever made although something before it was lost with the connection. A lost answer is resolved by
 looking: the versions tell whether the transaction was made.
 
-What other processes change comes by a recursive watch.
+What other processes change comes by a recursive watch. Where a value is and what it looks like is
+the key's family's business; a value too large for a node is written to a ledger before. Values in
+ledgers that others write are read by `refresh` only, which whoever takes them over calls: reading
+fences their writers.
 """
 
 import asyncio
 import logging
 from collections import deque
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
 
-from managed_ledger.errors import BadVersion
+from managed_ledger.errors import BadVersion, CorruptStorage, ManagedLedgerError
 from managed_ledger.storage.backend import Versioned
-from managed_ledger.storage.bookkeeper.errors import BookKeeperError
-from managed_ledger.storage.bookkeeper.key_paths import key_of, path_of
+from managed_ledger.storage.bookkeeper.formats.family import NO_LEDGER, Family, Stored
+from managed_ledger.storage.bookkeeper.formats.known import KnownFormats
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
-from managed_ledger.storage.metadata_table import MetadataTable
+from managed_ledger.storage.bookkeeper.mirror_table import MirrorTable
+from managed_ledger.storage.bookkeeper.value_ledgers import ValueLedgers
 from managed_ledger.storage.operations import DeleteLedger, Put, Remove
 from managed_ledger.storage.zookeeper.errors import (
     BadVersionError,
@@ -57,13 +62,32 @@ class Ledgers(Protocol):
     def deleted(self, ledger_id: int) -> None: ...
 
 
+class Found(NamedTuple):
+    """What a node says, or why that cannot be read; None and None: there is no node."""
+
+    stored: Stored | None = None
+    version: int = -1
+    unreadable: str | None = None
+
+
 class Metadata:
-    def __init__(self, ledgers: Ledgers, store: LedgerStore, root: str) -> None:
-        self.table = MetadataTable(self.submit)
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        store: LedgerStore,
+        values: ValueLedgers,
+        root: str,
+        families: Sequence[Family],
+    ) -> None:
+        """Keys of no family are below `root`, in a format of our own."""
+        self.table = MirrorTable(self.submit, self._refresh_below)
         self._ledgers = ledgers
         self._store = store
         self._zookeeper = store.zookeeper
-        self._root = root
+        self._values = values
+        self._formats = KnownFormats(families, root)
+        self._written_to: dict[str, int] = {}  # the ledgers with values that are being put
+        self._unused: list[tuple[str, int]] = []  # keys, and ledgers that they no longer need
         self._queue: deque[Mutation] = deque()
         self._task: asyncio.Task[None] | None = None
         self._foreign: dict[str, None] = {}  # keys to look at
@@ -75,9 +99,11 @@ class Metadata:
 
     async def open(self) -> None:
         """Raises ZooKeeperError."""
-        await self._make_parents(f"{self._root}/x")
-        await self._zookeeper.watch(self._root, True, self._event)
-        await self._load()
+        for root in self._formats.roots:
+            await self._make_parents(f"{root}/x")
+            await self._zookeeper.watch(root, True, self._event)
+        for key, found in (await self._load()).items():
+            self._apply_foreign(key, found)
 
     async def close(self) -> None:
         """Everything queued has an outcome when this returns."""
@@ -109,6 +135,8 @@ class Metadata:
             for mutation, error in zip(batch, errors, strict=True):
                 self.pending_bytes -= _size(mutation)
                 self._settle(mutation, error)
+            while self._unused:
+                await self._values.delete(*self._unused.pop())
         self._task = None
 
     def _take(self) -> list[Mutation]:
@@ -132,7 +160,7 @@ class Metadata:
             try:
                 await self._make([part for each in batch for part in await self._parts(each)])
                 return [None] * len(batch)
-            except (BookKeeperError, ZooKeeperError) as why:
+            except ManagedLedgerError as why:
                 log.debug("one by one: %s", why)
         return [await self._write_one(each) for each in batch]
 
@@ -144,23 +172,33 @@ class Metadata:
         except NoNode as why:
             if isinstance(mutation, Put):
                 return BadVersion(f"{why}: another process deleted it; read it again and retry")
-        except (BookKeeperError, ZooKeeperError) as why:
+        except ManagedLedgerError as why:
             return why
         return None
 
     async def _parts(self, mutation: Mutation) -> list[Operation]:
         if isinstance(mutation, DeleteLedger):
             return [Delete(self._store.path(mutation.ledger_id))]
-        path = path_of(self._root, mutation.key)
+        path = self._formats.path_of(mutation.key)
         if isinstance(mutation, Remove):
             return [Delete(path)]
-        value, version = mutation.stored
+        value, version = await self._node(mutation), mutation.stored.version
         change = Create(path, value) if version == 0 else SetData(path, value, version - 1)
         if version == 0:
             await self._make_parents(path)
         if mutation.new_ledger_id is None:
             return [change]
         return [await self._ledgers.creation(mutation.new_ledger_id), change]
+
+    async def _node(self, put: Put) -> bytes:
+        """What is too large for it is in a ledger when this returns. Raises ManagedLedgerError."""
+        key, value = put.key, put.stored.value
+        entry = self._formats.entry(key, value)
+        if entry is None:
+            self._written_to.pop(key, None)
+            return self._formats.node(key, value)
+        ledger_id = self._written_to[key] = await self._values.write(key, entry)
+        return self._formats.node(key, value, ledger_id)
 
     async def _make(self, parts: list[Operation]) -> None:
         """All or nothing, also over lost connections."""
@@ -193,11 +231,25 @@ class Metadata:
         elif error is None:
             if isinstance(mutation, Put) and mutation.new_ledger_id is not None:
                 self._ledgers.created(mutation.new_ledger_id)
+            self._moved_to(mutation)
+            self.table.set_unreadable(mutation.key, None)
             self.table.apply(mutation)
         else:
+            self._written_to.pop(mutation.key, None)
             self.table.withdraw(mutation)
             self._look_at(mutation.key)
         mutation.complete(error)
+
+    def _moved_to(self, mutation: Put | Remove) -> None:
+        """Where the value is now: a ledger that it has left is of no use any more."""
+        key = mutation.key
+        before, now = self._formats.ledger_id(key), self._written_to.pop(key, NO_LEDGER)
+        if before not in (NO_LEDGER, now):
+            self._unused.append((key, before))
+        if isinstance(mutation, Remove):
+            self._formats.forget(key)
+        else:
+            self._formats.set_ledger_id(key, now)
 
     async def _make_parents(self, path: str) -> None:
         parts = path.split("/")[1:-1]
@@ -219,40 +271,73 @@ class Metadata:
 
     # --- the mirror
 
-    async def _load(self) -> None:
-        found: list[tuple[str, Versioned]] = []
-        paths = [self._root]
+    async def _load(self) -> dict[str, Found]:
+        """Everything there is."""
+        found: dict[str, Found] = {}
+        paths = self._formats.roots
         while paths:
             looked_at = [paths.pop() for _ in range(min(len(paths), _LOADED_AT_ONCE))]
             for keyed, below in await asyncio.gather(*map(self._look_below, looked_at)):
-                found += keyed
+                found |= keyed
                 paths += below
-        self.table.load(found)
+        return found
 
-    async def _look_below(self, path: str) -> tuple[list[tuple[str, Versioned]], list[str]]:
+    async def _look_below(self, path: str) -> tuple[dict[str, Found], list[str]]:
         try:
             below = [f"{path}/{name}" for name in await self._zookeeper.children(path)]
         except NoNode:
-            return [], []
-        values = [each for each in below if each.endswith("=")]
-        keyed = [item for each in values if (item := await self._fetch(each)) is not None]
-        return keyed, [each for each in below if not each.endswith("=")]
+            return {}, []
+        keys = [key for each in below if (key := self._formats.key_of(each)) is not None]
+        found: dict[str, Found] = {}
+        for at in range(0, len(keys), _LOADED_AT_ONCE):
+            some = keys[at : at + _LOADED_AT_ONCE]
+            found |= zip(some, await asyncio.gather(*map(self._fetch, some)), strict=True)
+        return found, [each for each in below if self._formats.has_children(each)]
 
-    async def _fetch(self, path: str) -> tuple[str, Versioned] | None:
-        key = key_of(self._root, path)
-        if key is None:
-            return None
+    async def _fetch(self, key: str, is_taken_over: bool = False) -> Found:
+        """What is there now. With `is_taken_over` also from the ledger that has its value, unless
+        that is written here; BookKeeperError if bookies do not answer.
+        """
         try:
-            node = await self._zookeeper.get(path)
+            node = await self._zookeeper.get(self._formats.path_of(key))
         except NoNode:
-            return None
-        return key, Versioned(node.value, node.version)
+            return Found()
+        try:
+            stored = self._formats.decoded(key, node.value)
+            if is_taken_over and not self._is_here(key, stored, node.version):
+                entry = await self._values.read(stored.ledger_id)
+                stored = self._formats.decoded(key, node.value, entry)
+        except CorruptStorage as why:
+            return Found(None, node.version, str(why))
+        return Found(stored, node.version)
+
+    def _is_here(self, key: str, stored: Stored, version: int) -> bool:
+        """Whether nothing else needs to be read for it."""
+        if stored.ledger_id == NO_LEDGER:
+            return True
+        return self._is_known(key, stored, version) and self._values.writes(key, stored.ledger_id)
+
+    def _is_known(self, key: str, stored: Stored, version: int) -> bool:
+        """Whether the table has what that ledger says, as of this version of the node."""
+        known = self.table.version(key), self._formats.ledger_id(key)
+        return stored.ledger_id != NO_LEDGER and known == (version, stored.ledger_id)
+
+    async def _refresh_below(self, prefix: str) -> None:
+        """Raises ManagedLedgerError."""
+        path = self._formats.path_of(f"{prefix}x" if prefix.endswith("/") else prefix)
+        await self._zookeeper.sync(path)
+        keys = {prefix: None}
+        if prefix.endswith("/"):
+            found, _ = await self._look_below(path.rpartition("/")[0])
+            keys = dict.fromkeys([*found, *self.table.keys(prefix)])
+        for key in keys:
+            self._apply_foreign(key, await self._fetch(key, True), is_taken_over=True)
 
     def _event(self, event: EventType, path: str) -> None:
         if event is EventType.RESYNC:
             self._is_stale = True
             self._refresh.request()
-        elif (key := key_of(self._root, path)) is not None:
+        elif (key := self._formats.key_of(path)) is not None:
             self._look_at(key)
 
     def _look_at(self, key: str) -> None:
@@ -265,17 +350,22 @@ class Metadata:
         """At what was changed; an own change is there already, with the same version."""
         if self._is_stale:
             self._is_stale = False
-            await self._load_again()
+            known = dict.fromkeys(self.table.keys(""))
+            for key, found in (await self._load()).items():
+                self._apply_foreign(key, found)
+                known.pop(key, None)
+            for key in known:
+                self._look_at(key)
         self._tell_those_behind()
         while self._foreign:
             key = next(iter(self._foreign))
             del self._foreign[key]
             try:
-                found = await self._fetch(path_of(self._root, key))
+                found_now = await self._fetch(key)
             except ZooKeeperError:
                 self._foreign[key] = None
                 raise
-            self._apply_foreign(key, None if found is None else found[1])
+            self._apply_foreign(key, found_now)
             self._looked += 1
             self._tell_those_behind()
 
@@ -286,25 +376,27 @@ class Metadata:
             if not done.done():
                 done.set_result(None)
 
-    async def _load_again(self) -> None:
-        known = dict.fromkeys(self.table.keys(""))
-        fresh = Metadata(self._ledgers, self._store, self._root)
-        await fresh._load()
-        for key, stored in fresh.table.items():
-            self._apply_foreign(key, stored)
-            known.pop(key, None)
-        for key in known:
-            self._look_at(key)
-
-    def _apply_foreign(self, key: str, stored: Versioned | None) -> None:
-        if stored == self.table.get(key) or self.table.is_queued(key):
+    def _apply_foreign(self, key: str, found: Found, is_taken_over: bool = False) -> None:
+        if self.table.is_queued(key):
             return
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        version, stored = self.table.version(key), found.stored
+        if stored is None and found.unreadable is None:
+            if version is not None:
+                self._formats.forget(key)
+                self.table.set_unreadable(key, None)
+                self.table.apply(Remove(key, asyncio.get_running_loop().create_future()))
+            return
         if stored is None:
-            gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.table.apply(Remove(key, gone))
+            value = Versioned(b"", found.version)
         else:
-            self.table.apply(Put(key, stored, done))
+            if not is_taken_over and self._is_known(key, stored, found.version):
+                return
+            value = Versioned(stored.value, found.version)
+            self._formats.keep(key, stored)
+        if value == self.table.known(key):
+            return
+        self.table.set_unreadable(key, found.unreadable)
+        self.table.apply(Put(key, value, asyncio.get_running_loop().create_future()))
 
 
 def _size(mutation: Mutation) -> int:

@@ -6,7 +6,6 @@ LedgerMetadataFormat in Protocol Buffers. Fields that this version does not know
 Source: DataFormats.proto; org.apache.bookkeeper.meta.LedgerMetadataSerDe.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
@@ -14,12 +13,16 @@ from typing import Final
 from managed_ledger.codec import Reader, Writer
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.bookkeeper.errors import BadLedgerMetadata
+from managed_ledger.storage.bookkeeper.formats.protobuf import (
+    VARINT,
+    fields,
+    put_bytes,
+    put_int,
+)
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 
 _PREAMBLE: Final = b"BookieMetadataFormatVersion\t3\n"
-_VARINT: Final = 0
-_BYTES: Final = 2
-_SIXTY_FOUR_BITS: Final = (1 << 64) - 1
+_WHAT: Final = "the metadata of a ledger"
 NO_ENTRY: Final = -1
 
 
@@ -81,27 +84,27 @@ class LedgerMetadata:
 
 def encode(metadata: LedgerMetadata) -> bytes:
     out = Writer()
-    _int(out, 1, metadata.quorums.write)
-    _int(out, 2, metadata.quorums.ensemble)
-    _int(out, 3, metadata.length)
-    _int(out, 4, metadata.last_entry_id)
-    _int(out, 5, metadata.state)
+    put_int(out, 1, metadata.quorums.write)
+    put_int(out, 2, metadata.quorums.ensemble)
+    put_int(out, 3, metadata.length)
+    put_int(out, 4, metadata.last_entry_id)
+    put_int(out, 5, metadata.state)
     for segment in metadata.segments:
         inner = Writer()
         for bookie in segment.bookies:
-            _blob(inner, 1, bookie.encode())
-        _int(inner, 2, segment.first_entry_id)
-        _blob(out, 6, inner.getvalue())
-    _int(out, 7, metadata.digest_type)
-    _blob(out, 8, metadata.password)
-    _int(out, 9, metadata.quorums.ack)
+            put_bytes(inner, 1, bookie.encode())
+        put_int(inner, 2, segment.first_entry_id)
+        put_bytes(out, 6, inner.getvalue())
+    put_int(out, 7, metadata.digest_type)
+    put_bytes(out, 8, metadata.password)
+    put_int(out, 9, metadata.quorums.ack)
     if metadata.created_ms >= 0:
-        _int(out, 10, metadata.created_ms)
+        put_int(out, 10, metadata.created_ms)
     for key, value in metadata.custom:
         inner = Writer()
-        _blob(inner, 1, key.encode())
-        _blob(inner, 2, value)
-        _blob(out, 11, inner.getvalue())
+        put_bytes(inner, 1, key.encode())
+        put_bytes(inner, 2, value)
+        put_bytes(out, 11, inner.getvalue())
     out.raw(metadata.unknown)
     whole = Writer()
     whole.raw(_PREAMBLE)
@@ -117,7 +120,7 @@ def decode(value: bytes) -> LedgerMetadata:
             "of Apache BookKeeper 4.9 and newer is read"
         )
     try:
-        return _decode(Reader(value[len(_PREAMBLE) :], "the metadata of a ledger"))
+        return _decode(Reader(value[len(_PREAMBLE) :], _WHAT))
     except (CorruptStorage, ValueError, KeyError) as mistake:
         raise BadLedgerMetadata(f"the ledger's metadata cannot be decoded: {mistake}") from mistake
 
@@ -126,21 +129,19 @@ def _decode(reader: Reader) -> LedgerMetadata:
     numbers: dict[int, int] = {}
     segments: list[Segment] = []
     custom: list[tuple[str, bytes]] = []
-    password, unknown = b"", Writer()
-    for field, wire, number, blob in _fields(reader.blob()):
-        if field in (1, 2, 3, 4, 5, 7, 9, 10) and wire == _VARINT:
-            numbers[field] = number
-        elif field == 6:
-            segments.append(_segment(blob))
-        elif field == 8:
-            password = blob
-        elif field == 11:
-            parts = {inner: value for inner, _, _, value in _fields(blob)}
+    password = unknown = b""
+    for field in fields(reader.blob(), _WHAT):
+        if field.number in (1, 2, 3, 4, 5, 7, 9, 10) and field.wire == VARINT:
+            numbers[field.number] = field.value
+        elif field.number == 6:
+            segments.append(_segment(field.blob))
+        elif field.number == 8:
+            password = field.blob
+        elif field.number == 11:
+            parts = {inner.number: inner.blob for inner in fields(field.blob, _WHAT)}
             custom.append((parts.get(1, b"").decode(), parts.get(2, b"")))
-        elif wire == _VARINT:
-            _int(unknown, field, number)
         else:
-            _blob(unknown, field, blob)
+            unknown += field.raw
     if not segments:
         raise ValueError("it names no bookies")
     quorums = Quorums(numbers[2], numbers[1], numbers.get(9, numbers[1]))
@@ -156,40 +157,15 @@ def _decode(reader: Reader) -> LedgerMetadata:
         password=password,
         created_ms=numbers.get(10, -1),
         custom=tuple(custom),
-        unknown=unknown.getvalue(),
+        unknown=unknown,
     )
 
 
 def _segment(value: bytes) -> Segment:
     bookies, first_entry_id = [], 0
-    for field, _, number, blob in _fields(value):
-        if field == 1:
-            bookies.append(blob.decode())
-        elif field == 2:
-            first_entry_id = number
+    for field in fields(value, _WHAT):
+        if field.number == 1:
+            bookies.append(field.blob.decode())
+        elif field.number == 2:
+            first_entry_id = field.value
     return Segment(first_entry_id, tuple(bookies))
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """Field, wire type, and the number or the bytes."""
-    reader = Reader(message, "the metadata of a ledger")
-    while not reader.at_end:
-        tag = reader.number()
-        field, wire = tag >> 3, tag & 7
-        if wire == _VARINT:
-            number = reader.number() & _SIXTY_FOUR_BITS
-            yield field, wire, number - (1 << 64) if number >> 63 else number, b""
-        elif wire == _BYTES:
-            yield field, wire, 0, reader.blob()
-        else:
-            raise ValueError(f"field {field} has wire type {wire}")
-
-
-def _int(out: Writer, field: int, number: int) -> None:
-    out.number(field << 3 | _VARINT)
-    out.number(number & _SIXTY_FOUR_BITS)
-
-
-def _blob(out: Writer, field: int, value: bytes) -> None:
-    out.number(field << 3 | _BYTES)
-    out.blob(value)

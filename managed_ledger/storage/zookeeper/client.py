@@ -21,7 +21,7 @@ from managed_ledger.storage.zookeeper.errors import (
     TooManyWaiting,
     ZooKeeperError,
 )
-from managed_ledger.storage.zookeeper.jute import JuteReader
+from managed_ledger.storage.zookeeper.jute import JuteReader, JuteWriter
 from managed_ledger.storage.zookeeper.operations import (
     ANY_VERSION,
     Create,
@@ -164,6 +164,10 @@ class ZooKeeper:
         """
         self._watches.append((path, is_recursive, watcher))
         await self._read(OpCode.ADD_WATCH, path, add_watch_body(path, is_recursive))
+
+    async def sync(self, path: str) -> None:
+        """Reads from now on see what was written before this returned, to whichever server."""
+        await self._read(OpCode.SYNC, path, JuteWriter().text(path).getvalue())
 
     # --- requests
 

@@ -1,0 +1,1 @@
+"""Keys and values as Apache Pulsar has them in ZooKeeper, by families."""

@@ -1,0 +1,16 @@
+"""Names in paths as Apache Pulsar escapes them: java.net.URLEncoder, in UTF-8.
+
+Source: org.apache.pulsar.common.util.Codec.
+"""
+
+from urllib.parse import quote_plus, unquote_plus
+
+
+def escape(name: str) -> str:
+    return quote_plus(name, safe="*").replace("~", "%7E")
+
+
+def unescape(text: str) -> str | None:
+    """None if `escape` makes no such text."""
+    name = unquote_plus(text, errors="replace")
+    return name if escape(name) == text else None

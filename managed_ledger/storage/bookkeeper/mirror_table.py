@@ -1,0 +1,43 @@
+"""The table of the mirror: some values cannot be read, and others have to be looked at first."""
+
+from collections.abc import Awaitable, Callable
+
+from managed_ledger.errors import CorruptStorage
+from managed_ledger.storage.backend import Versioned
+from managed_ledger.storage.metadata_table import MetadataTable
+from managed_ledger.storage.operations import Put, Remove
+
+
+class MirrorTable(MetadataTable):
+    def __init__(
+        self,
+        submit: Callable[[Put | Remove], None],
+        refresh: Callable[[str], Awaitable[None]],
+    ) -> None:
+        super().__init__(submit)
+        self._refresh = refresh
+        self._unreadable: dict[str, str] = {}
+
+    def get(self, key: str) -> Versioned | None:
+        """Raises CorruptStorage if the value is in a format that is not read."""
+        if (why := self._unreadable.get(key)) is not None:
+            raise CorruptStorage(why)
+        return super().get(key)
+
+    def known(self, key: str) -> Versioned | None:
+        """As `get`; empty if it cannot be read."""
+        return super().get(key)
+
+    def version(self, key: str) -> int | None:
+        found = super().get(key)
+        return None if found is None else found.version
+
+    async def refresh(self, prefix: str) -> None:
+        await self._refresh(prefix)
+
+    def set_unreadable(self, key: str, why: str | None) -> None:
+        """None: it can be read."""
+        if why is None:
+            self._unreadable.pop(key, None)
+        else:
+            self._unreadable[key] = why

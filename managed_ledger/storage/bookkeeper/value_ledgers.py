@@ -1,0 +1,90 @@
+"""Values that are too large for a node of ZooKeeper: in a ledger, whose last entry counts.
+
+Each key that needs one has a ledger that is appended to until it is long. Who takes a key over
+recovers the ledger, which fences this writer.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from managed_ledger.errors import LedgerNotFound, ManagedLedgerError
+from managed_ledger.storage.bookkeeper.client import BookKeeper
+from managed_ledger.storage.bookkeeper.errors import BookKeeperError
+from managed_ledger.storage.bookkeeper.reader import LedgerReader
+from managed_ledger.storage.bookkeeper.writer import LedgerWriter
+
+log = logging.getLogger(__name__)
+MAX_ENTRY_BYTES: Final = 5 << 20  # what bookies take by default: nettyMaxFrameSizeBytes
+MAX_LEDGER_BYTES: Final = 64 << 20
+
+
+class ValueLedgers:
+    def __init__(self, client: BookKeeper) -> None:
+        self._client = client
+        self._writers: dict[str, LedgerWriter] = {}
+
+    async def write(self, key: str, entry: bytes) -> int:
+        """Confirmed when this returns: the ledger. Raises ManagedLedgerError."""
+        if len(entry) > MAX_ENTRY_BYTES:
+            raise BookKeeperError(
+                f"{key!r} has {len(entry)} bytes, and an entry takes {MAX_ENTRY_BYTES}: "
+                "acknowledge what is missing between the acknowledged messages"
+            )
+        writer = self._writers.get(key)
+        if writer is None or writer.ended is not None or writer.length > MAX_LEDGER_BYTES:
+            await self._close(self._writers.pop(key, None))
+            custom = {"application": b"pybroker", "component": b"cursor", "key": key.encode()}
+            writer = self._writers[key] = await self._client.create(custom)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def appended(error: Exception | None) -> None:
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        writer.append(entry, appended)
+        await done
+        return writer.ledger_id
+
+    async def read(self, ledger_id: int) -> bytes | None:
+        """The last entry, after fencing the ledger's writer; None if there is none. Raises
+        ManagedLedgerError.
+        """
+        try:
+            metadata = await self._client.recover(ledger_id)
+        except LedgerNotFound:
+            log.warning("ledger %d of a cursor does not exist: its node counts", ledger_id)
+            return None
+        last = metadata.last_entry_id
+        if last < 0:
+            return None
+        reader = LedgerReader(ledger_id, metadata, self._client.bookies)
+        return (await reader.read(last, last, MAX_ENTRY_BYTES))[0].payload
+
+    def writes(self, key: str, ledger_id: int) -> bool:
+        """Whether that ledger is being written here, for this key."""
+        writer = self._writers.get(key)
+        return writer is not None and writer.ledger_id == ledger_id and writer.ended is None
+
+    async def delete(self, key: str, ledger_id: int) -> None:
+        """Nothing refers to it any more. A failure leaves it behind, and is logged."""
+        if self._writers.get(key) is not None and self._writers[key].ledger_id == ledger_id:
+            self._writers.pop(key).abandon()
+        try:
+            await self._client.delete(ledger_id)
+        except ManagedLedgerError as why:
+            log.warning("ledger %d of %r stays, although nothing uses it: %s", ledger_id, key, why)
+
+    async def close(self) -> None:
+        """Whoever opens the ledgers next has nothing to recover."""
+        await asyncio.gather(*map(self._close, self._writers.values()))
+        self._writers.clear()
+
+    async def _close(self, writer: LedgerWriter | None) -> None:
+        if writer is not None and writer.ended is None:
+            try:
+                await writer.close()
+            except ManagedLedgerError as why:
+                log.info("ledger %d is left to recovery: %s", writer.ledger_id, why)
