@@ -169,6 +169,26 @@ def test_a_topic_that_comes_back_gets_a_larger_ledger_number(broker, run):  # no
     run(scenario())
 
 
+def test_a_cursor_may_be_written_before_its_list(broker, run):  # noqa: F811
+    """`pybroker move` copies keys in their order."""
+
+    async def scenario():
+        async with broker() as one:
+            metadata = one.backend.metadata
+            record = CursorRecord(EARLIEST, {}, {}, {}).encode()
+            found = LedgerList(properties={"a": "b"}).encode()
+            puts = [metadata.put(CURSOR, record), metadata.put(ledgers_key("log"), found)]
+            assert await asyncio.gather(*puts) == [0, 1]
+            assert metadata.get(ledgers_key("log")) == (found, 1)
+            with pytest.raises(BadVersion):
+                await metadata.put(ledgers_key("log"), found, -1)
+        async with broker() as again:
+            log = await again.factory.open("log")
+            assert (log.properties["a"], list(log.cursors)) == ("b", ["sub"])
+
+    run(scenario())
+
+
 def test_what_cannot_be_read_stops_its_own_topic_only_and_can_be_deleted(broker, run):  # noqa: F811
     async def scenario():
         async with broker() as one, broker() as other:

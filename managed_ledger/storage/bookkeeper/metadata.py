@@ -168,6 +168,9 @@ class Metadata:
         try:
             await self._make(await self._parts(mutation))
         except (BadVersionError, NodeExists) as why:
+            if isinstance(mutation, Put) and await self._is_only_above_others(mutation):
+                mutation.stored = mutation.stored._replace(version=1)
+                return await self._write_one(mutation)
             return BadVersion(f"{why}: another process changed it; read it again and retry")
         except NoNode as why:
             if isinstance(mutation, Put):
@@ -175,6 +178,17 @@ class Metadata:
         except ManagedLedgerError as why:
             return why
         return None
+
+    async def _is_only_above_others(self, put: Put) -> bool:
+        """Whether its node was made for one below it, and says nothing yet."""
+        path = self._formats.path_of(put.key)
+        if put.stored.version != 0 or not self._formats.has_children(path):
+            return False
+        try:
+            node = await self._zookeeper.get(path)
+        except ZooKeeperError:
+            return False
+        return node.version == 0 and not node.value
 
     async def _parts(self, mutation: Mutation) -> list[Operation]:
         if isinstance(mutation, DeleteLedger):
