@@ -80,10 +80,14 @@ screenshots: $(VENV)/test  ## write docs/images from the console, in Chromium
 docs: $(VENV)/docs  ## build the documentation site to build/docs
 	$(PY) -m sphinx --fail-on-warning --nitpicky --keep-going --quiet --builder html docs build/docs
 
-# The wheel's bytes depend on the sources alone: times are those of the last commit.
+# The bytes of sdist and wheel depend on the sources alone: times are those of the last commit, and
+# modes do not depend on the umask.
+release: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 release: $(VENV)/release  ## build wheel and sdist to dist, and the SBOM of a broker to dist/sbom.json
 	rm -rf dist build/lib build/bdist.* build/sbom
-	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(PY) -m build --outdir dist .
+	$(PY) -m build --sdist --outdir dist .
+	$(PY) tests/tidy/normalize_sdist.py dist/*.tar.gz
+	umask 022 && $(PY) -m pip wheel --no-deps --progress-bar off --wheel-dir dist dist/*.tar.gz
 	$(PYTHON) -m venv build/sbom
 	build/sbom/bin/python -m pip install --quiet --progress-bar off "$$(ls dist/*.whl)[compression,encryption,security]"
 	$(VENV)/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from pybroker.client.errors import UnsupportedCompression
 from pybroker.client.options import CompressionType
-from pybroker.wire.decompression import snappy_decompressed, zstd_decompressed
+from pybroker.wire.decompression import INSTALL, snappy_decompressed, zstd_decompressed
 
 
 class Codec(NamedTuple):
@@ -84,5 +84,5 @@ def _load(compression: int) -> Codec:
         return load()
     except ImportError as error:
         raise UnsupportedCompression(
-            f"{kind.name} needs the package {package}: pip install {package}"
+            f"{kind.name} needs the package {package}: {INSTALL}"
         ) from error

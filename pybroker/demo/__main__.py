@@ -7,10 +7,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pybroker.demo.lives import DriverFailed, Stage
-from pybroker.demo.processes import Broker
-from pybroker.demo.report import Verdict, say
-from pybroker.demo.scenes import play_flights, play_java_client, play_ledger
+try:
+    from pybroker.demo.lives import DriverFailed, Stage
+    from pybroker.demo.processes import Broker
+    from pybroker.demo.report import Verdict, say
+    from pybroker.demo.scenes import play_flights, play_java_client, play_ledger
+except ModuleNotFoundError as error:
+    sys.exit(f"{error}; the demo runs Spark: pip install 'pybroker[demo]'")
 
 
 def main() -> int:

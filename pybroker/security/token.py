@@ -168,8 +168,9 @@ def secret_key(data: bytes) -> bytes:
         raise KeyFailure(
             "tokenSecretKey is a key of a pair: use a secret key, which nobody else knows"
         )
+    signatures = jws()
     try:
-        jws().encode(b"{}", data, "HS256")
+        signatures.encode(b"{}", data, "HS256")
     except Exception as error:  # PyJWT's errors for certificates and other keys
         raise KeyFailure(f"tokenSecretKey is not a secret key: {error}") from None
     return data

@@ -45,11 +45,20 @@ _MODULES: Final = {
     "exactly_once": "transactional",
     "register": "datasource",
 }
+_PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "numpy")
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    try:
+        module = import_module(f"{__name__}.{_MODULES[name]}")
+    except ModuleNotFoundError as error:
+        # Also what PySpark 3 does not have, such as pyspark.sql.datasource.
+        if error.name is None or error.name.partition(".")[0] not in _PACKAGES:
+            raise
+        reason = f"{error.msg}; pybroker.spark needs: pip install 'pybroker[spark]'"
+        raise ModuleNotFoundError(reason, name=error.name) from error
+    found = getattr(module, name)
     globals()[name] = found
     return found

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 _NONE, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)  # of the wire's CompressionType
 _PACKAGES: Final = {_LZ4: "lz4", _ZSTD: "zstandard", _SNAPPY: "python-snappy"}
+INSTALL: Final = "pip install 'pybroker[compression]'"
 MAX_BYTES: Final = 64 * 1024 * 1024
 PART_BYTES: Final = 1024 * 1024
 _MAX_WHOLE_BYTES: Final = 16 * 1024 * 1024  # for codecs that only decompress in one piece
@@ -25,10 +26,7 @@ def decompressed(compression: int, payload: bytes, size: int) -> bytes:
     try:
         plain = _decompressed(compression, payload, size)
     except ImportError:
-        package = _PACKAGES[compression]
-        raise CannotDecompress(
-            f"the broker needs the package {package}: pip install {package}"
-        ) from None
+        raise _missing(compression) from None
     except CannotDecompress:
         raise
     except Exception as error:  # each library has its own errors
@@ -73,10 +71,7 @@ def _parts_of_zstd(payload: bytes) -> Iterator[bytes]:
     try:
         library: Any = importlib.import_module(_PACKAGES[_ZSTD])
     except ImportError:
-        package = _PACKAGES[_ZSTD]
-        raise CannotDecompress(
-            f"the broker needs the package {package}: pip install {package}"
-        ) from None
+        raise _missing(_ZSTD) from None
     try:
         with library.ZstdDecompressor().stream_reader(payload) as reader:
             while part := reader.read(PART_BYTES):
@@ -97,6 +92,10 @@ def _decompressed(compression: int, payload: bytes, size: int) -> bytes:
     if compression == _SNAPPY:
         return snappy_decompressed(payload, size)
     raise CannotDecompress(f"unknown compression {compression}")
+
+
+def _missing(compression: int) -> CannotDecompress:
+    return CannotDecompress(f"the broker needs the package {_PACKAGES[compression]}: {INSTALL}")
 
 
 def _wrong_size(size: int) -> CannotDecompress:

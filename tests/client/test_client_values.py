@@ -213,11 +213,7 @@ class TestBatches:
         batch = encode_batch([b"a", b"b"], CompressionType.ZLib)
         assert pickle.loads(pickle.dumps(batch)) == batch
 
-    def test_a_codec_without_its_library_says_what_to_install(self):
-        try:
-            codec(CompressionType.SNAPPY)
-        except UnsupportedCompression as error:
-            assert "pip install python-snappy" in str(error)
+    def test_an_unknown_codec_is_an_error(self):
         with pytest.raises(UnsupportedCompression, match="Unknown compression"):
             codec(99)
 
