@@ -1,31 +1,264 @@
 """A transaction over topics of two brokers commits everywhere or nowhere."""
 
+import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from txn_cluster import TxnCluster
+from txn_cluster import TxnBroker, TxnCluster
+
+from pybroker.base.errors import (
+    InvalidTxnStatus,
+    NotAllowed,
+    PulsarError,
+    ServiceNotReady,
+    TransactionCoordinatorNotFound,
+)
+from pybroker.base.names import TopicName, TxnId
+from pybroker.client.aio import Transaction
+from pybroker.cluster.transactions.peers import ANSWER_S
+from pybroker.wire import pulsar_api_pb2 as pb
 
 
-@pytest.fixture(params=range(1))
+@pytest.fixture(params=range(2))
 def cluster(request: Any) -> Iterator[TxnCluster]:
     cluster = TxnCluster(request.param)
     yield cluster
     cluster.close()
 
 
+class Payment:
+    """A transaction of broker one's coordinator, open: with a topic of each of two brokers."""
+
+    def __init__(self, cluster: TxnCluster) -> None:
+        self.cluster = cluster
+        self.one, self.two = cluster.start("one"), cluster.start("two")
+        cluster.serve_coordinator(self.one)
+        self.here, self.there = cluster.topic_of(self.one), cluster.topic_of(self.two)
+        self.txn: Transaction = cluster.call(self._begin())
+
+    async def _begin(self) -> Transaction:
+        for broker, topic in ((self.one, self.here), (self.two, self.there)):
+            await self.cluster.read(broker, topic)  # the subscription keeps what it has not read
+        txn = await self.cluster.begin(self.one)
+        await self.cluster.send(self.one, self.here, b"invoice", txn)
+        await self.cluster.send(self.two, self.there, b"debit", txn)
+        return txn
+
+    def hold_ends(self, of: TxnBroker) -> asyncio.Event:
+        """The broker's requests to others are lost from now on; the event: there was one."""
+        peers, asked = of.transactions.peers, asyncio.Event()
+
+        async def hold(broker: Any, body: Any) -> None:
+            asked.set()
+            await asyncio.sleep(ANSWER_S)
+            raise ServiceNotReady("no answer")
+
+        peers.request = hold  # type: ignore[method-assign, assignment]
+        return asked
+
+    def decide(self) -> None:
+        """The decision to commit is durable; the other broker is not told."""
+        asked = self.hold_ends(self.one)
+        self.cluster.client.create_task(_ended(self.txn))
+        self.cluster.until(asked.is_set)
+
+    def read(self, broker: TxnBroker) -> list[list[bytes]]:
+        """When it has settled down: by then this broker serves everything."""
+        self.cluster.world.sleep(30)
+        for topic in (self.here, self.there):
+            self.cluster.take(broker, TopicName.parse(topic))
+
+        async def read() -> list[list[bytes]]:
+            return [await self.cluster.read(broker, each) for each in (self.here, self.there)]
+
+        found: list[list[bytes]] = self.cluster.call(read())
+        return found
+
+
+async def _ended(txn: Transaction) -> None:
+    """The commit's answer does not arrive."""
+    with suppress(PulsarError):
+        await txn.commit()
+
+
+BOTH = [[b"invoice"], [b"debit"]]
+NONE: list[list[bytes]] = [[], []]
+
+
 def test_a_commit_is_seen_on_the_topics_of_both_brokers(cluster: TxnCluster) -> None:
-    one, two = cluster.start("one"), cluster.start("two")
-    cluster.serve_coordinator(one)
-    here, there = cluster.topic_of(one), cluster.topic_of(two)
+    payment = Payment(cluster)
 
     async def pay() -> None:
-        txn = await cluster.begin(one)
-        await cluster.send(one, here, b"invoice", txn)
-        await cluster.send(two, there, b"debit", txn)
-        assert await cluster.read(two, there, "before") == []
-        await txn.commit()
-        assert await cluster.read(one, here) == [b"invoice"]
-        assert await cluster.read(two, there) == [b"debit"]
+        one, two = payment.one, payment.two
+        assert await cluster.read(two, payment.there, "before") == []
+        await payment.txn.commit()
+        assert await cluster.read(one, payment.here) == [b"invoice"]
+        assert await cluster.read(two, payment.there) == [b"debit"]
 
     cluster.call(pay())
+
+
+def test_an_abort_is_followed_by_both_brokers(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+
+    async def refuse() -> None:
+        one, two = payment.one, payment.two
+        await payment.txn.abort()
+        await cluster.send(one, payment.here, b"plain")
+        await cluster.send(two, payment.there, b"plain")
+        assert await cluster.read(one, payment.here) == [b"plain"]
+        assert await cluster.read(two, payment.there) == [b"plain"]
+
+    cluster.call(refuse())
+
+
+def test_a_timeout_is_followed_by_both_brokers(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+
+    async def forget() -> None:
+        late = await cluster.begin(payment.one, timeout_ms=1000)
+        await cluster.send(payment.two, payment.there, b"late", late)
+        await payment.txn.commit()
+        assert await cluster.read(payment.two, payment.there) == [b"debit"]
+
+    cluster.call(forget())
+
+
+def test_acknowledgements_elsewhere_commit_with_messages_here(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+
+    async def consume() -> None:
+        one, two = payment.one, payment.two
+        await cluster.send(two, payment.there, b"order")
+        await payment.txn.abort()
+        orders = await cluster.consumer(two, payment.there, "billing")
+        for end, left in ((Transaction.abort, [b"order"]), (Transaction.commit, [])):
+            txn, order = await cluster.begin(one), await orders.receive()
+            await orders.acknowledge(order, txn)
+            await cluster.send(one, payment.here, b"invoice", txn)
+            await end(txn)
+            await orders.close()
+            assert await cluster.read(two, payment.there, "billing") == left
+            orders = await cluster.consumer(two, payment.there, "billing")
+        assert await cluster.read(one, payment.here) == [b"invoice"]
+
+    cluster.call(consume())
+
+
+def test_nothing_is_sent_after_the_end(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+
+    async def send_late() -> None:
+        producer = await cluster.client_at(payment.two).create_producer(payment.there)
+        await payment.txn.commit()
+        late = cluster.client_at(payment.one).attach_transaction(payment.txn.txn_id)
+        with pytest.raises(InvalidTxnStatus):
+            await producer.send(b"late", txn=late)
+        assert await cluster.read(payment.two, payment.there) == [b"debit"]
+
+    cluster.call(send_late())
+
+
+def test_a_coordinator_elsewhere_is_not_served_here(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+
+    async def begin_there() -> None:
+        await payment.two.coordinators.get(0)
+
+    with pytest.raises(TransactionCoordinatorNotFound):
+        cluster.world.call(payment.two.node, begin_there())
+
+
+def test_an_end_that_a_broker_without_the_bundle_gets_is_refused(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+    least, most = payment.txn.txn_id.least, payment.txn.txn_id.most
+    end = pb.CommandEndTxnOnPartition(
+        topic=payment.there, txnid_least_bits=least, txnid_most_bits=most, txn_action=pb.ABORT
+    )
+
+    async def tell_the_wrong_one() -> None:
+        there = TopicName.parse(payment.here)
+        owner = await payment.two.ownership.owner_of(there)
+        assert owner is not None
+        await payment.two.transactions.peers.request(owner, end)
+
+    with pytest.raises(ServiceNotReady, match="not served"):
+        cluster.world.call(payment.two.node, tell_the_wrong_one())
+
+
+def test_an_end_that_was_not_decided_is_refused(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+    least, most = payment.txn.txn_id.least, payment.txn.txn_id.most
+    end = pb.CommandEndTxnOnPartition(
+        topic=payment.there, txnid_least_bits=least, txnid_most_bits=most, txn_action=pb.COMMIT
+    )
+
+    async def forge() -> None:
+        owner = await payment.one.ownership.owner_of(TopicName.parse(payment.there))
+        assert owner is not None
+        await payment.one.transactions.peers.request(owner, end)
+
+    with pytest.raises(InvalidTxnStatus, match="did not decide"):
+        cluster.world.call(payment.one.node, forge())
+
+
+def test_transactional_ids_are_refused(cluster: TxnCluster) -> None:
+    one = cluster.start("one")
+    topic = cluster.topic_of(one)
+
+    async def fence() -> None:
+        client = cluster.client_at(one)
+        with pytest.raises(NotAllowed, match="a broker that is alone"):
+            await client.create_producer(topic, properties={"txn.transactional.id": "payments"})
+
+    cluster.call(fence())
+
+
+def test_groups_of_several_coordinators_are_refused(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+
+    async def together() -> None:
+        client = cluster.client_at(payment.one)
+        other = client.attach_transaction(TxnId(1, 0))
+        with pytest.raises(NotAllowed, match="one coordinator together"):
+            await client.commit_together([payment.txn, other])
+
+    cluster.call(together())
+
+
+# Kills
+
+
+def test_a_participants_broker_dies_between_the_decision_and_its_end(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+    ending = payment.one.transactions.peers.request
+    payment.decide()
+    cluster.crash(payment.two)
+    payment.one.transactions.peers.request = ending  # type: ignore[method-assign]
+    assert payment.read(payment.one) == BOTH
+
+
+def test_the_coordinators_broker_dies_after_the_decision(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+    payment.decide()
+    cluster.crash(payment.one)
+    assert payment.read(payment.two) == BOTH
+
+
+def test_the_coordinators_broker_dies_before_the_decision(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+    cluster.crash(payment.one)
+    assert payment.read(payment.two) == NONE
+    cluster.world.sleep(60)  # it times out
+    assert payment.read(payment.two) == NONE
+
+
+def test_both_brokers_die_after_the_decision(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+    payment.decide()
+    cluster.crash(payment.one)
+    cluster.crash(payment.two)
+    three = cluster.start("three")
+    assert payment.read(three) == BOTH

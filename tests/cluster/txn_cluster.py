@@ -1,5 +1,6 @@
 """Whole brokers on simulated bookies and a simulated ZooKeeper, for transactions over several."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final
@@ -111,9 +112,16 @@ class TxnCluster:
 
     # who serves what
 
-    async def give(self, broker: TxnBroker, name: TopicName) -> None:
-        """The broker takes the topic's bundle, which nobody has."""
-        assert await broker.ownership.lookup(name, True) is None
+    def take(self, broker: TxnBroker, name: TopicName) -> None:
+        """The broker takes the topic's bundle as soon as nobody else has it."""
+        self.world.call(broker.node, self._taken(broker, name))
+
+    async def _taken(self, broker: TxnBroker, name: TopicName) -> None:
+        for _ in range(100):
+            if await broker.ownership.lookup(name, True) is None:
+                return
+            await asyncio.sleep(0.5)
+        raise AssertionError(f"another broker keeps {name}")
 
     def topic_of(self, broker: TxnBroker) -> str:
         """A new topic that this broker serves, in a bundle of which no other broker has any."""
@@ -125,7 +133,7 @@ class TxnCluster:
         raise AssertionError("the other broker has all bundles")
 
     def serve_coordinator(self, broker: TxnBroker) -> None:
-        self.world.call(broker.node, self.give(broker, COORDINATOR))
+        self.take(broker, COORDINATOR)
 
     # what clients do
 
