@@ -324,6 +324,20 @@ async def test_the_leader_is_kept_until_its_members_have_followed(world: World) 
 
 
 @in_world
+async def test_an_end_that_waits_for_a_leader_is_cancelled_with_what_it_waits_for(
+    world: World,
+) -> None:
+    ends = (await world.coordinators.get(0)).group_ends
+    ending = asyncio.get_running_loop().create_future()
+    waiting = ends.end_when_free(7, lambda: ending)
+    ends._free([7], None)
+    assert not waiting.done()
+    ending.cancel()
+    await soon()
+    assert waiting.cancelled()
+
+
+@in_world
 async def test_a_stop_in_the_middle_of_a_commit_leaves_no_task_behind(world: World) -> None:
     txn_ids = await begun(world)
     world.storage.holding = True

@@ -8,6 +8,7 @@ from txn_world import COMMIT, ORDERS, World, in_world, in_world_with, soon
 
 from pybroker.base.errors import NotAllowed, TransactionCoordinatorNotFound, TransactionNotFound
 from pybroker.base.names import TopicName, TxnId
+from pybroker.transaction.txn_status import TxnStatus
 
 NAME = TopicName.parse(ORDERS)
 ELSEWHERE = TopicName.parse("persistent://public/other/orders")
@@ -60,6 +61,19 @@ async def test_nothing_joins_what_is_over(world: World) -> None:
     txn_id = await begin(world)
     await world.end(txn_id, COMMIT)
     assert world.coordinators.joining.partition(txn_id, NAME, None) is None
+
+
+@in_world
+async def test_nothing_joins_what_is_being_ended(world: World) -> None:
+    txn_id, joining = await begin(world), world.coordinators.joining
+    world.storage.holding = True
+    ending = asyncio.ensure_future(world.end(txn_id, COMMIT))
+    await soon()
+    assert world.coordinators.status(txn_id) is TxnStatus.COMMITTING
+    assert joining.partition(txn_id, NAME, None) is None
+    assert joining.subscription(txn_id, NAME, "sub", None) is None
+    world.storage.release()
+    await ending
 
 
 @in_world

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from aside_world import ABORT, COMMIT, ORDERS, AsideWorld, soon
@@ -9,9 +10,17 @@ from txn_world import message
 from virtual_loop import run_virtually
 
 from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.position import LATEST, Position
 from pybroker.base.errors import InvalidTxnStatus
 from pybroker.base.names import TxnId
-from pybroker.transaction.buffer.open_contents import Held, OpenContents, TopicContents
+from pybroker.transaction.buffer import open_contents
+from pybroker.transaction.buffer.open_contents import (
+    Held,
+    OpenContents,
+    TopicContents,
+    held_in,
+)
+from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
 
 NAMESPACE = "public/default"
 SIZE = len(message("a"))
@@ -130,3 +139,46 @@ def test_a_principal_s_topics_count_together() -> None:
     topics[0].ended(TxnId(0, 1))
     topics[0].ended(TxnId(0, 1))
     assert numbers(broker.of_owner("alice")) == (0, 0)
+
+
+def test_what_has_no_bytes_and_what_is_no_message_counts_until_it_is_given_back() -> None:
+    broker, topic, txn_id = OpenContents(), TopicContents(), TxnId(0, 0)
+    broker.owner_of = lambda _: "alice"
+    topic.join(broker, NAMESPACE)
+    for messages, size_bytes in (1, 0), (0, 10):
+        for _ in range(2):
+            topic.add(txn_id, messages, size_bytes)
+        topic.add(txn_id, -messages, -size_bytes)
+        for held in (broker.in_namespace(NAMESPACE), broker.of_owner("alice"), topic.total):
+            assert numbers(held) == (messages, size_bytes)
+        assert [(each, numbers(held)) for each, held in topic.transactions()] == [
+            (txn_id, (messages, size_bytes))
+        ]
+        topic.add(txn_id, -messages, -size_bytes)
+        assert not topic.transactions() and topic.of(txn_id) is None
+        assert not broker._namespaces and not broker._owners, "nobody is remembered for nothing"
+
+
+def test_a_topic_that_is_forgotten_has_nothing_of_before_to_count() -> None:
+    topic = TopicContents()
+    topic.of_before = {"orders": Position(3, 5)}
+    topic.add(TxnId(0, 0), 1, 10)
+    topic.forget()
+    assert not topic.of_before and len(topic) == 0 and numbers(topic.total) == (0, 0)
+
+
+def test_what_is_counted_ends_at_a_position_and_at_the_end_of_the_log() -> None:
+    async def test(world: AsideWorld) -> None:
+        ledger = await world.ledger(ORDERS)
+        for _ in range(5):
+            await world.send(None, "a")
+        ledger_id = ledger.first_position.ledger_id
+        ranges = TransactionRanges()
+        ranges.extend(ledger_id, 0, 1)
+        ranges.extend(ledger_id, 3, 9)
+        with patch.object(open_contents, "_READ_ENTRIES", 2):
+            assert await held_in(ledger, ranges, LATEST) == (4, 4 * SIZE)
+            assert await held_in(ledger, ranges, Position(ledger_id, 3)) == (3, 3 * SIZE)
+            assert await held_in(ledger, ranges, Position(ledger_id, 0)) == (1, SIZE)
+
+    in_world_of(False, test)

@@ -151,3 +151,10 @@ async def test_what_is_kept_is_bounded(world: World) -> None:
         await world.end(await world.begin(), COMMIT)
     assert len(list(world.coordinators.ended)) == ended_transactions.MOST_ENDED
     assert world.coordinators.ended.find(txn_id) is None
+
+
+def test_of_so_many_participants_it_is_noted_when_they_followed() -> None:
+    end = timeline.DecidedEnd()
+    for number in range(2 * timeline.MOST_FOLLOWED):
+        end.note((f"{number}", None), number, None)
+    assert [at_ms for _, at_ms, _ in end.followed] == list(range(timeline.MOST_FOLLOWED))

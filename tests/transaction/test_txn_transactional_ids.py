@@ -1,6 +1,7 @@
 """Transactional ids: epochs, what older sessions have left, expiry, and crashes in between."""
 
 import asyncio
+from unittest.mock import AsyncMock, patch
 
 import pytest
 from txn_world import COMMIT, ORDERS, World, in_world, in_world_with
@@ -12,9 +13,16 @@ from pybroker.transaction.coordinator import transaction_log
 from pybroker.transaction.coordinator.fencing import end_older
 from pybroker.transaction.coordinator.metadata_store import BindSession, NewTransaction
 from pybroker.transaction.coordinator.transactional_ids import (
+    MAX_EPOCH,
+    MAX_ID_CHARS,
+    NOTES_PER_EXPIRATION,
+    IdRecord,
     SessionRef,
     TransactionalId,
     TransactionalIds,
+    check_id,
+    digest,
+    fenced,
 )
 from pybroker.transaction.txn_status import TxnStatus
 
@@ -183,6 +191,32 @@ async def test_a_coordinator_that_is_opened_again_is_waited_for(world: World) ->
     assert status(world, txn_id) is TxnStatus.ABORTED
 
 
+@in_world
+async def test_a_coordinator_that_fails_while_it_aborts_is_waited_for(world: World) -> None:
+    older = await world.coordinators.ids.begin(ID, "")
+    txn_ids = [await begin_in(world, older) for _ in range(2)]
+    newer = await world.coordinators.ids.begin(ID, "")
+    world.storage.holding = True
+    ending = asyncio.ensure_future(end_older(world.coordinators, newer))
+    await asyncio.sleep(0.1)
+    world.storage.full = True
+    world.storage.release()
+    await asyncio.sleep(0.1)
+    world.storage.full = False
+    await ending
+    assert {status(world, each) for each in txn_ids} == {TxnStatus.ABORTED}
+
+
+@in_world
+async def test_a_session_begins_without_a_pause_when_nothing_hinders_it(world: World) -> None:
+    older = await world.coordinators.ids.begin(ID, "")
+    for _ in range(3):
+        await begin_in(world, older)
+    newer, began_s = await world.coordinators.ids.begin(ID, ""), world.clock.monotonic_s()
+    assert await end_older(world.coordinators, newer) == 3
+    assert world.clock.monotonic_s() == began_s
+
+
 # -- last use, expiry, bounds
 
 
@@ -210,6 +244,89 @@ async def test_the_last_use_is_written_once_a_day(world: World) -> None:
     assert world.storage.metadata.get("transactional-ids/=alice/orders%2F1%20%C3%BC") == written
     await (await at(world, DAY_MS + 10_000)).used(ID)
     assert world.storage.metadata.get("transactional-ids/=alice/orders%2F1%20%C3%BC") != written
+
+
+@in_world
+async def test_a_use_is_noted_after_a_seventh_of_the_time_or_when_the_clock_was_set(
+    world: World,
+) -> None:
+    ids, now_ms = world.coordinators.ids, world.clock.now_ms()
+    seventh = ids.expiration_ms // NOTES_PER_EXPIRATION
+    for ago_ms, noted in ((0, 0), (1, 0), (seventh - 1, 0), (seventh, 1), (-1, 1)):
+        ids._known[ID] = IdRecord(1, now_ms - ago_ms)
+        with patch.object(TransactionalIds, "_write", AsyncMock()) as write:
+            await ids.used(ID)
+        assert write.await_count == noted, ago_ms
+    await ids.used(TransactionalId(None, "unknown"))
+    assert len(ids) == 1
+
+
+@in_world
+async def test_a_use_while_a_session_begins_does_not_undo_its_epoch(world: World) -> None:
+    ids = world.coordinators.ids
+    await ids.begin(ID, "")
+    await at(world, 2 * DAY_MS)
+    world.storage.holding = True
+    beginning = asyncio.ensure_future(ids.begin(ID, ""))
+    await asyncio.sleep(0.1)
+    noting = asyncio.ensure_future(ids.used(ID))
+    await asyncio.sleep(0.1)
+    world.storage.release()
+    await asyncio.gather(beginning, noting)
+    known = (await world.crashed()).coordinators.ids.get(ID)
+    assert known is not None and known.epoch == 2
+
+
+@in_world
+async def test_an_id_expires_behind_its_time_and_not_while_a_session_begins(world: World) -> None:
+    ids, now_ms = world.coordinators.ids, world.clock.now_ms()
+    assert not await ids.expire(ID), "nobody knows it"
+    await ids.begin(ID, "")
+    ids._known[ID] = IdRecord(1, now_ms - ids.expiration_ms)
+    assert not await ids.expire(ID)
+    ids._known[ID] = IdRecord(1, now_ms - ids.expiration_ms - 1)
+    world.storage.holding = True
+    beginning = asyncio.ensure_future(ids.begin(ID, ""))
+    await asyncio.sleep(0)
+    assert not await ids.expire(ID)
+    world.storage.release()
+    assert (await beginning).epoch == 2
+
+
+@in_world_with(max_transactional_ids_per_principal=2)
+async def test_ids_that_expire_make_room_and_those_of_before_a_crash_take_it(world: World) -> None:
+    for name in "ab":
+        await world.coordinators.ids.begin(TransactionalId("alice", name), "")
+    world = await world.crashed()
+    ids = world.coordinators.ids
+    await at(world, 8 * DAY_MS)
+
+    async def is_refused(name: str) -> bool:
+        try:
+            await ids.begin(TransactionalId("alice", name), "")
+        except NotAllowed:
+            return True
+        return False
+
+    assert await is_refused("c")
+    assert await ids.expire(TransactionalId("alice", "a"))
+    assert not await is_refused("c")
+    assert await is_refused("d")
+    assert await ids.expire(TransactionalId("alice", "b"))
+    assert not await is_refused("d")
+    await asyncio.sleep(8 * DAY_MS / 1000)
+    for name in "cd":
+        assert await ids.expire(TransactionalId("alice", name))
+    assert not ids._of_owner, "nobody is remembered for nothing"
+
+
+@in_world
+async def test_an_id_whose_epochs_are_used_up_has_no_more_sessions(world: World) -> None:
+    ids = world.coordinators.ids
+    ids._known[ID] = IdRecord(MAX_EPOCH - 1, world.clock.now_ms())
+    assert (await ids.begin(ID, "")).epoch == MAX_EPOCH
+    with pytest.raises(NotAllowed, match="no sessions left: use another"):
+        await ids.begin(ID, "")
 
 
 @in_world
@@ -274,6 +391,29 @@ async def test_the_names_of_the_last_sixteen_sessions_are_known(world: World) ->
     assert known is not None
     assert known.session == "s19"
     assert known.fenced == tuple(f"s{number}" for number in range(3, 19))
+
+
+# -- names
+
+
+def test_an_id_has_one_to_256_characters() -> None:
+    for name in ("x", "x" * MAX_ID_CHARS):
+        check_id(name)
+    for name in ("", "x" * (MAX_ID_CHARS + 1)):
+        with pytest.raises(NotAllowed, match="1 to 256 characters"):
+            check_id(name)
+
+
+def test_a_session_s_name_is_stored_as_a_short_digest() -> None:
+    assert digest("") == ""
+    assert digest("a" * 1000) != digest("b" * 1000)
+    assert [len(digest(name)) for name in ("a", "a" * 1000)] == [32, 32]
+
+
+def test_who_is_fenced_reads_why() -> None:
+    refusal = str(fenced(TxnId(3, 4), SessionRef(ID, 1)))
+    assert refusal.startswith("Transaction (3,4) accepts no more operations: it was fenced by a")
+    assert "transactional id 'orders/1 ü', and is aborted" in refusal
 
 
 # -- what is stored
