@@ -242,6 +242,7 @@ Place = tuple[str, str, int]  # path, qualified name, first line
 def live_functions(root: Path) -> dict[Place, list[FunctionType]]:
     """All functions of the product that are not within another, by where they stand."""
     found: dict[Place, list[FunctionType]] = {}
+    gc.unfreeze()  # what is frozen is not among the objects
     for thing in gc.get_objects():
         if isinstance(thing, FunctionType) and "<" not in thing.__code__.co_qualname:
             path = Path(thing.__code__.co_filename)

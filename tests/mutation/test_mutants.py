@@ -1,11 +1,15 @@
 """What counts as a mutant, and that every reason for a survivor still has its mutant."""
 
 import ast
+import gc
 import re
 from pathlib import Path
 
 import pytest
 from mutants import functions, mutants
+from runner import live_functions, place_of
+
+from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = '''
@@ -74,6 +78,14 @@ def test_the_code_of_a_mutant_takes_the_place_of_the_function(source: Path) -> N
             break
     else:
         pytest.fail("no such mutant")
+
+
+def test_functions_are_found_though_they_were_frozen_before() -> None:
+    gc.freeze()
+    found = live_functions(ROOT)
+    gc.freeze()
+    place = place_of(TransactionRanges.extend.__code__, ROOT)
+    assert found[place] == [TransactionRanges.extend]
 
 
 def test_accepted_survivors_are_still_there() -> None:
