@@ -169,6 +169,13 @@ class BrokerConfig:
     token_audience: str = ""
     token_allowed_clock_skew_seconds: int = 0
     basic_auth_conf: str = field(default="", repr=False)  # an .htpasswd, as file:, data:, …
+    # How a broker of a cluster logs in at the others; its role must be one of superUserRoles.
+    broker_client_authentication_plugin: str = ""  # as pulsar-client's --auth-plugin
+    broker_client_authentication_parameters: str = field(default="", repr=False)
+    broker_client_tls_enabled: bool = False
+    broker_client_trust_certs_file_path: str = ""
+    broker_client_certificate_file_path: str = ""
+    broker_client_key_file_path: str = ""
 
     @property
     def local_only(self) -> bool:

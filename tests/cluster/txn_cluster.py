@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
+from credentials import token
 from sim_ledger import LIMITS, SESSION_MS, LedgerLife
 from sim_zookeeper import ADDRESS
 
@@ -15,12 +16,14 @@ from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
 from pybroker.broker.ownership import BrokerAddress
 from pybroker.broker.releasing import release_topics
 from pybroker.client.aio import Client, Consumer, Transaction
+from pybroker.client.connection.auth import AuthenticationToken
 from pybroker.client.errors import Timeout
 from pybroker.client.options import InitialPosition
 from pybroker.cluster.boundaries import Boundaries
 from pybroker.cluster.bundle_ownership import BundleOwnership
 from pybroker.cluster.live_brokers import LiveBrokers
 from pybroker.cluster.node_values import Place, broker_value
+from pybroker.cluster.transactions.broker_client import peer_options
 from pybroker.cluster.transactions.shared import SharedTransactions
 from pybroker.process.app import Broker
 from pybroker.simulation.node import Node
@@ -35,8 +38,9 @@ CONFIG: Final = replace(BrokerConfig(), transaction_coordinators=1)
 class TxnBroker:
     """A process of its own: `crash` is kill -9."""
 
-    def __init__(self, life: LedgerLife, name: str, port: int) -> None:
+    def __init__(self, life: LedgerLife, name: str, port: int, config: BrokerConfig) -> None:
         self.name = name
+        self._config = config
         self.node: Node = life.node(name)
         self.url, self._port = f"pulsar://127.0.0.1:{port}", port
         self._place = Place(BrokerAddress(self.url, "", "", ""))
@@ -49,7 +53,7 @@ class TxnBroker:
         quorums = Quorums(1, 1, 1) if len(life.disks) == 1 else Quorums(2, 2, 2)
         cluster = ClusterConfig(session_timeout_ms=SESSION_MS, quorums=quorums, limits=LIMITS)
         backend = BookKeeperBackend(ADDRESS, clock, rng, cluster)
-        self.broker = broker = Broker(CONFIG, backend, clock, rng)
+        self.broker = broker = Broker(self._config, backend, clock, rng)
         self.brokers = LiveBrokers(backend.zookeeper)
         boundaries = Boundaries(backend.zookeeper, BUNDLES)
         self.ownership = BundleOwnership(
@@ -57,7 +61,12 @@ class TxnBroker:
         )
         broker.topics.ownership = self.ownership
         self.transactions = SharedTransactions(
-            self.ownership, broker.topics, broker.coordinators, broker.participants, clock
+            self.ownership,
+            broker.topics,
+            broker.coordinators,
+            broker.participants,
+            clock,
+            peer_options(self._config),
         )
         broker.participants = self.transactions.participants
         self.ownership.on_change(
@@ -82,20 +91,21 @@ class TxnBroker:
 class TxnCluster:
     """Two brokers and a client's process. Topics are named after the broker that serves them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, **settings: Any) -> None:
+        self.config = replace(CONFIG, **settings)
         self.life = LedgerLife(seed)
         self.world = self.life.world
         self.world.sleep(5.0)  # the bookies register
         self.client = self.life.node("client")
         self._ports = iter(range(6650, 6700))
         self.brokers: list[TxnBroker] = []
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[tuple[str, str], Client] = {}
 
     def close(self) -> None:
         self.world.close()
 
     def start(self, name: str) -> TxnBroker:
-        broker = TxnBroker(self.life, name, next(self._ports))
+        broker = TxnBroker(self.life, name, next(self._ports), self.config)
         self.brokers.append(broker)
         return broker
 
@@ -137,12 +147,14 @@ class TxnCluster:
 
     # what clients do
 
-    def client_at(self, broker: TxnBroker) -> Client:
-        found = self._clients.get(broker.url)
+    def client_at(self, broker: TxnBroker, role: str = "") -> Client:
+        found = self._clients.get((broker.url, role))
         if found is None:
-            rng = self.world.stream(f"client of {broker.name}")
+            rng = self.world.stream(f"client {role} of {broker.name}")
+            login = AuthenticationToken(token(role)) if role else None
             clock = SimulatedClock(self.world)
-            found = self._clients[broker.url] = Client(broker.url, clock=clock, rng=rng)
+            found = Client(broker.url, authentication=login, clock=clock, rng=rng)
+            self._clients[broker.url, role] = found
         return found
 
     async def begin(self, coordinator: TxnBroker, timeout_ms: int = 60_000) -> Transaction:

@@ -6,7 +6,6 @@ who serves the topic now, and asks again.
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -28,7 +27,7 @@ class PeerOptions:
     """How this broker logs in at the others: brokerClient… in the configuration."""
 
     authentication: Authentication | None = None
-    tls: Callable[[], ssl.SSLContext] | None = None  # None: without TLS
+    tls: ssl.SSLContext | None = None  # None: without TLS
 
 
 class _Peer:
@@ -49,7 +48,7 @@ class _Peer:
 
     async def _open(self) -> Connection:
         url, tls = urlsplit(self._url), self._options.tls
-        context = tls() if tls is not None and url.scheme == "pulsar+ssl" else None
+        context = tls if url.scheme == "pulsar+ssl" else None
         connection: Connection | None = None
         try:
             async with asyncio.timeout(_CONNECT_S):

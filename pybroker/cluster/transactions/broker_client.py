@@ -1,0 +1,60 @@
+"""How this broker logs in at the others: broker.conf's brokerClient… keys."""
+
+import ssl
+
+from pybroker.base.config import BrokerConfig
+from pybroker.client.connection.auth import (
+    Authentication,
+    AuthenticationBasic,
+    AuthenticationTLS,
+    AuthenticationToken,
+)
+from pybroker.cluster.transactions.peers import PeerOptions
+from pybroker.commands.credentials import Credentials, credentials
+
+_DISABLED = "AuthenticationDisabled"  # Apache Pulsar's default
+
+
+class BadBrokerClient(ValueError):
+    """The message names the keys and says what to write."""
+
+
+def peer_options(config: BrokerConfig) -> PeerOptions:
+    """Raises BadBrokerClient."""
+    plugin = config.broker_client_authentication_plugin
+    if plugin.rpartition(".")[2] == _DISABLED:
+        plugin = ""
+    try:
+        found = credentials(plugin, config.broker_client_authentication_parameters)
+        context = _tls(config, found) if config.broker_client_tls_enabled else None
+    except (OSError, ValueError) as error:
+        raise BadBrokerClient(
+            "brokerClientAuthenticationPlugin and …Parameters, or brokerClientTrustCertsFilePath "
+            f"and the certificate beside it, cannot be used: {error}"
+        ) from error
+    if config.authorization_enabled and found.way == "":
+        raise BadBrokerClient(
+            "with authorizationEnabled=true, brokers of a cluster need a role of their own to end "
+            "transactions on each other: set brokerClientAuthenticationPlugin and "
+            "brokerClientAuthenticationParameters, and put that role into superUserRoles"
+        )
+    return PeerOptions(_authentication(found), context)
+
+
+def _authentication(found: Credentials) -> Authentication | None:
+    match found.way:
+        case "token":
+            return AuthenticationToken(found.token)
+        case "basic":
+            return AuthenticationBasic(found.user, found.password)
+        case "tls":
+            return AuthenticationTLS()
+    return None
+
+
+def _tls(config: BrokerConfig, found: Credentials) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=config.broker_client_trust_certs_file_path or None)
+    certificate = found.certificate or config.broker_client_certificate_file_path
+    if certificate:
+        context.load_cert_chain(certificate, found.key or config.broker_client_key_file_path)
+    return context

@@ -1,0 +1,83 @@
+"""Whose transaction it is, over brokers; and how brokers log in at each other."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from credentials import TOKEN_SETTINGS, token
+from txn_cluster import TxnCluster
+
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import AuthorizationError
+from pybroker.client.options import InitialPosition
+from pybroker.cluster.transactions.broker_client import BadBrokerClient, peer_options
+
+OWN_ROLE = {
+    "broker_client_authentication_plugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+    "broker_client_authentication_parameters": f"token:{token('broker')}",
+}
+
+
+@pytest.fixture
+def cluster() -> Iterator[TxnCluster]:
+    cluster = TxnCluster(0, super_user_roles=("broker",), **TOKEN_SETTINGS, **OWN_ROLE)
+    yield cluster
+    cluster.close()
+
+
+def test_nobody_takes_part_in_another_roles_transaction(cluster: TxnCluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.serve_coordinator(one)
+    there = cluster.topic_of(two)
+
+    async def intrude() -> None:
+        txn = await cluster.client_at(one, "alice").new_transaction()
+        orders = await cluster.client_at(two, "mallory").subscribe(
+            there, "orders", initial_position=InitialPosition.Earliest
+        )
+        mallory = await cluster.client_at(two, "mallory").create_producer(there)
+        await mallory.send(b"order")
+        order = await orders.receive()
+        # Alice's client adds the topic and the subscription, but mallory's connection uses them.
+        joins = cluster.client_at(one, "alice").attach_transaction(txn.txn_id)
+        with pytest.raises(AuthorizationError, match="another principal"):
+            await mallory.send(b"forged", txn=joins)
+        with pytest.raises(AuthorizationError, match="another principal"):
+            await orders.acknowledge(order, joins)
+        alice = await cluster.client_at(two, "alice").create_producer(there)
+        await alice.send(b"invoice", txn=txn)
+        await txn.commit()
+        assert (await orders.receive()).data() == b"invoice"
+
+    cluster.call(intrude())
+
+
+def test_the_role_of_brokers_is_what_broker_conf_says() -> None:
+    config = replace(BrokerConfig(), **OWN_ROLE)
+    options = peer_options(config)
+    assert options.authentication is not None
+    assert options.authentication.data() == token("broker").encode()
+    assert options.tls is None
+    assert peer_options(replace(config, broker_client_tls_enabled=True)).tls is not None
+
+
+def test_apaches_default_plugin_is_no_login() -> None:
+    disabled = "org.apache.pulsar.client.impl.auth.AuthenticationDisabled"
+    config = replace(BrokerConfig(), broker_client_authentication_plugin=disabled)
+    assert peer_options(config).authentication is None
+
+
+def test_a_cluster_with_authorization_needs_a_role_for_brokers() -> None:
+    with pytest.raises(BadBrokerClient, match="superUserRoles"):
+        peer_options(replace(BrokerConfig(), authorization_enabled=True))
+
+
+def test_unusable_credentials_are_explained() -> None:
+    config = BrokerConfig(broker_client_authentication_plugin="Kerberos")
+    with pytest.raises(BadBrokerClient, match="brokerClientAuthenticationPlugin"):
+        peer_options(config)
+    missing = BrokerConfig(
+        broker_client_tls_enabled=True, broker_client_trust_certs_file_path="/nowhere"
+    )
+    with pytest.raises(BadBrokerClient, match="brokerClientTrustCertsFilePath"):
+        peer_options(missing)
