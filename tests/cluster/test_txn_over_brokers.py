@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from txn_cluster import TxnBroker, TxnCluster
+from txn_cluster import COORDINATOR, TxnBroker, TxnCluster
 
 from pybroker.base.errors import (
     InvalidTxnStatus,
@@ -18,6 +18,7 @@ from pybroker.base.errors import (
 from pybroker.base.names import TopicName, TxnId
 from pybroker.client.aio import Transaction
 from pybroker.cluster.transactions.peers import ANSWER_S
+from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 
 
@@ -153,9 +154,13 @@ def test_nothing_is_sent_after_the_end(cluster: TxnCluster) -> None:
     async def send_late() -> None:
         producer = await cluster.client_at(payment.two).create_producer(payment.there)
         await payment.txn.commit()
-        late = cluster.client_at(payment.one).attach_transaction(payment.txn.txn_id)
-        with pytest.raises(InvalidTxnStatus):
+        await asyncio.sleep(1)
+        known = cluster.client_at(payment.one)._transactions()
+        # Its client leaves it to the broker to add topics.
+        late = known.attach(payment.txn.txn_id, "public/default")
+        with pytest.raises(InvalidTxnStatus, match="COMMITTED"):
             await producer.send(b"late", txn=late)
+        assert not payment.two.coordinators.elsewhere(0)._questions  # it knew
         assert await cluster.read(payment.two, payment.there) == [b"debit"]
 
     cluster.call(send_late())
@@ -228,6 +233,78 @@ def test_groups_of_several_coordinators_are_refused(cluster: TxnCluster) -> None
     cluster.call(together())
 
 
+def test_a_transaction_that_spans_a_namespace_takes_topics_of_other_brokers(
+    cluster: TxnCluster,
+) -> None:
+    payment = Payment(cluster)
+
+    async def span() -> None:
+        one, two = payment.one, payment.two
+        await payment.txn.abort()
+        orders = await cluster.consumer(two, payment.there, "billing")
+        await cluster.send(two, payment.there, b"order")
+        order = await orders.receive()
+        txn = await cluster.client_at(one).new_transaction(namespace="public/default")
+        await cluster.send(two, payment.there, b"debit", txn)
+        await orders.acknowledge(order, txn)
+        begun = one.coordinators.begun(txn.txn_id)
+        assert begun is not None
+        assert list(begun.partitions) == [payment.there]
+        assert list(begun.subscriptions) == [(payment.there, "billing")]
+        await txn.commit()
+        await orders.close()
+        assert await cluster.read(two, payment.there, "billing") == [b"debit"]
+
+    cluster.call(span())
+
+
+def test_bundles_that_move_take_open_transactions_along(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+    there = TopicName.parse(payment.there)
+
+    async def give_back() -> None:
+        for bundle in payment.two.ownership.owned():
+            await payment.two.ownership.release(bundle)
+
+    cluster.world.call(payment.two.node, give_back())
+    cluster.take(payment.one, there)
+    cluster.call(cluster.send(payment.one, payment.there, b"credit", payment.txn))
+    cluster.call(payment.txn.commit())
+    assert payment.read(payment.one) == [[b"invoice"], [b"debit", b"credit"]]
+
+
+def test_a_coordinator_that_moves_takes_its_transactions_along(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+
+    async def give_back() -> None:
+        for bundle in payment.one.ownership.owned():
+            if bundle.holds(COORDINATOR):
+                await payment.one.ownership.release(bundle)
+
+    cluster.world.call(payment.one.node, give_back())
+    cluster.take(payment.two, COORDINATOR)
+    moved = cluster.client_at(payment.two).attach_transaction(payment.txn.txn_id)
+    cluster.call(cluster.send(payment.one, payment.here, b"lamp", moved))
+    cluster.call(moved.commit())
+    cluster.call(_reads(cluster, payment.one, payment.here, [b"invoice", b"lamp"]))
+    cluster.call(_reads(cluster, payment.two, payment.there, [b"debit"]))
+
+
+async def _reads(cluster: TxnCluster, broker: TxnBroker, topic: str, wanted: list[bytes]) -> None:
+    assert await cluster.read(broker, topic) == wanted
+
+
+def test_an_end_that_is_not_answered_is_repeated(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+    ending = payment.one.transactions.peers.request
+    payment.decide()
+    cluster.world.sleep(60)
+    assert payment.one.coordinators.begun(payment.txn.txn_id) is not None
+    payment.one.transactions.peers.request = ending  # type: ignore[method-assign]
+    cluster.until(lambda: payment.one.coordinators.begun(payment.txn.txn_id) is None)
+    cluster.call(_reads(cluster, payment.two, payment.there, [b"debit"]))
+
+
 # Kills
 
 
@@ -245,6 +322,15 @@ def test_the_coordinators_broker_dies_after_the_decision(cluster: TxnCluster) ->
     payment.decide()
     cluster.crash(payment.one)
     assert payment.read(payment.two) == BOTH
+
+
+def test_a_coordinator_without_a_broker_finds_one_without_any_client(cluster: TxnCluster) -> None:
+    payment = Payment(cluster)
+    payment.decide()
+    cluster.crash(payment.one)
+    cluster.until(lambda: payment.two.coordinators.serving(0) is not None)
+    txn_id = payment.txn.txn_id
+    cluster.until(lambda: payment.two.coordinators.status(txn_id) is TxnStatus.COMMITTED)
 
 
 def test_the_coordinators_broker_dies_before_the_decision(cluster: TxnCluster) -> None:
