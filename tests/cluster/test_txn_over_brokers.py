@@ -328,9 +328,10 @@ def test_a_coordinator_without_a_broker_finds_one_without_any_client(cluster: Tx
     payment = Payment(cluster)
     payment.decide()
     cluster.crash(payment.one)
-    cluster.until(lambda: payment.two.coordinators.serving(0) is not None)
-    txn_id = payment.txn.txn_id
-    cluster.until(lambda: payment.two.coordinators.status(txn_id) is TxnStatus.COMMITTED)
+    cluster.crash(payment.two)
+    three, txn_id = cluster.start("three"), payment.txn.txn_id
+    cluster.until(lambda: three.coordinators.serving(0) is not None)
+    cluster.until(lambda: three.coordinators.status(txn_id) is TxnStatus.COMMITTED)
 
 
 def test_the_coordinators_broker_dies_before_the_decision(cluster: TxnCluster) -> None:
