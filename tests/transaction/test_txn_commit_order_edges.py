@@ -30,8 +30,8 @@ BOTH_ENDS = pytest.mark.parametrize("action", [COMMIT, ABORT])
 
 @BOTH_ENDS
 def test_an_end_waits_for_what_is_on_its_way_to_the_side_log(action: TxnAction) -> None:
-    @in_aside_world
-    async def test(world: AsideWorld) -> None:
+    async def work() -> None:
+        world = await AsideWorld().start()
         txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
         await world.send(txn_id, "a")
         world.storage.holding = True
@@ -48,7 +48,10 @@ def test_an_end_waits_for_what_is_on_its_way_to_the_side_log(action: TxnAction) 
         assert await world.read() == (["a", "b", "c"] if action is COMMIT else [])
         assert await side_entries(world) == 0 and not buffer.has_open
 
-    test()
+    async def life() -> list[str]:
+        return await told_to_nobody(work)
+
+    assert run_virtually(life()) == []
 
 
 @BOTH_ENDS
@@ -108,15 +111,18 @@ async def test_what_recovery_found_to_have_ended_is_told_of_until_its_deletion_i
     ledger = await world.ledger(ORDERS)
     end = ledger.last_confirmed
     await ledger.roll_over()
-    world.storage.holding = True
-    trimming = asyncio.ensure_future(ledger.trim(NO_RETENTION))
-    await soon()
+
+    async def waits(log: SideLog) -> None:
+        await asyncio.Event().wait()
+
+    with patch.object(SideLog, "flush", waits):
+        await ledger.trim(NO_RETENTION)
+        await asyncio.sleep(1)
     again = await world.crashed()
     await again.buffer()
     await asyncio.sleep(1)
     assert (await again.ledger(ORDERS)).last_confirmed == end, "it was not copied again"
-    world.storage.release()
-    await trimming
+    assert not (await again.buffer()).has_open
 
 
 @in_aside_world
@@ -178,11 +184,15 @@ async def test_many_that_were_left_open_are_looked_at_in_several_turns(world: As
         buffer._aside._visited()
         for left in (3, 1):
             assert len(buffer.ongoing()) == left
+            ended = buffer.ongoing()[0].txn_id
+            buffer.end(ended, ABORT, -1)  # before it is looked at
             visits.pop()()
     assert not buffer.has_open and not visits
 
 
-def test_nobody_is_told_of_a_side_log_that_could_not_be_made_but_who_sends() -> None:
+def test_nobody_is_told_of_a_side_log_that_could_not_be_made_but_who_sends_and_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def work() -> None:
         world = await AsideWorld().start()
         txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
@@ -195,6 +205,7 @@ def test_nobody_is_told_of_a_side_log_that_could_not_be_made_but_who_sends() -> 
         return await told_to_nobody(work)
 
     assert run_virtually(life()) == []
+    assert caplog.text.count("opening the side log failed: no room") == 2
 
 
 # Which copies are made in the turn of the END
@@ -355,6 +366,42 @@ def test_a_copy_that_fails_when_nobody_waits_any_more_is_no_complaint() -> None:
     assert run_virtually(life()) == []
 
 
+def test_a_copy_that_fails_when_its_topic_was_unloaded_is_no_complaint() -> None:
+    async def work() -> None:
+        world = await AsideWorld().start()
+        txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+        await world.send(txn_id, "a")
+        world.storage.holding = True
+        assert buffer.end(txn_id, COMMIT, -1) is not None
+        await soon()
+        assert buffer._aside is not None
+        await buffer._aside.stop()
+        world.storage.full = True
+        world.storage.release()
+        await soon()
+        assert buffer.has_open
+
+    async def life() -> list[str]:
+        return await told_to_nobody(work)
+
+    assert run_virtually(life()) == []
+
+
+@in_aside_world
+async def test_deletions_can_be_made_durable_before_there_are_any_and_behind_the_last(
+    world: AsideWorld,
+) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    world.storage.holding = True
+    sending = world.start_send(buffer, txn_id, "a")
+    assert buffer._aside is not None
+    await buffer._aside._flush()
+    world.storage.release()
+    await sending
+    await buffer.close()
+    await buffer._aside._flush()
+
+
 @in_aside_world
 async def test_many_ranges_are_deleted_by_and_by(world: AsideWorld) -> None:
     txn_ids = [await world.begin_on(ORDERS) for _ in range(2)]
@@ -400,6 +447,10 @@ async def test_a_topic_that_is_unloaded_starts_nothing_more(world: AsideWorld) -
     await aside.stop()
     assert aside._visit is None
     assert aside._kept_from() < LATEST and len(aside._tasks) == 0
+    with patch.object(world.coordinators, "status", return_value=None):
+        await asyncio.sleep(20)
+    transaction = aside.open.get(late)
+    assert transaction is not None and transaction.ending is None
     aside.end(late, COMMIT)
     assert not aside._copying and buffer.has_open
 
