@@ -171,7 +171,7 @@ def commands() -> str:
 def _parsers() -> Iterator[argparse.ArgumentParser]:
     whole = cli_parser()
     own = dict(_subcommands(whole))
-    for name in ("standalone", "doctor"):
+    for name in ("standalone", "broker", "doctor"):
         yield own[name]
     yield from (demo_parser(), check_parser(), move_parser(), simulate_parser())
     for name in ("tokens", "certificates"):

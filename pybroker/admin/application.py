@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from managed_ledger.errors import CorruptStorage, ManagedLedgerError
@@ -47,8 +49,11 @@ from pybroker.admin.routes.transactional_id import TransactionalIdRoutes
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import refusal
 from pybroker.base.errors import PulsarError
+from pybroker.broker.ownership import BrokerAddress, NotServedHere
 
 log = logging.getLogger(__name__)
+
+_AUTHORITATIVE: Final = "authoritative"  # a broker has sent the client here: Apache Pulsar's own
 
 # An application in front of the API. It is given the whole API, its routes for requests that are
 # already authenticated, and the services.
@@ -111,6 +116,7 @@ def create_app(services: AdminServices, front: Front | None = None) -> ASGIApp:
     app = Starlette(
         routes=routes,
         exception_handlers={
+            NotServedHere: partial(_redirected, services),
             PulsarError: _pulsar_error,
             ManagedLedgerError: _storage_error,
             ClientDisconnect: _nobody_to_answer,
@@ -137,6 +143,29 @@ def _host_names(services: AdminServices) -> list[str] | None:
     if not config.local_only:
         return None
     return [name for name in ("localhost", config.advertised_address) if name]
+
+
+async def _redirected(services: AdminServices, request: Request, error: Exception) -> Response:
+    """To the topic's broker; to this one again if it has just taken the topic's bundle."""
+    assert isinstance(error, NotServedHere)
+    sent_here = request.query_params.get(_AUTHORITATIVE) == "true"
+    try:
+        elsewhere = await services.topics.ownership.lookup(error.name, sent_here)
+    except PulsarError as unknown:
+        return await _pulsar_error(request, unknown)
+    query = request.url.query
+    base = ""
+    if elsewhere is not None:
+        base = _web_url(request, elsewhere.address)
+        if not sent_here:
+            query = "&".join(filter(None, (query, f"{_AUTHORITATIVE}=true")))
+    path = request.scope["raw_path"].decode("ascii")
+    return RedirectResponse(f"{base}{path}{f'?{query}' if query else ''}", 307)
+
+
+def _web_url(request: Request, broker: BrokerAddress) -> str:
+    urls = broker.http_url, broker.http_url_tls
+    return next(filter(None, urls[::-1] if request.url.scheme == "https" else urls), "")
 
 
 async def _pulsar_error(_: Request, error: Exception) -> Response:

@@ -7,6 +7,7 @@ from typing import Final
 from pybroker.base.errors import NotAllowed, TopicNotFound
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Pace
+from pybroker.broker.ownership import take_all
 from pybroker.broker.served import ServedTopic, persistent
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topic import Topic
@@ -74,6 +75,7 @@ async def delete_namespace(topics: Topics, namespace: str, force: bool = True) -
         await topics.at_rest(namespace)
         if not force:
             await check_empty(topics, namespace)
+        await take_all(topics.ownership, await _all_of(topics, namespace))
         for partitioned_topic in topics.tenants.partitioned_topics(namespace):
             with suppress(TopicNotFound):  # it was deleted meanwhile
                 await topics.delete_partitioned(partitioned_topic, force=True)
@@ -82,6 +84,10 @@ async def delete_namespace(topics: Topics, namespace: str, force: bool = True) -
                 await topics.delete(TopicName.parse(name), force=True)
         await topics.schemas.forget_namespace(namespace)
         await topics.tenants.delete_namespace(namespace)
+
+
+async def _all_of(topics: Topics, namespace: str) -> list[TopicName]:
+    return [TopicName.parse(name) for name in (await topics.lists.get(namespace)).names]
 
 
 async def check_empty(topics: Topics, namespace: str) -> None:

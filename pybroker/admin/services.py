@@ -82,6 +82,10 @@ class AdminServices:
     faults: Faults | None = None  # in test mode, which has no authentication
     logs: LogControl | None = None  # None: the embedding program controls logging
 
+    # In a cluster: the ids of its brokers, and this one's bundles. None: it is alone.
+    members: Callable[[], list[str]] | None = None
+    owned_bundles: Callable[[], list[str]] | None = None
+
     @property
     def resource_groups(self) -> Records:
         return Records(self.metadata, "/resource-groups/", "Resource group")

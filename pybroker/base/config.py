@@ -8,6 +8,11 @@ class BrokerConfig:
     """Units last in a name; a name without one says it in its comment."""
 
     cluster_name: str = "standalone"
+    # Of `pybroker broker`: where the metadata and the ledgers are.
+    metadata_store_url: str = ""  # zk:host:port,host:port; with or without zk:
+    bookkeeper_metadata_service_uri: str = ""  # empty: /ledgers in the same ZooKeeper
+    metadata_store_session_timeout_millis: int = 30_000
+    default_number_of_namespace_bundles: int = 4
     bind_address: str = "127.0.0.1"
     # Ports; 0: any free one; None, which is an empty value in the file: none.
     broker_service_port: int | None = 6650

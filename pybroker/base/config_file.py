@@ -87,6 +87,8 @@ _MINIMUM: Final = {  # of every other number: 0
     "managed_ledger_max_size_per_ledger_mbytes": 1,
     "authentication_refresh_check_seconds": 1,
     "max_message_size": 1,
+    "metadata_store_session_timeout_millis": 400,
+    "default_number_of_namespace_bundles": 1,
     "transaction_coordinators": 1,
     "transactional_id_expiration_ms": 1000,
 }
@@ -98,6 +100,7 @@ _PORTS: Final = (
 )
 _MAXIMUM: Final = dict.fromkeys(_PORTS, 65_535) | {
     "max_message_size": 2**31 - 1,  # sent to clients as 32 bits
+    "default_number_of_namespace_bundles": 65_536,
 }
 
 # For these, Apache Pulsar's 0 ("no limit") becomes this broker's own maximum.

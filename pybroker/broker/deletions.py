@@ -88,6 +88,16 @@ class Deletions:
             log.warning("the deletion of %s was interrupted; resuming it", doomed)
             await self._remove(doomed)
 
+    def finish_of(self, serves: Callable[[TopicName], bool]) -> None:
+        """The same in the background, for topics that this broker serves from now on. Until then
+        they can be neither opened nor created, and whoever asks for one waits for it.
+        """
+        for key in self._metadata.keys(_PREFIX):
+            doomed = self._stored(key)
+            if serves(doomed.topic) and key not in self._running:
+                log.warning("the deletion of %s was interrupted; resuming it", doomed)
+                self._start(doomed, self._remove_until_done(doomed))
+
     async def delete(self, doomed: Doomed, vacate: Callable[[], Awaitable[None]]) -> None:
         """Deleted when it returns; concurrent callers for the same share the outcome.
 

@@ -22,8 +22,10 @@ _FEW: Final = ManagedLedgerConfig(max_entries_per_ledger=1000, min_rollover_time
 
 
 class Health:
-    def __init__(self, ledgers: ManagedLedgerFactory) -> None:
+    def __init__(self, ledgers: ManagedLedgerFactory, broker: str = "") -> None:
+        """`broker`: an id, if others use the same storage; each has a log of its own."""
         self._ledgers = ledgers
+        self._log = f"{HEALTH_LOG}-{broker}" if broker else HEALTH_LOG
         self._checking: asyncio.Task[str | None] | None = None
         self._ended_s = 0.0
 
@@ -67,7 +69,7 @@ class Health:
     async def _write_and_read(self) -> str | None:
         if (why := self._ledgers.fullness.reason) is not None:
             return why  # clients' messages may be too large although this one fits
-        ledger = await self._ledgers.open(HEALTH_LOG, _FEW)
+        ledger = await self._ledgers.open(self._log, _FEW)
         written = secrets.token_bytes(16)
         position = await ledger.append_one(written)
         found = await ledger.read(position, position, 1, len(written))

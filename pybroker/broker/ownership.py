@@ -8,11 +8,11 @@ question: it is asked when a topic is found for the first time, never for a mess
 Source: Apache Pulsar's NamespaceBundle and OwnershipCache.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
-from pybroker.base.errors import ServiceNotReady
+from pybroker.base.errors import NotAllowed, ServiceNotReady
 from pybroker.base.listeners import Listeners
 from pybroker.base.names import TopicName
 
@@ -87,6 +87,16 @@ class Ownership(Protocol):
         """
         ...
 
+    async def range_of(self, name: TopicName) -> str:
+        """The range of the topic's bundle, `0x…_0x…`. Raises ServiceNotReady."""
+        ...
+
+    async def refreshed(self) -> None:
+        """Return when this broker's metadata shows what others wrote before the call. Raises
+        ServiceNotReady.
+        """
+        ...
+
     def on_change(self, came: Came, goes: Goes) -> None:
         """Both are called on the loop, in the order in which they were added."""
         ...
@@ -103,6 +113,12 @@ class Alone:
 
     async def lookup(self, name: TopicName, authoritative: bool) -> Elsewhere | None:
         return None
+
+    async def range_of(self, name: TopicName) -> str:
+        return Bundle(name.namespace_name, 0, LAST_HASH).range
+
+    async def refreshed(self) -> None:
+        """There are no others."""
 
     def on_change(self, came: Came, goes: Goes) -> None:
         """Nothing ever changes."""
@@ -125,6 +141,22 @@ def check_owned(ownership: Ownership, name: TopicName) -> None:
     """Raises NotServedHere."""
     if not ownership.owns(name):
         raise NotServedHere(name)
+
+
+class OnSeveralBrokers(NotAllowed):
+    """The work would have to be done by several brokers at once."""
+
+    http_status = 412
+
+
+async def take_all(ownership: Ownership, names: Iterable[TopicName]) -> None:
+    """This broker serves all of these when it returns. Raises OnSeveralBrokers, ServiceNotReady."""
+    for name in () if ownership is ALONE else names:
+        if (owner := await ownership.owner_of(name)) is not None:
+            raise OnSeveralBrokers(
+                f"{name} is served by {owner.broker_url or owner.broker_url_tls}, and this works "
+                "only where one broker serves all topics concerned: stop the others meanwhile"
+            )
 
 
 def hash_of(name: TopicName) -> int:

@@ -16,7 +16,8 @@ async def release_topics(topics: Topics, bundle: Bundle) -> None:
 
     A failure is logged: the next owner fences the ledgers that could not be closed.
     """
-    names = [name for name in topics.in_memory() if bundle.holds(name)]
+    await topics.at_rest(bundle.namespace)  # loads that had begun
+    names = [name for name in topics.loaded_names() if bundle.holds(name)]
     for at in range(0, len(names), _AT_ONCE):
         some = names[at : at + _AT_ONCE]
         outcomes = await asyncio.gather(*map(topics.unload, some), return_exceptions=True)

@@ -27,7 +27,7 @@ from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.entry_metadata import check_interceptors
 from pybroker.broker.inactive_topics import InactiveTopics
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
-from pybroker.broker.ownership import ALONE, Ownership, check_owned
+from pybroker.broker.ownership import ALONE, Ownership, check_owned, take_all
 from pybroker.broker.permissions import Permissions
 from pybroker.broker.policies.actors import acting
 from pybroker.broker.policies.following import Following
@@ -99,10 +99,6 @@ class Topics:
     def loaded_names(self) -> list[TopicName]:
         return list(self._loaded)
 
-    def in_memory(self) -> list[TopicName]:
-        """Loaded or being loaded."""
-        return [*self._loaded, *self._loading]
-
     def loaded_nonpersistent(self) -> list[NonPersistentTopic]:
         return [t for t in self._loaded.values() if isinstance(t, NonPersistentTopic)]
 
@@ -131,8 +127,7 @@ class Topics:
     async def served(self, name: TopicName | str, create: bool = False) -> ServedTopic | None:
         """The topic, loaded. None if it does not exist and `create` is false.
 
-        Raises NotAllowed for what cannot be a topic, NotFound for a missing namespace,
-        NotServedHere.
+        Raises NotAllowed for what cannot be one, NotFound for a missing namespace, NotServedHere.
         """
         if isinstance(name, str):
             name = TopicName.parse(name)
@@ -268,6 +263,8 @@ class Topics:
     async def partitions_for_client(self, name: TopicName, auto_create: bool) -> int:
         """How many partitions a client shall use; creates the topic where that is configured."""
         await self.settled(name)
+        if not self.tenants.partitions(name):
+            await self.ownership.refreshed()  # another broker may have just created it
         partitions = self.tenants.partitions(name)
         if partitions or name == COORDINATOR_ASSIGN:
             return partitions
@@ -327,6 +324,7 @@ class Topics:
                 f"{name} has {now} partitions; the number can only grow, up to {most}"
             )
         check_last_partition(name, partitions)
+        await take_all(self.ownership, map(name.partition_at, range(partitions)))
         await self._change(name, self._grow(name, partitions))
 
     async def _grow(self, name: TopicName, partitions: int) -> None:
@@ -384,6 +382,7 @@ class Topics:
             await asyncio.wait(loading)
             await self.settled(name)  # it may have grown meanwhile
         partitions = self.tenants.partitions(name)
+        await take_all(self.ownership, self._parts(name))
         if not partitions and self.exists(name):
             raise Conflict(f"{name} is not a partitioned topic: delete it as a topic")
         if not partitions:

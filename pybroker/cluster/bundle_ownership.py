@@ -105,9 +105,20 @@ class BundleOwnership:
         return None if found is None else found.address
 
     async def lookup(self, name: TopicName, authoritative: bool) -> Elsewhere | None:
-        with _as_not_ready(name):
+        with _as_not_ready(f"the broker of {name}"):
             async with asyncio.timeout(ANSWER_S):
                 return await self._lookup(await self._boundaries.of(name), authoritative)
+
+    async def range_of(self, name: TopicName) -> str:
+        with _as_not_ready(f"the bundle of {name}"):
+            async with asyncio.timeout(ANSWER_S):
+                return (await self._boundaries.of(name)).range
+
+    async def refreshed(self) -> None:
+        with _as_not_ready("what others have written"):
+            async with asyncio.timeout(ANSWER_S):
+                await self._zookeeper.sync(ROOT)
+                await self._caught_up()
 
     def on_change(self, came: Came, goes: Goes) -> None:
         self._came.append(came)
@@ -280,15 +291,11 @@ def bundle_at(path: str) -> Bundle | None:
 
 
 @contextmanager
-def _as_not_ready(name: TopicName) -> Iterator[None]:
+def _as_not_ready(what: str) -> Iterator[None]:
     """What ZooKeeper does not answer now, it may answer later."""
     try:
         yield
     except TimeoutError:
-        raise ServiceNotReady(
-            f"the broker of {name} is not known within {ANSWER_S:g} s; try again"
-        ) from None
+        raise ServiceNotReady(f"{what}: not known within {ANSWER_S:g} s; try again") from None
     except ZooKeeperError as error:
-        raise ServiceNotReady(f"the broker of {name} is not known now; try again: {error}") from (
-            error
-        )
+        raise ServiceNotReady(f"{what}: not known now; try again: {error}") from error

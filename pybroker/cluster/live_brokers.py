@@ -4,6 +4,7 @@ import asyncio
 import logging
 from typing import Final
 
+from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.errors import ConnectionLoss, NodeExists, NoNode
 from managed_ledger.storage.zookeeper.operations import Node
@@ -15,7 +16,7 @@ ROOT: Final = "/loadbalance/brokers"
 _LOOK_AGAIN_S: Final = 0.2
 
 
-class NameTaken(Exception):
+class NameTaken(ManagedLedgerError):
     """Another broker has this address; the message says what to do."""
 
 

@@ -18,9 +18,10 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.errors import BadVersion, ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import Backend, MetadataStore
 from managed_ledger.storage.importing import check_complete
@@ -33,6 +34,7 @@ from pybroker.base.runtime import Clock, SystemClock
 from pybroker.base.telemetry import INSTALL, wanted
 from pybroker.broker.dynamic_configuration import DynamicConfiguration
 from pybroker.broker.entry_metadata import BadInterceptors
+from pybroker.broker.ownership import BrokerAddress
 from pybroker.broker.permissions import Permissions
 from pybroker.broker.policies.persistence import flush_interval_ms
 from pybroker.broker.policies.transaction_limits import namespace_limits
@@ -40,6 +42,7 @@ from pybroker.broker.tenants import Tenants
 from pybroker.broker.topics import Topics
 from pybroker.broker.txn_participants import LocalParticipants, check_may_join
 from pybroker.logs.control import LogControl
+from pybroker.process.membership import Membership
 from pybroker.process.ports import Ports, StartFailed, tls_contexts, web_tls_contexts
 from pybroker.security.authentication import authentication_of
 from pybroker.security.authorization import Authorizer
@@ -72,6 +75,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pybroker")
 
 _BOOTS: Final = "/boots"
+_LOOK_AGAIN_S: Final = 0.05
 
 
 # Errors that stop a start and whose message already says what to do.
@@ -90,11 +94,13 @@ class Broker:
         shut_down: Callable[[], None] | None = None,
         logs: LogControl | None = None,
         faults: "Faults | None" = None,
+        membership: Membership | None = None,
     ) -> None:
         """For the admin API: `shut_down` asks the owner of the broker to stop it, and `logs` are
         the process's levels if this broker may change them. With `faults` its steps pass the fault
-        points; without, nothing of that is loaded.
+        points; without, nothing of that is loaded. Without `membership` it is alone.
         """
+        self._membership = membership
         self.faults = faults
         self._logs = logs
         self._config = config
@@ -113,6 +119,8 @@ class Broker:
         self.coordinators = Coordinators(ledgers, metadata, clock, config)
         tenants = Tenants(metadata, config)
         self.topics = Topics(ledgers, metadata, tenants, self.coordinators, clock, config)
+        if membership is not None:
+            self.topics.ownership = membership.ownership
         self.coordinators.admission.limits_of = namespace_limits(self.topics.policies, config)
         self.topics.open_contents.owner_of = self.coordinators.owner_of
         self.dynamic = DynamicConfiguration(metadata, config, self.topics.policies.configure)
@@ -174,12 +182,14 @@ class Broker:
             await self._backend.open()
             parts.push_async_callback(self._backend.close)
             check_complete(self._backend.metadata)
+            if self._membership is not None:
+                await self._membership.open(self)
+                parts.push_async_callback(self._membership.close)
             self.dynamic.load()
             self._services.boot = await _count_boot(self._backend.metadata)
             parts.push_async_callback(self.ledgers.close)
-            await self.ledgers.sweep()
-            await migrate_pending_ack_logs(self.ledgers)
-            await self.topics.deletions.finish_all()
+            if self._membership is None:
+                await self._finish_what_a_crash_left()
             parts.push_async_callback(self.topics.close)
             parts.push_async_callback(self.coordinators.close)
             self.coordinators.count = self.topics.tenants.partitions(COORDINATOR_ASSIGN)
@@ -197,7 +207,22 @@ class Broker:
                 self.service_url_tls = self._url("pulsar+ssl", tls.socket.getsockname())
             if http is not None or https is not None:
                 await self._start_http(http, https, parts)
+            if self._membership is not None:
+                parts.push_async_callback(self._membership.leave)
+                await self._membership.join(self._address, self._listeners)
             self._running = parts.pop_all()
+
+    async def _finish_what_a_crash_left(self) -> None:
+        """Of the whole storage: nobody else uses it."""
+        await self.ledgers.sweep()
+        await migrate_pending_ack_logs(self.ledgers)
+        await self.topics.deletions.finish_all()
+
+    @property
+    def _address(self) -> BrokerAddress:
+        return BrokerAddress(
+            self.service_url, self.service_url_tls, self.admin_url, self.admin_url_tls
+        )
 
     @property
     def _is_private(self) -> bool:
@@ -244,7 +269,8 @@ class Broker:
         url_tls = "" if tls is None else self._url("https", tls.socket.getsockname())
         lag = LoopLag()
         parts.callback(lag.close)
-        health = Health(self.ledgers)
+        alone = self._membership is None
+        health = Health(self.ledgers, "" if alone else urlsplit(url or url_tls).netloc)
         parts.push_async_callback(health.close)
         services = AdminServices(
             authentication=self.authentication,
@@ -276,6 +302,8 @@ class Broker:
             live_loop_lag_s=lag.reader(),
             health=health,
             publish=self._publish,
+            members=None if self._membership is None else self._membership.brokers,
+            owned_bundles=None if self._membership is None else self._membership.owned,
         )
         if wanted("METRICS"):
             own_lag = replace(services, live_loop_lag_s=lag.reader())
@@ -351,11 +379,18 @@ async def _send_metrics(services: "AdminServices", parts: AsyncExitStack) -> Non
 
 
 async def _count_boot(metadata: MetadataStore) -> int:
-    """How often a broker has started on this storage before; durable before it is used."""
-    stored = metadata.get(_BOOTS)
-    boot = 0 if stored is None else int(stored.value) + 1
-    await metadata.put(_BOOTS, str(boot).encode())
-    return boot
+    """How often a broker has started on this storage before; durable before it is used. Several
+    that start at once get different numbers.
+    """
+    while True:
+        stored = metadata.get(_BOOTS)
+        boot, version = (0, -1) if stored is None else (int(stored.value) + 1, stored.version)
+        try:
+            await metadata.put(_BOOTS, str(boot).encode(), version)
+        except BadVersion:  # another broker's was first; what it wrote shows in a moment
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        else:
+            return boot
 
 
 def _authorizer(config: BrokerConfig, permissions: Permissions) -> Authorizer | None:
@@ -409,6 +444,7 @@ async def standalone(
     shut_down: Callable[[], None] | None = None,
     logs: LogControl | None = None,
     faults: "Faults | None" = None,
+    membership: Membership | None = None,
 ) -> Broker:
     """A broker that serves on the configured address. Raises StartFailed.
 
@@ -420,7 +456,9 @@ async def standalone(
         ports.bind()
         tls = ports.with_tls("broker_service_port_tls", tls_contexts(config, clock))
         https = ports.with_tls("web_service_port_tls", web_tls_contexts(config, clock))
-        broker = Broker(config, backend, clock, random.Random(), shut_down, logs, faults)
+        broker = Broker(
+            config, backend, clock, random.Random(), shut_down, logs, faults, membership
+        )
         plain, web = ports.bound.get("broker_service_port"), ports.bound.get("web_service_port")
         await broker.start(plain, web, tls, https)
     except BaseException as error:

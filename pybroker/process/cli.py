@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 EXIT_CANNOT_START: Final = 1
 EXIT_DISK_FAILED: Final = 70
+EXIT_SESSION_LOST: Final = 71
 EXIT_SECOND_SIGNAL: Final = 130
 # Thresholds in objects, then in collections of the previous generation. Generation 1 visits about
 # 6,000 objects at a time: with 20,000 it paused everything for up to 30 ms on a busy machine.
@@ -114,6 +115,11 @@ def _parser() -> argparse.ArgumentParser:
     say_version = commands.add_parser("version", help="print the version")
     say_version.set_defaults(run=_version)
     _add_standalone(commands.add_parser("standalone", help="run a broker with its own storage"))
+    _add_broker(
+        commands.add_parser(
+            "broker", help="run one of several brokers, on BookKeeper and ZooKeeper"
+        )
+    )
     commands.add_parser("demo", help="payments through transactions, exactly once, in ten seconds")
     doctor = commands.add_parser("doctor", help="check whether a broker runs well on this machine")
     _add_settings(doctor)
@@ -148,6 +154,16 @@ def _add_standalone(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_standalone)
     _add_settings(parser)
     parser.add_argument("--no-http", action="store_true", help="do not serve the admin REST API")
+    _add_print_config(parser)
+
+
+def _add_broker(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_broker, durability=None, test_mode=False, no_http=False)
+    _add_common_settings(parser)
+    _add_print_config(parser)
+
+
+def _add_print_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--print-config",
         action="store_true",
@@ -157,22 +173,33 @@ def _add_standalone(parser: argparse.ArgumentParser) -> None:
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     """The options that configure a broker; the doctor uses them too."""
+    _add_common_settings(parser)
     add = parser.add_argument
-    add("--bind", metavar="HOST", help="address to listen on (default 127.0.0.1)")
-    add("--port", type=_port, help="binary port; 0 picks a free one (default 6650)")
-    add("--http-port", type=_port, help="admin REST port; 0 picks a free one (default 8080)")
     add(
         "--data-dir",
         type=Path,
         default=Path("pybroker-data"),
         help="all data (default ./pybroker-data)",
     )
-    add("--config", type=Path, metavar="FILE", help="broker.conf, or a .toml with its keys")
     add(
         "--durability",
         choices=("fsync", "relaxed"),
         help="relaxed: receipts do not wait for the disk; a power failure may lose messages",
     )
+    add(
+        "--test-mode",
+        action="store_true",
+        help="for tests: fault points, and a clock to move; see pybroker faults --help",
+    )
+
+
+def _add_common_settings(parser: argparse.ArgumentParser) -> None:
+    """Those of a broker on any storage."""
+    add = parser.add_argument
+    add("--bind", metavar="HOST", help="address to listen on (default 127.0.0.1)")
+    add("--port", type=_port, help="binary port; 0 picks a free one (default 6650)")
+    add("--http-port", type=_port, help="admin REST port; 0 picks a free one (default 8080)")
+    add("--config", type=Path, metavar="FILE", help="broker.conf, or a .toml with its keys")
     add(
         "--log-level",
         type=_log_level,
@@ -181,11 +208,6 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "access=info logs every HTTP request",
     )
     add("--log-format", choices=FORMATS, help="log line format (default text)")
-    add(
-        "--test-mode",
-        action="store_true",
-        help="for tests: fault points, and a clock to move; see pybroker faults --help",
-    )
     add(
         "--insecure",
         action="store_true",
@@ -222,8 +244,18 @@ def _print_config(options: argparse.Namespace) -> int:
 
 
 def _standalone(options: argparse.Namespace) -> int:
-    if options.print_config:
-        return _print_config(options)
+    return _print_config(options) if options.print_config else _run(options, _on_own_storage)
+
+
+def _broker(options: argparse.Namespace) -> int:
+    return _print_config(options) if options.print_config else _run(options, _in_a_cluster)
+
+
+# Runs a broker until it is told to stop, and returns the process's exit code.
+Running = Callable[[BrokerConfig, argparse.Namespace, LogControl], int]
+
+
+def _run(options: argparse.Namespace, running: Running) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     output = log_to(LineWriter(sys.stderr.fileno()))
     try:
@@ -238,8 +270,27 @@ def _standalone(options: argparse.Namespace) -> int:
             "credentials and messages travel unencrypted: set brokerServicePortTls and "
             "webServicePortTls, and leave brokerServicePort and webServicePort empty"
         )
+    return running(config, options, logs)
+
+
+def _in_a_cluster(config: BrokerConfig, options: argparse.Namespace, logs: LogControl) -> int:
+    from pybroker.process.clustered import cluster_broker
+
+    if config.test_mode:
+        return _refuse(ValueError("a broker of a cluster has no test mode: leave out testMode"))
+
+    async def started(config: BrokerConfig, stop: Callable[[], None]) -> "Broker":
+        return await cluster_broker(config, True, stop, logs, _session_lost)
+
+    with asyncio.Runner(loop_factory=paced_loop) as runner:
+        return runner.run(_serve(config, options, logs, started, config.metadata_store_url))
+
+
+def _on_own_storage(config: BrokerConfig, options: argparse.Namespace, logs: LogControl) -> int:
     if not config.journal_sync_data:
         log.warning("durability is relaxed: a power failure may lose acknowledged messages")
+    if config.metadata_store_url:
+        log.warning("metadataStoreUrl has no effect on standalone: pybroker broker uses it")
     if config.test_mode and options.no_http:
         return _refuse(ValueError("test mode is offered over HTTP: leave out --no-http"))
     clock = None
@@ -250,8 +301,16 @@ def _standalone(options: argparse.Namespace) -> int:
         log.warning("test mode: everyone on this machine may crash the broker and move its clock")
         clock = VirtualClock()
         new_loop = partial(AdvancingLoop, clock)
+
+    async def started(config: BrokerConfig, stop: Callable[[], None]) -> "Broker":
+        from pybroker.process.app import embedded_backend, standalone
+
+        backend = embedded_backend(config, options.data_dir, _disk_failed)
+        faults = None if clock is None else _faults(clock)
+        return await standalone(config, backend, not options.no_http, clock, stop, logs, faults)
+
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        return runner.run(_serve(config, options, logs, clock))
+        return runner.run(_serve(config, options, logs, started, str(options.data_dir.absolute())))
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -272,9 +331,9 @@ async def _serve(
     config: BrokerConfig,
     options: argparse.Namespace,
     logs: LogControl,
-    clock: "VirtualClock | None",
+    started: "Callable[[BrokerConfig, Callable[[], None]], Awaitable[Broker]]",
+    storage: str,
 ) -> int:
-    from pybroker.process.app import embedded_backend, standalone
     from pybroker.process.descriptors import connections, raise_limit
     from pybroker.process.ports import StartFailed
 
@@ -295,17 +354,13 @@ async def _serve(
         )
     stop = asyncio.Event()
     _stop_on_signals(stop)
-    backend = embedded_backend(config, options.data_dir, _disk_failed)
     try:
-        http = not options.no_http
-        broker = await standalone(
-            config, backend, http, clock, stop.set, logs, None if clock is None else _faults(clock)
-        )
+        broker = await started(config, stop.set)
     except StartFailed as error:
         return _refuse(error)
     _collect_garbage_seldom()
     reload_on_hangup(partial(configuration, options), configured, broker, logs)
-    log.info("version %s serves %s", version(), options.data_dir.absolute())
+    log.info("version %s serves %s", version(), storage)
     print(_ready_line(broker), flush=True)
     _keep_memory_at_hand()
     await stop.wait()
@@ -363,6 +418,17 @@ def _refuse(error: Exception) -> int:
     drain_log()
     print(f"pybroker: {error}", file=sys.stderr)
     return EXIT_CANNOT_START
+
+
+def _session_lost(why: str) -> NoReturn:
+    """Nothing that this process has in memory may be answered with any more."""
+    drain_log()
+    print(
+        f"pybroker: stopped, because {why}; no unsaved data was acknowledged; start it again",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(EXIT_SESSION_LOST)
 
 
 def _disk_failed(error: Exception) -> NoReturn:

@@ -7,6 +7,7 @@ from pybroker.base.errors import (
 )
 from pybroker.base.listeners import Listener
 from pybroker.base.names import TopicName
+from pybroker.broker.namespaces_elsewhere import check_namespace
 from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.schemas.registry import version_bytes
 from pybroker.server.connection import Connection
@@ -23,12 +24,20 @@ async def lookup(session: Connection, command: pb.CommandLookupTopic) -> None:
     clock = session.services.clock
     began_s = clock.monotonic_s()
     name = TopicName.parse(command.topic)
-    own = Listener(*session.broker_urls)
-    told = session.services.listeners.told(command.advertised_listener_name, own)
-    session.services.topics.tenants.check_namespace(name.namespace_name)
+    topics = session.services.topics
+    listeners, own = session.services.listeners, Listener(*session.broker_urls)
+    listeners.told(command.advertised_listener_name, own)  # refuses a name that is not known
+    await check_namespace(topics, name.namespace_name)
+    response = pb.CommandLookupTopicResponse.Connect
+    elsewhere = await topics.ownership.lookup(name, command.authoritative)
+    if elsewhere is not None:
+        listeners, own = elsewhere.listeners, Listener(*elsewhere.address)
+        if not elsewhere.serves:
+            response = pb.CommandLookupTopicResponse.Redirect
+    told = listeners.told(command.advertised_listener_name, own)
     answer = pb.CommandLookupTopicResponse(
         request_id=command.request_id,
-        response=pb.CommandLookupTopicResponse.Connect,
+        response=response,
         # Some clients take a present but empty field for an address.
         brokerServiceUrl=told.broker_url or None,
         brokerServiceUrlTls=told.broker_url_tls or None,

@@ -5,7 +5,12 @@ import sys
 
 HEAVY = ("starlette", "uvicorn", "h11", "anyio", "difflib", "http.client")
 
-OF_CLUSTERS = ("managed_ledger.storage.bookkeeper", "managed_ledger.storage.zookeeper")
+OF_CLUSTERS = (
+    "managed_ledger.storage.bookkeeper",
+    "managed_ledger.storage.zookeeper",
+    "pybroker.cluster",
+    "pybroker.process.clustered",
+)
 
 
 def test_the_binary_port_does_not_wait_for_the_web_framework() -> None:

@@ -222,6 +222,8 @@ class Connection(asyncio.Protocol):
         if code == OpCode.GET_DATA:
             stored = self._tree.node(reader.text())
             return JuteWriter().buffer(stored.value).raw(_stat(stored)).getvalue()
+        if code == OpCode.SYNC:
+            return JuteWriter().text(reader.text()).getvalue()
         if code == OpCode.GET_CHILDREN:
             names = self._tree.children(reader.text())
             out = JuteWriter().i32(len(names))

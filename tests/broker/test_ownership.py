@@ -37,6 +37,12 @@ class Some:
     async def lookup(self, name: TopicName, authoritative: bool) -> Elsewhere | None:
         return None if self.owns(name) else Elsewhere(OTHER, Listeners(), True)
 
+    async def range_of(self, name: TopicName) -> str:
+        return "0x00000000_0xffffffff"
+
+    async def refreshed(self) -> None:
+        """Nobody writes anything."""
+
     def on_change(self, came: Came, goes: Goes) -> None:
         """Tests change it themselves."""
 
@@ -108,4 +114,4 @@ def test_a_topic_that_is_being_loaded_when_its_bundle_goes_is_closed() -> None:
 
 
 async def _only(topics: Topics, names: list[TopicName]) -> None:
-    assert sorted(topics.in_memory()) == sorted(names)
+    assert sorted(topics.loaded_names()) == sorted(names)

@@ -94,7 +94,8 @@ class BrokerRoutes:
     async def brokers(self, request: Request) -> list[str]:
         if "cluster" in request.path_params:
             self._check_cluster(request)
-        return [self._services.broker_id]
+        members = self._services.members
+        return [self._services.broker_id] if members is None else members()
 
     async def health(self, _: Request) -> Response:
         """Checks that a message can be stored and read back; the result is cached for a second."""
@@ -181,9 +182,11 @@ class BrokerRoutes:
         broker = request.path_params["broker"]
         if broker != self._services.broker_id:
             raise HTTPException(404, f"Broker {broker} does not exist")
+        status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+        if self._services.owned_bundles is not None:
+            return dict.fromkeys(self._services.owned_bundles(), status)
         tenants = self._services.topics.tenants
         namespaces = [n for tenant in tenants.tenants() for n in tenants.namespaces(tenant)]
-        status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
         return {f"{namespace}/0x00000000_0xffffffff": status for namespace in namespaces}
 
     def _check_cluster(self, request: Request) -> None:

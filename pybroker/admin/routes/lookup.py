@@ -11,6 +11,8 @@ from pybroker.admin.routing import asked, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.base.json_schema import TEXT, fields, record
 from pybroker.base.listeners import Listener
+from pybroker.broker.namespaces_elsewhere import check_namespace
+from pybroker.broker.ownership import NotServedHere
 
 _TOPIC = "{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:form}"
 
@@ -24,25 +26,38 @@ class LookupRoutes:
         names = "brokerUrl brokerUrlTls httpUrl httpUrlTls nativeUrl brokerUrlSsl"
         urls = record("LookupData", fields(TEXT, names))
         return [
-            route("GET", path, self.topic, urls, query={"listenerName": TEXT}),
+            route(
+                "GET", path, self.topic, urls, query={"listenerName": TEXT, "authoritative": TEXT}
+            ),
             route("GET", f"{path}/bundle", self.bundle, WORDS),
         ]
 
     async def bundle(self, request: Request) -> Response:
-        """The bundle of a topic: each namespace has one."""
-        self._services.topics.tenants.check_namespace(topic_of(request).namespace_name)
-        return PlainTextResponse("0x00000000_0xffffffff")
+        """The bundle of a topic: the range of hashes that it is in."""
+        name = topic_of(request)
+        await check_namespace(self._services.topics, name.namespace_name)
+        return PlainTextResponse(await self._services.topics.ownership.range_of(name))
 
     async def topic(self, request: Request) -> dict[str, Any]:
         services = self._services
-        services.topics.tenants.check_namespace(topic_of(request).namespace_name)
+        name = topic_of(request)
+        await check_namespace(services.topics, name.namespace_name)
+        listeners = services.listeners
         own = Listener(
             _as_reached(services.service_url, request),
             _as_reached(services.service_url_tls, request),
             _as_reached(services.admin_url, request),
             _as_reached(services.admin_url_tls, request),
         )
-        told = services.listeners.told(_wanted_listener(request), own)
+        listeners.told(_wanted_listener(request), own)  # refuses a name that is not known
+        elsewhere = await services.topics.ownership.lookup(
+            name, asked(request, "authoritative") == "true"
+        )
+        if elsewhere is not None:
+            if not elsewhere.serves:
+                raise NotServedHere(name)  # that broker takes it when it is asked
+            listeners, own = elsewhere.listeners, Listener(*elsewhere.address)
+        told = listeners.told(_wanted_listener(request), own)
         return {
             "brokerUrl": told.broker_url,
             "brokerUrlTls": told.broker_url_tls,

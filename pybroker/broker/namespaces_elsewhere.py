@@ -1,0 +1,12 @@
+"""Namespaces that another broker has just created: this one hears of them a little later."""
+
+from pybroker.broker.topics import Topics
+
+
+async def check_namespace(topics: Topics, namespace: str) -> None:
+    """As `Tenants.check_namespace`, when what others wrote is known. Raises NotFound,
+    ServiceNotReady.
+    """
+    if not topics.tenants.has_namespace(namespace):
+        await topics.ownership.refreshed()
+    topics.tenants.check_namespace(namespace)

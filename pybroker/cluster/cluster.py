@@ -1,0 +1,86 @@
+"""This broker as a member of its cluster: joins, serves bundles, leaves; or is lost.
+
+The session of ZooKeeper decides. While it is CONNECTED, bundles come and go. SUSPENDED: nothing new
+is taken or loaded. EXPIRED: other brokers may have all of it already, so `lost` is called, which
+ends the process: nothing that it still holds in memory may be answered with.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from managed_ledger.storage.zookeeper.client import ZooKeeper
+from managed_ledger.storage.zookeeper.session import SessionState
+from pybroker.base.runtime import Clock
+from pybroker.base.version import version
+from pybroker.cluster.boundaries import Boundaries
+from pybroker.cluster.bundle_ownership import BundleOwnership
+from pybroker.cluster.live_brokers import LiveBrokers
+from pybroker.cluster.node_values import Place, broker_value
+
+log = logging.getLogger(__name__)
+
+
+class Cluster:
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        caught_up: Callable[[], Awaitable[None]],
+        clock: Clock,
+        bundles: int,
+        session_timeout_ms: int,
+        lost: Callable[[str], None],
+    ) -> None:
+        """`bundles`: of a namespace that no broker has divided yet. `lost` is called once, with the
+        reason, and should not return.
+        """
+        self._zookeeper = zookeeper
+        self._clock = clock
+        self._boundaries = Boundaries(zookeeper, bundles)
+        self._brokers = LiveBrokers(zookeeper)
+        self._session_timeout_s = session_timeout_ms / 1000
+        self._lost = lost
+        self.ownership = BundleOwnership(zookeeper, self._boundaries, self._brokers, caught_up)
+        zookeeper.on_state(self._session_is)
+
+    @property
+    def broker_id(self) -> str:
+        return self._brokers.own_id
+
+    def brokers(self) -> list[str]:
+        return list(self._brokers.all())
+
+    def owned(self) -> list[str]:
+        return sorted(map(str, self.ownership.owned()))
+
+    async def open(self) -> None:
+        """ZooKeeper is open. Raises ZooKeeperError."""
+        await self._boundaries.open()
+        await self._brokers.open()
+        await self.ownership.open()
+
+    async def join(self, broker_id: str, place: Place) -> None:
+        """Raises NameTaken, ZooKeeperError."""
+        value = broker_value(place, version(), self._clock.now_ms())
+        # An earlier process with this address is gone when its session is.
+        await self._brokers.join(broker_id, value, 2 * self._session_timeout_s + 5)
+        self.ownership.serve(place)
+
+    async def leave(self) -> None:
+        """Idempotent. Raises ZooKeeperError."""
+        await self._brokers.leave()
+        await self.ownership.give_all_back()
+
+    async def close(self) -> None:
+        await self.ownership.close()
+        await self._brokers.close()
+        await self._boundaries.close()
+
+    def _session_is(self, state: SessionState) -> None:
+        if state is SessionState.SUSPENDED:
+            log.warning("no connection to ZooKeeper: no topics are loaded until it is back")
+        elif state is SessionState.CONNECTED:
+            log.info("connected to ZooKeeper")
+        elif state is SessionState.EXPIRED:
+            self._lost(
+                "its session with ZooKeeper has ended: other brokers serve its topics now, or will"
+            )

@@ -1,0 +1,73 @@
+"""broker.conf's keys about ZooKeeper and BookKeeper, as Apache Pulsar spells them."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from managed_ledger.storage.bookkeeper.quorums import Quorums
+from pybroker.base.config import BrokerConfig
+
+_SERVERS: Final = re.compile(r"[^\s:/,;]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
+_LEDGERS: Final = re.compile(
+    r"(?:metadata-store:)?zk(?:\+[a-z]+)?:(?://)?(?P<servers>[^/]+)(?P<root>/[^\s]*)?"
+)
+
+
+class BadSettings(ValueError):
+    """The message names the key and says what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    servers: str  # host:port,host:port
+    ledgers_root: str
+    quorums: Quorums
+
+
+def cluster_settings(config: BrokerConfig) -> ClusterSettings:
+    """Raises BadSettings."""
+    servers = _servers("metadataStoreUrl", config.metadata_store_url.removeprefix("zk:"))
+    ensemble, write, ack = (
+        config.managed_ledger_default_ensemble_size,
+        config.managed_ledger_default_write_quorum,
+        config.managed_ledger_default_ack_quorum,
+    )
+    if not 1 <= ack <= write <= ensemble:
+        raise BadSettings(
+            f"managedLedgerDefaultEnsembleSize={ensemble}, managedLedgerDefaultWriteQuorum={write} "
+            f"and managedLedgerDefaultAckQuorum={ack}: each must be at most the one before, and "
+            "the last at least 1"
+        )
+    root = _ledgers_root(config.bookkeeper_metadata_service_uri, servers)
+    return ClusterSettings(",".join(servers), root, Quorums(ensemble, write, ack))
+
+
+def _servers(key: str, text: str) -> list[str]:
+    servers = [each.strip() for each in re.split("[,;]", text) if each.strip()]
+    if not servers:
+        raise BadSettings(
+            f"{key} is empty: name ZooKeeper's servers, as in {key}=zk:one:2181,two:2181"
+        )
+    for each in servers:
+        if not _SERVERS.fullmatch(each):
+            raise BadSettings(
+                f"{key}: {each[:200]!r} is not host:port; write zk:one:2181,two:2181, without a "
+                "path behind it"
+            )
+    return servers
+
+
+def _ledgers_root(uri: str, servers: list[str]) -> str:
+    if not uri:
+        return "/ledgers"
+    found = _LEDGERS.fullmatch(uri)
+    if found is None:
+        raise BadSettings(
+            f"bookkeeperMetadataServiceUri={uri[:200]!r} is not of the form "
+            "zk+hierarchical://one:2181;two:2181/ledgers"
+        )
+    if set(_servers("bookkeeperMetadataServiceUri", found["servers"])) != set(servers):
+        raise BadSettings(
+            "bookkeeperMetadataServiceUri must name the same ZooKeeper servers as metadataStoreUrl"
+        )
+    return (found["root"] or "").rstrip("/") or "/ledgers"

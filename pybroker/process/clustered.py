@@ -1,0 +1,162 @@
+"""`pybroker broker`: a broker whose storage and topics are shared with others of its cluster.
+
+What `Broker.start` does alone for the whole storage is done here for what this broker owns:
+
+- deletions that a crash cut short are finished when their bundle comes, by its only owner;
+- a coordinator is opened by the owner of its partition of the assign topic, and by nobody else;
+- a managed ledger that was partly deleted is finished when it is opened, which its owner does;
+- ledgers that no list counts are not looked for: they may be another broker's new ones;
+- logs of former versions are not migrated: those versions could not write to BookKeeper;
+- boots are counted by compare-and-set, so no two brokers of a cluster get the same number.
+"""
+
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Final
+from urllib.parse import urlsplit
+
+from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
+from pybroker.base.config import BrokerConfig
+from pybroker.base.listeners import Listeners
+from pybroker.base.names import COORDINATOR_ASSIGN
+from pybroker.base.runtime import Clock, SystemClock
+from pybroker.broker.ownership import BrokerAddress, Bundle
+from pybroker.broker.releasing import release_topics
+from pybroker.cluster.bundle_ownership import BundleOwnership
+from pybroker.cluster.cluster import Cluster
+from pybroker.cluster.node_values import Place
+from pybroker.cluster.settings import BadSettings, cluster_settings
+from pybroker.logs.control import LogControl
+from pybroker.process.app import Broker, standalone
+from pybroker.process.membership import Membership, Parts
+from pybroker.process.ports import StartFailed
+from pybroker.transaction.coordinator.coordinator import coordinator_not_ready
+from pybroker.transaction.coordinator.elsewhere import Answer, Elsewhere, Participation
+
+log = logging.getLogger("pybroker")
+_EVERYWHERE: Final = ("0.0.0.0", "::")
+
+
+class ClusterMembership:
+    """Implements Membership."""
+
+    def __init__(
+        self,
+        backend: BookKeeperBackend,
+        config: BrokerConfig,
+        clock: Clock,
+        lost: Callable[[str], None],
+    ) -> None:
+        self._cluster = Cluster(
+            backend.zookeeper,
+            backend.caught_up,
+            clock,
+            config.default_number_of_namespace_bundles,
+            config.metadata_store_session_timeout_millis,
+            lost,
+        )
+        self._clock = clock
+        self._elsewhere: Elsewhere | None = None
+
+    @property
+    def ownership(self) -> BundleOwnership:
+        return self._cluster.ownership
+
+    @property
+    def broker_id(self) -> str:
+        return self._cluster.broker_id
+
+    def brokers(self) -> list[str]:
+        return self._cluster.brokers()
+
+    def owned(self) -> list[str]:
+        return self._cluster.owned()
+
+    async def open(self, broker: Parts) -> None:
+        self._elsewhere = Elsewhere(self._serves_coordinator, _nobody_to_ask, self._clock)
+        broker.coordinators.share_with(self._elsewhere)
+        self.ownership.on_change(
+            partial(_take_coordinators, broker), partial(_release_coordinators, broker)
+        )
+        self.ownership.on_change(
+            lambda bundle: broker.topics.deletions.finish_of(bundle.holds),
+            partial(release_topics, broker.topics),
+        )
+        await self._cluster.open()
+
+    async def join(self, address: BrokerAddress, listeners: Listeners) -> None:
+        url = address.http_url or address.http_url_tls or address.broker_url
+        broker_id = urlsplit(url or address.broker_url_tls).netloc
+        await self._cluster.join(broker_id, Place(address, listeners))
+
+    async def leave(self) -> None:
+        await self._cluster.leave()
+
+    async def close(self) -> None:
+        if self._elsewhere is not None:
+            await self._elsewhere.close()
+        await self._cluster.close()
+
+    def _serves_coordinator(self, coordinator_id: int) -> bool:
+        return self.ownership.owns(COORDINATOR_ASSIGN.partition_at(coordinator_id))
+
+
+async def _nobody_to_ask(asked: Participation) -> Answer | None:
+    raise coordinator_not_ready(asked.txn_id.most)
+
+
+def _coordinators_in(broker: Parts, bundle: Bundle) -> list[int]:
+    count = broker.coordinators.count
+    return [each for each in range(count) if bundle.holds(COORDINATOR_ASSIGN.partition_at(each))]
+
+
+def _take_coordinators(broker: Parts, bundle: Bundle) -> None:
+    for each in _coordinators_in(broker, bundle):
+        broker.coordinators.take(each)
+
+
+async def _release_coordinators(broker: Parts, bundle: Bundle) -> None:
+    for each in _coordinators_in(broker, bundle):
+        await broker.coordinators.release(each)
+
+
+async def cluster_broker(
+    config: BrokerConfig,
+    http: bool,
+    shut_down: Callable[[], None],
+    logs: LogControl,
+    lost: Callable[[str], None],
+) -> Broker:
+    """A broker that serves, as a member of its cluster. Raises StartFailed.
+
+    `lost` is called when other brokers may have taken its topics. It must end the process.
+    """
+    clock, rng = SystemClock(), Random()
+    config = reachable(config)
+    try:
+        settings = cluster_settings(config)
+    except BadSettings as error:
+        raise StartFailed(str(error)) from error
+    backend = BookKeeperBackend(
+        settings.servers,
+        clock,
+        rng,
+        ClusterConfig(
+            ledgers_root=settings.ledgers_root,
+            session_timeout_ms=config.metadata_store_session_timeout_millis,
+            quorums=settings.quorums,
+        ),
+    )
+    membership: Membership = ClusterMembership(backend, config, clock, lost)
+    return await standalone(config, backend, http, clock, shut_down, logs, membership=membership)
+
+
+def reachable(config: BrokerConfig) -> BrokerConfig:
+    """With an address that other machines can use, where it listens on all of them."""
+    if config.advertised_address or config.bind_address not in _EVERYWHERE:
+        return config
+    return replace(config, advertised_address=socket.getfqdn())

@@ -1,0 +1,50 @@
+"""What a broker needs of a cluster; a broker that is alone has none, and imports nothing of it."""
+
+from typing import Protocol
+
+from pybroker.base.listeners import Listeners
+from pybroker.broker.ownership import BrokerAddress, Ownership
+from pybroker.broker.topics import Topics
+from pybroker.transaction.coordinator.coordinators import Coordinators
+
+
+class Parts(Protocol):
+    """Of the broker that is a member."""
+
+    @property
+    def topics(self) -> Topics: ...
+
+    @property
+    def coordinators(self) -> Coordinators: ...
+
+
+class Membership(Protocol):
+    @property
+    def ownership(self) -> Ownership: ...
+
+    @property
+    def broker_id(self) -> str:
+        """host:port; empty before `join`."""
+        ...
+
+    def brokers(self) -> list[str]:
+        """The ids of the live brokers, sorted."""
+        ...
+
+    def owned(self) -> list[str]:
+        """The bundles of this broker, as tenant/namespace/range."""
+        ...
+
+    async def open(self, broker: Parts) -> None:
+        """The storage is open, and nothing else is. Raises ManagedLedgerError."""
+        ...
+
+    async def join(self, address: BrokerAddress, listeners: Listeners) -> None:
+        """The broker listens. Others send clients there from now on."""
+        ...
+
+    async def leave(self) -> None:
+        """All topics and coordinators are closed, and free for others, when this returns."""
+        ...
+
+    async def close(self) -> None: ...
