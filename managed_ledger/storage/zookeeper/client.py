@@ -152,10 +152,6 @@ class ZooKeeper:
         removal = Delete(path, version)
         await self._ask(removal.code, removal.body(), path)
 
-    async def sync(self, path: str) -> None:
-        """Return when this session sees everything that was written anywhere before the call."""
-        await self._read(OpCode.SYNC, path, JuteWriter().text(path).getvalue())
-
     async def multi(self, operations: Sequence[Operation]) -> list[int]:
         """All or nothing. For each the node's version; raises the error of the one that failed."""
         names = ", ".join(each.path for each in operations)
