@@ -6,12 +6,13 @@ query parameter or a body that is not declared cannot be read.
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from starlette.convertors import Convertor
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route, compile_path
+from starlette.types import Scope
 
 from pybroker.base.json_schema import TEXT, TRUTH, Schema
 
@@ -21,6 +22,7 @@ JSON: Final = "application/json"
 USUAL_BYTES: Final = 64 * 1024
 MUCH_BYTES: Final = 512 * 1024  # properties, schemas, long lists
 _OPERATION: Final = "pybroker.operation"  # in the scope of a request
+_COMPILED: Final = ("path_regex", "path_format", "param_convertors")
 ASKED: Final = "pybroker.asked"
 
 # Possible for every route: errors of the request (headers, query, size), of authentication, of the
@@ -136,10 +138,31 @@ def operation_of(request: Request) -> Operation:
 
 
 class DescribedRoute(Route):
+    """Its path is compiled when the first request may fit it: the patterns of hundreds of routes
+    would hold the loop for 20 ms, and few of them are used.
+    """
+
     def __init__(self, path: str, endpoint: Endpoint, method: str, operation: Operation) -> None:
-        super().__init__(path, endpoint, methods=[method])
+        super().__init__("/", endpoint, methods=[method])
+        self.path = path
         self.method = method
         self.operation = operation
+        self._begins, self._ends = path.partition("{")[0], path.rpartition("}")[2]
+        for name in _COMPILED:
+            delattr(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for attributes that are not set (yet)."""
+        if name not in _COMPILED:
+            raise AttributeError(name)
+        self.path_regex, self.path_format, self.param_convertors = compile_path(self.path)
+        return self.__dict__[name]
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        path: str = scope["path"]
+        if path.startswith(self._begins) and path.endswith(self._ends):
+            return super().matches(scope)
+        return Match.NONE, {}
 
     def behind(self, guarded: Callable[[Endpoint], Endpoint]) -> "DescribedRoute":
         return DescribedRoute(self.path, guarded(self.endpoint), self.method, self.operation)

@@ -42,10 +42,15 @@ class Door:
     async def _console(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._site is None:
             loop = asyncio.get_running_loop()
-            site = await loop.run_in_executor(None, import_module, "pybroker.console.site")
+            site = await loop.run_in_executor(None, self._made)
             if self._site is None:  # another request may have waited, too
-                self._site = site.Site(self._api, self._services)
+                self._site = site
         await self._site(scope, receive, send)
+
+    def _made(self) -> ASGIApp:
+        """In a thread: it takes 100 ms, which clients would wait for."""
+        site: ASGIApp = import_module("pybroker.console.site").Site(self._api, self._services)
+        return site
 
 
 def _is_a_browser(scope: Scope) -> bool:

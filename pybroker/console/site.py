@@ -47,12 +47,15 @@ _HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+_OF_EVERY_PAGE: Final = ("base.html", "parts.html")
 _KEPT: Final = "private, max-age=31536000, immutable"
 _READING: Final = ("GET", "HEAD")
 _LONGEST_ID: Final = 100
 
 
 class Site:
+    """Made in a thread, where it reads and compiles what every page needs."""
+
     def __init__(self, api: ASGIApp, services: AdminServices) -> None:
         self._api = api
         self._services = services
@@ -68,6 +71,9 @@ class Site:
         pages = tuple(page for page in PAGES if page.is_offered(services))
         self._templates = _environment(services, pages)
         self._routes = [_route(page, view) for page in pages for view in page.views]
+        assets()
+        for name in _OF_EVERY_PAGE:
+            self._templates.get_template(name)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request({**scope, OUTER_RECEIVE: receive}, receive)
