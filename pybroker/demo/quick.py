@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
 def demo_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pybroker demo",
-        description="Payments through transactions while processes are killed; then the count.",
+        description="Pay orders in transactions while processes are killed, then count the result.",
         allow_abbrev=False,
     )
     parser.add_argument("--orders", type=_count, default=3000, metavar="N", help="default: 3000")

@@ -87,53 +87,76 @@ def _parser() -> argparse.ArgumentParser:
         "--output",
         metavar="TOPIC",
         action="append",
-        help="name it again for each topic that is judged; default: eos-output",
+        help="a topic whose messages are judged; repeatable; default: eos-output",
     )
-    add("--messages", type=_number(1, 10_000), default=12, metavar="N", help="input; default: 12")
-    add("--keys", type=_number(1, 10_000), default=3, metavar="N", help="of them; default: 3")
+    add(
+        "--messages",
+        type=_number(1, 10_000),
+        default=12,
+        metavar="N",
+        help="input messages; default: 12",
+    )
+    add("--keys", type=_number(1, 10_000), default=3, metavar="N", help="their keys; default: 3")
     add(
         "--payload",
         default=_DEFAULTS.payload,
         metavar="TEXT",
-        help="of each message; {id}, {key} and {n} are filled; default: %(default)s",
+        help="template of each input message with {id}, {key} and {n}; default: %(default)s",
     )
     add(
         "--identity",
         type=_pattern,
         metavar="REGEX",
-        help="compare only what this finds in a message (or its first group)",
+        help="compare only the part of each message that this (or its first group) matches",
     )
-    add("--ordered", action="store_true", help="the order of each key's messages must hold, too")
+    add(
+        "--ordered",
+        action="store_true",
+        help="also require that the messages of each key stay in order",
+    )
     add(
         "--judge",
         default="",
         metavar="COMMAND",
-        help="judges instead: reads input and output as JSON, and exits with 0 if all is well",
+        help="judge with this command: it reads input and output as JSON, and exits with 0 "
+        "if all is well",
     )
-    add("--config", default="", metavar="FILE", help="broker.conf of the broker")
+    add("--config", default="", metavar="FILE", help="configuration file of the broker")
     add(
         "--time-limit",
         type=_seconds,
         default=300.0,
         metavar="SECONDS",
-        help="no crash is tried after it, behind the runs without faults; default: 300",
+        help="after the runs without faults, start no more runs once this has passed; default: 300",
     )
     add(
         "--run-limit",
         type=_seconds,
         default=120.0,
         metavar="SECONDS",
-        help="a pipeline that has not caught up by then is stuck; default: 120",
+        help="a run in which the pipeline has not caught up by then counts as stuck; default: 120",
     )
     add(
         "--settle",
         type=_seconds,
         default=3.0,
         metavar="SECONDS",
-        help="what is missing after this long without any command is lost; default: 3",
+        help="messages still missing after this long without a request count as lost; default: 3",
     )
-    add("--pairs", type=_number(0, 10_000), default=20, metavar="N", help="at most; default: 20")
-    add("--jobs", type=_number(1, 64), default=2, metavar="N", help="side by side; default: 2")
+    add(
+        "--pairs",
+        type=_number(0, 10_000),
+        default=20,
+        metavar="N",
+        help="most pairs of crashes to try; default: 20",
+    )
+    add(
+        "--jobs",
+        type=_number(1, 64),
+        default=2,
+        metavar="N",
+        help="runs at the same time; default: 2",
+    )
     add("--report", type=Path, metavar="FILE", help="write an HTML page with the verdict")
     return parser
 

@@ -86,11 +86,15 @@ def _algorithm(parser: argparse.ArgumentParser, default: str | None) -> None:
 def _one_key(parser: argparse.ArgumentParser, short: str, long: str) -> None:
     keys = parser.add_mutually_exclusive_group(required=True)
     keys.add_argument("-sk", "--secret-key", metavar="KEY", help="file:, data:, a path, or base64")
-    keys.add_argument(short, long, metavar="KEY", help="the same")
+    keys.add_argument(short, long, metavar="KEY", help="key in one of the same forms")
 
 
 def _token(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("token", nargs="?", help="else --stdin, --token-file, or TOKEN's value")
+    parser.add_argument(
+        "token",
+        nargs="?",
+        help="default: --stdin, --token-file or the variable TOKEN",
+    )
     parser.add_argument("-i", "--stdin", action="store_true")
     parser.add_argument("-f", "--token-file", metavar="FILE")
 

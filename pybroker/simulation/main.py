@@ -84,23 +84,28 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pybroker simulate",
         description="Run asyncio code on pybroker.client.aio together with a broker in one "
-        "process, under a virtual clock, with faults drawn from seeds; and judge what stands in "
-        "the topics. Exit code 0: every promise was kept, 1: one was broken, 2: it could not run.",
+        "process, under a virtual clock, with faults drawn from seeds, and judge what the topics "
+        "hold afterwards. Exit code 0: every promise was kept, 1: one was broken, 2: it could not "
+        "run.",
     )
     parser.add_argument(
         "target", metavar="MODULE:FUNCTION", help="the scenario; MODULE may be a file.py"
     )
-    parser.add_argument("--seeds", type=_positive, default=1000, help="how many (default 1000)")
+    parser.add_argument(
+        "--seeds", type=_positive, default=1000, help="number of seeds (default 1000)"
+    )
     parser.add_argument("--start", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument(
-        "--jobs", type=_jobs, default=_processors(), help="processes (default: one a processor)"
+        "--jobs", type=_jobs, default=_processors(), help="processes (default: one per processor)"
     )
-    parser.add_argument("--seed", type=int, help="replay this one, and print all that happened")
+    parser.add_argument(
+        "--seed", type=int, help="replay this seed, and print everything that happened"
+    )
     parser.add_argument(
         "--faults",
         type=_numbers,
         metavar="N,N",
-        help="with --seed: let only these of its faults happen (none: no fault)",
+        help="with --seed: inject only these of its faults, by number (none: no faults)",
     )
     return parser
 

@@ -44,7 +44,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pybroker faults",
         allow_abbrev=False,
-        description="All but list ask a broker that was started with --test-mode.",
+        description="Make things go wrong in a broker that was started with --test-mode. "
+        "`list` needs no broker.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -54,27 +55,29 @@ def _parser() -> argparse.ArgumentParser:
         add_access(added)
         return added
 
-    listed = commands.add_parser("list", help="list all fault points; asks no broker")
+    listed = commands.add_parser("list", help="list all fault points; needs no broker")
     listed.set_defaults(run=None)
     listed.add_argument("--json", action="store_true", help="print the table as JSON")
-    _add_rule(command("inject", _inject, "let something go wrong at a point; prints the rule"))
-    rules = command("rules", _rules, "list the rules, and how often each has struck")
+    _add_rule(command("inject", _inject, "make something go wrong at a point; prints the rule"))
+    rules = command("rules", _rules, "list the rules and how often each has struck")
     rules.add_argument("--json", action="store_true", help="print the rules as JSON")
     passings = command("passings", _passings, "count how often each point was passed")
     passings.add_argument("--json", action="store_true", help="print counts and passings as JSON")
     wait = command("wait", _wait, "wait until a rule has struck; exit code 1 if it does not")
     wait.add_argument("rule", type=int, metavar="RULE")
-    wait.add_argument("--hits", type=int, default=1, metavar="N", help="strikes in all (default 1)")
     wait.add_argument(
-        "--timeout", type=float, default=30.0, metavar="S", help="in seconds (default 30)"
+        "--hits", type=int, default=1, metavar="N", help="number of strikes to wait for (default 1)"
+    )
+    wait.add_argument(
+        "--timeout", type=float, default=30.0, metavar="S", help="seconds to wait (default 30)"
     )
     for name, run, summary in (
-        ("release", _release, "let go on what waits at a rule that holds"),
+        ("release", _release, "resume what a rule with the action hold keeps waiting"),
         ("remove", _remove, "remove a rule"),
     ):
         command(name, run, summary).add_argument("rule", type=int, metavar="RULE")
     command("clear", _clear, "remove all rules")
-    advance = command("advance", _advance, "move the broker's clock on; prints its time")
+    advance = command("advance", _advance, "advance the broker's clock and print its time")
     advance.add_argument("by", metavar="DURATION", help="90s, 1h30m, 500ms, 7d")
     return parser
 
@@ -85,14 +88,19 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
     add("action", choices=[str(action) for action in ACTIONS], metavar="ACTION",
         help="; ".join(f"{action}: {what}" for action, what in ACTIONS.items()))  # fmt: skip
     for name in PREDICATES:
-        add(f"--{name}", metavar="NAME", help=f"only of this {name}; a name or a glob")
+        add(f"--{name}", metavar="NAME", help=f"strike only for this {name} (a name or a glob)")
     add("--once", action="store_true", default=None, help="strike at most once")
-    add("--every", type=int, metavar="N", help="strike at each n-th passing that matches")
-    add("--after", type=int, metavar="N", help="let so many through first")
-    add("--times", type=int, metavar="N", help="strike at most so often")
-    add("--seconds", type=float, metavar="S", help="of a delay; the limit of a hold (default 60)")
-    add("--error", metavar="NAME", help="of a failure (default ServiceNotReady)")
-    add("--message", metavar="TEXT", help="of a failure")
+    add("--every", type=int, metavar="N", help="strike at every N-th matching passing")
+    add("--after", type=int, metavar="N", help="let N matching passings through first")
+    add("--times", type=int, metavar="N", help="strike at most N times")
+    add(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help="length of a delay; time limit of a hold (default 60)",
+    )
+    add("--error", metavar="NAME", help="error of a failure (default ServiceNotReady)")
+    add("--message", metavar="TEXT", help="error message of a failure")
 
 
 def _list(options: Namespace) -> int:
