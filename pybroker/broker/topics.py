@@ -84,7 +84,7 @@ class Topics:
         self._clock = clock
         self._config = config
         self._inactive = InactiveTopics(config, factory.housekeeper, self._delete_inactive)
-        actors = acting(factory.housekeeper, clock, config)
+        actors = acting(factory.housekeeper, clock, config, self.measures)
         self.following = Following(self, (*actors, self._inactive))
         self._room: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._loaded: dict[TopicName, ServedTopic] = {}

@@ -14,6 +14,7 @@ from pybroker.admin.stats.topic import Stats
 from pybroker.base.metrics import Exposition
 from pybroker.base.names import SYSTEM_NAMESPACE
 from pybroker.base.version import version
+from pybroker.broker.policies.shapes import AGE, SIZE
 
 _SUMS: Final = rows(
     "gauge",
@@ -109,6 +110,13 @@ topic_load_failed_total | topic loads | Topics that could not be loaded.
 """,
     ),
     *rows(
+        "gauge",
+        "quota_type",
+        """
+pulsar_broker_storage_backlog_quota_exceeded_evictions_total | housekeeping | Evictions of messages from backlogs beyond their quota, by size or by time (of the oldest message), since the start.
+""",
+    ),
+    *rows(
         "counter",
         "limit",
         """
@@ -200,6 +208,12 @@ def add_broker(
     published = services.topics.measures.publish_ms
     names = ("pulsar_broker_publish_latency", "pulsar_instance_publish_latency")
     add_summary(exposition, windows, names, published, _PUBLISH_SHARES)
+    for kind, quota_type in ((SIZE, "size"), (AGE, "time")):
+        labels = exposition.labels(quota_type=quota_type)
+        evictions = services.topics.measures.evictions[kind]
+        exposition.add(
+            "pulsar_broker_storage_backlog_quota_exceeded_evictions_total", evictions, labels
+        )
     for limit, refused in services.counts.refused.items():
         labels = exposition.labels(limit=limit)
         exposition.add("pybroker_limit_refusals_total", refused, labels)

@@ -24,6 +24,7 @@ from pybroker.broker.policies.table import DEDUPLICATION_SNAPSHOT_INTERVAL
 from pybroker.broker.policies.transaction_buffers import COMMIT_ORDER, TRANSACTION_BUFFER
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
+from pybroker.broker.topic_measures import TopicMeasures
 
 
 class Subscriptions:
@@ -54,7 +55,10 @@ class TransactionBuffers:
             topic.buffer.in_commit_order = topic.policies[TRANSACTION_BUFFER] == COMMIT_ORDER
 
 
-def acting(housekeeper: Housekeeper, clock: Clock, config: BrokerConfig) -> tuple[Actor, ...]:
+def acting(
+    housekeeper: Housekeeper, clock: Clock, config: BrokerConfig, measures: TopicMeasures
+) -> tuple[Actor, ...]:
+    quota_interval_s = config.backlog_quota_check_interval_in_seconds
     return (
         KeptMessages(),
         WrittenCursors(),
@@ -66,6 +70,6 @@ def acting(housekeeper: Housekeeper, clock: Clock, config: BrokerConfig) -> tupl
         DeduplicationIntervals(),
         TransactionBuffers(),
         MessageExpiry(housekeeper, clock, config.message_expiry_check_interval_in_minutes * 60),
-        BacklogQuotas(housekeeper, clock, config.backlog_quota_check_interval_in_seconds),
+        BacklogQuotas(housekeeper, clock, quota_interval_s, measures.evictions),
         SubscriptionExpiry(housekeeper, config.subscription_expiry_check_interval_in_minutes * 60),
     )

@@ -55,25 +55,28 @@ def _wanted(topic: Topic) -> bool:
 
 async def expire_older(
     topic: Topic, than_ms: int, now_ms: int, holds: Holds = nobody_takes_it_back
-) -> None:
+) -> int:
+    """How many entries were dropped, over all subscriptions."""
+    dropped = 0
     for subscription in topic.each_subscription():
         if subscription.durable:
-            await _expire(topic, subscription, than_ms, now_ms, holds)
+            dropped += await _expire(topic, subscription, than_ms, now_ms, holds)
             await asyncio.sleep(0)
+    return dropped
 
 
 async def _expire(
     topic: Topic, subscription: Subscription, than_ms: int, now_ms: int, holds: Holds
-) -> None:
+) -> int:
     first = await first_readable(topic.ledger, subscription.cursor, topic.hidden)
     oldest_ms = None if first is None else published_at(first)
     if first is None or (oldest_ms is not None and oldest_ms >= than_ms):
-        return
+        return 0
     mark = subscription.cursor.mark_delete_position
     younger = await first_published_at(topic.ledger, than_ms, after=mark)
     found = topic.ledger.previous_position(younger)
     up_to = await only_older(topic, subscription, than_ms, found)
-    await drop(topic, subscription, up_to, now_ms, holds)
+    return await drop(topic, subscription, up_to, now_ms, holds)
 
 
 async def only_older(

@@ -11,6 +11,7 @@ instead.
 """
 
 import logging
+from collections import Counter
 from functools import partial
 from typing import Final
 
@@ -47,13 +48,13 @@ class TopicQuota:
             if quota is not None and quota["policy"] != EVICTION:
                 raise refusal(quota["policy"])
 
-    async def keep(self) -> None:
-        """Enforce it."""
+    async def keep(self, evictions: Counter[str]) -> None:
+        """Enforce it, and count evictions by the quota's kind."""
         for kind in (SIZE, AGE):
             quota = await self._exceeded(kind)
             policy = None if quota is None else quota["policy"]
             if quota is not None and policy == EVICTION:
-                await self._evict(kind, quota)
+                evictions[kind] += bool(await self._evict(kind, quota))
             elif policy is not None and len(self._topic.producers):
                 log.warning("%s is over its backlog quota (%s): %s", self._topic.name, kind, policy)
                 self._topic.producers.let_go(refusal(policy))
@@ -84,19 +85,21 @@ class TopicQuota:
         published_ms = await oldest_waiting_ms(self._topic, slowest)
         return 0.0 if published_ms is None else (now_ms - published_ms) / 1000
 
-    async def _evict(self, kind: str, quota: Record) -> None:
+    async def _evict(self, kind: str, quota: Record) -> int:
+        """How many entries it dropped, over all subscriptions."""
         topic, now_ms, holds = self._topic, self._clock.now_ms(), partial(self._holds, kind, quota)
         if kind == AGE:
             age_ms = int(quota["limitTime"] * LEFT_BY_EVICTION * 1000)
-            await expire_older(topic, now_ms - age_ms, now_ms, holds)
-            return
+            return await expire_older(topic, now_ms - age_ms, now_ms, holds)
         left = int(quota["limitSize"] * LEFT_BY_EVICTION) - topic.buffer.waiting_bytes
-        up_to = leaving(topic.ledger, max(0, left))
+        up_to, evicted = leaving(topic.ledger, max(0, left)), 0
         for subscription in topic.each_subscription():
             if subscription.durable:
                 dropped = await drop(topic, subscription, up_to, now_ms, holds)
+                evicted += dropped
                 if dropped:
                     log.warning("%s: %d entries were evicted", subscription, dropped)
+        return evicted
 
 
 def refusal(policy: str) -> PulsarError:
@@ -138,8 +141,11 @@ def leaving(ledger: ManagedLedger, most_bytes: int) -> Position:
 
 
 class BacklogQuotas:
-    def __init__(self, housekeeper: Housekeeper, clock: Clock, interval_s: float) -> None:
+    def __init__(
+        self, housekeeper: Housekeeper, clock: Clock, interval_s: float, evictions: Counter[str]
+    ) -> None:
         self._clock = clock
+        self._evictions = evictions
         self._rounds = Rounds(housekeeper, interval_s, _wanted, self._keep, Topic)
 
     def follow(self, topic: ServedTopic) -> None:
@@ -149,7 +155,7 @@ class BacklogQuotas:
             self._rounds.follow(topic)
 
     async def _keep(self, topic: Topic) -> None:
-        await TopicQuota(topic, self._clock).keep()
+        await TopicQuota(topic, self._clock).keep(self._evictions)
 
 
 def _wanted(topic: Topic) -> bool:

@@ -235,6 +235,7 @@ def test_eviction_drops_the_oldest_for_who_is_behind() -> None:
         assert slow.backlog == 9
         assert quick.times.expired == 0
         assert slow.times.expired == 11
+        assert world.topics.measures.evictions == {"destination_storage": 1}
 
     run(scenario)
 
@@ -249,6 +250,7 @@ def test_eviction_by_age_drops_what_is_too_old() -> None:
         await set_for_all(world, BACKLOG_QUOTAS, evict)
         await asyncio.sleep(61)
         assert subscription.backlog == 1
+        assert world.topics.measures.evictions["message_age"] == 1
 
     run(scenario)
 
@@ -262,8 +264,11 @@ def test_eviction_leaves_what_an_open_transaction_wrote() -> None:
         await publish(topic, *[1000] * 10)
         evict = quota("destination_storage", "consumer_backlog_eviction", limitSize=10)
         await set_for_all(world, BACKLOG_QUOTAS, evict)
-        await asyncio.sleep(61)
+        await asyncio.sleep(181)
         assert subscription.cursor.mark_delete_position.entry_id == 0
+        assert world.topics.measures.evictions["destination_storage"] == 1, (
+            "the others found nothing"
+        )
 
     run(scenario)
 
