@@ -23,4 +23,4 @@ async def release_topics(topics: Topics, bundle: Bundle) -> None:
         outcomes = await asyncio.gather(*map(topics.unload, some), return_exceptions=True)
         for name, outcome in zip(some, outcomes, strict=True):
             if isinstance(outcome, Exception):
-                log.warning("%s was not closed in order: %s", name, outcome)
+                log.warning("%s did not close cleanly: %s", name, outcome)

@@ -101,5 +101,5 @@ class Boundaries:
             return
         before = self._known.get(namespace, found)
         if before != found:
-            log.warning("the bundles of %s were divided anew by another broker", namespace)
+            log.warning("another broker changed the bundles of %s", namespace)
         self._known[namespace] = found

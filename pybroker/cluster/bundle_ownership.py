@@ -152,14 +152,14 @@ class BundleOwnership:
     async def _lookup(self, bundle: Bundle, authoritative: bool) -> Elsewhere | None:
         if self._zookeeper.state is not SessionState.CONNECTED:
             raise ServiceNotReady(
-                f"{bundle}: this broker has no connection to ZooKeeper now; try again, or another "
-                "broker"
+                f"{bundle}: this broker is not connected to ZooKeeper; try again, or ask "
+                "another broker"
             )
         state = self._states.get(bundle)
         if state is BundleState.OWNED:
             return None
         if state is BundleState.RELEASING:
-            raise ServiceNotReady(f"{bundle} is being given back; look it up again")
+            raise ServiceNotReady(f"{bundle} is being released; look it up again")
         if state is None:
             if (place := self.owner_elsewhere(bundle)) is not None:
                 return Elsewhere(place.address, place.listeners, True)
@@ -168,7 +168,7 @@ class BundleOwnership:
             if other is not None:
                 return Elsewhere(other.address, other.listeners, False)
             if not self._value:
-                raise ServiceNotReady(f"{bundle}: this broker stops; look it up at another")
+                raise ServiceNotReady(f"{bundle}: this broker is stopping; ask another one")
             task = self._acquiring[bundle] = shared_task(self._acquire(bundle))
             task.add_done_callback(lambda _: self._acquiring.pop(bundle))
         place = await asyncio.shield(self._acquiring[bundle])
@@ -205,7 +205,7 @@ class BundleOwnership:
             await self._caught_up()
             if not self._value:
                 await delete(self._zookeeper, path_of(bundle))
-                raise ServiceNotReady(f"{bundle}: this broker stops; look it up at another")
+                raise ServiceNotReady(f"{bundle}: this broker is stopping; ask another one")
             self._states[bundle] = BundleState.OWNED
         finally:
             if self._states.get(bundle) is BundleState.ACQUIRING:
@@ -244,7 +244,7 @@ class BundleOwnership:
         except TimeoutError:
             log.warning("%s: topics did not close within %g s", bundle, RELEASE_S)
         except Exception:  # whatever it is, the bundle must not stay without a broker
-            log.exception("%s was not closed in order", bundle)
+            log.exception("%s did not close cleanly", bundle)
         try:
             await delete(self._zookeeper, path_of(bundle))
         finally:
@@ -258,7 +258,7 @@ class BundleOwnership:
             return
         node = self._owners.nodes.get(path)
         if node is None or node.ephemeral_owner != self._zookeeper.session_id:
-            log.warning("the node of %s was deleted by somebody else: giving it back", bundle)
+            log.warning("another client deleted the node of %s: releasing the bundle", bundle)
             self._states[bundle] = BundleState.RELEASING
             task = self._releasing[bundle] = shared_task(self._let_go(bundle))
             task.add_done_callback(lambda _: self._releasing.pop(bundle))
@@ -270,7 +270,7 @@ class BundleOwnership:
                 for goes in self._goes:
                     await goes(bundle)
         except Exception:
-            log.exception("%s was not closed in order", bundle)
+            log.exception("%s did not close cleanly", bundle)
         finally:
             del self._states[bundle]
 

@@ -184,7 +184,9 @@ def _pattern(text: str) -> re.Pattern[bytes]:
     try:
         return re.compile(text.encode())
     except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text[:40]} is no regular expression: {error}") from None
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]} is not a regular expression: {error}"
+        ) from None
 
 
 def _settings(options: argparse.Namespace, command: Sequence[str]) -> Settings:

@@ -167,7 +167,7 @@ class Bookies:
 def _address(bookie: str) -> tuple[str, int]:
     host, _, port = bookie.rpartition(":")
     if not host or not port.isdigit():
-        raise ValueError("its id is no address host:port, and it registered none")
+        raise ValueError("its id is not an address (host:port), and it has registered none")
     return host, int(port)
 
 

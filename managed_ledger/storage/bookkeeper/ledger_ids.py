@@ -51,7 +51,7 @@ class LedgerIds:
             self._refill.request()
         if not self._ids:
             raise NoLedgerNumber(
-                "no ledger number is at hand: ZooKeeper is slow or out of reach; repeat it"
+                "no ledger number is available: ZooKeeper is slow or unreachable; try again"
             )
         return self._ids.popleft()
 

@@ -143,5 +143,5 @@ class Responses:
         if not _RESPONSE.size <= size <= self._max_frame_bytes:
             raise BookieFailed(
                 f"a response of {size} bytes, not {_RESPONSE.size} to {self._max_frame_bytes}: the "
-                "peer is no bookie, or its limit nettyMaxFrameSizeBytes is above this client's"
+                "peer is not a bookie, or its nettyMaxFrameSizeBytes is larger than this client's"
             )

@@ -223,7 +223,7 @@ class _Recovery:
             for each in asked:
                 each.cancel()
         raise RecoveryFailed(
-            f"whether ledger {self._ledger_id} has an entry {entry_id} cannot be told: {denials} "
+            f"cannot tell whether ledger {self._ledger_id} has an entry {entry_id}: {denials} "
             f"bookies deny it, {self._quorums.denials} must ({'; '.join(refusals)}); repeat it "
             "when they are back"
         )

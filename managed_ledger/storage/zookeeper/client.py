@@ -300,5 +300,5 @@ def _look_at(done: "asyncio.Future[JuteReader]") -> None:
 def _address(server: str) -> tuple[str, int]:
     host, _, port = server.strip().rpartition(":")
     if not host or not port.isdigit():
-        raise ValueError(f"{server!r} is no ZooKeeper server: write host:port")
+        raise ValueError(f"{server!r} is not a ZooKeeper server: write host:port")
     return host, int(port)

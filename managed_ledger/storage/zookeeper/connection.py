@@ -108,7 +108,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             while len(self._buffer) >= 4 and not self._is_over:
                 size = int.from_bytes(self._buffer[:4], "big")
                 if size > MAX_FRAME_BYTES:
-                    raise ZooKeeperError(f"an answer of {size} bytes: the peer is no ZooKeeper")
+                    raise ZooKeeperError(f"a response of {size} bytes: the peer is not ZooKeeper")
                 if len(self._buffer) < 4 + size:
                     return
                 message = bytes(self._buffer[4 : 4 + size])
@@ -129,7 +129,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             self._event(kind, reader.text())
         elif xid != _PING_XID:
             if not self._waiting:
-                raise ZooKeeperError("ZooKeeper answered what nobody asked")
+                raise ZooKeeperError("ZooKeeper sent a response to no request")
             request = self._waiting.popleft()
             if request.done.done():
                 return
