@@ -275,7 +275,7 @@ class Client:
         schema_only: bool = False,
         read_bytes: int = 0,
     ) -> list[TopicState]:
-        """Asks where many topics end, what follows a position and where a subscription stands,
+        """Asks for the end of many topics, what follows a position, and a subscription's position,
         without a consumer on any of them. Returns one answer for each question, in order.
 
         A missing subscription is created at `initial_position`, if that is given; topics are not

@@ -1,6 +1,6 @@
-"""All rules of a broker, and whoever watches its steps.
+"""All rules of a broker, and the observers of its steps.
 
-A broker asks `passing` at each point that `watches` says somebody cares about. Rules and observers
+A broker asks `passing` at each point for which `watches` is true. Rules and observers
 outlive restarts of a broker in this process.
 """
 
@@ -26,7 +26,7 @@ MAX_MESSAGE_CHARS: Final = 1000
 
 
 class MovableClock(Protocol):
-    """A clock that a test may move on."""
+    """A clock that a test can advance."""
 
     @property
     def offset_s(self) -> float:
@@ -49,11 +49,11 @@ log = logging.getLogger("pybroker")
 
 
 class BadRule(ValueError):
-    """The message says which part of a rule cannot be, and what can."""
+    """The message says which part of a rule is invalid, and what is valid."""
 
 
 class Observation:
-    """Made by `Faults.observe`; as a context manager it ends with the block."""
+    """Created by `Faults.observe`. As a context manager, it ends with the block."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Faults:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Those that were not removed, oldest first; spent ones too."""
+        """All rules that have not been removed, oldest first, with spent ones."""
         return self._rules
 
     def rule(self, number: int) -> Rule | None:
@@ -130,13 +130,13 @@ class Faults:
         error: type[PulsarError] | str | None = None,
         message: str = "",
     ) -> Rule:
-        """Let something go wrong at `point` from now on; `Action` and `POINTS` list what can.
+        """Make something go wrong at `point` from now on; `Action` and `POINTS` list the choices.
 
         A predicate is a name or a glob. A topic may be written in short, and the name of a
-        partitioned topic stands for its partitions too. Of the passings that match, the first
-        `after` are let through, then each `every`-th strikes, at most `times` (`once`: 1). A crash
-        strikes once unless `times` says more. `seconds`: of a delay, or the limit of a hold, which
-        is 60. `error`: of a failure, a name such as "ServiceNotReady". Raises BadRule.
+        partitioned topic stands for its partitions too. The rule lets the first `after`
+        matching passings through, then strikes at every `every`-th, at most `times` (`once`: 1).
+        A crash strikes once, unless `times` is greater. `seconds`: length of a delay, or time limit
+        of a hold (60). `error`: name of a failure, such as "ServiceNotReady". Raises BadRule.
         """
         given = {
             "topic": topic,
@@ -158,7 +158,7 @@ class Faults:
         return rule
 
     def clear(self) -> None:
-        """Remove all rules; what they hold goes on."""
+        """Remove all rules; steps that they hold continue."""
         for rule in self._rules:
             rule.remove()
 
@@ -178,7 +178,7 @@ class Faults:
     def observe(self, observer: Observer, points: Iterable[str] | None = None) -> Observation:
         """Call `observer` at each passing, on the broker's loop: it must be quick.
 
-        With `points` only at these, which costs less, and wherever a rule strikes.
+        With `points`, only at these and wherever a rule strikes, which costs less.
         """
         wanted = None if points is None else frozenset(points)
         observation = Observation(observer, wanted, self._stop_observing)

@@ -1,4 +1,4 @@
-"""A rule: at which passings of a point something goes wrong, and what.
+"""A rule: when something goes wrong at a point, and what.
 
 Rules are made and asked from any thread. They strike on the broker's loop.
 """
@@ -90,7 +90,7 @@ class _Held:
 
 
 class Rule:
-    """Made by `Faults.inject`; as a context manager it is removed at the end of the block."""
+    """Created by `Faults.inject`. As a context manager, it is removed at the end of the block."""
 
     def __init__(self, number: int, plan: Plan, owner: Owner) -> None:
         self.number = number
@@ -124,20 +124,20 @@ class Rule:
 
     @property
     def holding(self) -> int:
-        """How many steps wait at it."""
+        """The number of steps that wait at this rule."""
         return len(self._held)
 
     @property
     def is_spent(self) -> bool:
-        """Whether it will not strike any more."""
+        """Whether it has struck for the last time."""
         return self.is_removed or (self.plan.times is not None and self._begun >= self.plan.times)
 
     # -- from any thread
 
     def wait_for_hit(self, timeout_s: float = DEFAULT_WAIT_S, hits: int = 1) -> None:
-        """Returns when it has struck `hits` times in all; for a crash, when the broker is down.
+        """Returns when it has struck `hits` times in total; for a crash, when the broker is down.
 
-        Raises TimeoutError; RuntimeError on the broker's own loop, which could not go on.
+        Raises TimeoutError; RuntimeError on the broker's own loop, which would wait for itself.
         """
         if _is_running(self._owner.loop()):
             raise RuntimeError("The broker's loop cannot wait for itself: await until_hit instead")
@@ -146,7 +146,7 @@ class Rule:
                 raise TimeoutError(self._too_few(hits, timeout_s))
 
     async def until_hit(self, timeout_s: float = DEFAULT_WAIT_S, hits: int = 1) -> bool:
-        """`wait_for_hit` on the broker's loop; whether it has struck so often."""
+        """`wait_for_hit` on the broker's loop. Returns whether it has struck `hits` times."""
         limit_over = False
         changed = asyncio.Event()
 
@@ -167,7 +167,7 @@ class Rule:
         return self.hits >= hits
 
     def release(self) -> None:
-        """Every step that waits at it goes on; later ones are held again. Only for HOLD."""
+        """Let all waiting steps continue; later ones are held again. Only for HOLD."""
         loop = self._owner.loop()
         if _is_running(loop):
             self._release()
@@ -176,11 +176,11 @@ class Rule:
                 loop.call_soon_threadsafe(self._release)
 
     def forget_held(self) -> None:
-        """The broker is down: nothing that was held goes on."""
+        """The broker is down: no held step continues."""
         self._held = {}
 
     def remove(self) -> None:
-        """It strikes no more, and releases what waits at it. Idempotent."""
+        """Remove the rule, and let the steps that wait at it continue. Idempotent."""
         self.is_removed = True
         self._owner.removed(self)
         self.release()

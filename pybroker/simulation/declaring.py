@@ -9,7 +9,7 @@
         sim.process("copier", copier, sim.service_url)
         sim.output("invoices")
 
-The function is called once for each seed. It only declares; nothing runs before it has returned.
+The function is called once for each seed. It only declares; nothing runs before it returns.
 """
 
 import random
@@ -45,7 +45,7 @@ class ScenarioError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A message as it stands in a topic when everything has come to rest."""
+    """A message of a topic at the end of the simulation."""
 
     topic: str  # as it was declared
     data: bytes
@@ -88,7 +88,7 @@ class OutputSpec:
 
 
 class Simulation:
-    """What a scenario gets as `sim`."""
+    """The argument `sim` of a scenario."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -107,8 +107,8 @@ class Simulation:
     ) -> None:
         """A process of yours: `await function(*args, **kwargs)` on an event loop of its own.
 
-        It is started again after a crash, and a second after it has raised. Several processes may
-        have the same function. Give them different names.
+        It is restarted after a crash, and one second after it raised an exception. Several
+        processes may have the same function, but not the same name.
         """
         if not callable(function):
             getattr(function, "close", lambda: None)()  # of a coroutine that nobody awaits
@@ -128,8 +128,8 @@ class Simulation:
     ) -> None:
         """Messages that are published while your processes run, once the topic has a subscription.
 
-        A number makes so many: `orders-0`, `orders-1`, … with `keys` different keys. Otherwise
-        give the data of each, or a key and the data.
+        A number creates that many messages, `orders-0`, `orders-1`, …, with `keys` different keys.
+        Otherwise give the data of each message, or its key and data.
         """
         if isinstance(messages, int):
             plain = topic.rpartition("/")[2]
@@ -142,8 +142,8 @@ class Simulation:
     def output(self, topic: str, expect: Expect | None = None, ordered: bool = True) -> None:
         """A topic that is judged at the end.
 
-        `expect(data)` returns what one input makes here: the data of one message, or of several,
-        or an empty list. Without it, each input makes one message that contains the input's data.
+        `expect(data)` returns what one input produces here: the data of one message, or of
+        several, or an empty list. Without it, each input produces one message that holds its data.
         `ordered`: messages with the same key keep the order of the inputs.
         """
         self.outputs.append(OutputSpec(topic, expect, ordered))

@@ -11,8 +11,8 @@ from pybroker.simulation.shrinking import shrunk
 
 
 class BrokenPromise(AssertionError):
-    """A seed broke a promise. The message is the report; `outcome` is what came of the seed, with
-    the fewest faults.
+    """A seed broke a promise. The message is the report; `outcome` is the result of the seed with
+    the fewest faults that break it.
     """
 
     def __init__(self, text: str, outcome: Outcome) -> None:
@@ -23,8 +23,8 @@ class BrokenPromise(AssertionError):
 def simulate(scenario: Callable[[Simulation], object], seeds: int = 200, start: int = 0) -> None:
     """Runs the scenario with each of `seeds` seeds from `start` on, in this thread.
 
-    Raises BrokenPromise for the first that fails, and ScenarioError. A small pipeline takes some
-    20 to 50 ms a seed.
+    Raises BrokenPromise for the first that fails, and ScenarioError. A small pipeline takes
+    20 to 50 ms per seed.
     """
     if _in_a_loop():
         raise ScenarioError("simulate() runs event loops of its own: call it from a plain function")

@@ -1,13 +1,13 @@
-"""The time of a broker in a test: it passes by itself, and can be moved on.
+"""The clock of a broker in a test: it runs like any clock, and can be advanced.
 
     with pybroker.testing.broker() as b:
         ...
         b.clock.advance("1h")  # timeouts, delays, TTL, retention, expiry of tokens: all in order
 
-The broker's event loop and its wall clock are both ahead of the system's by what was advanced. To
-advance, the loop goes from one timer to the next and lets each lead to whatever it does, also on
-the disk, before it goes on. Clients have their own time: it is not moved. So whatever looks at
-clients, such as the keep-alive, stays in real time (`sleep_in_real_time`).
+The broker's event loop and its wall clock are ahead of the system's by the sum of all advances. To
+advance, the loop goes from one timer to the next, and completes everything that a timer causes,
+also on the disk, before it continues. The clients' time does not change, so everything that
+concerns clients, such as the keep-alive, stays in real time (`sleep_in_real_time`).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ Duration = float | str | timedelta
 
 
 def seconds_of(duration: Duration) -> float:
-    """Of 90, "1h", "1h30m", "500ms", timedelta(hours=1). Raises ValueError."""
+    """From 90, "1h", "1h30m", "500ms" or timedelta(hours=1). Raises ValueError."""
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
     elif isinstance(duration, str):
@@ -112,11 +112,11 @@ class VirtualClock:
         return time.monotonic() + self.offset_s
 
     def advance(self, duration: Duration) -> None:
-        """Returns when everything has happened that is due by then, and is durable.
+        """Returns when everything that is due by then has happened and is durable.
 
         `duration`: seconds, a timedelta, or a text such as "1h30m". Raises ValueError; TimeoutError
-        if what happens takes longer than two minutes; RuntimeError on the broker's own loop, which
-        could never go on. A broker that is stopped finds that much later when it starts.
+        if that takes longer than two minutes; RuntimeError on the broker's own loop, which would
+        wait for itself. A stopped broker starts with the advanced time.
         """
         seconds = seconds_of(duration)
         if isinstance(asyncio._get_running_loop(), AdvancingLoop):

@@ -1,7 +1,7 @@
-"""A broker on a thread of this process, which tests can stop, kill, start again and look into.
+"""A broker on a thread of this process, which tests can stop, kill, restart and inspect.
 
-Each start is a new event loop with a new broker; port and storage stay. `kill` leaves in the
-storage what a killed process would: what is durable, without what an orderly end writes.
+Each start makes a new event loop and a new broker; port and storage stay. `kill` leaves the storage
+as a killed process would: with what is durable, and without what an orderly stop writes.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _PORTS: Final = (
 
 
 class RunningBroker:
-    """What `pybroker.testing.broker()` gives; its clients reach it at `service_url`."""
+    """The result of `pybroker.testing.broker()`. Clients connect to `service_url`."""
 
     def __init__(
         self, config: BrokerConfig, data_dir: Path | None, http: bool, faults: bool = True
@@ -65,7 +65,7 @@ class RunningBroker:
 
     @property
     def faults(self) -> Faults:
-        """Its fault points. Raises RuntimeError if it was made without."""
+        """Its fault points. Raises RuntimeError if it was created without them."""
         if self._faults is None:
             raise RuntimeError("This broker has no fault points: make it with broker(faults=True)")
         return self._faults
@@ -73,7 +73,7 @@ class RunningBroker:
     # -- life
 
     def start(self) -> None:
-        """Serve; from the second time on at the same addresses."""
+        """Start serving. Later starts use the same addresses."""
         with self._changing:
             self._start()
 
@@ -113,14 +113,14 @@ class RunningBroker:
         self._config = replace(self._config, **numbers)  # type: ignore[arg-type]
 
     def stop(self) -> None:
-        """The orderly end. What rules hold goes on; its ports remain its own. Idempotent."""
+        """Stop in order. Steps that rules hold continue; the ports stay reserved. Idempotent."""
         if self._faults is not None:
             for rule in self._faults.rules:
                 rule.release()
         self._end(Broker.stop, "was stopped")
 
     def release_ports(self) -> None:
-        """Behind the last end: it cannot start again."""
+        """Call after the last stop: it cannot start again."""
         with self._changing:
             self._is_over = True  # for what crashes now
             self._end_once(Broker.stop)
@@ -128,7 +128,7 @@ class RunningBroker:
             port.release()
 
     def kill(self) -> None:
-        """The other one. Idempotent."""
+        """Stop as if the process had been killed. Idempotent."""
         self._end(Broker.abandon, "was killed")
 
     def restart(self) -> None:
@@ -140,8 +140,8 @@ class RunningBroker:
         self.start()
 
     def restart_after(self, crash: Rule) -> None:
-        """Start again as soon as `crash` has struck; returns at once, for a caller that does what
-        leads there.
+        """Start again as soon as `crash` has struck; returns at once, for a caller that then does
+        what leads to the crash.
         """
         crash.when_down = self._come_back
         if crash.hits:
@@ -202,7 +202,7 @@ class RunningBroker:
     # -- looking inside
 
     def call(self, work: Callable[[Broker], Awaitable[T]]) -> T:
-        """Run `work` on the broker's loop and return what it returns."""
+        """Run `work` on the broker's loop and return its result."""
         if self._thread is None or self._broker is None:
             raise RuntimeError("The broker is not running; call start()")
         broker = self._broker
@@ -213,7 +213,7 @@ class RunningBroker:
         return self._thread.run(run())
 
     def new_namespace(self, like: str = "test") -> str:
-        """Create "public/{like}-{number}", which nobody has used, and return its name."""
+        """Create "public/{like}-{number}", a name that was never used, and return it."""
 
         async def create(broker: Broker) -> str:
             tenants = broker.topics.tenants
@@ -225,7 +225,7 @@ class RunningBroker:
         return self.call(create)
 
     def backlog(self, topic: str, subscription: str) -> int:
-        """Entries that are not acknowledged; markers and aborted messages do not count."""
+        """The number of unacknowledged entries, without markers and aborted messages."""
 
         async def look(broker: Broker) -> int:
             found = await broker.topics.get(topic)
@@ -238,7 +238,7 @@ class RunningBroker:
         return self.call(look)
 
     def unacked_messages(self, topic: str, subscription: str) -> int:
-        """Delivered and not acknowledged (Shared and Key_Shared)."""
+        """Messages delivered but not acknowledged (Shared and Key_Shared)."""
 
         async def look(broker: Broker) -> int:
             found = await broker.topics.get(topic)
@@ -247,7 +247,7 @@ class RunningBroker:
         return self.call(look)
 
     def hidden_entries(self, topic: str) -> int:
-        """Markers and aborted messages that the topic's log still holds."""
+        """The number of markers and aborted messages in the topic's log."""
 
         async def look(broker: Broker) -> int:
             found = await broker.topics.get(topic)
@@ -259,7 +259,7 @@ class RunningBroker:
         return self.call(look)
 
     def pending_ack_log_entries(self, topic: str, subscription: str) -> int:
-        """What the subscription's log of transactional acknowledgements still holds."""
+        """The number of entries in the subscription's log of transactional acknowledgements."""
         log = pending_ack_log(TopicName.parse(topic), subscription)
 
         async def look(broker: Broker) -> int:
@@ -272,7 +272,7 @@ class RunningBroker:
         return self.call(look)
 
     def trim(self, topic: str) -> None:
-        """Give back the closed ledgers that nobody needs, now instead of in a while."""
+        """Delete closed ledgers that are no longer needed now, instead of at the next check."""
 
         async def work(broker: Broker) -> None:
             found = await broker.topics.get(topic)
@@ -282,7 +282,7 @@ class RunningBroker:
         self.call(work)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-        """For what the broker does by itself. Raises TimeoutError."""
+        """Wait for something that the broker does by itself. Raises TimeoutError."""
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline_s:

@@ -4,7 +4,7 @@
         ...
         print(story.text())
 
-What happens is only noted, in a queue with a bound; it becomes text when somebody asks for it.
+Events are recorded in a bounded queue, and become text only on request.
 """
 
 import time
@@ -85,7 +85,8 @@ class _Open:
 
 
 class Story:
-    """Of one broker, from now on or from the last `begin`; as a context manager until its end."""
+    """The story of one broker, from now on or since the last `begin`. As a context manager, it
+    ends with the block."""
 
     def __init__(self, broker: RunningBroker) -> None:
         self._broker = broker
@@ -110,13 +111,13 @@ class Story:
         self.close()
 
     def begin(self) -> None:
-        """Forget what was noted: another test begins. Transactions that are open remain so."""
+        """Forget the recorded events, for the next test. Open transactions stay known."""
         self._moments.clear()
         self._noted = 0
         self._began_s = self._now_s()
 
     def close(self) -> None:
-        """Note no more. Idempotent."""
+        """Stop recording. Idempotent."""
         self._observation.remove()
         broker = self._broker
         broker.changed = tuple(each for each in broker.changed if each != self._changed)

@@ -86,7 +86,7 @@ class FaultRoutes:
             raise HTTPException(400, str(error)) from None
 
     async def clear(self, _: Request) -> None:
-        """Remove all rules; what they hold goes on."""
+        """Remove all rules; steps that they hold continue."""
         self._faults.clear()
 
     async def rule(self, request: Request) -> dict[str, Any]:
@@ -94,11 +94,11 @@ class FaultRoutes:
         return _described(self._rule(request))
 
     async def remove(self, request: Request) -> None:
-        """Remove a rule; what it holds goes on."""
+        """Remove a rule; steps that it holds continue."""
         self._rule(request).remove()
 
     async def release(self, request: Request) -> None:
-        """What waits at this rule goes on."""
+        """Let the steps that wait at this rule continue."""
         self._rule(request).release()
 
     async def hit(self, request: Request) -> dict[str, Any]:

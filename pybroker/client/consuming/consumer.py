@@ -184,7 +184,7 @@ class Consumer:
             raise self.queue.failure
 
     def refuse_cumulative(self) -> None:
-        """The broker refuses it too, but answers nobody."""
+        """The broker refuses it as well, but sends no answer."""
         kind = self._spec.options.consumer_type
         if kind in (ConsumerType.Shared, ConsumerType.KeyShared):
             raise NotAllowed(
