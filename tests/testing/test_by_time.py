@@ -46,6 +46,7 @@ NOT_MOVED: Final = {
     "keep_alive_interval_seconds": "clients have their own time: test_connections_outlive_it",
     "max_transaction_timeout_ms": "a limit to what a client may ask for",
     "max_transaction_timeout_ms_per_namespace": "a limit to what a client may ask for",
+    "metadata_store_session_timeout_millis": "of ZooKeeper, which keeps its own time",
     "metrics_cache_ms": "a broker for tests keeps no metrics",
     "tls_cert_refresh_check_duration_sec": "security/test_certificates_that_expire.py",
     "transaction_buffer_snapshot_min_time_in_millis": "how much a restart reads again",

@@ -54,7 +54,8 @@ class TopicQuota:
             quota = await self._exceeded(kind)
             policy = None if quota is None else quota["policy"]
             if quota is not None and policy == EVICTION:
-                evictions[kind] += bool(await self._evict(kind, quota))
+                if await self._evict(kind, quota):
+                    evictions[kind] += 1
             elif policy is not None and len(self._topic.producers):
                 log.warning("%s is over its backlog quota (%s): %s", self._topic.name, kind, policy)
                 self._topic.producers.let_go(refusal(policy))
