@@ -27,8 +27,9 @@ from pybroker.transaction.coordinator.participants import Participants
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 
-# Asks for nothing, so nothing can go wrong there.
-WITHOUT_POINTS = {int(pb.BaseCommand.PONG)}
+# The first asks for nothing, so nothing can go wrong there. Brokers send the second to each other,
+# and a broker with fault points is alone.
+WITHOUT_POINTS = {int(pb.BaseCommand.PONG), int(pb.BaseCommand.ASK_TRANSACTION)}
 # Written when a log replaces its past, for no transaction.
 OF_SNAPSHOTS = {IdsUsed.__name__, OutcomeMark.__name__}
 
