@@ -77,7 +77,7 @@ class Connection:
         outboxes = Outboxes(settings.max_pending_delivery_bytes)
         services = Services(
             topics,
-            None,  # type: ignore[arg-type]
+            SimpleNamespace(are_shared=False),  # type: ignore[arg-type]
             None,  # type: ignore[arg-type]
             settings,
             self.budget,
