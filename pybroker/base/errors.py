@@ -52,8 +52,8 @@ class AuthorizationError(PulsarError):
 
 
 class Unauthorized(AuthorizationError):
-    """In the admin API, with Apache Pulsar's status for operations on topics and for superuser
-    operations. For namespaces and policies it uses 403.
+    """In the admin API, with Apache Pulsar's status for operations on topics, for permissions on
+    topics and for superuser operations. For namespaces and policies it uses 403.
     """
 
     http_status = 401

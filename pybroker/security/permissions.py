@@ -115,12 +115,15 @@ def initial_subscription(body: Any) -> Iterable[Target]:
 
 
 class RouteRow(NamedTuple):
-    """`operation` is Apache Pulsar's name of a topic operation, used in refusals."""
+    """A refusal is Apache Pulsar's: of a topic operation by its name, of a tenant's admins, or else
+    with status 403.
+    """
 
     method: str
     path: str
     need: Need
     operation: str = ""
+    of_tenant: bool = False
 
 
 _BROKERS: Final = "/admin/v2/brokers"
@@ -199,6 +202,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("*", _TOPIC + "/compaction", Need.TENANT_ADMIN, "COMPACT"),
         ("*", _TOPIC + "/offload", Need.TENANT_ADMIN, "OFFLOAD"),
         ("POST", _TOPIC + "/all_subscription/*", Need.TENANT_ADMIN, "EXPIRE_MESSAGES"),
+        ("*", _TOPIC + "/permissions*", Need.TENANT_ADMIN, "", True),
         ("*", _TOPIC + "*", Need.TENANT_ADMIN),
         ("POST", "/topics/{domain}" + _IN_TOPIC + "*", Need.PRODUCE, "PRODUCE"),
         # schemas
@@ -206,6 +210,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("POST", _SCHEMAS + "/compatibility", Need.LOOKUP),
         ("POST", _SCHEMAS + "/version", Need.LOOKUP, "GET_METADATA"),
         ("POST", _SCHEMAS + "/schema", Need.PRODUCE),
+        ("DELETE", _SCHEMAS + "/schema", Need.TENANT_ADMIN, "", True),
         ("*", _SCHEMAS + "/*", Need.TENANT_ADMIN),
         # transactions: what tenants share is for superusers
         ("GET", _TRANSACTIONS + "/pendingAckStats" + _IN_SUBSCRIPTION, Need.CONSUME),

@@ -205,10 +205,13 @@ def test_a_route_refuses_whoever_its_row_does_not_name(
     if need is Need.LOGIN:
         return
     answers = [http.request(method, url, headers=bearer("mallory")) for url in (here, gone)]
-    as_apache = 401 if row.operation or need is Need.SUPER_USER else 403
+    as_apache = 401 if row.operation or row.of_tenant or need is Need.SUPER_USER else 403
     assert [answer.status_code for answer in answers] == [as_apache] * 2
     if need is Need.SUPER_USER:
         assert answers[0].json()["reason"] == "This operation requires super-user access"
+    if row.of_tenant:
+        sentence = "Don't have permission to administrate resources on this tenant"
+        assert answers[0].json()["reason"] == sentence
     if row.operation:
         sentence = (
             f"Unauthorized to validateTopicOperation for operation [{row.operation}] on topic "

@@ -50,6 +50,9 @@ def _as_apache_says(
             f"[{target.topic}]"
         )
         return Unauthorized(sentence, refusal.advice)
+    if row.of_tenant:
+        sentence = "Don't have permission to administrate resources on this tenant"
+        return Unauthorized(sentence, refusal.advice)
     if row.need is Need.SUPER_USER:
         return Unauthorized("This operation requires super-user access", refusal.advice)
     return refusal
