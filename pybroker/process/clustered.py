@@ -22,20 +22,20 @@ from urllib.parse import urlsplit
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
 from pybroker.base.config import BrokerConfig
 from pybroker.base.listeners import Listeners
-from pybroker.base.names import COORDINATOR_ASSIGN
 from pybroker.base.runtime import Clock, SystemClock
-from pybroker.broker.ownership import BrokerAddress, Bundle
+from pybroker.broker.ownership import BrokerAddress
 from pybroker.broker.releasing import release_topics
 from pybroker.cluster.bundle_ownership import BundleOwnership
 from pybroker.cluster.cluster import Cluster
 from pybroker.cluster.node_values import Place
 from pybroker.cluster.settings import BadSettings, cluster_settings
+from pybroker.cluster.transactions.broker_client import BadBrokerClient, peer_options
+from pybroker.cluster.transactions.peers import PeerOptions
+from pybroker.cluster.transactions.shared import SharedTransactions
 from pybroker.logs.control import LogControl
 from pybroker.process.app import Broker, standalone
 from pybroker.process.membership import Membership, Parts
 from pybroker.process.ports import StartFailed
-from pybroker.transaction.coordinator.coordinator import coordinator_not_ready
-from pybroker.transaction.coordinator.elsewhere import Answer, Elsewhere, Participation
 
 log = logging.getLogger("pybroker")
 _EVERYWHERE: Final = ("0.0.0.0", "::")
@@ -50,7 +50,9 @@ class ClusterMembership:
         config: BrokerConfig,
         clock: Clock,
         lost: Callable[[str], None],
+        peers: PeerOptions,
     ) -> None:
+        """`peers`: how this broker logs in at the others. `lost` as for `Cluster`."""
         self._cluster = Cluster(
             backend.zookeeper,
             backend.caught_up,
@@ -60,7 +62,8 @@ class ClusterMembership:
             lost,
         )
         self._clock = clock
-        self._elsewhere: Elsewhere | None = None
+        self._peers = peers
+        self.transactions: SharedTransactions | None = None
 
     @property
     def ownership(self) -> BundleOwnership:
@@ -77,11 +80,15 @@ class ClusterMembership:
         return self._cluster.owned()
 
     async def open(self, broker: Parts) -> None:
-        self._elsewhere = Elsewhere(self._serves_coordinator, _nobody_to_ask, self._clock)
-        broker.coordinators.share_with(self._elsewhere)
-        self.ownership.on_change(
-            partial(_take_coordinators, broker), partial(_release_coordinators, broker)
+        self.transactions = SharedTransactions(
+            self.ownership,
+            broker.topics,
+            broker.coordinators,
+            broker.participants,
+            self._clock,
+            self._peers,
         )
+        broker.participants = self.transactions.participants
         self.ownership.on_change(
             lambda bundle: broker.topics.deletions.finish_of(bundle.holds),
             partial(release_topics, broker.topics),
@@ -92,36 +99,20 @@ class ClusterMembership:
         url = address.http_url or address.http_url_tls or address.broker_url
         broker_id = urlsplit(url or address.broker_url_tls).netloc
         await self._cluster.join(broker_id, Place(address, listeners))
+        if self.transactions is not None:
+            self.transactions.start()
 
     async def leave(self) -> None:
         await self._cluster.leave()
+        await self._end_transactions()
 
     async def close(self) -> None:
-        if self._elsewhere is not None:
-            await self._elsewhere.close()
+        await self._end_transactions()
         await self._cluster.close()
 
-    def _serves_coordinator(self, coordinator_id: int) -> bool:
-        return self.ownership.owns(COORDINATOR_ASSIGN.partition_at(coordinator_id))
-
-
-async def _nobody_to_ask(asked: Participation) -> Answer | None:
-    raise coordinator_not_ready(asked.txn_id.most)
-
-
-def _coordinators_in(broker: Parts, bundle: Bundle) -> list[int]:
-    count = broker.coordinators.count
-    return [each for each in range(count) if bundle.holds(COORDINATOR_ASSIGN.partition_at(each))]
-
-
-def _take_coordinators(broker: Parts, bundle: Bundle) -> None:
-    for each in _coordinators_in(broker, bundle):
-        broker.coordinators.take(each)
-
-
-async def _release_coordinators(broker: Parts, bundle: Bundle) -> None:
-    for each in _coordinators_in(broker, bundle):
-        await broker.coordinators.release(each)
+    async def _end_transactions(self) -> None:
+        if self.transactions is not None:
+            await self.transactions.close()
 
 
 async def cluster_broker(
@@ -139,7 +130,8 @@ async def cluster_broker(
     config = reachable(config)
     try:
         settings = cluster_settings(config)
-    except BadSettings as error:
+        peers = peer_options(config)
+    except (BadSettings, BadBrokerClient) as error:
         raise StartFailed(str(error)) from error
     backend = BookKeeperBackend(
         settings.servers,
@@ -151,7 +143,7 @@ async def cluster_broker(
             quorums=settings.quorums,
         ),
     )
-    membership: Membership = ClusterMembership(backend, config, clock, lost)
+    membership: Membership = ClusterMembership(backend, config, clock, lost, peers)
     return await standalone(config, backend, http, clock, shut_down, logs, membership=membership)
 
 

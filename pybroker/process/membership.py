@@ -6,10 +6,13 @@ from pybroker.base.listeners import Listeners
 from pybroker.broker.ownership import BrokerAddress, Ownership
 from pybroker.broker.topics import Topics
 from pybroker.transaction.coordinator.coordinators import Coordinators
+from pybroker.transaction.coordinator.participants import Participants
 
 
 class Parts(Protocol):
-    """Of the broker that is a member."""
+    """Of the broker that is a member, which may replace `participants`."""
+
+    participants: Participants
 
     @property
     def topics(self) -> Topics: ...

@@ -11,6 +11,8 @@ import pytest
 from broker_processes import BrokerProcess, wait_until
 from servers import Cluster
 
+from pybroker.client import Client
+
 pytestmark = pytest.mark.slow
 TOPICS = [f"persistent://public/default/orders-{number}" for number in range(8)]
 EXIT_SESSION_LOST = 71
@@ -99,6 +101,24 @@ def test_the_admin_api_of_any_broker_leads_to_the_topics_owner(brokers: Brokers)
         url = f"{each.admin_url}/admin/v2/{path}/stats"
         stats = httpx.get(url, follow_redirects=True, timeout=30)
         assert stats.status_code == 200 and stats.json()["msgInCounter"] == 5
+
+
+def test_a_transaction_over_topics_of_several_brokers_is_all_or_nothing(brokers: Brokers) -> None:
+    urls = ",".join(each.service_url.removeprefix("pulsar://") for each in brokers.all)
+    with Client(f"pulsar://{urls}") as client:
+        producers = [client.create_producer(topic) for topic in TOPICS]
+        readers = [client.subscribe(topic, "reads") for topic in TOPICS]
+        assert len({brokers.owner(topic).service_url for topic in TOPICS}) > 1
+        for ends in ("abort", "commit"):
+            with client.new_transaction() as txn:
+                for producer in producers:
+                    producer.send(ends.encode(), txn=txn)
+                if ends == "abort":
+                    txn.abort()
+        for reader in readers:
+            message = reader.receive(timeout_millis=30_000)
+            assert message.data() == b"commit"
+            reader.acknowledge(message)
 
 
 class Load:

@@ -13,25 +13,20 @@ from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, Cluster
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from pybroker.base.config import BrokerConfig
 from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
-from pybroker.broker.ownership import BrokerAddress
-from pybroker.broker.releasing import release_topics
 from pybroker.client.aio import Client, Consumer, Transaction
 from pybroker.client.connection.auth import AuthenticationToken
 from pybroker.client.errors import Timeout
 from pybroker.client.options import InitialPosition
-from pybroker.cluster.boundaries import Boundaries
 from pybroker.cluster.bundle_ownership import BundleOwnership
-from pybroker.cluster.live_brokers import LiveBrokers
-from pybroker.cluster.node_values import Place, broker_value
 from pybroker.cluster.transactions.broker_client import peer_options
 from pybroker.cluster.transactions.shared import SharedTransactions
 from pybroker.process.app import Broker
+from pybroker.process.clustered import ClusterMembership
 from pybroker.simulation.node import Node
 from pybroker.simulation.world import SimulatedClock
 from pybroker.transaction.coordinator.coordinators import Coordinators
 
 COORDINATOR: Final = COORDINATOR_ASSIGN.partition_at(0)
-BUNDLES: Final = 4
 CONFIG: Final = replace(BrokerConfig(), transaction_coordinators=1)
 
 
@@ -43,7 +38,6 @@ class TxnBroker:
         self._config = config
         self.node: Node = life.node(name)
         self.url, self._port = f"pulsar://127.0.0.1:{port}", port
-        self._place = Place(BrokerAddress(self.url, "", "", ""))
         self._life = life
         life.world.call(self.node, self._start())
 
@@ -53,32 +47,24 @@ class TxnBroker:
         quorums = Quorums(1, 1, 1) if len(life.disks) == 1 else Quorums(2, 2, 2)
         cluster = ClusterConfig(session_timeout_ms=SESSION_MS, quorums=quorums, limits=LIMITS)
         backend = BookKeeperBackend(ADDRESS, clock, rng, cluster)
-        self.broker = broker = Broker(self._config, backend, clock, rng)
-        self.brokers = LiveBrokers(backend.zookeeper)
-        boundaries = Boundaries(backend.zookeeper, BUNDLES)
-        self.ownership = BundleOwnership(
-            backend.zookeeper, boundaries, self.brokers, backend.caught_up
+        config = replace(self._config, metadata_store_session_timeout_millis=SESSION_MS)
+        self.membership = ClusterMembership(
+            backend, config, clock, self._lost, peer_options(config)
         )
-        broker.topics.ownership = self.ownership
-        self.transactions = SharedTransactions(
-            self.ownership,
-            broker.topics,
-            broker.coordinators,
-            broker.participants,
-            clock,
-            peer_options(self._config),
-        )
-        broker.participants = self.transactions.participants
-        self.ownership.on_change(
-            lambda bundle: None, lambda bundle: release_topics(broker.topics, bundle)
-        )
-        await broker.start(("127.0.0.1", self._port))
-        await boundaries.open()
-        await self.brokers.open()
-        await self.ownership.open()
-        self.transactions.start()
-        await self.brokers.join(f"{self.name}:8080", broker_value(self._place, "1", 0), 60)
-        self.ownership.serve(self._place)
+        self.broker = Broker(config, backend, clock, rng, membership=self.membership)
+        await self.broker.start(("127.0.0.1", self._port))
+
+    def _lost(self, reason: str) -> None:
+        self.node.crash()
+
+    @property
+    def ownership(self) -> BundleOwnership:
+        return self.membership.ownership
+
+    @property
+    def transactions(self) -> SharedTransactions:
+        assert self.membership.transactions is not None
+        return self.membership.transactions
 
     @property
     def coordinators(self) -> Coordinators:
