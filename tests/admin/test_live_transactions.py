@@ -198,6 +198,20 @@ def test_a_topic_is_told_by_transactions_with_the_cause_in_a_sentence(
     assert admin.get(path).json()["segments"] == []
 
 
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0.0 s"),
+        (9_940, "9.9 s"),
+        (59_999, "59 s"),
+        (571_000, "9 min 31 s"),
+        (7_500_000, "2 h 5 min"),
+    ],
+)
+def test_a_cause_states_durations_in_two_units(ms: int, text: str) -> None:
+    assert segments.duration(ms) == text
+
+
 def test_readers_that_get_nothing_stop_before_the_first_entry(
     admin: httpx.Client, client: Client, topic: str
 ) -> None:

@@ -125,6 +125,26 @@ def test_a_topics_page_draws_its_log_with_the_transaction_in_the_way(
     assert name_of(txn) not in other
 
 
+def test_a_message_of_no_transaction_is_blocked_and_not_uncommitted(
+    txn: Transaction, browser: Browser
+) -> None:
+    path = "/console/topics/persistent/public/default/orders/messages?from=newest&count=2"
+    behind, of_it = browser.page(path).split("<tbody>")[1].split("<tr>")[1:3]
+    assert "blocked" in words(behind) and "not committed" not in words(behind)
+    assert "not committed" in words(of_it) and f"transaction {name_of(txn)}" in words(of_it)
+    assert "text, 2 bytes" in words(of_it)
+
+
+def test_a_transaction_that_ended_with_no_participants_expects_none(
+    client: Client, browser: Browser
+) -> None:
+    empty = client.new_transaction()
+    page = browser.page(PAGE)
+    assert "none yet" in words(page[page.index(f'id="t%28{"%2C".join(map(str, empty.txn_id))}') :])
+    empty.abort()
+    assert "none yet" not in words(browser.page(f"{PAGE}/ended"))
+
+
 def found_url(found: dict[str, Any]) -> str:
     """Of the one that holds readers back."""
     (oldest,) = (e["txnId"] for e in found["transactions"] if e["holdsReadersBack"])

@@ -70,7 +70,7 @@ def cause(topic: Topic, find: Find, owner_shown: Callable[[str], str], now_ms: i
     since = max(0, now_ms - oldest.opened_at_ms)
     return (
         f"Readers stop {_stop(topic.max_read_position)} because transaction {oldest.txn_id}"
-        f"{_whose(transaction, owner_shown)} wrote at {oldest.first_position}, {_seconds(since)} "
+        f"{_whose(transaction, owner_shown)} wrote at {oldest.first_position}, {duration(since)} "
         f"ago, and has not ended{_outlook(transaction, now_ms)}."
     )
 
@@ -94,8 +94,15 @@ def _outlook(transaction: TransactionMetadata | None, now_ms: int) -> str:
     if transaction.promised_to is not None:
         return f"; it ends with {transaction.promised_to}"
     left_ms = transaction.opened_at_ms + transaction.timeout_ms - now_ms
-    return f"; it has {_seconds(max(0, left_ms))} left"
+    return f"; it has {duration(max(0, left_ms))} left"
 
 
-def _seconds(ms: int) -> str:
-    return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms // 1000} s"
+def duration(ms: int) -> str:
+    seconds, minutes = ms // 1000, ms // 60_000
+    if ms < 10_000:
+        return f"{ms / 1000:.1f} s"
+    if minutes < 1:
+        return f"{seconds} s"
+    if minutes < 60:
+        return f"{minutes} min {seconds % 60} s"
+    return f"{minutes // 60} h {minutes % 60} min"

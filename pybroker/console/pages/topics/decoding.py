@@ -94,7 +94,7 @@ def _beginning(value: Any) -> str:
 
 def _cut(kind: str, data: bytes) -> str:
     if len(data) <= _MOST_BYTES:
-        return f"{kind}, {len(data):,} bytes"
+        return f"{kind}, {len(data):,} {'byte' if len(data) == 1 else 'bytes'}"
     return f"{kind}, the first {_MOST_BYTES:,} of {len(data):,} bytes"
 
 
