@@ -17,6 +17,8 @@ class ServerCounts:
         self.connections_failed = 0  # refused, or closed before login
         self.connections_closed = 0
         self.lookup_ms = Histogram(_MS)
+        self.lookups_pending = 0
+        self.lookups_redirected = 0  # to the broker that should take the topic
         self.lookups_failed = 0
         self.schema_get_ms: dict[str, Histogram] = {}  # by namespace
         self.refused: Counter[str] = Counter()

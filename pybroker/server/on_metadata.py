@@ -29,11 +29,17 @@ async def lookup(session: Connection, command: pb.CommandLookupTopic) -> None:
     listeners.told(command.advertised_listener_name, own)  # refuses a name that is not known
     await check_namespace(topics, name.namespace_name)
     response = pb.CommandLookupTopicResponse.Connect
-    elsewhere = await topics.ownership.lookup(name, command.authoritative)
+    counts = session.services.counts
+    counts.lookups_pending += 1
+    try:
+        elsewhere = await topics.ownership.lookup(name, command.authoritative)
+    finally:
+        counts.lookups_pending -= 1
     if elsewhere is not None:
         listeners, own = elsewhere.listeners, Listener(*elsewhere.address)
         if not elsewhere.serves:
             response = pb.CommandLookupTopicResponse.Redirect
+            counts.lookups_redirected += 1
     told = listeners.told(command.advertised_listener_name, own)
     answer = pb.CommandLookupTopicResponse(
         request_id=command.request_id,
@@ -45,7 +51,7 @@ async def lookup(session: Connection, command: pb.CommandLookupTopic) -> None:
         proxy_through_service_url=False,
     )
     session.send_command(pb.BaseCommand(type=_TYPE.LOOKUP_RESPONSE, lookupTopicResponse=answer))
-    session.services.counts.lookup_ms.add(1000 * (clock.monotonic_s() - began_s))
+    counts.lookup_ms.add(1000 * (clock.monotonic_s() - began_s))
 
 
 def lookup_failed(session: Connection, command: pb.CommandLookupTopic, error: PulsarError) -> None:

@@ -8,7 +8,10 @@ from crc32c import crc32c
 from raw_client import RawClient
 
 import pybroker.testing
+from pybroker.base.listeners import Listeners
 from pybroker.base.names import TopicName
+from pybroker.base.server_counts import ServerCounts
+from pybroker.broker.ownership import ALONE, BrokerAddress, Elsewhere
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand
@@ -100,6 +103,31 @@ def test_a_lookup_names_no_address_that_the_broker_does_not_have(
 ) -> None:
     """An empty one is taken for an address by the client in Rust, which then finds nobody."""
     assert not lookup(raw, topic).HasField("brokerServiceUrlTls")
+
+
+async def _counts(running: Any) -> ServerCounts:
+    counts: ServerCounts = running._services.counts
+    return counts
+
+
+def test_a_lookup_that_another_broker_should_serve_is_counted_as_a_redirect(
+    raw: RawClient, wire_broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = BrokerAddress("pulsar://other:6650")
+    counts = wire_broker.call(_counts)
+    pending = []
+
+    async def elsewhere(name: TopicName, authoritative: bool) -> Elsewhere:
+        pending.append(counts.lookups_pending)
+        return Elsewhere(other, Listeners(), False)
+
+    before = counts.lookups_redirected
+    monkeypatch.setattr(type(ALONE), "lookup", staticmethod(elsewhere))
+    answer = lookup(raw, topic)
+    assert answer.response == pb.CommandLookupTopicResponse.Redirect
+    assert answer.brokerServiceUrl == other.broker_url
+    assert (pending, counts.lookups_pending) == ([1], 0)
+    assert counts.lookups_redirected == before + 1
 
 
 def test_an_unknown_listener_is_named_as_clients_expect(raw: RawClient, topic: str) -> None:

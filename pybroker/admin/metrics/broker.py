@@ -96,6 +96,7 @@ _PLAIN: Final = (
 pulsar_broker_throttled_connections | server | Connections that the broker does not read because their producers are too fast.
 pulsar_broker_pending_bytes_to_dispatch | server | Bytes waiting in the send buffers of connections.
 pulsar_broker_topic_load_pending_requests | topic loads | Topics that are being loaded.
+pulsar_broker_lookup_pending_requests | lookups | Lookups that are not answered yet.
 pybroker_loop_lag_seconds_max | event loop | Longest delay of the event loop since the last scrape of the same kind (with topics, or without).
 pybroker_metrics_render_seconds | this scrape | Duration of rendering the previous scrape.
 """,
@@ -104,7 +105,8 @@ pybroker_metrics_render_seconds | this scrape | Duration of rendering the previo
         "counter",
         "",
         """
-pulsar_broker_lookup_answers_total | lookups | Lookups that were answered.
+pulsar_broker_lookup_answers_total | lookups | Lookups answered with the broker that serves the topic.
+pulsar_broker_lookup_redirects_total | lookups | Lookups sent on to the broker that should take the topic.
 pulsar_broker_lookup_failures_total | lookups | Lookups that failed.
 topic_load_failed_total | topic loads | Topics that could not be loaded.
 """,
@@ -240,7 +242,10 @@ def _add_connections(exposition: Exposition, services: AdminServices) -> None:
 
 def _add_lookups(exposition: Exposition, services: AdminServices, windows: Windows) -> None:
     counts = services.counts
-    exposition.add("pulsar_broker_lookup_answers_total", counts.lookup_ms.count)
+    redirected = counts.lookups_redirected
+    exposition.add("pulsar_broker_lookup_answers_total", counts.lookup_ms.count - redirected)
+    exposition.add("pulsar_broker_lookup_redirects_total", redirected)
+    exposition.add("pulsar_broker_lookup_pending_requests", counts.lookups_pending)
     exposition.add("pulsar_broker_lookup_failures_total", counts.lookups_failed)
     names = ("pulsar_broker_lookup",)
     add_summary(exposition, windows, names, counts.lookup_ms, _LOOKUP_SHARES)
