@@ -169,8 +169,8 @@ class BundleOwnership:
                 return Elsewhere(other.address, other.listeners, False)
             if not self._value:
                 raise ServiceNotReady(f"{bundle}: this broker is stopping; ask another one")
-            task = self._acquiring[bundle] = shared_task(self._acquire(bundle))
-            task.add_done_callback(lambda _: self._acquiring.pop(bundle))
+            self._states[bundle] = BundleState.ACQUIRING  # before anybody else asks
+            self._acquiring[bundle] = shared_task(self._acquire(bundle))
         place = await asyncio.shield(self._acquiring[bundle])
         return None if place is None else Elsewhere(place.address, place.listeners, True)
 
@@ -198,7 +198,6 @@ class BundleOwnership:
 
     async def _acquire(self, bundle: Bundle) -> Place | None:
         """None: it is owned now. Otherwise who has it. Raises ZooKeeperError, ServiceNotReady."""
-        self._states[bundle] = BundleState.ACQUIRING
         try:
             if (place := await self._create(path_of(bundle))) is not None:
                 return place
@@ -208,6 +207,7 @@ class BundleOwnership:
                 raise ServiceNotReady(f"{bundle}: this broker is stopping; ask another one")
             self._states[bundle] = BundleState.OWNED
         finally:
+            del self._acquiring[bundle]
             if self._states.get(bundle) is BundleState.ACQUIRING:
                 del self._states[bundle]
         log.info("serves %s", bundle)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from sim_bookie import Disk, SimulatedBookie
-from sim_zookeeper import ADDRESS, SimulatedZooKeeper, Tree
+from sim_machines import Machines
+from sim_zookeeper import ADDRESS
 
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.storage.bookkeeper.bookies import BookieLimits
@@ -31,7 +31,6 @@ LIMITS: Final = BookieLimits(
 )
 SESSION_MS: Final = 3000
 ENTRIES: Final = 120
-FIRST_PORT: Final = 3181
 HEAL_S: Final = 300.0
 
 
@@ -47,38 +46,13 @@ class Told:
     recoveries_failed: int = 0
 
 
-class LedgerLife:
+class LedgerLife(Machines):
     def __init__(self, seed: int) -> None:
-        self.world = World(f"ledger {seed}")
-        self.rng = self.world.stream("scenario")
+        world = World(f"ledger {seed}")
+        self.rng = world.stream("scenario")
         self.quorums = Quorums(*self.rng.choice(SHAPES))
         self.told = Told()
-        self.tree = Tree()
-        for path in ("/ledgers/available/readonly", "/ledgers/idgen"):
-            self.tree.make(path)
-        count = self.quorums.ensemble + self.rng.choice((0, 1, 1, 2))
-        self.disks = {FIRST_PORT + number: Disk() for number in range(count)}
-        self.bookies: dict[int, Node] = {}
-        self._names = 0
-        self.zookeeper = self._start_zookeeper()
-        for port in self.disks:
-            self._start_bookie(port)
-
-    # --- machines
-
-    def node(self, name: str) -> Node:
-        self._names += 1
-        return self.world.node(f"{name} {self._names}")
-
-    def _start_zookeeper(self) -> Node:
-        node = self.node("zookeeper")
-        node.start(SimulatedZooKeeper(node, self.tree).run())
-        return node
-
-    def _start_bookie(self, port: int) -> None:
-        node = self.bookies[port] = self.node(f"bookie {port}")
-        rng = self.world.stream(node.name)
-        node.start(SimulatedBookie(node, port, self.disks[port], rng).run())
+        super().__init__(world, self.quorums.ensemble + self.rng.choice((0, 1, 1, 2)))
 
     # --- what the processes do
 
@@ -148,13 +122,10 @@ class LedgerLife:
         connections = self.world.network.connections
         if what == "bookie":
             port = rng.choice(list(self.disks))
-            node = self.bookies[port]
-            node.crash(silently=rng.random() < 0.3)
-            down_s = rng.choice((0.01, 0.5, 4.0))
-            self.world.after(down_s, self._come_back, port, node)
+            silently = rng.random() < 0.3
+            self.crash_bookie(port, silently, rng.choice((0.01, 0.5, 4.0)))
         elif what == "zookeeper":
-            self.zookeeper.crash()
-            self.world.after(rng.choice((0.01, 0.5, 2.0)), self._zookeeper_back, self.zookeeper)
+            self.crash_zookeeper(rng.choice((0.01, 0.5, 2.0)))
         elif what == "recover":
             if self.told.ledger_id >= 0:
                 node = self.node("recovery")
@@ -167,14 +138,6 @@ class LedgerLife:
                 connection.break_off(ConnectionResetError("cut"))
             else:
                 connection.go_silent()
-
-    def _come_back(self, port: int, dead: Node) -> None:
-        if self.bookies[port] is dead:
-            self._start_bookie(port)
-
-    def _zookeeper_back(self, dead: Node) -> None:
-        if self.zookeeper is dead:
-            self.zookeeper = self._start_zookeeper()
 
     # --- the whole
 

@@ -127,8 +127,9 @@ class SimulatedZooKeeper:
 
     def tell(self, events: list[Event]) -> None:
         for connection in list(self.connections):
-            for kind, path in events:
-                connection.tell(kind, path)
+            if connection.watches:
+                for kind, path in events:
+                    connection.tell(kind, path)
 
 
 class Connection(asyncio.Protocol):
@@ -137,7 +138,7 @@ class Connection(asyncio.Protocol):
         self._tree = server.tree
         self._buffer = bytearray()
         self._session_id = 0
-        self._watches: list[tuple[str, bool]] = []
+        self.watches: list[tuple[str, bool]] = []
         self._transport: Any = None
 
     def connection_made(self, transport: Any) -> None:
@@ -184,7 +185,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(answer.flag(False).frame())
 
     def tell(self, kind: EventType, path: str) -> None:
-        for watched, is_recursive in self._watches:
+        for watched, is_recursive in self.watches:
             below = is_recursive and path.startswith(watched + "/")
             wanted = below or path == watched
             if wanted and not (is_recursive and kind is EventType.CHILDREN):
@@ -215,7 +216,7 @@ class Connection(asyncio.Protocol):
         if code == OpCode.MULTI:
             return self._multi(reader)
         if code == OpCode.ADD_WATCH:
-            self._watches.append((reader.text(), reader.i32() == 1))
+            self.watches.append((reader.text(), reader.i32() == 1))
             return b""
         if code == OpCode.SYNC:
             return b""  # it is the only server

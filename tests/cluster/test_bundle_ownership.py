@@ -64,6 +64,19 @@ def test_of_two_that_take_a_bundle_at_once_one_gets_it(world: ClusterWorld) -> N
     assert [each.ownership.owns(ORDERS) for each in (first, second)].count(True) == 1
 
 
+def test_two_lookups_at_once_take_a_bundle_once(world: ClusterWorld) -> None:
+    member = world.member("a")
+    world.call(member, member.ownership.range_of(ORDERS))  # so that nothing is waited for
+    asking = [
+        member.node.create_task(member.ownership.lookup(ORDERS, True), name="lookup")
+        for _ in range(2)
+    ]
+    world.until(lambda: all(task.done() for task in asking))
+    assert [task.result() for task in asking] == [None, None]
+    assert [what for what, _ in member.events] == ["came"]
+    assert not world.life.world.failures
+
+
 def test_a_broker_that_should_not_take_a_bundle_names_the_one_that_should(
     world: ClusterWorld,
 ) -> None:

@@ -1,4 +1,5 @@
 """`python -m tests.simulation --seeds 1000` simulates fresh seeds; `--seed N` replays one, talking.
+With `--cluster`, of several brokers on BookKeeper and ZooKeeper.
 
 Exit code 1 if any seed broke a promise; each is printed with the line that replays it. At the end
 stands what was done to the broker; `--save FILE` adds it, as it goes, to what other runs save
@@ -18,15 +19,19 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
-for folder in (Path(__file__).parents[2], Path(__file__).parent):
+HERE = Path(__file__).parent
+for folder in (HERE.parents[1], HERE.parent / "bookkeeper", HERE):
     sys.path.insert(0, str(folder))
 
 import features  # noqa: E402
-from bugs import BUGS  # noqa: E402
+from brokers.bugs import BUGS as CLUSTER_BUGS  # noqa: E402
+from brokers.simulation import ClusterSimulation  # noqa: E402
+from bugs import BUGS as BROKER_BUGS  # noqa: E402
 from sim_counts import Chunk, counts_of, save, table  # noqa: E402
 from sim_seed import Report, Simulation  # noqa: E402
 
 CHUNK = 20  # seeds that a process takes at a time
+BUGS = {**BROKER_BUGS, **CLUSTER_BUGS}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     enabled = None if options.features is None else tuple(filter(None, options.features.split(",")))
     if options.seed is not None:
-        return _replay(options.seed, options.bug, enabled)
+        return _replay(options.seed, options.bug, enabled, options.cluster)
     return _run_many(options, enabled)
 
 
@@ -46,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=1000, help="how many (default 1000)")
     parser.add_argument("--start", type=int, help="first seed (default: a random number)")
     parser.add_argument("--jobs", type=int, default=1, help="processes to share the work")
+    parser.add_argument("--cluster", action="store_true", help="several brokers")
     parser.add_argument("--bug", choices=sorted(BUGS), help="switch a deliberate bug on")
     parser.add_argument(
         "--features",
@@ -58,10 +64,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _replay(seed: int, bug: str | None, enabled: tuple[str, ...] | None) -> int:
+def _simulation(cluster: bool) -> type[Simulation]:
+    return ClusterSimulation if cluster else Simulation
+
+
+def _replay(seed: int, bug: str | None, enabled: tuple[str, ...] | None, cluster: bool) -> int:
     logging.disable(logging.CRITICAL)
     with BUGS[bug]() if bug else nullcontext():
-        report = Simulation(seed, enabled).run()
+        report = _simulation(cluster)(seed, enabled).run()
     print(*report.notes, *report.violations, summary(report), sep="\n")
     return 1 if report.violations else 0
 
@@ -71,7 +81,7 @@ def _run_many(options: argparse.Namespace, enabled: tuple[str, ...] | None) -> i
     end = start + options.seeds
     print(f"seeds {start} to {end - 1}", flush=True)
     total, began = Chunk(), time.monotonic()
-    work = partial(run_chunk, bug=options.bug, enabled=enabled)
+    work = partial(run_chunk, bug=options.bug, enabled=enabled, cluster=options.cluster)
     chunks = [range(first, min(first + CHUNK, end)) for first in range(start, end, CHUNK)]
     for number, chunk in enumerate(_in_processes(work, chunks, options.jobs), 1):
         total.seeds += chunk.seeds
@@ -96,25 +106,29 @@ def _in_processes(work: "partial[Chunk]", chunks: list[range], jobs: int) -> Ite
         yield from pool.map(work, chunks)
 
 
-def run_chunk(seeds: range, bug: str | None, enabled: tuple[str, ...] | None) -> Chunk:
+def run_chunk(
+    seeds: range, bug: str | None, enabled: tuple[str, ...] | None, cluster: bool = False
+) -> Chunk:
     logging.disable(logging.CRITICAL)
     gc.set_threshold(100_000, 20, 50)  # worlds are garbage as wholes: to look less often saves 1/8
     chunk = Chunk()
     with BUGS[bug]() if bug else nullcontext():
         for seed in seeds:
-            report = Simulation(seed, enabled).run()
+            report = _simulation(cluster)(seed, enabled).run()
             chunk.seeds += 1
             chunk.counts.update(counts_of(report))
             if report.violations:
-                chunk.failures.append(_failure(report, bug, enabled))
+                chunk.failures.append(_failure(report, bug, enabled, cluster))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of coroutines that died with their process
         gc.collect()
     return chunk
 
 
-def _failure(report: Report, bug: str | None, enabled: tuple[str, ...] | None) -> str:
-    replay = f"python -m tests.simulation --seed {report.seed}"
+def _failure(
+    report: Report, bug: str | None, enabled: tuple[str, ...] | None, cluster: bool
+) -> str:
+    replay = f"python -m tests.simulation{' --cluster' * cluster} --seed {report.seed}"
     replay += f" --bug {bug}" if bug else ""
     replay += f" --features '{','.join(enabled)}'" if enabled is not None else ""
     drawn = f" ({', '.join(report.features)})" if report.features else ""

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
-for folder in (Path(__file__).parents[2], Path(__file__).parent):
+HERE = Path(__file__).parent
+for folder in (HERE.parents[1], HERE.parent / "bookkeeper", HERE):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))

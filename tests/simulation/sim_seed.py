@@ -10,6 +10,7 @@ Whatever does not come to an end within a bounded virtual time is a violation to
 """
 
 import asyncio
+import random
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -24,12 +25,13 @@ from clients.plain import LiveReader, PlainConsumer, PlainProducer, Process, new
 from clients.transacting import Transformer, TxnProducer
 from sim_broker import BrokerProcess
 from sim_scenario import ACTIVE_S, PARTITIONED, PARTITIONS, Scenario
+from sim_world import ClientsWorld
 
 from pybroker.base import errors
 from pybroker.client import aio
 from pybroker.client.errors import PulsarException, Timeout, TransactionOutcomeUnknown
 from pybroker.simulation.faults import Fault
-from pybroker.simulation.world import OutOfSteps, World
+from pybroker.simulation.world import OutOfSteps
 from pybroker.transaction.coordinator import outcome_window
 
 OUTCOMES_PER_CHUNK = 4  # so that a few transactions are enough to see outcomes expire
@@ -60,17 +62,17 @@ class Simulation:
     def __init__(self, seed: int, enabled: tuple[str, ...] | None = None) -> None:
         """`enabled` features, instead of those that the seed draws."""
         self.seed = seed
-        self.world = World(seed)
+        self.world = ClientsWorld(seed)
         self.rng = self.world.stream("simulation")
         swarm = self.world.stream("swarm")
-        self.enabled = features.draw(swarm) if enabled is None else enabled
-        self.scenario = Scenario.draw(self.world.stream("scenario"))
+        self.enabled = self.draw_features(swarm) if enabled is None else enabled
+        self.scenario = self.draw_scenario(self.world.stream("scenario"))
         for name in self.enabled:
             self.scenario = features.ALL[name].prepare(self.scenario, swarm)
         if self.scenario.retention != -1:
             self.scenario = replace(self.scenario, guards=(*self.scenario.guards, *self._guards()))
         self.history = History()
-        self.broker = BrokerProcess(self.world, self.history, self.scenario)
+        self.broker = self.create_broker()
         self.outputs = [f"out-{kind}" for kind in self.scenario.transformers]
         self.producers: list[Process] = []
         self.transformers: list[Transformer] = []
@@ -78,6 +80,17 @@ class Simulation:
         self.readers: list[LiveReader] = []
         self.others: list[Process] = []  # of features: at work until they are stopped
         self.features = [features.ALL[name](self) for name in self.enabled]
+
+    # What another simulation does otherwise.
+
+    def draw_features(self, rng: random.Random) -> tuple[str, ...]:
+        return features.draw(rng)
+
+    def draw_scenario(self, rng: random.Random) -> Scenario:
+        return Scenario.draw(rng)
+
+    def create_broker(self) -> Any:
+        return BrokerProcess(self.world, self.history, self.scenario)
 
     def _guards(self) -> list[tuple[str, str]]:
         """They keep what the account reads."""
@@ -125,7 +138,7 @@ class Simulation:
         for process in self._processes():
             self.world.after(self.rng.random() * 0.5, process.start)
         for fault in self.scenario.faults:
-            self.world.after(fault.at_s, self._happen, fault)
+            self.world.after(fault.at_s, self.happen, fault)
         self.world.after(WATCH_S, self._watch)
         self.world.sleep(ACTIVE_S)
 
@@ -197,7 +210,7 @@ class Simulation:
                 names.append(full)
         return names
 
-    def _happen(self, fault: Fault) -> None:
+    def happen(self, fault: Fault) -> None:
         connections = self.world.network.connections
         self.history.counts[fault.kind] += 1
         if fault.kind == "crash":

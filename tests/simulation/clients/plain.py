@@ -10,21 +10,21 @@ import random
 from typing import Any
 
 from checks.history import History, Outcome, Read, Receiver, Sent, Session
+from sim_world import ClientsWorld
 
 from pybroker.base import errors
 from pybroker.client import aio
 from pybroker.client.errors import PulsarException, Timeout
-from pybroker.simulation.broker import PORT
 from pybroker.simulation.node import Node
-from pybroker.simulation.world import SimulatedClock, World
+from pybroker.simulation.world import SimulatedClock
 
 REFUSALS = (errors.InvalidTxnStatus, errors.TransactionNotFound)
 
 
-def new_client(world: World, rng: random.Random, **options: Any) -> Any:
+def new_client(world: ClientsWorld, rng: random.Random, **options: Any) -> Any:
     """To be called on the node where it shall live."""
     return aio.Client(
-        f"pulsar://127.0.0.1:{PORT}",
+        world.service_url,
         operation_timeout_seconds=10,
         enable_transaction=True,
         clock=SimulatedClock(world),
@@ -36,7 +36,7 @@ def new_client(world: World, rng: random.Random, **options: Any) -> Any:
 class Process:
     """A job on a node; `finished` once the job has returned."""
 
-    def __init__(self, world: World, history: History, name: str) -> None:
+    def __init__(self, world: ClientsWorld, history: History, name: str) -> None:
         self.world = world
         self.history = history
         self.name = name

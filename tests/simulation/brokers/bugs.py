@@ -1,0 +1,78 @@
+"""Wrong brokers of a cluster, each made by one change: what its simulation must catch."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+from sim_bugs import (
+    metadata_without_compare_and_set,
+    no_entry_by_timeout,
+    recovery_add_on_the_normal_path,
+)
+
+from managed_ledger.storage.zookeeper.session import SessionState
+from pybroker.base.names import TopicName
+from pybroker.broker.ownership import Elsewhere, NotServedHere
+from pybroker.broker.txn_participants import LocalParticipants
+from pybroker.cluster.bundle_ownership import BundleOwnership, BundleState
+from pybroker.cluster.cluster import Cluster
+from pybroker.server import on_transaction
+
+Bug = Callable[[], AbstractContextManager[Any]]
+
+
+@contextmanager
+def serving_after_the_session_is_lost() -> Iterator[None]:
+    """What it had when its session ended it has for ever."""
+    session_is, lookup = Cluster._session_is, BundleOwnership.lookup
+
+    def unimpressed(self: Cluster, state: SessionState) -> None:
+        if state is not SessionState.EXPIRED:
+            session_is(self, state)
+
+    def owns(self: BundleOwnership, name: TopicName) -> bool:
+        bundle = self._boundaries.bundle_of(name)
+        return bundle is not None and self._states.get(bundle) is BundleState.OWNED
+
+    async def looked_up(
+        self: BundleOwnership, name: TopicName, authoritative: bool
+    ) -> Elsewhere | None:
+        return None if self.owns(name) else await lookup(self, name, authoritative)
+
+    with (
+        patch.object(Cluster, "_session_is", unimpressed),
+        patch.object(BundleOwnership, "owns", owns),
+        patch.object(BundleOwnership, "lookup", looked_up),
+    ):
+        yield
+
+
+@contextmanager
+def an_end_without_the_bundle_is_ok() -> Iterator[None]:
+    """What is not served here is taken for what does not exist."""
+    load_and_end = LocalParticipants._load_and_end
+
+    async def required(ownership: Any, name: TopicName) -> None:
+        """Nothing."""
+
+    async def believed(self: LocalParticipants, name: TopicName, end: Any) -> object:
+        try:
+            return await load_and_end(self, name, end)
+        except NotServedHere:
+            return None
+
+    with (
+        patch.object(on_transaction, "_require_owned", required),
+        patch.object(LocalParticipants, "_load_and_end", believed),
+    ):
+        yield
+
+
+BUGS: Final[dict[str, Bug]] = {
+    "close-without-compare-and-set": metadata_without_compare_and_set,
+    "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
+    "no-entry-by-timeout": no_entry_by_timeout,
+    "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,
+    "serving-after-the-session-is-lost": serving_after_the_session_is_lost,
+}

@@ -1,0 +1,149 @@
+"""All machines of a cluster, and what an administrator who sees everything would see.
+
+Stands where the simulation of one broker has its BrokerProcess. Who owns a bundle is what stands in
+ZooKeeper; a broker that does not know yet that its session is over owns nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from checks.history import History
+from sim_machines import Machines
+from sim_scenario import PARTITIONED, PARTITIONS, Scenario
+from sim_world import ClientsWorld
+
+from brokers.member import Member
+from brokers.topology import Topology
+from pybroker.base.names import COORDINATOR_ASSIGN, TopicName, TxnId
+from pybroker.broker.tenants import Conflict
+from pybroker.cluster.bundle_ownership import path_of
+from pybroker.simulation.faults import Fault
+from pybroker.transaction.coordinator.transaction_log import log_name
+
+REGISTER_S = 3.0  # bookies do
+
+
+class SimulatedCluster:
+    def __init__(
+        self,
+        world: ClientsWorld,
+        history: History,
+        scenario: Scenario,
+        topology: Topology,
+        topics: Callable[[], list[str]],
+    ) -> None:
+        self.world = world
+        self.history = history
+        self.rng = world.stream("cluster")
+        self._scenario = scenario
+        self._topics = topics
+        self.machines = Machines(world, topology.bookies)
+        config = scenario.broker_config()
+        self.members = [
+            Member(world, history, number, config, topology, self._prepare)
+            for number in range(topology.brokers)
+        ]
+        urls = ",".join(f"127.0.0.1:{member.port}" for member in self.members)
+        world.service_url = f"pulsar://{urls}"
+
+    def note(self, what: str) -> None:
+        self.history.notes.append(f"{self.world.now:9.4f} {what}")
+
+    # --- life
+
+    def start(self) -> None:
+        self.world.sleep(REGISTER_S)
+        for member in self.members:
+            member.start()
+
+    async def _prepare(self, member: Member) -> None:
+        name = TopicName.parse(PARTITIONED)
+        if not member.topics.tenants.partitions(name):
+            try:
+                await member.topics.create_partitioned(name, PARTITIONS)
+            except Conflict:
+                return  # another broker was first
+
+    @property
+    def serving(self) -> bool:
+        return all(member.serving for member in self.members)
+
+    @property
+    def topics(self) -> list[TopicName]:
+        """Those that clients use, and those of the coordinators."""
+        partitions = range(self._scenario.coordinators)
+        assigned = [COORDINATOR_ASSIGN.partition_at(number) for number in partitions]
+        return [*map(TopicName.parse, self._topics()), *assigned]
+
+    def some_member(self) -> Member:
+        return self.rng.choice(self.members)
+
+    def restart(self, fault: Fault) -> None:
+        """All of them."""
+        for member in self.members:
+            if fault.kind == "stop":
+                member.stop(fault.down_s)
+            else:
+                member.end(fault.down_s)
+
+    def heal(self) -> None:
+        """Those that are down or stalled come back by themselves."""
+
+    # --- what an administrator would see
+
+    def owner(self, name: TopicName) -> Member | None:
+        """None: nobody's, or its broker is not there."""
+        for member in self.members:
+            if member.serving and self._owns(member, name):
+                return member
+        return None
+
+    def _owns(self, member: Member, name: TopicName) -> bool:
+        if not member.topics.ownership.owns(name):
+            return False
+        bundle = next(each for each in member.owned() if each.holds(name))
+        stored = self.machines.tree.nodes.get(path_of(bundle))
+        return stored is not None and stored.owner == member.session_id
+
+    def _loaded(self) -> list[Any]:
+        return [
+            topic
+            for member in self.members
+            if member.serving
+            for topic in member.topics.loaded()
+            if self._owns(member, topic.name)
+        ]
+
+    def open_transactions(self) -> list[str]:
+        """Those of a coordinator that nobody serves count, too: nobody knows them."""
+        found: list[str] = []
+        for number in range(self._scenario.coordinators):
+            owner = self.owner(COORDINATOR_ASSIGN.partition_at(number))
+            serving = None if owner is None else owner.broker.coordinators.serving(number)
+            if serving is not None:
+                found += [str(txn.txn_id) for txn in serving.live()]
+            elif any(m.broker.ledgers.exists(log_name(number)) for m in self.members if m.serving):
+                found.append(f"of coordinator {number}")
+        return found
+
+    def open_in_topics(self) -> list[tuple[str, TxnId]]:
+        """Transactions that hold a topic's readers back."""
+        return [
+            (str(topic.name), ongoing.txn_id)
+            for topic in self._loaded()
+            for ongoing in topic.buffer.ongoing()
+            if ongoing.first_position is None
+            or ongoing.first_position >= topic.ledger.first_position
+        ]
+
+    def waits_aside(self, topic: str, txn_id: TxnId) -> bool:
+        """Only a topic in commit order has a place aside."""
+        return False
+
+    def unsettled(self) -> list[str]:
+        return [
+            f"PINNED: {topic.name} is readable up to {topic.max_read_position}, "
+            f"not to {topic.ledger.last_confirmed}"
+            for topic in self._loaded()
+            if topic.max_read_position != topic.ledger.last_confirmed
+        ]

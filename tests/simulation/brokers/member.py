@@ -1,0 +1,152 @@
+"""A broker of the cluster: a process that ends and is started again, on a machine of its own."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from checks.history import History
+from sim_zookeeper import ADDRESS
+
+from brokers.topology import LIMITS, SESSION_MS, Topology
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import PulsarError
+from pybroker.base.names import TopicName
+from pybroker.broker.topics import Topics
+from pybroker.cluster.transactions.peers import PeerOptions
+from pybroker.process.app import Broker
+from pybroker.process.clustered import ClusterMembership
+from pybroker.simulation.broker import PORT
+from pybroker.simulation.node import Node, SimulatedCrash
+from pybroker.simulation.world import SimulatedClock, World
+
+START_AGAIN_S = 0.5  # as a service manager does
+
+
+class Member:
+    """`name` is the machine's; the process on it has a number that counts up."""
+
+    def __init__(
+        self,
+        world: World,
+        history: History,
+        number: int,
+        config: BrokerConfig,
+        topology: Topology,
+        prepare: Callable[["Member"], Any],
+    ) -> None:
+        self.world = world
+        self.history = history
+        self.name = f"broker-{number}"
+        self.port = PORT + number
+        self.incarnation = 0
+        self.node: Node | None = None
+        self.broker: Broker | None = None
+        self.serving = False
+        self.spared = False  # no more faults
+        self._config = config
+        self._topology = topology
+        self._prepare = prepare
+
+    def note(self, what: str) -> None:
+        line = f"{self.world.now:9.4f} {self.name}.{self.incarnation} {what}"
+        self.history.notes.append(line)
+
+    # --- life
+
+    def start(self) -> None:
+        self.incarnation += 1
+        self.node = self.world.node(f"{self.name}.{self.incarnation}")
+        self.node.start(self._until_started())
+
+    async def _until_started(self) -> None:
+        """A process that cannot start ends, and is started again."""
+        try:
+            await self._run()
+        except (ManagedLedgerError, PulsarError, OSError) as error:
+            self.note(f"does not start: {error!r}")
+            self.end(START_AGAIN_S)
+
+    async def _run(self) -> None:
+        node = self.node
+        clock, rng = SimulatedClock(self.world), self.world.stream(node.name)
+        cluster = ClusterConfig(
+            session_timeout_ms=SESSION_MS, quorums=self._topology.quorums, limits=LIMITS
+        )
+        self.backend = BookKeeperBackend(ADDRESS, clock, rng, cluster)
+        membership = ClusterMembership(self.backend, self._config, clock, self._lost, PeerOptions())
+        self.broker = Broker(self._config, self.backend, clock, rng, membership=membership)
+        await self.broker.start(("127.0.0.1", self.port))
+        await self._prepare(self)
+        self.serving = True
+        self.note("serves")
+
+    def _lost(self, why: str) -> NoReturn:
+        """As the command does: it exits with 71."""
+        self.note(f"exits: {why}")
+        self.history.counts["sessions lost"] += 1
+        self.end(START_AGAIN_S)
+        raise SimulatedCrash
+
+    @property
+    def topics(self) -> Topics:
+        assert self.broker is not None
+        return self.broker.topics
+
+    # --- faults
+
+    def end(self, down_s: float, silently: bool = False) -> None:
+        """kill -9, or a power cut if it is silent; started again after a while."""
+        if self.node is None or self.node.dead:
+            return
+        self.serving = False
+        self.node.crash(silently)
+        self.world.after(down_s, self.start)
+
+    def stop(self, down_s: float) -> None:
+        """As SIGTERM does."""
+        if self.serving:
+            self.serving = False
+            self.node.start(self._stop(self.node, down_s), "stop")
+
+    async def _stop(self, node: Node, down_s: float) -> None:
+        await self.broker.stop()
+        self.note("stopped")
+        self.world.after(down_s, self._restart, node)
+
+    def _restart(self, stopped: Node) -> None:
+        if not stopped.dead:  # else it crashed in between, and is started again because of that
+            stopped.crash()
+            self.start()
+
+    def stall(self, seconds: float) -> None:
+        """Its process does nothing for a while, and then goes on where it was."""
+        if self.node is not None and not self.node.dead:
+            self.node.busy_until = self.world.now + seconds
+
+    @property
+    def is_stalled(self) -> bool:
+        return self.node is not None and self.node.busy_until > self.world.now
+
+    # --- bundles
+
+    @property
+    def session_id(self) -> int:
+        return self.backend.zookeeper.session_id
+
+    def owned(self) -> list[Any]:
+        return self.broker.topics.ownership.owned() if self.serving else []
+
+    def release(self, bundle: Any) -> None:
+        self.node.create_task(self._tried(self.topics.ownership.release(bundle), "release"))
+
+    def take(self, topic: str) -> None:
+        """As when a client's lookup was redirected here."""
+        found = self.topics.ownership.lookup(TopicName.parse(topic), True)
+        self.node.create_task(self._tried(found, "take"))
+
+    async def _tried(self, work: Any, what: str) -> None:
+        try:
+            await work
+        except (PulsarError, ManagedLedgerError) as error:
+            self.note(f"{what}: {error!r}")
