@@ -50,7 +50,7 @@ check: $(VENV)/test  ## format, lint, types, unit tests (< 2 min)
 bench: $(VENV)/test  ## measure every target and print the table (ARGS="--help" for options)
 	$(PY) tests/benchmarks $(ARGS)
 
-simulate: $(VENV)/test  ## 1,000 simulated crash schedules from fresh seeds
+simulate: $(VENV)/test  ## 1,000 simulated crash schedules from fresh seeds (ARGS="--cluster": of several brokers)
 	$(PY) -m tests.simulation $(ARGS)
 
 kill-rounds: $(VENV)/test  ## 200 rounds of kill -9 under load, then the books are checked
