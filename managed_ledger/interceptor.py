@@ -12,5 +12,5 @@ class Interceptor(Protocol):
         ...
 
     def properties(self) -> Mapping[str, str]:
-        """Properties to record in the write that removes entries."""
+        """Properties to record in the writes that remove entries or begin a ledger."""
         ...

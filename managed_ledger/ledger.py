@@ -25,11 +25,11 @@ from managed_ledger.errors import (
 from managed_ledger.housekeeper import Housekeeper, Visit
 from managed_ledger.interceptor import Interceptor
 from managed_ledger.ledger_index import LedgerIndex
-from managed_ledger.ledger_metadata import LedgerInfo
+from managed_ledger.ledger_metadata import LedgerInfo, LedgerList
 from managed_ledger.list_record import ListRecord
 from managed_ledger.position import Position
 from managed_ledger.recovery import CREATED_AT_MS
-from managed_ledger.rollover import Rollover
+from managed_ledger.rollover import Rollover, as_it_is
 from managed_ledger.shared_task import shared_task
 from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage.backend import Backend, EntryRun, Span
@@ -86,6 +86,7 @@ class ManagedLedger:
         self._rollover = Rollover(
             name, backend, time, config, index, record, self._appender, self._rolled_over
         )
+        self._rollover.noted = self._noted
         self._appender.on_full = self._rollover.when_full
         self._appender.on_trouble = self._rollover.when_troubled
         self._looked_after_ms = self._time.now_ms()
@@ -430,7 +431,7 @@ class ManagedLedger:
         self._cursors.retire()
         self._appender.on_full = nobody_cares
         self._appender.on_trouble = nobody_minds
-        self._rollover.on_ended = nobody_cares
+        self._rollover.on_ended, self._rollover.noted = nobody_cares, as_it_is
         self.on_trimmed, self.kept_from, self.on_visit = (), (), ()
 
     async def _stop(self, closed: LedgerClosed) -> None:
@@ -478,7 +479,9 @@ class ManagedLedger:
         record = self._record.queued
         kept = tuple(info for info in record.ledgers if info.ledger_id not in ids)
         listed = replace(record, ledgers=kept, deleting=(*record.deleting, *ids))
-        if self.interceptor is not None:
-            noted = {**record.properties, **self.interceptor.properties()}
-            listed = replace(listed, properties=noted)
-        return self._record.write(listed)
+        return self._record.write(self._noted(listed))
+
+    def _noted(self, listed: LedgerList) -> LedgerList:
+        if self.interceptor is None:
+            return listed
+        return replace(listed, properties={**listed.properties, **self.interceptor.properties()})

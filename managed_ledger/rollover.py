@@ -24,7 +24,7 @@ from managed_ledger.errors import (
     StorageUnavailable,
 )
 from managed_ledger.ledger_index import LedgerIndex
-from managed_ledger.ledger_metadata import LedgerInfo
+from managed_ledger.ledger_metadata import LedgerInfo, LedgerList
 from managed_ledger.list_record import ListRecord
 from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage.backend import Backend
@@ -32,6 +32,10 @@ from managed_ledger.storage.backend import Backend
 log = logging.getLogger(__name__)
 ROLLOVER_RETRY_MS: Final = 10_000
 SUCCESSOR_RETRY_MS: Final = 1_000  # while nothing can be appended
+
+
+def as_it_is(listed: LedgerList) -> LedgerList:
+    return listed
 
 
 class Rollover:
@@ -50,6 +54,7 @@ class Rollover:
         "_stopped",
         "_task",
         "_time",
+        "noted",
         "on_ended",
     )
 
@@ -73,6 +78,7 @@ class Rollover:
         self._record = record
         self._appender = appender
         self.on_ended = on_ended
+        self.noted: Callable[[LedgerList], LedgerList] = as_it_is  # what is written of a list
         self._closed_at_ms: dict[int, int] = {}  # in steady time, of ledgers closed since then
         self._current_since_ms = time.now_ms()
         self._not_before_ms = self._current_since_ms + config.min_rollover_time_ms
@@ -187,14 +193,14 @@ class Rollover:
             full = replace(current, closed_at_ms=self._time.written_ms())
             ledgers = (*record.ledgers[:-1], full, LedgerInfo(ledger_id))
             listed = replace(record, ledgers=ledgers)
-            await self._record.write(listed, new_ledger_id=ledger_id)
+            await self._record.write(self.noted(listed), new_ledger_id=ledger_id)
             self._index.roll_over(full, ledger_id)
             self._closed_at_ms[full.ledger_id] = now_ms
         else:  # it has ended, and nothing is in it
             ledgers = (*record.ledgers[:-1], LedgerInfo(ledger_id))
             deleting = (*record.deleting, current.ledger_id)
             listed = replace(record, ledgers=ledgers, deleting=deleting)
-            await self._record.write(listed, new_ledger_id=ledger_id)
+            await self._record.write(self.noted(listed), new_ledger_id=ledger_id)
             self._index.replace_current(ledger_id)
         self._current_since_ms = now_ms
         self._not_before_ms = now_ms + self._config.min_rollover_time_ms

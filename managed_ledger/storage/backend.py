@@ -7,7 +7,7 @@ ZooKeeper (bookkeeper/backend.py) implement `Backend`. Everything above uses onl
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from managed_ledger.storage.commit_stats import CommitStats
 from managed_ledger.storage.fullness import Fullness
@@ -17,6 +17,9 @@ from managed_ledger.storage.tag_runs import TagRun
 # reason why they are not. Calls come in the order of the appends to the same ledger.
 Appended = Callable[[Exception | None], None]
 Span = tuple[int, int]  # the first and the last of some entries
+# As a tag: others read these entries too, and must find nothing but them. An engine that keeps
+# counts and tags in front of entries leaves that out; such entries are read as foreign ones.
+BARE: Final = b"\0"
 
 
 @dataclass(slots=True)

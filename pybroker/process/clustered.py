@@ -30,6 +30,7 @@ from pybroker.cluster.cluster import Cluster
 from pybroker.cluster.node_values import Place
 from pybroker.cluster.settings import BadSettings, cluster_settings
 from pybroker.cluster.transactions.broker_client import BadBrokerClient, peer_options
+from pybroker.cluster.transactions.formats import use_pulsars_formats
 from pybroker.cluster.transactions.peers import PeerOptions
 from pybroker.cluster.transactions.shared import SharedTransactions
 from pybroker.logs.control import LogControl
@@ -80,6 +81,7 @@ class ClusterMembership:
         return self._cluster.owned()
 
     async def open(self, broker: Parts) -> None:
+        use_pulsars_formats(broker.coordinators)
         self.transactions = SharedTransactions(
             self.ownership,
             broker.topics,

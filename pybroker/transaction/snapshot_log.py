@@ -18,14 +18,24 @@ snapshot: applying must tolerate the repetition.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from typing import Final, Generic, TypeVar
 
+from managed_ledger.appender import Appended
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import CorruptStorage, DamagedEntries
 from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.interceptor import Interceptor
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import EntryRun
@@ -50,11 +60,16 @@ log = logging.getLogger(__name__)
 
 class SnapshotLog(Generic[R]):
     def __init__(
-        self, ledger: ManagedLedger, cursor: ManagedCursor, encode: Callable[[Sequence[R]], bytes]
+        self,
+        ledger: ManagedLedger,
+        cursor: ManagedCursor,
+        encode: Callable[[Sequence[R]], bytes],
+        tag: bytes = b"",
     ) -> None:
         self._ledger = ledger
         self._cursor = cursor
         self._encode = encode
+        self._tag = tag
         self._turn = this_turn()
         self._gathered: list[R] = []  # in this tick, and earlier records without hurry
         self._gathered_done: list[Done] = []
@@ -74,14 +89,33 @@ class SnapshotLog(Generic[R]):
         name: str,
         cursor_name: str,
         encode: Callable[[Sequence[R]], bytes],
+        tag: bytes = b"",
     ) -> "SnapshotLog[R]":
-        """`encode` makes one entry of some records."""
+        """`encode` makes one entry of some records; `tag` is the storage's, of all entries."""
         ledger = await factory.open(name, _CONFIG)
-        return cls(ledger, await ledger.open_cursor(cursor_name, None), encode)
+        return cls(ledger, await ledger.open_cursor(cursor_name, None), encode, tag)
 
     @property
     def name(self) -> str:
         return self._ledger.name
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self._ledger.properties
+
+    def set_property(self, key: str, value: str) -> Awaitable[None]:
+        """As ManagedLedger.update_properties."""
+        return self._ledger.set_property(key, value)
+
+    def intercept(self, interceptor: Interceptor) -> None:
+        """From now on."""
+        self._ledger.interceptor = interceptor
+
+    async def last_entry(self) -> bytes | None:
+        """Also if it does not count any more; None: all entries are gone."""
+        last = self._ledger.last_confirmed
+        run = await self._read(last, last) if self._ledger.has_entry(last) else None
+        return run.entries[0] if run and run.entries else None
 
     async def replay(self, apply: Callable[[bytes], int]) -> None:
         """Pass every entry that still counts to `apply`, oldest first; it returns the number of the
@@ -189,7 +223,7 @@ class SnapshotLog(Generic[R]):
             log.exception("%s: %d records cannot be written", self.name, len(records))
             self._written(done, None, error)
         else:
-            if self._ledger.append([entry], [1], partial(self._written, done)) and in_order:
+            if self._append(entry, partial(self._written, done)) and in_order:
                 for tell in in_order:
                     call_safely(tell)
                 self._turn.write_now()
@@ -273,8 +307,11 @@ class SnapshotLog(Generic[R]):
                 durable.set_exception(error)
                 durable.exception()  # mark as retrieved: nobody may be waiting
 
-        self._ledger.append([entry], [1], written)
+        self._append(entry, written)
         return durable
+
+    def _append(self, entry: bytes, done: Appended) -> bool:
+        return self._ledger.append([entry], [1], done, self._tag)
 
     async def close(self) -> None:
         """A snapshot in progress completes first: otherwise the next replay would apply older

@@ -8,7 +8,7 @@ from txn_world import COMMIT, COPIES, ORDERS, World, in_world
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.position import Position
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
-from pybroker.transaction.coordinator import transaction_log
+from pybroker.transaction.coordinator import log_records, transaction_log
 from pybroker.transaction.coordinator.group_records import GroupMembers, Promise
 from pybroker.transaction.coordinator.metadata_store import (
     AddPartitions,
@@ -79,13 +79,13 @@ def test_a_pending_acknowledgement_of_a_kind_that_a_later_version_wrote_is_refus
     ],
 )
 def test_a_coordinator_s_record_is_stored_as_it_always_was(record: Record, stored: str) -> None:
-    assert transaction_log.encode_entry([record]).hex() == stored
-    assert transaction_log.decode_entry(bytes.fromhex(stored), "test") == [record]
+    assert log_records.encode_entry([record]).hex() == stored
+    assert log_records.decode_entry(bytes.fromhex(stored), "test") == [record]
 
 
 def test_a_coordinator_s_record_of_a_kind_that_a_later_version_wrote_is_refused() -> None:
     with pytest.raises(CorruptStorage, match=r"of kind 99, .* run the version that wrote it"):
-        transaction_log.decode_entry(bytes.fromhex("01016300"), "The log")
+        log_records.decode_entry(bytes.fromhex("01016300"), "The log")
 
 
 LOGS = {

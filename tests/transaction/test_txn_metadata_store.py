@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pybroker.base.errors import InvalidTxnStatus, NotAllowed, PulsarError, TransactionNotFound
+from pybroker.transaction.coordinator.log_records import decode_entry, encode_entry
 from pybroker.transaction.coordinator.metadata_store import (
     CoordinatorLimits,
     NewTransaction,
     Record,
     TransactionMetadataStore,
 )
-from pybroker.transaction.coordinator.transaction_log import decode_entry, encode_entry
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
 
 LIMITS = CoordinatorLimits(

@@ -9,7 +9,7 @@ from txn_world import COMMIT, ORDERS, World, in_world, in_world_with
 from managed_ledger.errors import CorruptStorage, ManagedLedgerError
 from pybroker.base.errors import InvalidTxnStatus, NotAllowed
 from pybroker.base.names import TxnId
-from pybroker.transaction.coordinator import transaction_log
+from pybroker.transaction.coordinator import log_records
 from pybroker.transaction.coordinator.fencing import end_older
 from pybroker.transaction.coordinator.metadata_store import BindSession, NewTransaction
 from pybroker.transaction.coordinator.transactional_ids import (
@@ -426,9 +426,9 @@ def test_a_bound_transaction_is_stored_so_that_older_versions_refuse_it() -> Non
         (bound, "0201280703010161" + "0178"),
         (nobody_s, "02012807030000" + "0178"),
     ):
-        assert transaction_log.encode_entry([record]).hex() == stored
-        assert transaction_log.decode_entry(bytes.fromhex(stored), "test") == [record]
-    assert transaction_log.encode_entry([NewTransaction(1, 2, 3, None)])[0] == 1
+        assert log_records.encode_entry([record]).hex() == stored
+        assert log_records.decode_entry(bytes.fromhex(stored), "test") == [record]
+    assert log_records.encode_entry([NewTransaction(1, 2, 3, None)])[0] == 1
 
 
 @in_world

@@ -20,6 +20,7 @@ from typing import Final
 from managed_ledger.config import Clock
 from managed_ledger.errors import BadVersion, LedgerClosed, LedgerNotFound, ManagedLedgerError
 from managed_ledger.storage.backend import (
+    BARE,
     Appended,
     EntryRun,
     LedgerSummary,
@@ -270,7 +271,7 @@ class BookKeeperBackend:
         header, last = self._headers.header, len(entries) - 1
         for number, (entry, count) in enumerate(zip(entries, message_counts, strict=True)):
             done = confirmed if number == last else None
-            writer.append(header(count, tag) + entry, done)
+            writer.append(entry if tag == BARE else header(count, tag) + entry, done)
         return False
 
     def _refuse(self, ledger_id: int) -> ManagedLedgerError:

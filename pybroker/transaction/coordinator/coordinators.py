@@ -6,6 +6,7 @@ transactions complete and open ones time out without any client; the others open
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from managed_ledger.deletion import all_done
@@ -30,6 +31,7 @@ from pybroker.transaction.coordinator.transactional_ids import TransactionalIds
 from pybroker.transaction.txn_status import NOTHING_BEGUN, TransactionOutcomes, TxnStatus
 
 _REOPEN_PAUSE_S: Final = 1.0
+OpenLog = Callable[[int, ManagedLedgerFactory, MetadataStore], Awaitable[TransactionLog]]
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +66,7 @@ class Coordinators:
         # Failed coordinators that are not open again yet; the latest failure, as a successor may
         # fail at once.
         self._replacing: dict[int, TransactionCoordinator] = {}
-        self.open_log = TransactionLog.open
+        self.open_log: OpenLog = TransactionLog.open
         self.joining = Joining(self._served)
         self._tasks = Tasks("transaction coordinators")
         self.groups = Groups(self.get, self._served, self._tasks)

@@ -356,6 +356,8 @@ class TransactionMetadataStore:
         yield
         self._replaying = False
         self._live = dict(sorted(self._live.items()))  # oldest first
+        # All others have ended. The highest id may be another broker's: do not count up to it.
+        self._lowest_live = max(self._lowest_live, min(self._live, default=self._highest_id + 1))
 
     def apply(self, record: Record) -> None:
         match record:  # the frequent ones first

@@ -1,190 +1,71 @@
-"""A coordinator's records as bytes, and where they are stored.
+"""Where a coordinator's records are stored.
 
-The log is the managed ledger `pulsar/system/persistent/__transaction_log_<tc>`. An entry is a
-format byte, a count and that many records: an operation, then its data. Outcomes are dense and
-outlive many snapshots, so they are not in the log: one metadata key per chunk.
+The log is the managed ledger `pulsar/system/persistent/__transaction_log_<tc>`. Its entries are in
+the broker's own format (`log_records`) or in Apache Pulsar's (`pulsar_log`): the composition root
+chooses what is written, and both are read. Outcomes are dense and outlive many snapshots, so they
+are not in the log: one metadata key per chunk.
 """
 
-import enum
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from managed_ledger.codec import Reader, Writer
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.storage.backend import MetadataStore
+from managed_ledger.storage.backend import BARE, MetadataStore
 from pybroker.base.names import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX
-from pybroker.transaction.coordinator.group_records import (
-    GroupMembers,
-    Promise,
-    decode_members,
-    decode_promise,
-    encode_members,
-    encode_promise,
-)
+from pybroker.transaction.coordinator.group_records import GroupMembers
+from pybroker.transaction.coordinator.log_records import decode_entry, encode_entry, is_own_format
 from pybroker.transaction.coordinator.metadata_store import (
     AddPartitions,
     AddSubscriptions,
-    BindSession,
-    ChangeStatus,
     IdsUsed,
-    NewTransaction,
     Record,
-    SpanNamespace,
     TransactionMetadataStore,
 )
-from pybroker.transaction.coordinator.outcome_window import OutcomeMark
-from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.snapshot_log import Done, InOrder, SnapshotLog
-from pybroker.transaction.txn_status import TxnStatus
 
-_FORMAT: Final = 1
-# The format of an entry with newer kinds of records: versions that do not know them would misread
-# the entry, so they must refuse it.
-_FORMAT_WITH_LATER_KINDS: Final = 2
-_LATER_KINDS: Final = frozenset((BindSession, SpanNamespace, Promise, GroupMembers))
+if TYPE_CHECKING:
+    from pybroker.transaction.coordinator.pulsar_log import Decoded, PulsarLog
+
 _CURSOR: Final = "transaction.subscription"
-
-
-class _Operation(enum.IntEnum):
-    NEW = 0
-    PARTITIONS = 1
-    SUBSCRIPTIONS = 2
-    STATUS = 3
-    IDS = 4
-    MARK = 5
-    STATUS_BECAUSE = 20
-    NAMESPACE = 30
-    PROMISE = 31
-    GROUP = 32
-    SESSION = 40
+_MAX_LOCAL_TXN_ID: Final = "max_local_txn_id"  # a property that Apache Pulsar's format has
 
 
 def log_name(coordinator_id: int | str) -> str:
     return f"{SYSTEM_NAMESPACE}/persistent/{TRANSACTION_LOG_PREFIX}{coordinator_id}"
 
 
-def encode_entry(records: Sequence[Record]) -> bytes:
-    out = Writer()
-    has_later = any(map(_is_of_later_kind, records))
-    out.number(_FORMAT_WITH_LATER_KINDS if has_later else _FORMAT)
-    out.number(len(records))
-    for record in records:
-        _encode(record, out)
-    return out.getvalue()
-
-
-def _is_of_later_kind(record: Record) -> bool:
-    if isinstance(record, ChangeStatus):
-        return record.reason != ""
-    return type(record) in _LATER_KINDS
-
-
-def _encode(record: Record, out: Writer) -> None:
-    match record:  # the frequent ones first
-        case NewTransaction():
-            out.numbers((_Operation.NEW, record.local_id, record.timeout_ms, record.opened_at_ms))
-            out.number(record.owner is not None)
-            out.text(record.owner or "")
-        case AddPartitions(local_id, topics):
-            out.numbers((_Operation.PARTITIONS, local_id, len(topics)))
-            for topic in topics:
-                out.text(topic)
-        case AddSubscriptions(local_id, subscriptions):
-            out.numbers((_Operation.SUBSCRIPTIONS, local_id, len(subscriptions)))
-            for topic, subscription in subscriptions:
-                out.text(topic)
-                out.text(subscription)
-        case ChangeStatus(local_id, status, at_ms, reason):
-            operation = _Operation.STATUS_BECAUSE if reason else _Operation.STATUS
-            out.numbers((operation, local_id, status, at_ms))
-            if reason:
-                out.text(reason)
-        case SpanNamespace(local_id, namespace):
-            out.numbers((_Operation.NAMESPACE, local_id))
-            out.text(namespace)
-        case Promise():
-            out.number(_Operation.PROMISE)
-            encode_promise(record, out)
-        case GroupMembers():
-            out.number(_Operation.GROUP)
-            encode_members(record, out)
-        case IdsUsed(highest_id, low_watermark):  # both may be -1
-            out.numbers((_Operation.IDS, highest_id + 1, low_watermark + 1))
-        case OutcomeMark(at_ms, watermark):
-            out.numbers((_Operation.MARK, at_ms, watermark + 1))
-        case BindSession(local_id, ((owner, name), epoch)):
-            out.numbers((_Operation.SESSION, local_id, epoch, owner is not None))
-            out.text(owner or "")
-            out.text(name)
-
-
-def decode_entry(entry: bytes, source: str) -> list[Record]:
-    """Raises CorruptStorage."""
-    data = Reader(entry, source)
-    has_later = entry[:1] == bytes([_FORMAT_WITH_LATER_KINDS])
-    data.version(_FORMAT_WITH_LATER_KINDS if has_later else _FORMAT)
-    return [_decode(data, source) for _ in range(data.number())]
-
-
-def _decode(data: Reader, source: str) -> Record:
-    match data.number():
-        case _Operation.NEW:
-            local_id, timeout_ms, opened_at_ms, owned = data.numbers(4)
-            owner = data.text()
-            return NewTransaction(local_id, timeout_ms, opened_at_ms, owner if owned else None)
-        case _Operation.PARTITIONS:
-            local_id, count = data.numbers(2)
-            return AddPartitions(local_id, tuple(data.text() for _ in range(count)))
-        case _Operation.SUBSCRIPTIONS:
-            local_id, count = data.numbers(2)
-            pairs = tuple((data.text(), data.text()) for _ in range(count))
-            return AddSubscriptions(local_id, pairs)
-        case _Operation.STATUS:
-            local_id, status, at_ms = data.numbers(3)
-            return ChangeStatus(local_id, TxnStatus(status), at_ms)
-        case _Operation.NAMESPACE:
-            return SpanNamespace(data.number(), data.text())
-        case _Operation.PROMISE:
-            return decode_promise(data)
-        case _Operation.GROUP:
-            return decode_members(data)
-        case _Operation.IDS:
-            return IdsUsed(data.number() - 1, data.number() - 1)
-        case _Operation.SESSION:
-            local_id, epoch, owned = data.number(), data.number(), data.number()
-            owner, name = data.text(), data.text()
-            whose = TransactionalId(owner if owned else None, name)
-            return BindSession(local_id, SessionRef(whose, epoch))
-        case _Operation.MARK:
-            return OutcomeMark(data.number(), data.number() - 1)
-        case _Operation.STATUS_BECAUSE:
-            local_id, status, at_ms = data.numbers(3)
-            return ChangeStatus(local_id, TxnStatus(status), at_ms, data.text())
-        case kind:
-            raise CorruptStorage(
-                f"{source} has a record of kind {kind}, which this version does not know: run the "
-                "version that wrote it"
-            )
-
-
 class TransactionLog:
     """One coordinator's log and outcome chunks."""
 
     def __init__(
-        self, coordinator_id: int, log: SnapshotLog[Record], metadata: MetadataStore
+        self,
+        coordinator_id: int,
+        log: SnapshotLog[Record],
+        metadata: MetadataStore,
+        pulsar: "PulsarLog | None" = None,
     ) -> None:
         self._log = log
+        self._pulsar = pulsar
         self._metadata = metadata
         self.appended = 0  # records, since it was opened
         self._chunks = f"transaction-outcomes/{coordinator_id}/"
 
     @classmethod
     async def open(
-        cls, coordinator_id: int, factory: ManagedLedgerFactory, metadata: MetadataStore
+        cls,
+        coordinator_id: int,
+        factory: ManagedLedgerFactory,
+        metadata: MetadataStore,
+        pulsar: "PulsarLog | None" = None,
     ) -> "TransactionLog":
-        log = await SnapshotLog.open(factory, log_name(coordinator_id), _CURSOR, encode_entry)
-        return cls(coordinator_id, log, metadata)
+        """With `pulsar` it writes Apache Pulsar's format, which is shared with its brokers."""
+        name = log_name(coordinator_id)
+        if pulsar is None:
+            log = await SnapshotLog.open(factory, name, _CURSOR, encode_entry)
+        else:
+            log = await SnapshotLog.open(factory, name, _CURSOR, pulsar.encode, BARE)
+        return cls(coordinator_id, log, metadata, pulsar)
 
     def on_failure(self, failed: Callable[[Exception], None]) -> None:
         """Set the callback for failed appends."""
@@ -196,14 +77,59 @@ class TransactionLog:
             assert stored is not None
             store.outcomes.restore_chunk(int(key.rpartition("/")[2]), stored.value)
 
+        highest_id = -1
+
         def apply(entry: bytes) -> int:
-            records = decode_entry(entry, f"The transaction log {self._log.name}")
-            for record in records:
+            nonlocal highest_id
+            records = self._decode(entry)
+            if isinstance(records, list):
+                found = records
+            else:
+                found, highest_id = records.records, max(highest_id, records.highest_id)
+            for record in found:
                 store.apply(record)
-            return len(records)
+            return len(found)
 
         with store.replaying():
             await self._log.replay(apply)
+            if _MAX_LOCAL_TXN_ID in self._log.properties:
+                highest_id = max(highest_id, await self._highest_id_behind_the_cursor())
+            if highest_id > store.highest_id:
+                store.apply(IdsUsed(highest_id, store.low_watermark))
+        if self._pulsar is not None:
+            await self._serve_pulsar(self._pulsar, store.highest_id)
+
+    def _decode(self, entry: bytes) -> "list[Record] | Decoded":
+        source = f"The transaction log {self._log.name}"
+        if is_own_format(entry):
+            return decode_entry(entry, source)
+        from pybroker.transaction.coordinator.pulsar_log import decode_pulsar
+
+        return decode_pulsar(entry, source)
+
+    async def _highest_id_behind_the_cursor(self) -> int:
+        """Apache Pulsar deletes the entries of ended transactions one by one: ids may only be in a
+        property, and in the last entry, which may be deleted.
+        """
+        text = self._log.properties[_MAX_LOCAL_TXN_ID]
+        try:
+            highest_id = int(text)
+        except ValueError:
+            raise CorruptStorage(
+                f"{self._log.name}: the property {_MAX_LOCAL_TXN_ID} is {text!r}, not a number"
+            ) from None
+        last = await self._log.last_entry()
+        decoded = None if last is None else self._decode(last)
+        if decoded is None or isinstance(decoded, list):
+            return highest_id
+        return max(highest_id, decoded.highest_id)
+
+    async def _serve_pulsar(self, pulsar: "PulsarLog", highest_id: int) -> None:
+        """Until something is appended, Apache's broker would find no last entry: only this."""
+        pulsar.highest_id = max(pulsar.highest_id, highest_id)
+        if highest_id >= 0 and self._log.properties.get(_MAX_LOCAL_TXN_ID) != str(highest_id):
+            await self._log.set_property(_MAX_LOCAL_TXN_ID, str(highest_id))
+        self._log.intercept(pulsar)
 
     def append(self, record: Record, done: Done, in_order: InOrder | None = None) -> None:
         """Queue it now; `done` is called when it is durable, or with the error. What the `in_order`
