@@ -17,6 +17,7 @@ from pybroker.admin.http.authenticated import Authenticated, Known
 from pybroker.admin.http.guard import Guard
 from pybroker.admin.http.permitted import permitted
 from pybroker.admin.http.unsaid_bodies import UnsaidBodies
+from pybroker.admin.operation import DescribedRoute
 from pybroker.admin.routes.blocking import BlockingRoutes
 from pybroker.admin.routes.broker import BrokerRoutes
 from pybroker.admin.routes.broker_stats import BrokerStatsRoutes
@@ -49,7 +50,8 @@ from pybroker.admin.routes.transactional_id import TransactionalIdRoutes
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import refusal
 from pybroker.base.errors import PulsarError
-from pybroker.broker.ownership import BrokerAddress, NotServedHere
+from pybroker.broker.other_brokers import BundleElsewhere, Bundles, OtherBrokers
+from pybroker.broker.ownership import BrokerAddress, Elsewhere, NotServedHere
 
 log = logging.getLogger(__name__)
 
@@ -110,13 +112,14 @@ class AtFirstRequest:
 
 def create_app(services: AdminServices, front: Front | None = None) -> ASGIApp:
     """Served under any Host name unless the broker listens only on this machine."""
-    routes = [
-        permitted(route, services.authorizer) for area in AREAS for route in area(services).routes()
-    ]
+    routes = [route for area in AREAS for route in area(services).routes()]
+    if services.brokers is not None and services.bundles is not None:
+        routes = _over_brokers(services, services.brokers, services.bundles, routes)
     app = Starlette(
-        routes=routes,
+        routes=[permitted(route, services.authorizer) for route in routes],
         exception_handlers={
             NotServedHere: partial(_redirected, services),
+            BundleElsewhere: partial(_redirected, services),
             PulsarError: _pulsar_error,
             ManagedLedgerError: _storage_error,
             ClientDisconnect: _nobody_to_answer,
@@ -147,10 +150,9 @@ def _host_names(services: AdminServices) -> list[str] | None:
 
 async def _redirected(services: AdminServices, request: Request, error: Exception) -> Response:
     """To the topic's broker; to this one again if it has just taken the topic's bundle."""
-    assert isinstance(error, NotServedHere)
     sent_here = request.query_params.get(_AUTHORITATIVE) == "true"
     try:
-        elsewhere = await services.topics.ownership.lookup(error.name, sent_here)
+        elsewhere = await _looked_up(services, error, sent_here)
     except PulsarError as unknown:
         return await _pulsar_error(request, unknown)
     query = request.url.query
@@ -161,6 +163,27 @@ async def _redirected(services: AdminServices, request: Request, error: Exceptio
             query = "&".join(filter(None, (query, f"{_AUTHORITATIVE}=true")))
     path = request.scope["raw_path"].decode("ascii")
     return RedirectResponse(f"{base}{path}{f'?{query}' if query else ''}", 307)
+
+
+async def _looked_up(
+    services: AdminServices, error: Exception, authoritative: bool
+) -> Elsewhere | None:
+    if isinstance(error, BundleElsewhere):
+        assert services.bundles is not None
+        return await services.bundles.lookup_bundle(error.bundle, authoritative)
+    assert isinstance(error, NotServedHere)
+    return await services.topics.ownership.lookup(error.name, authoritative)
+
+
+def _over_brokers(
+    services: AdminServices,
+    brokers: OtherBrokers,
+    bundles: Bundles,
+    routes: list[DescribedRoute],
+) -> list[DescribedRoute]:
+    from pybroker.admin.over_brokers.spreading import over_brokers  # of a cluster only
+
+    return over_brokers(services, brokers, bundles, routes)
 
 
 def _web_url(request: Request, broker: BrokerAddress) -> str:

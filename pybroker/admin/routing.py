@@ -42,8 +42,8 @@ Handler = Callable[[Request], Awaitable[Any]]
 
 NAMESPACE: Final = "/admin/v2/namespaces/{tenant:segment}/{namespace:segment}"
 TOPICS: Final = "/admin/v2/{domain:domain}/{tenant:segment}/{namespace:segment}"
-_BODY: Final = "pybroker.body"  # in the scope of a request
-_PARSED: Final = "pybroker.parsed"
+BODY: Final = "pybroker.body"  # in the scope of a request
+PARSED: Final = "pybroker.parsed"
 TOPIC: Final = TOPICS + "/{topic:form}"
 
 
@@ -122,12 +122,16 @@ def route(
         operation.begin(request)
         if operation.body is not None and operation.body.misfit is not None:
             _check(await read_json(request), operation.body)
-        answer = await handler(request)
-        if answer is None:
-            return Response(status_code=204)
-        return answer if isinstance(answer, Response) else await _as_json(answer)
+        return await answered(await handler(request))
 
     return DescribedRoute(path, endpoint, method, operation)
+
+
+async def answered(answer: Any) -> Response:
+    """As `route` says."""
+    if answer is None:
+        return Response(status_code=204)
+    return answer if isinstance(answer, Response) else await _as_json(answer)
 
 
 async def _as_json(answer: Any) -> Response:
@@ -152,9 +156,9 @@ def _check(value: Any, body: Body) -> None:
 
 async def read_body(request: Request) -> bytes:
     """When it is complete, up to the size that the route accepts."""
-    if _BODY not in request.scope:
-        request.scope[_BODY] = await _received_body(request)
-    body: bytes = request.scope[_BODY]
+    if BODY not in request.scope:
+        request.scope[BODY] = await _received_body(request)
+    body: bytes = request.scope[BODY]
     return body
 
 
@@ -181,15 +185,15 @@ async def _received_body(request: Request) -> bytes:
 
 def forget_body(request: Request) -> None:
     """Frees what was read of it, which may be large."""
-    for kept in (_BODY, _PARSED):
+    for kept in (BODY, PARSED):
         request.scope.pop(kept, None)
 
 
 async def read_json(request: Request, default: Any = None) -> Any:
     """The body, parsed once; `default` if there is none, or null."""
-    if _PARSED not in request.scope:
-        request.scope[_PARSED] = await _parsed_body(request)
-    value = request.scope[_PARSED]
+    if PARSED not in request.scope:
+        request.scope[PARSED] = await _parsed_body(request)
+    value = request.scope[PARSED]
     return default if value is None else value
 
 

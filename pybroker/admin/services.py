@@ -14,6 +14,7 @@ from pybroker.broker.clusters import Clusters
 from pybroker.broker.dynamic_configuration import DynamicConfiguration
 from pybroker.broker.health import Health
 from pybroker.broker.local_messages import LocalBatch, LocalSender
+from pybroker.broker.other_brokers import Bundles, OtherBrokers
 from pybroker.broker.permissions import Permissions
 from pybroker.broker.records import Records
 from pybroker.broker.schemas.compatibility import StoredSchema
@@ -82,9 +83,10 @@ class AdminServices:
     faults: Faults | None = None  # in test mode, which has no authentication
     logs: LogControl | None = None  # None: the embedding program controls logging
 
-    # In a cluster: the ids of its brokers, and this one's bundles. None: it is alone.
+    # In a cluster: the ids of its brokers, the others of them, all bundles. None: it is alone.
     members: Callable[[], list[str]] | None = None
-    owned_bundles: Callable[[], list[str]] | None = None
+    brokers: OtherBrokers | None = None
+    bundles: Bundles | None = None
 
     @property
     def resource_groups(self) -> Records:

@@ -6,8 +6,8 @@ They live in the metadata store as JSON; a namespace's holds its policies, see p
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 from managed_ledger.storage.backend import MetadataStore
@@ -19,6 +19,7 @@ _TENANTS: Final = "/tenants/"
 NAMESPACES: Final = "/namespaces/"
 PERMISSIONS: Final = "/permissions/"
 RESOURCE_QUOTAS: Final = "/resource-quotas/"
+_GOING: Final = "/namespaces-going/"
 PARTITIONED_PREFIX: Final = "/partitioned-topics/"
 _BUILT_IN: Final = ("public/default", "pulsar/system")
 
@@ -142,14 +143,29 @@ class Tenants:
         finally:
             self._going.remove(namespace)
 
+    @asynccontextmanager
+    async def going_everywhere(self, namespace: str) -> AsyncIterator[None]:
+        """The same for all brokers of a cluster. If this broker dies meanwhile, the mark stays, and
+        the deletion has to be requested again.
+        """
+        key = _GOING + namespace
+        await self._metadata.put(key, b"")
+        try:
+            yield
+        finally:
+            await self._metadata.delete(key)
+
     def check_takes_topics(self, namespace: str) -> None:
         """Raises NotFound."""
         self.check_namespace(namespace)
-        if namespace in self._going:
+        if self._is_going(namespace):
             raise NotFound(f"Namespace {namespace} is being deleted")
 
     def takes_topics(self, namespace: str) -> bool:
-        return self.has_namespace(namespace) and namespace not in self._going
+        return self.has_namespace(namespace) and not self._is_going(namespace)
+
+    def _is_going(self, namespace: str) -> bool:
+        return namespace in self._going or self._metadata.get(_GOING + namespace) is not None
 
     def check_deletable(self, namespace: str) -> None:
         """Raises NotFound, NotAllowed."""
@@ -171,10 +187,21 @@ class Tenants:
 
     def partitions(self, name: TopicName) -> int:
         """How many partitions a topic has; 0 for one that is not partitioned."""
-        stored = int(self._get(partitions_key(name)).get("partitions", 0))
+        record = self._get(partitions_key(name))
+        stored = 0 if record.get("deleted") else int(record.get("partitions", 0))
         if name == COORDINATOR_ASSIGN:
             return max(stored, self._config.transaction_coordinators)
         return stored
+
+    def doomed_partitions(self, name: TopicName) -> int:
+        """How many it had, while several brokers are deleting them; 0 otherwise."""
+        record = self._get(partitions_key(name))
+        return int(record.get("partitions", 0)) if record.get("deleted") else 0
+
+    async def doom_partitions(self, name: TopicName) -> None:
+        """No broker creates a partition anew. Source: Apache Pulsar's field `deleted`."""
+        if record := self._get(partitions_key(name)):
+            await self._put(partitions_key(name), {**record, "deleted": True})
 
     def partitioned_properties(self, name: TopicName) -> dict[str, str]:
         """The properties of a partitioned topic."""

@@ -16,15 +16,15 @@ from weakref import WeakValueDictionary
 from managed_ledger.deletion import all_done
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.position import EARLIEST
 from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import NoSuchPartition, NotAllowed, TooManyTopics, TopicNotFound
 from pybroker.base.names import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TopicName
-from pybroker.base.runtime import Clock, Pace
+from pybroker.base.runtime import Clock
 from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.entry_metadata import check_interceptors
+from pybroker.broker.growing import grow
 from pybroker.broker.inactive_topics import InactiveTopics
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.ownership import ALONE, Ownership, check_owned, take_all
@@ -37,7 +37,6 @@ from pybroker.broker.policies.table import AUTO_TOPIC_CREATION, MAX_TOPICS
 from pybroker.broker.schemas.registry import SchemaRules, Schemas
 from pybroker.broker.schemas.rules import of_system_topics, schema_rules
 from pybroker.broker.served import ServedTopic, persistent
-from pybroker.broker.subscription import Subscription
 from pybroker.broker.tenants import Conflict, ImpossibleGrowth, InUse, Tenants
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_lists.lists import TopicLists
@@ -52,7 +51,6 @@ from pybroker.transaction.txn_status import TransactionOutcomes
 log = logging.getLogger(__name__)
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
-_LOOKS_A_TURN: Final = 500  # whether a partition has a subscription
 _CLOSED_AT_ONCE: Final = 64  # per commit; messages sent to the others are still written
 
 
@@ -306,6 +304,8 @@ class Topics:
 
     def _check_free(self, name: TopicName) -> None:
         self.tenants.check_takes_topics(name.namespace_name)
+        if self.tenants.doomed_partitions(name):
+            raise Conflict(f"{name} is being deleted", "delete it again to finish that")
         if self.exists(name) or self.tenants.partitions(name):
             raise Conflict("This topic already exists", f"choose a name other than {name}")
 
@@ -314,6 +314,16 @@ class Topics:
         at the beginning: messages published there before consumers notice them are not lost.
         Requests for the number of partitions wait meanwhile. Repeatable.
         """
+        await self._check_growth(name, partitions)
+        await take_all(self.ownership, map(name.partition_at, range(partitions)))
+        await self._change(name, grow(self, self._factory, name, partitions))
+
+    async def declare_partitions(self, name: TopicName, partitions: int) -> None:
+        """Without their subscriptions, which other brokers create on the partitions they serve."""
+        await self._check_growth(name, partitions)
+        await self._change(name, self.tenants.set_partitions(name, partitions))
+
+    async def _check_growth(self, name: TopicName, partitions: int) -> None:
         await self.settled(name)
         now = self.tenants.partitions(name)
         most = self._config.max_num_partitions_per_partitioned_topic
@@ -324,28 +334,13 @@ class Topics:
                 f"{name} has {now} partitions; the number can only grow, up to {most}"
             )
         check_last_partition(name, partitions)
-        await take_all(self.ownership, map(name.partition_at, range(partitions)))
-        await self._change(name, self._grow(name, partitions))
 
-    async def _grow(self, name: TopicName, partitions: int) -> None:
-        await self.tenants.set_partitions(name, partitions)
-        first = name.partition_at(0)
-        if not self._factory.exists(first.ledger_name):
-            return  # there are no subscriptions yet
-        topic = await self.get(first)
-        assert topic is not None
-        kept = [each for each in topic.subscriptions.values() if each.durable]
-        pace = Pace(_LOOKS_A_TURN)
-        for index in range(1, partitions) if kept else ():
-            await self._subscribe_to_all(name.partition_at(index), kept)
-            await pace.step(len(kept))
-
-    async def _subscribe_to_all(self, name: TopicName, kept: list[Subscription]) -> None:
-        for each in kept:
-            if not self._factory.has_cursor(name.ledger_name, each.name):
-                topic = await self.get(name, create=True)
-                assert topic is not None
-                await topic.subscription(each.name, EARLIEST, dict(each.cursor.properties), True)
+    async def doom_partitions(self, name: TopicName) -> None:
+        """Their brokers are about to delete them. Raises TopicNotFound."""
+        await self.settled(name)
+        if not self.tenants.partitions(name) and not self.tenants.doomed_partitions(name):
+            raise TopicNotFound(f"{name} is not a partitioned topic")
+        await self._change(name, self.tenants.doom_partitions(name))
 
     async def change_properties(self, name: TopicName, change: Change) -> None:
         """For a partitioned topic. Raises Conflict if it is not partitioned."""
@@ -381,8 +376,9 @@ class Topics:
         while loading := self._loading_of(self._parts(name)):
             await asyncio.wait(loading)
             await self.settled(name)  # it may have grown meanwhile
-        partitions = self.tenants.partitions(name)
-        await take_all(self.ownership, self._parts(name))
+        if not (partitions := self.tenants.doomed_partitions(name)):
+            partitions = self.tenants.partitions(name)
+            await take_all(self.ownership, self._parts(name))
         if not partitions and self.exists(name):
             raise Conflict(f"{name} is not a partitioned topic: delete it as a topic")
         if not partitions:

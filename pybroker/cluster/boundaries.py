@@ -1,12 +1,14 @@
 """How each namespace's topics are divided into bundles: once for all brokers, in ZooKeeper.
 
 The first broker that is asked for a topic of the namespace writes the division, with its own
-defaultNumberOfNamespaceBundles. It stays: bundles are not split.
+defaultNumberOfNamespaceBundles. Later only splits change it. The node's version says which division
+a broker knows, so that nobody takes a bundle of a former one.
 """
 
 import json
 import logging
 from bisect import bisect_right
+from itertools import pairwise
 from typing import Final
 
 from managed_ledger.storage.zookeeper.client import ZooKeeper
@@ -49,18 +51,44 @@ class Boundaries:
         at = min(bisect_right(bounds, hash_of(name)), len(bounds) - 1)
         return Bundle(name.namespace_name, bounds[at - 1], bounds[at])
 
+    def is_current(self, bundle: Bundle) -> bool:
+        """Whether it is a bundle of the division that is known here."""
+        bounds = self.known(bundle.namespace)
+        return (bundle.low, bundle.high) in pairwise(bounds)
+
+    def node(self, namespace: str) -> Node | None:
+        """Of the division that is known here."""
+        return self._mirror.nodes.get(f"{ROOT}/{namespace}")
+
     async def of(self, name: TopicName) -> Bundle:
         """Divides the namespace if nobody has done it. Raises ZooKeeperError, MetadataError."""
+        await self._divided(name.namespace_name)
         found = self.bundle_of(name)
-        if found is None:
-            await self._divide(name.namespace_name)
-            found = self.bundle_of(name)
-        if found is None:
+        assert found is not None
+        return found
+
+    async def of_namespace(self, namespace: str) -> tuple[Bundle, ...]:
+        """In order. Divides it if nobody has done it. Raises ZooKeeperError, MetadataError."""
+        bounds = await self._divided(namespace)
+        return tuple(Bundle(namespace, low, high) for low, high in pairwise(bounds))
+
+    async def look(self, namespace: str) -> None:
+        """At what stands in ZooKeeper now. Raises ZooKeeperError."""
+        await self._mirror.look(f"{ROOT}/{namespace}")
+
+    def was_set(self, namespace: str, value: bytes, version: int) -> None:
+        """This broker has changed it."""
+        self._mirror.put(f"{ROOT}/{namespace}", Node(value, version, 0))
+
+    async def _divided(self, namespace: str) -> tuple[int, ...]:
+        if namespace not in self._known:
+            await self._divide(namespace)
+        if namespace not in self._known:
             raise MetadataError(
-                f"{ROOT}/{name.namespace_name} has no boundaries of bundles that can be read; "
+                f"{ROOT}/{namespace} has no boundaries of bundles that can be read; "
                 "correct that node in ZooKeeper, or delete it"
             )
-        return found
+        return self._known[namespace]
 
     async def _divide(self, namespace: str) -> None:
         path = f"{ROOT}/{namespace}"
@@ -101,5 +129,5 @@ class Boundaries:
             return
         before = self._known.get(namespace, found)
         if before != found:
-            log.warning("another broker changed the bundles of %s", namespace)
+            log.info("%s has %d bundles now", namespace, len(found) - 1)
         self._known[namespace] = found

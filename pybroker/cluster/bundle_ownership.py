@@ -13,8 +13,9 @@ ends: see ARCHITECTURE.md.
 """
 
 import asyncio
+import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from typing import Final
@@ -22,19 +23,21 @@ from typing import Final
 from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.errors import (
+    BadVersionError,
     ConnectionLoss,
     NodeExists,
     NoNode,
     ZooKeeperError,
 )
-from managed_ledger.storage.zookeeper.operations import Node
+from managed_ledger.storage.zookeeper.operations import Check, Create, Delete, Node, SetData
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import BrokerAddress, Bundle, Came, Elsewhere, Goes
+from pybroker.cluster.boundaries import ROOT as DIVISIONS
 from pybroker.cluster.boundaries import Boundaries
 from pybroker.cluster.live_brokers import LiveBrokers, delete
-from pybroker.cluster.node_values import Place, owner_of, owner_value
+from pybroker.cluster.node_values import Place, boundaries_value, owner_of, owner_value
 from pybroker.cluster.placement import chosen
 from pybroker.cluster.tree_mirror import TreeMirror, make_parents
 
@@ -69,6 +72,7 @@ class BundleOwnership:
         self._states: dict[Bundle, BundleState] = {}
         self._acquiring: dict[Bundle, asyncio.Task[Place | None]] = {}
         self._releasing: dict[Bundle, asyncio.Task[None]] = {}
+        self._splitting: dict[Bundle, asyncio.Task[None]] = {}
         self._came: list[Came] = []
         self._goes: list[Goes] = []
         self._value = b""  # of this broker's nodes; empty: it takes nothing
@@ -86,7 +90,8 @@ class BundleOwnership:
     async def give_all_back(self) -> None:
         """Take no more, and release what there is: when this returns, others may have it all."""
         self._value = b""
-        await asyncio.gather(*self._acquiring.values(), return_exceptions=True)
+        under_way = (*self._acquiring.values(), *self._splitting.values())
+        await asyncio.gather(*under_way, return_exceptions=True)
         await asyncio.gather(*map(self.release, self.owned()), return_exceptions=True)
 
     async def close(self) -> None:
@@ -107,7 +112,18 @@ class BundleOwnership:
     async def lookup(self, name: TopicName, authoritative: bool) -> Elsewhere | None:
         with _as_not_ready(f"the broker of {name}"):
             async with asyncio.timeout(ANSWER_S):
-                return await self._lookup(await self._boundaries.of(name), authoritative)
+                while True:
+                    bundle = await self._boundaries.of(name)
+                    try:
+                        return await self._lookup(bundle, authoritative)
+                    except FormerBundle:  # it was split meanwhile: this broker knows it now
+                        continue
+
+    async def lookup_bundle(self, bundle: Bundle, authoritative: bool) -> Elsewhere | None:
+        """As `lookup`. Raises ServiceNotReady."""
+        with _as_not_ready(f"the broker of {bundle}"):
+            async with asyncio.timeout(ANSWER_S):
+                return await self._lookup(bundle, authoritative)
 
     async def range_of(self, name: TopicName) -> str:
         with _as_not_ready(f"the bundle of {name}"):
@@ -129,17 +145,34 @@ class BundleOwnership:
     def owned(self) -> list[Bundle]:
         return [each for each, state in self._states.items() if state is BundleState.OWNED]
 
-    def owner_elsewhere(self, bundle: Bundle) -> Place | None:
+    def owns_bundle(self, bundle: Bundle) -> bool:
+        is_connected = self._zookeeper.state is SessionState.CONNECTED
+        return is_connected and self._states.get(bundle) is BundleState.OWNED
+
+    def place_elsewhere(self, bundle: Bundle) -> Place | None:
         """As far as it is known here."""
         node = self._owners.nodes.get(path_of(bundle))
         if node is None or node.ephemeral_owner in (0, self._zookeeper.session_id):
             return None
         return owner_of(node.value)
 
+    def counts(self) -> dict[str, int]:
+        """How many bundles each live broker has, by its id, as far as it is known here."""
+        places = self.brokers.all()
+        ids = {place.address: broker_id for broker_id, place in places.items()}
+        counts = dict.fromkeys(places, 0)
+        for node in self._owners.nodes.values():
+            place = owner_of(node.value) if node.ephemeral_owner else None
+            if place is not None and (broker_id := ids.get(place.address)) is not None:
+                counts[broker_id] += 1
+        return counts
+
     async def release(self, bundle: Bundle) -> None:
         """Close its topics and give it back. Does nothing if this broker does not have it. Raises
         ZooKeeperError.
         """
+        if (splitting := self._splitting.get(bundle)) is not None:
+            await asyncio.wait([splitting])
         if self._states.get(bundle) is BundleState.OWNED:
             self._states[bundle] = BundleState.RELEASING
             task = self._releasing[bundle] = shared_task(self._release(bundle))
@@ -161,7 +194,7 @@ class BundleOwnership:
         if state is BundleState.RELEASING:
             raise ServiceNotReady(f"{bundle} is being released; look it up again")
         if state is None:
-            if (place := self.owner_elsewhere(bundle)) is not None:
+            if (place := self.place_elsewhere(bundle)) is not None:
                 return Elsewhere(place.address, place.listeners, True)
             # An attempt that failed after its node was made is continued here.
             other = None if self._is_noted(bundle) else self._better_placed(bundle, authoritative)
@@ -183,13 +216,7 @@ class BundleOwnership:
         if authoritative and self._value:
             return None
         places = self.brokers.all()
-        ids = {place.address: broker_id for broker_id, place in places.items()}
-        loads = dict.fromkeys(places, 0)
-        for node in self._owners.nodes.values():
-            place = owner_of(node.value) if node.ephemeral_owner else None
-            if place is not None and (broker_id := ids.get(place.address)) is not None:
-                loads[broker_id] += 1
-        broker_id = chosen(str(bundle), loads)
+        broker_id = chosen(str(bundle), self.counts())
         if broker_id is None or (broker_id == self.brokers.own_id and self._value):
             return None
         return places[broker_id]
@@ -199,7 +226,7 @@ class BundleOwnership:
     async def _acquire(self, bundle: Bundle) -> Place | None:
         """None: it is owned now. Otherwise who has it. Raises ZooKeeperError, ServiceNotReady."""
         try:
-            if (place := await self._create(path_of(bundle))) is not None:
+            if (place := await self._create(bundle)) is not None:
                 return place
             await self._caught_up()
             if not self._value:
@@ -215,14 +242,21 @@ class BundleOwnership:
             came(bundle)
         return None
 
-    async def _create(self, path: str) -> Place | None:
-        """The node is this session's when it returns None."""
-        value = self._value
+    async def _create(self, bundle: Bundle) -> Place | None:
+        """The node is this session's when it returns None. Raises FormerBundle."""
+        value, path = self._value, path_of(bundle)
         while True:
+            division = self._boundaries.node(bundle.namespace)
+            if division is None or not self._boundaries.is_current(bundle):
+                raise FormerBundle(bundle)
+            check = Check(path_of_division(bundle.namespace), division.version)
             try:
-                await self._zookeeper.create(path, value, ephemeral=True)
+                await self._zookeeper.multi([check, Create(path, value, ephemeral=True)])
+            except BadVersionError:
+                await self._boundaries.look(bundle.namespace)
             except NoNode:
                 await make_parents(self._zookeeper, path)
+                await self._boundaries.look(bundle.namespace)
             except (NodeExists, ConnectionLoss):  # the latter: it may have been made
                 node = await self._owners.look(path)
                 if node is not None and node.ephemeral_owner == self._zookeeper.session_id:
@@ -234,6 +268,59 @@ class BundleOwnership:
             else:
                 self._owners.put(path, Node(value, 0, self._zookeeper.session_id))
                 return None
+
+    # --- splitting
+
+    async def split(self, bundle: Bundle, at: int) -> None:
+        """This broker owns both halves when it returns; topics and coordinators stay open. Raises
+        ZooKeeperError, FormerBundle, ServiceNotReady.
+        """
+        if (splitting := self._splitting.get(bundle)) is None:
+            if not self.owns_bundle(bundle) or not self._boundaries.is_current(bundle):
+                raise FormerBundle(bundle)
+            splitting = self._splitting[bundle] = shared_task(self._split(bundle, at))
+            splitting.add_done_callback(lambda _: self._splitting.pop(bundle))
+        await asyncio.shield(splitting)
+
+    async def _split(self, bundle: Bundle, at: int) -> None:
+        division = self._boundaries.node(bundle.namespace)
+        if division is None:
+            raise FormerBundle(bundle)
+        halves, own = (bundle._replace(high=at), bundle._replace(low=at)), self._value
+        if not own:
+            raise ServiceNotReady(f"{bundle}: this broker is stopping; ask another one")
+        bounds = sorted({*self._boundaries.known(bundle.namespace), at})
+        value = boundaries_value(bounds, json.loads(division.value))
+        # Nobody can ask for the halves before the division is known.
+        self._states.update(dict.fromkeys(halves, BundleState.OWNED))
+        try:
+            versions = await self._zookeeper.multi(
+                [
+                    SetData(path_of_division(bundle.namespace), value, division.version),
+                    Delete(path_of(bundle)),
+                    *(Create(path_of(half), own, ephemeral=True) for half in halves),
+                ]
+            )
+        except ConnectionLoss:
+            await self._boundaries.look(bundle.namespace)
+            if not self._boundaries.is_current(halves[0]):
+                self._forget(halves)
+                raise
+            versions = [division.version + 1]
+        except ZooKeeperError:
+            self._forget(halves)
+            await self._boundaries.look(bundle.namespace)
+            raise
+        self._states.pop(bundle, None)
+        for half in halves:
+            self._owners.put(path_of(half), Node(own, 0, self._zookeeper.session_id))
+        self._boundaries.was_set(bundle.namespace, value, versions[0])
+        self._owners.forget(path_of(bundle))
+        log.info("split %s at 0x%08x", bundle, at)
+
+    def _forget(self, bundles: Iterable[Bundle]) -> None:
+        for each in bundles:
+            self._states.pop(each, None)
 
     async def _release(self, bundle: Bundle) -> None:
         log.info("gives %s back", bundle)
@@ -254,6 +341,8 @@ class BundleOwnership:
     def _owner_changed(self, path: str) -> None:
         """Somebody has deleted a node of this session: the bundle may be another's already."""
         bundle = bundle_at(path)
+        if bundle in self._splitting:
+            return  # its node is replaced by those of its halves
         if bundle is None or self._states.get(bundle) is not BundleState.OWNED:
             return
         node = self._owners.nodes.get(path)
@@ -273,6 +362,17 @@ class BundleOwnership:
             log.exception("%s did not close cleanly", bundle)
         finally:
             del self._states[bundle]
+
+
+class FormerBundle(ServiceNotReady):
+    """The namespace is divided in another way now."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        super().__init__(f"{bundle} is no bundle of {bundle.namespace} any more; look it up again")
+
+
+def path_of_division(namespace: str) -> str:
+    return f"{DIVISIONS}/{namespace}"
 
 
 def path_of(bundle: Bundle) -> str:

@@ -12,10 +12,13 @@ from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.runtime import Clock
 from pybroker.base.version import version
+from pybroker.cluster.admin_client import AdminClient
 from pybroker.cluster.boundaries import Boundaries
 from pybroker.cluster.bundle_ownership import BundleOwnership
+from pybroker.cluster.bundles import ClusterBundles
 from pybroker.cluster.live_brokers import LiveBrokers
 from pybroker.cluster.node_values import Place, broker_value
+from pybroker.cluster.transactions.peers import PeerOptions
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +32,7 @@ class Cluster:
         bundles: int,
         session_timeout_ms: int,
         lost: Callable[[str], None],
+        peers: PeerOptions,
     ) -> None:
         """`bundles`: of a namespace that no broker has divided yet. `lost` is called once, with the
         reason, and should not return.
@@ -40,6 +44,8 @@ class Cluster:
         self._session_timeout_s = session_timeout_ms / 1000
         self._lost = lost
         self.ownership = BundleOwnership(zookeeper, self._boundaries, self._brokers, caught_up)
+        self.bundles = ClusterBundles(self._boundaries, self.ownership)
+        self.admin = AdminClient(self._brokers, peers)
         zookeeper.on_state(self._session_is)
 
     @property
@@ -48,9 +54,6 @@ class Cluster:
 
     def brokers(self) -> list[str]:
         return list(self._brokers.all())
-
-    def owned(self) -> list[str]:
-        return sorted(map(str, self.ownership.owned()))
 
     async def open(self) -> None:
         """ZooKeeper is open. Raises ZooKeeperError."""

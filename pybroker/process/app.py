@@ -77,8 +77,7 @@ log = logging.getLogger("pybroker")
 _BOOTS: Final = "/boots"
 _LOOK_AGAIN_S: Final = 0.05
 
-
-# Errors that stop a start and whose message already says what to do.
+# They stop a start, and their message already says what to do.
 _Explained = ManagedLedgerError | KeyFailure | BadListeners | BadInterceptors
 
 
@@ -167,15 +166,15 @@ class Broker:
     async def start(
         self,
         listen: Endpoint | None,
-        http: socket.socket | None = None,
+        http: socket.socket | Endpoint | None = None,
         tls: TlsListener | None = None,
         https: TlsListener | None = None,
     ) -> None:
         """Serve. Transactions are recovered before any client is accepted, so that no client of an
         open one is told to retry later; decided ones complete in the background.
 
-        `http` is a bound socket for the admin REST; `tls` and `https` are the sockets for both with
-        TLS. Raises CorruptStorage, DirectoryInUse, OSError.
+        `http` is a bound socket for the admin REST, or where to listen; `tls` and `https` are the
+        sockets for both with TLS. Raises CorruptStorage, DirectoryInUse, OSError.
         """
         self._tls = [listener.contexts for listener in (tls, https) if listener is not None]
         async with AsyncExitStack() as parts:
@@ -253,7 +252,7 @@ class Broker:
         await self._backend.close()
 
     async def _start_http(
-        self, plain: socket.socket | None, tls: TlsListener | None, parts: AsyncExitStack
+        self, plain: socket.socket | Endpoint | None, tls: TlsListener | None, parts: AsyncExitStack
     ) -> None:
         # In a thread: the binary port serves clients while the web framework loads.
         await asyncio.get_running_loop().run_in_executor(None, _import_admin)
@@ -265,12 +264,12 @@ class Broker:
         from pybroker.broker.health import Health
         from pybroker.console.door import Door
 
-        url = "" if plain is None else self._url("http", plain.getsockname())
+        bound = plain.getsockname() if isinstance(plain, socket.socket) else plain
+        url = self._url("http", bound) if bound else ""
         url_tls = "" if tls is None else self._url("https", tls.socket.getsockname())
-        lag = LoopLag()
+        lag, member = LoopLag(), self._membership
         parts.callback(lag.close)
-        alone = self._membership is None
-        health = Health(self.ledgers, "" if alone else urlsplit(url or url_tls).netloc)
+        health = Health(self.ledgers, "" if member is None else urlsplit(url or url_tls).netloc)
         parts.push_async_callback(health.close)
         services = AdminServices(
             authentication=self.authentication,
@@ -302,8 +301,9 @@ class Broker:
             live_loop_lag_s=lag.reader(),
             health=health,
             publish=self._publish,
-            members=None if self._membership is None else self._membership.brokers,
-            owned_bundles=None if self._membership is None else self._membership.owned,
+            members=None if member is None else member.brokers,
+            bundles=None if member is None else member.bundles,
+            brokers=None if member is None else member.others,
         )
         if wanted("METRICS"):
             own_lag = replace(services, live_loop_lag_s=lag.reader())

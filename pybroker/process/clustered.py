@@ -25,7 +25,9 @@ from pybroker.base.listeners import Listeners
 from pybroker.base.runtime import Clock, SystemClock
 from pybroker.broker.ownership import BrokerAddress
 from pybroker.broker.releasing import release_topics
+from pybroker.cluster.admin_client import AdminClient
 from pybroker.cluster.bundle_ownership import BundleOwnership
+from pybroker.cluster.bundles import ClusterBundles
 from pybroker.cluster.cluster import Cluster
 from pybroker.cluster.node_values import Place
 from pybroker.cluster.settings import BadSettings, cluster_settings
@@ -61,6 +63,7 @@ class ClusterMembership:
             config.default_number_of_namespace_bundles,
             config.metadata_store_session_timeout_millis,
             lost,
+            peers,
         )
         self._clock = clock
         self._peers = peers
@@ -74,11 +77,16 @@ class ClusterMembership:
     def broker_id(self) -> str:
         return self._cluster.broker_id
 
+    @property
+    def bundles(self) -> ClusterBundles:
+        return self._cluster.bundles
+
+    @property
+    def others(self) -> AdminClient:
+        return self._cluster.admin
+
     def brokers(self) -> list[str]:
         return self._cluster.brokers()
-
-    def owned(self) -> list[str]:
-        return self._cluster.owned()
 
     async def open(self, broker: Parts) -> None:
         use_pulsars_formats(broker.coordinators)

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from pybroker.base.listeners import Listeners
+from pybroker.broker.other_brokers import Bundles, OtherBrokers
 from pybroker.broker.ownership import BrokerAddress, Ownership
 from pybroker.broker.topics import Topics
 from pybroker.transaction.coordinator.coordinators import Coordinators
@@ -30,12 +31,14 @@ class Membership(Protocol):
         """host:port; empty before `join`."""
         ...
 
+    @property
+    def bundles(self) -> Bundles: ...
+
+    @property
+    def others(self) -> OtherBrokers: ...
+
     def brokers(self) -> list[str]:
         """The ids of the live brokers, sorted."""
-        ...
-
-    def owned(self) -> list[str]:
-        """The bundles of this broker, as tenant/namespace/range."""
         ...
 
     async def open(self, broker: Parts) -> None:

@@ -33,11 +33,14 @@ CONFIG: Final = replace(BrokerConfig(), transaction_coordinators=1)
 class TxnBroker:
     """A process of its own: `crash` is kill -9."""
 
-    def __init__(self, life: LedgerLife, name: str, port: int, config: BrokerConfig) -> None:
+    def __init__(
+        self, life: LedgerLife, name: str, port: int, config: BrokerConfig, http_port: int
+    ) -> None:
         self.name = name
         self._config = config
         self.node: Node = life.node(name)
         self.url, self._port = f"pulsar://127.0.0.1:{port}", port
+        self._http_port = http_port  # 0: it serves no HTTP
         self._life = life
         life.world.call(self.node, self._start())
 
@@ -52,7 +55,8 @@ class TxnBroker:
             backend, config, clock, self._lost, peer_options(config)
         )
         self.broker = Broker(config, backend, clock, rng, membership=self.membership)
-        await self.broker.start(("127.0.0.1", self._port))
+        http = ("127.0.0.1", self._http_port) if self._http_port else None
+        await self.broker.start(("127.0.0.1", self._port), http)
 
     def _lost(self, reason: str) -> None:
         self.node.crash()
@@ -67,6 +71,10 @@ class TxnBroker:
         return self.membership.transactions
 
     @property
+    def http_url(self) -> str:
+        return f"http://127.0.0.1:{self._http_port}"
+
+    @property
     def coordinators(self) -> Coordinators:
         return self.broker.coordinators
 
@@ -77,7 +85,8 @@ class TxnBroker:
 class TxnCluster:
     """Two brokers and a client's process. Topics are named after the broker that serves them."""
 
-    def __init__(self, seed: int, **settings: Any) -> None:
+    def __init__(self, seed: int, serves_http: bool = False, **settings: Any) -> None:
+        self._serves_http = serves_http
         self.config = replace(CONFIG, **settings)
         self.life = LedgerLife(seed)
         self.world = self.life.world
@@ -91,7 +100,9 @@ class TxnCluster:
         self.world.close()
 
     def start(self, name: str) -> TxnBroker:
-        broker = TxnBroker(self.life, name, next(self._ports), self.config)
+        port = next(self._ports)
+        http_port = port + 1000 if self._serves_http else 0
+        broker = TxnBroker(self.life, name, port, self.config, http_port)
         self.brokers.append(broker)
         return broker
 

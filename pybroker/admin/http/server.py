@@ -14,6 +14,8 @@ from pybroker.admin.http.patience import HEAD_S, MAX_CONNECTIONS, ImpatientProto
 from pybroker.base.accepting import ACCEPTED_A_TURN, let_many_wait, listen
 from pybroker.security.tls_connection import TlsDoor, TlsListener
 
+Endpoint = tuple[str, int]  # host and port
+
 _DRAIN_TIMEOUT_S: Final = 5
 _DRAIN_LOOK_S: Final = 0.005
 _TICK_S: Final = 1.0
@@ -41,10 +43,15 @@ class HttpServer:
         self._server = _EmbeddedServer(config)
         self._serving: asyncio.Task[None] | None = None
 
-    async def start(self, listener: socket.socket | None, tls: TlsListener | None = None) -> None:
-        """Serve on bound sockets; requests are answered when this returns."""
+    async def start(
+        self, listener: socket.socket | Endpoint | None, tls: TlsListener | None = None
+    ) -> None:
+        """Serve on bound sockets, or where the loop is to listen; requests are answered when this
+        returns.
+        """
         self._server.tls = tls
-        sockets = [] if listener is None else [listener]
+        sockets = [listener] if isinstance(listener, socket.socket) else []
+        self._server.endpoint = listener if isinstance(listener, tuple) else None
         self._serving = asyncio.create_task(self._server.serve(sockets=sockets), name="http")
         await self._server.ready.wait()
 
@@ -84,6 +91,7 @@ class _EmbeddedServer(uvicorn.Server):
         super().__init__(config)
         self.ready = asyncio.Event()
         self.tls: TlsListener | None = None
+        self.endpoint: Endpoint | None = None
         self._door: TlsDoor | None = None
         self._tick = _Tick()
 
@@ -95,6 +103,9 @@ class _EmbeddedServer(uvicorn.Server):
         await super().startup(sockets)
         for listener in sockets or []:
             let_many_wait(listener)
+        if self.endpoint is not None:
+            loop = asyncio.get_running_loop()
+            self.servers.append(await loop.create_server(self._new_protocol, *self.endpoint))
         if self.tls is not None:
             await self._listen_with_tls(self.tls)
         self.ready.set()

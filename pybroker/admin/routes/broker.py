@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from pybroker.admin.operation import WORDS, DescribedRoute
+from pybroker.admin.replies import check
 from pybroker.admin.routing import asked, route
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import PROPERTIES, TEXTS
@@ -106,7 +107,13 @@ class BrokerRoutes:
         return PlainTextResponse(version())
 
     async def leader(self, _: Request) -> dict[str, str]:
+        """Brokers of a cluster need no leader; all of them name the same one."""
         services = self._services
+        others = {} if services.brokers is None else services.brokers.others()
+        first = min((services.broker_id, *others))
+        if first != services.broker_id:
+            address = others[first]
+            return {"brokerId": first, "serviceUrl": address.http_url or address.http_url_tls}
         return {"brokerId": services.broker_id, "serviceUrl": services.admin_url}
 
     async def configuration(self, _: Request) -> dict[str, str]:
@@ -180,14 +187,23 @@ class BrokerRoutes:
     async def owned(self, request: Request) -> dict[str, dict[str, Any]]:
         self._check_cluster(request)
         broker = request.path_params["broker"]
-        if broker != self._services.broker_id:
-            raise HTTPException(404, f"Broker {broker} does not exist")
         status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-        if self._services.owned_bundles is not None:
-            return dict.fromkeys(self._services.owned_bundles(), status)
+        if broker != self._services.broker_id:
+            return await self._owned_by(broker, request)
+        if self._services.bundles is not None:
+            return dict.fromkeys(sorted(map(str, self._services.bundles.owned())), status)
         tenants = self._services.topics.tenants
         namespaces = [n for tenant in tenants.tenants() for n in tenants.namespaces(tenant)]
         return {f"{namespace}/0x00000000_0xffffffff": status for namespace in namespaces}
+
+    async def _owned_by(self, broker: str, request: Request) -> dict[str, dict[str, Any]]:
+        brokers = self._services.brokers
+        address = None if brokers is None else brokers.others().get(broker)
+        if brokers is None or address is None:
+            raise HTTPException(404, f"Broker {broker} does not exist")
+        reply = await brokers.ask(address, "GET", request.scope["raw_path"].decode("ascii"))
+        owned: dict[str, dict[str, Any]] = check(reply).json()
+        return owned
 
     def _check_cluster(self, request: Request) -> None:
         """Only this broker's own cluster is known."""

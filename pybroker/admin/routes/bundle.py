@@ -1,29 +1,33 @@
-"""Operations on all topics of a namespace: backlogs, subscriptions; and its single bundle.
+"""Operations on all topics of a namespace or of a bundle: backlogs, subscriptions, unload, split.
 
-Operations on a bundle apply to the whole namespace.
+Without other brokers a namespace has a single bundle, which is the whole of it. In a cluster a
+bundle's operations belong to its broker, and `over_brokers` takes those on a namespace there.
 """
 
-import zlib
 from collections.abc import AsyncIterator
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, ClassVar, Final
 
 from starlette.convertors import register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from pybroker.admin.finding import unload_all
-from pybroker.admin.operation import DescribedRoute, PartConvertor
-from pybroker.admin.routing import NAMESPACE, TOPICS, asked, namespace_of, route
+from pybroker.admin.operation import DescribedRoute, PartConvertor, flags
+from pybroker.admin.routing import NAMESPACE, TOPICS, asked, flag, namespace_of, route
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
 from pybroker.admin.shapes.policies import BUNDLES
 from pybroker.base.json_schema import COUNT, TEXT, Schema, fields, map_of, record
 from pybroker.base.names import TopicName
+from pybroker.broker.bundle_sizes import middle, place_to_split
+from pybroker.broker.other_brokers import BundleElsewhere
+from pybroker.broker.ownership import LAST_HASH, Bundle, hash_of
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topic import Topic
 
-_WHOLE: Final = "0x00000000_0xffffffff"
 _BUNDLE: Final = NAMESPACE + "/{bundle:bundle}"
+_ATTEMPTS: Final = 3
+_SAID: Final = 10  # bundles
 _SUBSCRIPTION: Final = "{subscription:segment}"
 
 
@@ -43,6 +47,7 @@ register_url_convertor("bundle", BundleConvertor())
 
 class BundleRoutes:
     def __init__(self, services: AdminServices) -> None:
+        self._services = services
         self._topics = services.topics
         self._tenants = services.topics.tenants
 
@@ -66,8 +71,24 @@ class BundleRoutes:
                 route("POST", f"{path}/unsubscribe/{_SUBSCRIPTION}", self.unsubscribe)
                 for path in both
             ),
-            *(route("PUT", f"{path}/unload", self.unload) for path in both),
-            route("PUT", f"{_BUNDLE}/split", self.split, refuses=(409,)),
+            route("PUT", f"{NAMESPACE}/unload", self.unload),
+            route(
+                "PUT",
+                f"{_BUNDLE}/unload",
+                self.unload_bundle,
+                query={"destinationBroker": TEXT},
+                refuses=(409, 412),
+            ),
+            route(
+                "PUT",
+                f"{_BUNDLE}/split",
+                self.split,
+                query={
+                    **flags("unload"),
+                    **fields(TEXT, "splitAlgorithmName splitBoundaries"),
+                },
+                refuses=(409,),
+            ),
             route("DELETE", _BUNDLE, self.delete, refuses=(409,)),
             # For anything but a bundle this is a topic's path, which has no GET.
             route("GET", f"{TOPICS}/{{bundle:bundle}}", self.topics, TEXTS, refuses=(405,)),
@@ -81,8 +102,9 @@ class BundleRoutes:
         ]
 
     async def bundles(self, request: Request) -> dict[str, Any]:
-        self._namespace(request)
-        return {"boundaries": _WHOLE.split("_"), "numBundles": 1}
+        namespace = namespace_of(request)
+        self._tenants.check_namespace(namespace)
+        return await shown_bundles(self._services, namespace)
 
     async def clear_backlog(self, request: Request) -> None:
         """Clears the backlog of one subscription name, or of all; messages of open transactions
@@ -108,42 +130,120 @@ class BundleRoutes:
     async def unload(self, request: Request) -> None:
         await unload_all(self._topics, self._namespace(request))
 
-    async def split(self, request: Request) -> NoReturn:
-        self._namespace(request)
-        raise HTTPException(
-            412, "Bundles cannot be split: there is one broker, so each namespace has one bundle"
-        )
+    async def unload_bundle(self, request: Request) -> None:
+        """Closes the bundle's topics; in a cluster any broker may take it then. With
+        ?destinationBroker=host:port that one takes it, or 409 if another one was first.
+        """
+        bundle = await self._bundle(request)
+        destination = asked(request, "destinationBroker") or ""
+        bundles, brokers = self._services.bundles, self._services.brokers
+        if bundles is None or brokers is None:
+            if destination:
+                raise HTTPException(412, f"{destination} is not in this cluster of one broker")
+            await unload_all(self._topics, bundle.namespace)
+            return
+        address = brokers.others().get(destination)
+        if destination == self._services.broker_id:
+            return  # it serves the bundle
+        if destination and address is None:
+            names = ", ".join([self._services.broker_id, *brokers.others()])
+            raise HTTPException(
+                412, f"Broker {destination} is not in the cluster: name one of {names}"
+            )
+        await bundles.release(bundle)
+        if address is None:
+            return
+        target = f"/admin/v2/persistent/{bundle}?authoritative=true"
+        for _ in range(_ATTEMPTS):  # the first is answered by a redirect to itself
+            reply = await brokers.ask(address, "GET", target)
+            if reply.is_done:
+                return
+        raise Conflict(f"{bundle} was unloaded, but {destination} did not take it: {reply.status}")
+
+    async def split(self, request: Request) -> None:
+        """Divides a bundle in two, at ?splitBoundaries=0x…; by default where half of its topics
+        are on each side (?splitAlgorithmName=topic_count_equally_divide) or in the middle of its
+        range (range_equally_divide). Its topics stay open, unless ?unload=true.
+        """
+        bundle = await self._bundle(request)
+        bundles = self._services.bundles
+        if bundles is None:
+            raise HTTPException(
+                412,
+                "Bundles cannot be split: there is one broker, so each namespace has one bundle",
+            )
+        at = await self._place_to_split(request, bundle)
+        await bundles.split(bundle, at)
+        if flag(request, "unload"):
+            for half in (bundle._replace(high=at), bundle._replace(low=at)):
+                await bundles.release(half)
+
+    async def _place_to_split(self, request: Request, bundle: Bundle) -> int:
+        if said := asked(request, "splitBoundaries"):
+            try:
+                at = int(said, 16)
+            except ValueError:
+                at = -1
+        elif asked(request, "splitAlgorithmName") == "range_equally_divide":
+            at = middle(bundle)
+        else:
+            names = await self._names(request)
+            at = place_to_split(bundle, [hash_of(TopicName.parse(name)) for name in names])
+        if not bundle.low < at < bundle.high:
+            raise HTTPException(
+                412, f"{bundle.range} cannot be split there: name one hash inside of it, as 0x…"
+            )
+        return at
 
     async def delete(self, request: Request) -> None:
         if names := await self._names(request):
             raise Conflict(f"{self._namespace(request)} has {len(names)} topics; delete them first")
 
     async def topics(self, request: Request) -> list[str]:
-        """All topics of one domain: there is only one bundle."""
+        """The bundle's topics of one domain."""
         domain = f"{request.path_params['domain']}://"
         return [name for name in await self._names(request) if name.startswith(domain)]
 
     async def hash_positions(self, request: Request) -> dict[str, Any]:
         """The hash positions of topics in the bundle: of ?topics=a,b, or all."""
+        bundle = await self._bundle(request)
         wanted = set((asked(request, "topics") or "").split(",")) - {""}
         positions = {
-            name: zlib.crc32(name.encode())
+            name: hash_of(TopicName.parse(name))
             for name in await self._names(request)
             if not wanted or name in wanted
         }
-        namespace = self._namespace(request)
-        return {"namespace": namespace, "bundle": _WHOLE, "topicHashPositions": positions}
+        return {
+            "namespace": bundle.namespace,
+            "bundle": bundle.range,
+            "topicHashPositions": positions,
+        }
 
     def _namespace(self, request: Request) -> str:
-        """Raises NotFound, also for any other bundle."""
         namespace = namespace_of(request)
         self._tenants.check_namespace(namespace)
-        if request.path_params.get("bundle", _WHOLE) != _WHOLE:
-            raise HTTPException(404, f"{namespace} has one bundle: {_WHOLE}")
         return namespace
 
+    async def _bundle(self, request: Request) -> Bundle:
+        """The one in the path, or the whole namespace. Raises HTTPException, BundleElsewhere."""
+        namespace, bundles = self._namespace(request), self._services.bundles
+        whole = Bundle(namespace, 0, LAST_HASH)
+        if (named := request.path_params.get("bundle")) is None:
+            return whole
+        there = (whole,) if bundles is None else await bundles.of_namespace(namespace)
+        found = next((each for each in there if each.range == named), None)
+        if found is None:
+            ranges = ", ".join(each.range for each in there[:_SAID])
+            more = f" and {len(there) - _SAID} more" if len(there) > _SAID else ""
+            raise HTTPException(404, f"{namespace} has no bundle {named}: it has {ranges}{more}")
+        if bundles is not None and not bundles.owns_bundle(found):
+            raise BundleElsewhere(found)
+        return found
+
     async def _names(self, request: Request) -> list[str]:
-        return list((await self._topics.lists.get(self._namespace(request))).names)
+        bundle = await self._bundle(request)
+        names = (await self._topics.lists.get(bundle.namespace)).names
+        return [name for name in names if bundle.holds(TopicName.parse(name))]
 
     async def _each_topic(self, request: Request) -> AsyncIterator[Topic]:
         for name in map(TopicName.parse, await self._names(request)):
@@ -152,3 +252,11 @@ class BundleRoutes:
             topic = await self._topics.get(name)
             if topic is not None:  # not deleted in the meantime
                 yield topic
+
+
+async def shown_bundles(services: AdminServices, namespace: str) -> dict[str, Any]:
+    """Apache Pulsar's BundlesData."""
+    bounds = [0, LAST_HASH]
+    if services.bundles is not None:
+        bounds = [0, *(each.high for each in await services.bundles.of_namespace(namespace))]
+    return {"boundaries": [f"0x{each:08x}" for each in bounds], "numBundles": len(bounds) - 1}

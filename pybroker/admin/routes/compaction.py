@@ -12,7 +12,7 @@ from pybroker.admin.shapes.common import process_status
 from pybroker.broker.compaction.compaction import Status
 
 # The status of a partitioned topic: the first of these that any partition has.
-_TELLING: Final = (Status.RUNNING, Status.ERROR, Status.NOT_RUN, Status.SUCCESS)
+TELLING: Final = (Status.RUNNING, Status.ERROR, Status.NOT_RUN, Status.SUCCESS)
 
 
 class CompactionRoutes:
@@ -43,5 +43,5 @@ class CompactionRoutes:
             (topic.compaction.status, topic.compaction.last_error)
             async for topic in each_part(self._topics, topic_of(request))
         ]
-        status, error = min(found, key=lambda each: _TELLING.index(each[0]))
+        status, error = min(found, key=lambda each: TELLING.index(each[0]))
         return {"status": status.value, "lastError": error}

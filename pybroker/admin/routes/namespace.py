@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from pybroker.admin.finding import check_empty, delete_namespace
 from pybroker.admin.operation import MUCH_BYTES, WORDS, Body, DescribedRoute, flags
+from pybroker.admin.routes.bundle import shown_bundles
 from pybroker.admin.routing import (
     NAMESPACE,
     asked,
@@ -41,6 +42,7 @@ _NEVER: Final = {"deleted": False, "migrated": False}
 
 class NamespaceRoutes:
     def __init__(self, services: AdminServices) -> None:
+        self._services = services
         self._topics = services.topics
         self._tenants = services.topics.tenants
         self._permissions = services.permissions
@@ -71,10 +73,10 @@ class NamespaceRoutes:
         return self._tenants.namespaces(tenant)
 
     async def policies(self, request: Request) -> dict[str, Any]:
-        one_bundle = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
-        standard = {"replication_clusters": [self._cluster], "bundles": one_bundle, **_NEVER}
         namespace = namespace_of(request)
         self._tenants.check_namespace(namespace)
+        bundles = await shown_bundles(self._services, namespace)
+        standard = {"replication_clusters": [self._cluster], "bundles": bundles, **_NEVER}
         values = self._topics.policies.namespace_values(namespace)
         granted = {"auth_policies": self._permissions.record(namespace)}
         return standard | shown_namespace(values, self._cluster) | granted

@@ -1,0 +1,109 @@
+"""Routes whose answer is a sum over all brokers, and those of one transaction coordinator.
+
+A single transaction is shown to its owner. Only the coordinator's broker knows that, so the client
+is redirected there and says itself who it is.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pybroker.admin.operation import Endpoint
+from pybroker.admin.over_brokers.asking import Asking, reply_of
+from pybroker.admin.replies import check
+from pybroker.admin.services import AdminServices
+from pybroker.base.errors import PulsarError, ServiceNotReady
+from pybroker.base.names import COORDINATOR_ASSIGN
+from pybroker.broker.other_brokers import Reply
+from pybroker.broker.ownership import BrokerAddress, NotServedHere
+
+_TRANSACTIONS: Final = "/admin/v3/transactions"
+_ONE: Final = "coordinatorId"  # in the query
+
+# What answers a request, given the route's own handler.
+Whole = Callable[[Request, Endpoint], Awaitable[Any]]
+
+
+class EverybodyRoutes:
+    def __init__(self, services: AdminServices, asking: Asking) -> None:
+        self._services = services
+        self._ownership = services.topics.ownership
+        self._coordinators = services.coordinators
+        self._asking = asking
+
+    def by_route(self) -> dict[tuple[str, str], Whole]:
+        of_one = (
+            ("GET", "coordinatorInternalStats/{most}"),
+            ("GET", "transactionMetadata/{most}/{least}"),
+            ("GET", "timeline/{most}/{least}"),
+            ("POST", "abortTransaction/{most}/{least}"),
+        )
+        return {
+            ("GET", "/admin/v2/{domain}/{tenant}/{namespace}"): self._lists,
+            ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics"): self._lists,
+            ("GET", f"{_TRANSACTIONS}/coordinators"): self._list_coordinators,
+            ("GET", f"{_TRANSACTIONS}/coordinatorStats"): self._of_coordinators,
+            ("GET", f"{_TRANSACTIONS}/slowTransactions/{{timeout_ms}}"): self._of_coordinators,
+            **{
+                (method, f"{_TRANSACTIONS}/{path}"): self._of_coordinator for method, path in of_one
+            },
+        }
+
+    async def _lists(self, request: Request, own: Endpoint) -> Any:
+        """Non-persistent topics are known only where they are loaded."""
+        return sorted({name for reply in await self._all(request, own) for name in reply})
+
+    async def _of_coordinators(self, request: Request, own: Endpoint) -> Any:
+        if (one := request.query_params.get(_ONE, "")).isdecimal():
+            self._check_here(int(one))
+        if _ONE in request.query_params:
+            return await own(request)
+        joined: dict[str, Any] = {}
+        for each in await self._all(request, own):
+            joined |= each
+        return joined
+
+    async def _of_coordinator(self, request: Request, own: Endpoint) -> Response:
+        self._check_here(request.path_params["most"])
+        return await own(request)
+
+    def _check_here(self, coordinator_id: int) -> None:
+        """Raises NotServedHere."""
+        there = coordinator_id < self._coordinators.count
+        if there and self._coordinators.elsewhere(coordinator_id) is not None:
+            raise NotServedHere(COORDINATOR_ASSIGN.partition_at(coordinator_id))
+
+    async def _list_coordinators(self, request: Request, own: Endpoint) -> list[dict[str, Any]]:
+        return [
+            {"id": each, "brokerServiceUrl": await self._url_of(each)}
+            for each in range(self._coordinators.count)
+        ]
+
+    async def _url_of(self, coordinator_id: int) -> str:
+        try:
+            owner = await self._ownership.owner_of(COORDINATOR_ASSIGN.partition_at(coordinator_id))
+        except ServiceNotReady:
+            return ""  # it finds its next broker
+        return self._services.service_url if owner is None else owner.broker_url
+
+    async def _all(self, request: Request, own: Endpoint) -> list[Any]:
+        """What the brokers answer, this one first. One that does not answer is left out: it may be
+        leaving the cluster.
+        """
+        path, query = request.scope["raw_path"].decode("ascii"), request.url.query
+        target = f"{path}?{query}" if query else path
+
+        async def ask(broker: BrokerAddress) -> Reply | None:
+            try:
+                return await self._asking.brokers.ask(broker, request.method, target)
+            except PulsarError:
+                return None
+
+        others = self._asking.brokers.others().values()
+        asking = asyncio.gather(*map(ask, others))
+        first = reply_of(await own(request))
+        found = [reply for reply in await asking if reply is not None and reply.is_done]
+        return [check(first).json(), *(reply.json() for reply in found)]

@@ -1,0 +1,120 @@
+"""Routes for all topics of a namespace whose bundles several brokers serve."""
+
+from contextlib import suppress
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from pybroker.admin.finding import check_empty
+from pybroker.admin.operation import Endpoint
+from pybroker.admin.over_brokers.asking import Asking, all_of
+from pybroker.admin.over_brokers.everybody import Whole
+from pybroker.admin.over_brokers.parts import PartRoutes
+from pybroker.admin.replies import check
+from pybroker.admin.routing import flag, namespace_of, tenant_of
+from pybroker.base.errors import TopicNotFound
+from pybroker.base.names import TopicName
+from pybroker.broker.other_brokers import Bundles, Reply
+from pybroker.broker.ownership import Bundle
+from pybroker.broker.topics import Topics
+
+_NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
+_TOPIC: Final = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+_NOT_FOUND: Final = 404
+
+
+class NamespaceRoutesOverBrokers:
+    def __init__(self, topics: Topics, bundles: Bundles, asking: Asking, parts: PartRoutes) -> None:
+        self._topics = topics
+        self._bundles = bundles
+        self._asking = asking
+        self._parts = parts
+
+    def by_route(self) -> dict[tuple[str, str], Whole]:
+        return {
+            **{
+                ("POST", f"{_NAMESPACE}/{path}"): self._on_bundles("POST", path)
+                for path in (
+                    "clearBacklog",
+                    "clearBacklog/{subscription}",
+                    "unsubscribe/{subscription}",
+                )
+            },
+            ("PUT", f"{_NAMESPACE}/unload"): self._unload,
+            ("DELETE", _NAMESPACE): self._delete,
+            ("DELETE", "/admin/v2/tenants/{tenant}"): self._delete_tenant,
+        }
+
+    def _on_bundles(self, method: str, path: str) -> Whole:
+        """On those that have topics."""
+
+        async def work(request: Request, own: Endpoint) -> None:
+            namespace = self._namespace(request)
+            names = [TopicName.parse(n) for n in (await self._topics.lists.get(namespace)).names]
+            bundles = [
+                each
+                for each in await self._bundles.of_namespace(namespace)
+                if any(map(each.holds, names))
+            ]
+            await self._ask(request, bundles, method, path)
+
+        return work
+
+    async def _unload(self, request: Request, own: Endpoint) -> None:
+        """Bundles that no broker serves stay as they are."""
+        served = [
+            each
+            for each in await self._bundles.of_namespace(self._namespace(request))
+            if self._bundles.owns_bundle(each) or self._bundles.owner_elsewhere(each) is not None
+        ]
+        await self._ask(request, served, "PUT", "unload")
+
+    async def _ask(self, request: Request, bundles: list[Bundle], method: str, path: str) -> None:
+        template = f"{_NAMESPACE}/{{bundle}}/{path}"
+
+        async def ask(bundle: Bundle) -> Reply:
+            return await self._asking.bundle(request, bundle, method, template)
+
+        async for _, reply in all_of(bundles, ask):
+            check(reply)
+
+    async def _delete(self, request: Request, own: Endpoint) -> None:
+        namespace, force = namespace_of(request), flag(request, "force")
+        self._topics.tenants.check_deletable(namespace)
+        if not force:
+            await check_empty(self._topics, namespace)
+        await self._delete_namespace(request, namespace, force)
+
+    async def _delete_tenant(self, request: Request, own: Endpoint) -> Any:
+        tenant = tenant_of(request)
+        if flag(request, "force"):
+            for namespace in self._topics.tenants.namespaces(tenant):
+                await self._delete_namespace(request, namespace, force=True)
+        return await own(request)
+
+    async def _delete_namespace(self, request: Request, namespace: str, force: bool) -> None:
+        """Repeatable. Once this has begun, no broker creates a topic there."""
+        topics = self._topics
+        async with topics.tenants.going_everywhere(namespace):
+            await topics.at_rest(namespace)
+            if not force:
+                await check_empty(topics, namespace)
+            forced = {"force": "true"}
+            for name in topics.tenants.partitioned_topics(namespace):
+                with suppress(TopicNotFound):  # it was deleted meanwhile
+                    await self._parts.delete(request, name, force=True)
+            names = [TopicName.parse(n) for n in (await topics.lists.get(namespace)).names]
+
+            async def delete(name: TopicName) -> Reply:
+                return await self._asking.topic(request, name, "DELETE", _TOPIC, forced)
+
+            async for _, reply in all_of(names, delete):
+                if reply.status != _NOT_FOUND:
+                    check(reply)
+            await topics.schemas.forget_namespace(namespace)
+            await topics.tenants.delete_namespace(namespace)
+
+    def _namespace(self, request: Request) -> str:
+        namespace = namespace_of(request)
+        self._topics.tenants.check_namespace(namespace)
+        return namespace

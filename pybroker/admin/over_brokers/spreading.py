@@ -1,0 +1,75 @@
+"""Puts the routes that concern several brokers in front of the handlers, which know only this one.
+
+    a partitioned topic      parts.py: each partition's broker is asked
+    a namespace, a bundle    namespaces.py: each bundle's broker is asked
+    what each broker has     everybody.py: every broker is asked, and the answers are joined
+Everything else is about one topic, and its handler raises NotServedHere: the client is redirected.
+A broker that asks another (ASKED_BY_A_BROKER) gets that one's own part.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pybroker.admin.http.permitted import plain_path
+from pybroker.admin.operation import DescribedRoute, Endpoint
+from pybroker.admin.over_brokers.asking import Asking
+from pybroker.admin.over_brokers.everybody import EverybodyRoutes, Whole
+from pybroker.admin.over_brokers.namespaces import NamespaceRoutesOverBrokers
+from pybroker.admin.over_brokers.parts import PartRoutes, Spread
+from pybroker.admin.routing import answered, topic_of
+from pybroker.admin.services import AdminServices
+from pybroker.broker.other_brokers import ASKED_BY_A_BROKER, Bundles, OtherBrokers
+
+
+def over_brokers(
+    services: AdminServices,
+    brokers: OtherBrokers,
+    bundles: Bundles,
+    routes: Iterable[DescribedRoute],
+) -> list[DescribedRoute]:
+    routes = list(routes)
+    asking = Asking(services.topics.ownership, bundles, brokers, routes)
+    parts = PartRoutes(services.topics, asking)
+    of_parts = parts.by_route()
+    whole: Mapping[tuple[str, str], Whole] = {
+        **EverybodyRoutes(services, asking).by_route(),
+        **NamespaceRoutesOverBrokers(services.topics, bundles, asking, parts).by_route(),
+    }
+
+    def spread(route: DescribedRoute) -> DescribedRoute:
+        key = route.method, plain_path(route.path)
+        if (of := of_parts.get(key)) is not None:
+            return route.behind(lambda own: _over_parts(services, route, own, of))
+        if (work := whole.get(key)) is not None:
+            return route.behind(lambda own: _over_all(route, own, work))
+        return route
+
+    return [spread(route) for route in routes]
+
+
+def _over_parts(
+    services: AdminServices, route: DescribedRoute, own: Endpoint, spread: Spread
+) -> Endpoint:
+    tenants = services.topics.tenants
+
+    async def endpoint(request: Request) -> Response:
+        name = topic_of(request)
+        count = tenants.partitions(name) or tenants.doomed_partitions(name)
+        if not count or ASKED_BY_A_BROKER in request.headers:
+            return await own(request)
+        route.operation.begin(request)
+        return await answered(await spread(request, name, count))
+
+    return endpoint
+
+
+def _over_all(route: DescribedRoute, own: Endpoint, work: Whole) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        if ASKED_BY_A_BROKER in request.headers:
+            return await own(request)
+        route.operation.begin(request)
+        return await answered(await work(request, own))
+
+    return endpoint

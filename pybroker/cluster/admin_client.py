@@ -1,0 +1,117 @@
+"""Requests to other brokers' admin API, with this broker's own role.
+
+One connection for each request, because they are rare. An answer is complete, or the request has
+failed; then nobody knows whether the other broker has done it. Redirects are answers.
+"""
+
+import asyncio
+import base64
+import ssl
+from typing import Final
+from urllib.parse import urlsplit
+
+import h11
+
+from pybroker.base.errors import ServiceNotReady
+from pybroker.broker.other_brokers import ASKED_BY_A_BROKER, Reply
+from pybroker.broker.ownership import BrokerAddress
+from pybroker.client.connection.auth import Authentication
+from pybroker.cluster.live_brokers import LiveBrokers
+from pybroker.cluster.transactions.peers import PeerOptions
+
+_CONNECT_S: Final = 5.0
+_ANSWER_S: Final = 60.0
+_MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer
+_READ_BYTES: Final = 64 * 1024
+_AT_ONCE: Final = 32  # to all brokers together; others wait
+
+
+class AdminClient:
+    """Implements OtherBrokers."""
+
+    def __init__(self, brokers: LiveBrokers, options: PeerOptions) -> None:
+        self._brokers = brokers
+        self._options = options
+        self._room = asyncio.Semaphore(_AT_ONCE)
+
+    def others(self) -> dict[str, BrokerAddress]:
+        own = self._brokers.own_id
+        return {each: place.address for each, place in self._brokers.all().items() if each != own}
+
+    async def ask(
+        self, broker: BrokerAddress, method: str, target: str, body: bytes = b""
+    ) -> Reply:
+        url = broker.http_url_tls if self._options.tls is not None else ""
+        url = url or broker.http_url
+        if not url:
+            raise ServiceNotReady(f"{broker.broker_url or broker.broker_url_tls} serves no HTTP")
+        try:
+            async with self._room, asyncio.timeout(_CONNECT_S + _ANSWER_S):
+                return await request_over_http(
+                    url, method, target, body, self._options.authentication, self._options.tls, True
+                )
+        except TimeoutError:
+            raise ServiceNotReady(f"{url} did not answer within {_ANSWER_S:g} s") from None
+        except (OSError, EOFError, h11.RemoteProtocolError) as error:
+            raise ServiceNotReady(f"{url} cannot be asked now; try again: {error}") from error
+
+
+async def request_over_http(
+    url: str,
+    method: str,
+    target: str,
+    body: bytes = b"",
+    login: Authentication | None = None,
+    tls: ssl.SSLContext | None = None,
+    by_a_broker: bool = False,
+) -> Reply:
+    """Raises OSError, EOFError, TimeoutError, h11.RemoteProtocolError."""
+    parts = urlsplit(url)
+    headers = [("Host", parts.netloc), ("Connection", "close"), *_login(login)]
+    if by_a_broker:
+        headers.append((ASKED_BY_A_BROKER, "true"))
+    if body:
+        headers.append(("Content-Type", "application/json"))
+    if body or method != "GET":
+        headers.append(("Content-Length", str(len(body))))
+    async with asyncio.timeout(_CONNECT_S):
+        context = tls if parts.scheme == "https" else None
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=context)
+    try:
+        parser = h11.Connection(h11.CLIENT)
+        request = h11.Request(method=method, target=target, headers=headers)
+        for event in (request, *([h11.Data(data=body)] if body else []), h11.EndOfMessage()):
+            writer.write(parser.send(event) or b"")
+        await writer.drain()
+        return await _answer(parser, reader)
+    finally:
+        writer.close()
+
+
+async def _answer(parser: h11.Connection, reader: asyncio.StreamReader) -> Reply:
+    status, location, pieces, size = 0, "", [], 0
+    while True:
+        event = parser.next_event()
+        if event is h11.NEED_DATA:
+            parser.receive_data(await reader.read(_READ_BYTES))
+        elif isinstance(event, h11.Response):
+            status = event.status_code
+            location = dict(event.headers).get(b"location", b"").decode("latin-1")
+        elif isinstance(event, h11.Data):
+            pieces.append(bytes(event.data))
+            size += len(pieces[-1])
+            if size > _MOST_BYTES:
+                raise OSError(f"its answer is larger than {_MOST_BYTES} bytes")
+        elif isinstance(event, h11.EndOfMessage):
+            return Reply(status, b"".join(pieces), location)
+        elif isinstance(event, h11.ConnectionClosed):
+            raise EOFError("the connection ended before the answer")
+
+
+def _login(authentication: Authentication | None) -> list[tuple[str, str]]:
+    match authentication:
+        case Authentication("token"):
+            return [("Authorization", f"Bearer {authentication.data().decode()}")]
+        case Authentication("basic"):
+            return [("Authorization", f"Basic {base64.b64encode(authentication.data()).decode()}")]
+    return []  # nobody, or a certificate of the connection

@@ -1,0 +1,62 @@
+"""The cluster's bundles, for the admin API and for balancing."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from managed_ledger.storage.zookeeper.errors import ZooKeeperError
+from pybroker.base.errors import ServiceNotReady
+from pybroker.broker.ownership import BrokerAddress, Bundle, Elsewhere
+from pybroker.cluster.boundaries import Boundaries
+from pybroker.cluster.bundle_ownership import BundleOwnership
+
+_PATIENCE_S: Final = 60.0  # closing a bundle's topics takes up to 30
+
+
+class ClusterBundles:
+    """Implements Bundles."""
+
+    def __init__(self, boundaries: Boundaries, ownership: BundleOwnership) -> None:
+        self._boundaries = boundaries
+        self._ownership = ownership
+
+    async def of_namespace(self, namespace: str) -> tuple[Bundle, ...]:
+        with _as_not_ready(namespace):
+            async with asyncio.timeout(_PATIENCE_S):
+                return await self._boundaries.of_namespace(namespace)
+
+    def owns_bundle(self, bundle: Bundle) -> bool:
+        return self._ownership.owns_bundle(bundle)
+
+    def owned(self) -> list[Bundle]:
+        return self._ownership.owned()
+
+    def owner_elsewhere(self, bundle: Bundle) -> BrokerAddress | None:
+        place = self._ownership.place_elsewhere(bundle)
+        return None if place is None else place.address
+
+    async def lookup_bundle(self, bundle: Bundle, authoritative: bool) -> Elsewhere | None:
+        return await self._ownership.lookup_bundle(bundle, authoritative)
+
+    async def release(self, bundle: Bundle) -> None:
+        with _as_not_ready(str(bundle)):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._ownership.release(bundle)
+
+    async def split(self, bundle: Bundle, at: int) -> None:
+        with _as_not_ready(str(bundle)):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._ownership.split(bundle, at)
+
+
+@contextmanager
+def _as_not_ready(what: str) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise ServiceNotReady(f"{what}: not done within {_PATIENCE_S:g} s; look again") from None
+    except ZooKeeperError as error:
+        raise ServiceNotReady(
+            f"{what}: ZooKeeper does not take it now; try again: {error}"
+        ) from error

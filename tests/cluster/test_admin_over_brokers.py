@@ -1,0 +1,242 @@
+"""The admin API of any broker, for topics, namespaces and coordinators of all brokers."""
+
+from collections.abc import Iterator
+
+import pytest
+from rest import Rest
+from txn_cluster import TxnBroker, TxnCluster
+
+from pybroker.base.names import TopicName
+
+ORDERS = "v2/persistent/public/default/orders"
+PARTITIONS = 8
+
+
+class TwoBrokers:
+    """With a topic of eight partitions, of which both serve some."""
+
+    def __init__(self, seed: int) -> None:
+        self.cluster = TxnCluster(seed, serves_http=True)
+        self.one, self.two = self.cluster.start("one"), self.cluster.start("two")
+        self.rest = Rest(self.cluster, self.one)
+        self.other_rest = Rest(self.cluster, self.two)
+        self.rest.do("PUT", f"{ORDERS}/partitions", b"%d" % PARTITIONS)
+        self.names = [
+            TopicName.parse("orders").partition_at(number) for number in range(PARTITIONS)
+        ]
+        for number, name in enumerate(self.names):
+            self.cluster.take((self.one, self.two)[number % 2], name)
+
+    def owner(self, name: TopicName) -> TxnBroker:
+        return next(each for each in (self.one, self.two) if each.ownership.owns(name))
+
+    def publish(self, messages: int = 1) -> None:
+        for name in self.names:
+            for _ in range(messages):
+                self.cluster.call(self.cluster.send(self.owner(name), str(name), b"order"))
+
+
+@pytest.fixture
+def brokers() -> Iterator[TwoBrokers]:
+    brokers = TwoBrokers(0)
+    yield brokers
+    brokers.cluster.close()
+
+
+def test_partitions_of_a_topic_are_served_by_both(brokers: TwoBrokers) -> None:
+    owners = {brokers.owner(name).name for name in brokers.names}
+    assert owners == {"one", "two"}
+
+
+def test_stats_of_a_partitioned_topic_are_of_all_brokers(brokers: TwoBrokers) -> None:
+    brokers.publish(2)
+    for rest in (brokers.rest, brokers.other_rest):
+        stats = rest.get(f"{ORDERS}/partitioned-stats")
+        assert stats["msgInCounter"] == 2 * PARTITIONS
+        assert sorted(stats["partitions"]) == sorted(map(str, brokers.names))
+        assert rest.get(f"{ORDERS}/partitioned-stats", perPartition="false")["partitions"] == {}
+        assert len(rest.get(f"{ORDERS}/partitioned-internalStats")["partitions"]) == PARTITIONS
+        assert len(rest.get(f"{ORDERS}/internal-info")["partitions"]) == PARTITIONS
+
+
+def test_a_subscription_is_on_the_partitions_of_all_brokers(brokers: TwoBrokers) -> None:
+    rest, other = brokers.rest, brokers.other_rest
+    rest.do("PUT", f"{ORDERS}/subscription/billing", b'"earliest"')
+    assert rest.ask("PUT", f"{ORDERS}/subscription/billing").status == 409
+    assert other.get(f"{ORDERS}/subscriptions") == ["billing"]
+    brokers.publish(3)
+    assert backlog(rest) == 3 * PARTITIONS
+    other.do("POST", f"{ORDERS}/subscription/billing/skip_all")
+    assert backlog(rest) == 0
+    rest.do("POST", f"{ORDERS}/subscription/billing/resetcursor", b'"earliest"')
+    assert backlog(other) == 3 * PARTITIONS
+    rest.do("POST", f"{ORDERS}/subscription/billing/resetcursor/0")
+    brokers.cluster.world.sleep(100)
+    other.do("POST", f"{ORDERS}/subscription/billing/expireMessages/60")
+    assert backlog(rest) == 0
+    other.do("PUT", f"{ORDERS}/subscription/billing/properties", b'{"team": "sales"}')
+    assert rest.get(f"{ORDERS}/subscription/billing/properties") == {"team": "sales"}
+    assert len(rest.get(f"{ORDERS}/subscription/billing/replicatedSubscriptionStatus")) == 8
+    other.do("DELETE", f"{ORDERS}/subscription/billing")
+    assert rest.get(f"{ORDERS}/subscriptions") == []
+    assert rest.ask("DELETE", f"{ORDERS}/subscription/billing").status == 404
+    assert rest.ask("POST", f"{ORDERS}/subscription/billing/skip_all").status == 404
+
+
+def backlog(rest: Rest) -> int:
+    stats = rest.get(f"{ORDERS}/partitioned-stats")
+    return int(stats["subscriptions"]["billing"]["msgBacklog"])
+
+
+def test_what_names_a_message_is_refused_for_a_partitioned_topic(brokers: TwoBrokers) -> None:
+    rest = brokers.rest
+    rest.do("PUT", f"{ORDERS}/subscription/billing")
+    place = b'{"ledgerId": 1, "entryId": 0}'
+    for refused in ("resetcursor", "expireMessages"):
+        reply = rest.ask("POST", f"{ORDERS}/subscription/billing/{refused}", place)
+        assert reply.status == 405, reply.body
+
+
+def test_a_subscription_with_a_consumer_elsewhere_is_not_deleted(brokers: TwoBrokers) -> None:
+    name = next(each for each in brokers.names if brokers.owner(each) is brokers.two)
+    brokers.rest.do("PUT", f"{ORDERS}/subscription/billing")
+    brokers.cluster.call(brokers.cluster.consumer(brokers.two, str(name), "billing"))
+    refusal = brokers.rest.ask("DELETE", f"{ORDERS}/subscription/billing")
+    assert refusal.status == 412 and b"connected consumers" in refusal.body
+    for part in brokers.names:
+        path = f"v2/persistent/public/default/{part.local}"
+        assert brokers.rest.get(f"{path}/subscriptions") == ["billing"]
+    brokers.rest.do("DELETE", f"{ORDERS}/subscription/billing", force="true")
+    assert brokers.rest.get(f"{ORDERS}/subscriptions") == []
+
+
+def test_new_partitions_have_the_subscriptions_wherever_they_are(brokers: TwoBrokers) -> None:
+    at = b'{"ledgerId": -1, "entryId": -1, "properties": {"team": "sales"}}'
+    brokers.rest.do("PUT", f"{ORDERS}/subscription/billing", at)
+    brokers.other_rest.do("POST", f"{ORDERS}/partitions", b"20")
+    for rest in (brokers.rest, brokers.other_rest):
+        assert rest.get(f"{ORDERS}/partitions")["partitions"] == 20
+        for number in range(20):
+            path = f"v2/persistent/public/default/orders-partition-{number}"
+            assert rest.get(f"{path}/subscriptions") == ["billing"]
+            assert rest.get(f"{path}/subscription/billing/properties") == {"team": "sales"}
+    assert brokers.rest.ask("POST", f"{ORDERS}/partitions", b"19").status == 422
+    assert brokers.rest.ask("POST", f"{ORDERS}/partitions", b'"x"').status == 406
+
+
+def test_a_topic_is_terminated_compacted_and_unloaded_everywhere(brokers: TwoBrokers) -> None:
+    brokers.publish()
+    brokers.rest.do("PUT", f"{ORDERS}/compaction")
+    assert brokers.other_rest.get(f"{ORDERS}/compaction")["status"] in ("RUNNING", "SUCCESS")
+    brokers.rest.do("PUT", f"{ORDERS}/unload")
+    for broker in (brokers.one, brokers.two):
+        assert not [n for n in broker.broker.topics.loaded_names() if n in brokers.names]
+    ended = brokers.other_rest.do("POST", f"{ORDERS}/terminate/partitions")
+    assert sorted(map(int, ended)) == list(range(PARTITIONS))
+
+
+def test_a_partitioned_topic_is_deleted_on_all_brokers(brokers: TwoBrokers) -> None:
+    brokers.publish()
+    name = next(each for each in brokers.names if brokers.owner(each) is brokers.two)
+    consumer = brokers.cluster.call(brokers.cluster.consumer(brokers.two, str(name), "billing"))
+    refusal = brokers.rest.ask("DELETE", f"{ORDERS}/partitions")
+    assert refusal.status == 412 and b"connected" in refusal.body
+    brokers.cluster.call(consumer.close())
+    brokers.rest.do("DELETE", f"{ORDERS}/partitions")
+    for rest in (brokers.rest, brokers.other_rest):
+        assert rest.get("v2/persistent/public/default/partitioned") == []
+        assert rest.get("v2/persistent/public/default") == []
+        assert rest.ask("GET", f"{ORDERS}/partitioned-stats").status == 404
+    for broker in (brokers.one, brokers.two):
+        assert not [n for n in broker.broker.topics.loaded_names() if n in brokers.names]
+    brokers.other_rest.do("PUT", f"{ORDERS}/partitions", b"3")
+    assert brokers.rest.get(f"{ORDERS}/partitioned-stats")["msgInCounter"] == 0
+
+
+def test_a_deletion_that_a_crash_interrupted_is_finished_by_the_next_request(
+    brokers: TwoBrokers,
+) -> None:
+    brokers.publish()
+    topics = brokers.one.broker.topics
+    name = TopicName.parse("orders")
+    brokers.cluster.world.call(brokers.one.node, topics.doom_partitions(name))
+    assert brokers.other_rest.ask("PUT", f"{ORDERS}/partitions", b"3").status == 409
+    brokers.other_rest.do("DELETE", f"{ORDERS}/partitions", force="true")
+    assert brokers.rest.get("v2/persistent/public/default") == []
+
+
+def test_a_namespaces_backlog_and_subscriptions_are_cleared_on_all_brokers(
+    brokers: TwoBrokers,
+) -> None:
+    brokers.rest.do("PUT", f"{ORDERS}/subscription/billing", b'"earliest"')
+    brokers.publish()
+    brokers.rest.do("POST", "v2/namespaces/public/default/clearBacklog/billing")
+    assert backlog(brokers.rest) == 0
+    brokers.rest.do("POST", f"{ORDERS}/subscription/billing/resetcursor", b'"earliest"')
+    brokers.other_rest.do("POST", "v2/namespaces/public/default/clearBacklog")
+    assert backlog(brokers.rest) == 0
+    brokers.other_rest.do("POST", "v2/namespaces/public/default/unsubscribe/billing")
+    assert brokers.rest.get(f"{ORDERS}/subscriptions") == []
+
+
+def test_a_namespace_is_unloaded_on_all_brokers(brokers: TwoBrokers) -> None:
+    brokers.publish()
+    brokers.rest.do("PUT", "v2/namespaces/public/default/unload")
+    for broker in (brokers.one, brokers.two):
+        assert not [n for n in broker.broker.topics.loaded_names() if n in brokers.names]
+        assert not [b for b in broker.ownership.owned() if b.namespace == "public/default"]
+    stats = brokers.other_rest.get(f"{ORDERS}/partitioned-stats")  # they load it again
+    assert len(stats["partitions"]) == PARTITIONS
+
+
+def test_a_namespace_with_topics_on_several_brokers_is_deleted(brokers: TwoBrokers) -> None:
+    rest, other = brokers.rest, brokers.other_rest
+    rest.do("PUT", "v2/tenants/acme", b'{"allowedClusters": ["standalone"]}')
+    rest.do("PUT", "v2/namespaces/acme/shop")
+    for number in range(8):
+        other.do("PUT", f"v2/persistent/acme/shop/item-{number}")
+    rest.do("PUT", "v2/persistent/acme/shop/carts/partitions", b"8")
+    assert rest.ask("DELETE", "v2/namespaces/acme/shop").status == 409
+    other.do("DELETE", "v2/namespaces/acme/shop", force="true")
+    assert rest.get("v2/namespaces/acme") == []
+    rest.do("DELETE", "v2/tenants/acme")
+    assert "acme" not in other.get("v2/tenants")
+
+
+def test_lists_have_what_is_only_in_the_memory_of_another_broker(brokers: TwoBrokers) -> None:
+    for number in range(8):
+        brokers.rest.do("PUT", f"v2/non-persistent/public/default/live-{number}")
+    wanted = sorted(f"non-persistent://public/default/live-{number}" for number in range(8))
+    for rest in (brokers.rest, brokers.other_rest):
+        assert rest.get("v2/non-persistent/public/default") == wanted
+        listed = rest.get("v2/namespaces/public/default/topics", mode="NON_PERSISTENT")
+        assert listed == wanted
+
+
+def test_brokers_tell_the_same_of_the_cluster(brokers: TwoBrokers) -> None:
+    answers = []
+    for rest in (brokers.rest, brokers.other_rest):
+        ids = rest.get("v2/brokers/standalone")
+        assert len(ids) == 2
+        owned = [rest.get(f"v2/brokers/standalone/{each}/ownedNamespaces") for each in ids]
+        assert not set(owned[0]) & set(owned[1])
+        answers.append((ids, rest.get("v2/brokers/leaderBroker"), owned))
+        assert rest.ask("GET", "v2/brokers/standalone/nobody:1/ownedNamespaces").status == 404
+    assert answers[0] == answers[1]
+
+
+def test_a_coordinator_is_asked_wherever_it_is(brokers: TwoBrokers) -> None:
+    brokers.cluster.serve_coordinator(brokers.two)
+    txn = brokers.cluster.call(brokers.cluster.begin(brokers.two))
+    most, least = txn.txn_id
+    for rest in (brokers.rest, brokers.other_rest):
+        listed = rest.get("v3/transactions/coordinators")
+        assert listed == [{"id": 0, "brokerServiceUrl": brokers.two.broker.service_url}]
+        assert rest.get("v3/transactions/coordinatorStats")["0"]["ongoingTxnSize"] == 1
+        assert rest.get("v3/transactions/coordinatorStats", coordinatorId=0)["ongoingTxnSize"] == 1
+        assert list(rest.get("v3/transactions/slowTransactions/0")) == [str(txn.txn_id)]
+        found = rest.get(f"v3/transactions/transactionMetadata/{most}/{least}")
+        assert found["status"] == "OPEN"
+    brokers.rest.do("POST", f"v3/transactions/abortTransaction/{most}/{least}", reason="stuck")
+    ended = brokers.other_rest.get(f"v3/transactions/timeline/{most}/{least}")
+    assert "stuck" in ended["abortReason"]
