@@ -107,6 +107,12 @@ class TopicName(NamedTuple):
         return f"{self.tenant}/{self.namespace}/{self.domain}/{self.local}"
 
 
+@lru_cache(maxsize=1000)
+def topic_of_ledger(name: str) -> str:
+    """The whole name of the topic with this `ledger_name`."""
+    return str(TopicName.of_ledger(name))
+
+
 @lru_cache(maxsize=1000)  # the same few recur with every transaction
 def _parsed(text: str) -> TopicName:
     domain, separator, rest = text.partition("://")

@@ -134,6 +134,8 @@ def require_current(
     Raises InvalidTxnStatus.
     """
     ids = session.services.coordinators.ids
+    if not ids.are_any:
+        return
     for txn_id in txn_ids:
         transaction = coordinator.metadata(txn_id)
         if transaction is None or transaction.session is None:

@@ -7,7 +7,7 @@ it both size fields, depends only on what stays the same within a run.
 import struct
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -41,27 +41,41 @@ def has_invalid_text(message: Message) -> bool:
 
     Raises NotAllowed for an unreasonable number of parts (properties, partitions and the like).
     """
-    textual = _textual(message.DESCRIPTOR)
-    if not textual:
-        return False
-    for descriptor, value in message.ListFields():
-        if descriptor.number not in textual:
-            continue
-        parts = (value,) if isinstance(value, str | bytes | Message) else value
-        if len(parts) > MAX_PARTS:
-            raise NotAllowed(f"{descriptor.name} has {len(parts)} parts: send at most {MAX_PARTS}")
-        if descriptor.type == FieldDescriptor.TYPE_STRING:
-            if bytes in map(type, parts):
+    for name, is_repeated, is_string in _textual(message.DESCRIPTOR):
+        value = getattr(message, name)  # empty if it is not set
+        if is_repeated:
+            if len(value) > MAX_PARTS:
+                raise NotAllowed(f"{name} has {len(value)} parts: send at most {MAX_PARTS}")
+            if bytes in map(type, value) if is_string else any(map(has_invalid_text, value)):
                 return True
-        elif any(map(has_invalid_text, parts)):
+        elif type(value) is bytes if is_string else _has_invalid(message, name, value):
             return True
     return False
 
 
+def _has_invalid(message: Message, name: str, inner: Message) -> bool:
+    return message.HasField(name) and has_invalid_text(inner)
+
+
+class _Textual(NamedTuple):
+    """A field that contains text, possibly in a nested message."""
+
+    name: str
+    is_repeated: bool
+    is_string: bool
+
+
 @cache
-def _textual(descriptor: Descriptor) -> frozenset[int]:
-    """The numbers of the fields that contain text, possibly in a nested message."""
-    return frozenset(field.number for field in descriptor.fields if _holds_text(field, ()))
+def _textual(descriptor: Descriptor) -> tuple[_Textual, ...]:
+    return tuple(
+        _Textual(
+            field.name,
+            field.default_value == [],
+            field.type == FieldDescriptor.TYPE_STRING,
+        )
+        for field in descriptor.fields
+        if _holds_text(field, ())
+    )
 
 
 def _holds_text(field: FieldDescriptor, within: tuple[Descriptor, ...]) -> bool:
@@ -80,8 +94,11 @@ def _holds_text(field: FieldDescriptor, within: tuple[Descriptor, ...]) -> bool:
 def transaction_done(kind: int, field: int, request_id: int, most: int, least: int) -> bytes:
     """A response without an error, of type `kind`, in the field of that number of BaseCommand."""
     # Explicitly, even when 0: the Go client dereferences both.
-    body = b"\x08%b\x10%b\x18%b" % tuple(map(varint.encode, (request_id, least, most)))
+    body = b"\x08%b\x10%b\x18%b" % (varint.encode(request_id), _known(least), _known(most))
     return _done_head(kind, field, len(body)) + body
+
+
+_known: Final = lru_cache(maxsize=4096)(varint.encode)  # a transaction has several responses
 
 
 @lru_cache(maxsize=256)

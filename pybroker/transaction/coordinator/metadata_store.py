@@ -257,7 +257,7 @@ class TransactionMetadataStore:
     ) -> AddSubscriptions:
         """Raises TransactionNotFound, InvalidTxnStatus (not OPEN), and what `admit` does."""
         self._require_open(local_id, principal)
-        self._admit(local_id, namespaces_of(topic for topic, _ in subscriptions))
+        self._admit(local_id, namespaces_of([topic for topic, _ in subscriptions]))
         return AddSubscriptions(local_id, tuple(subscriptions))
 
     def _admit(self, local_id: int, namespaces: Iterable[str]) -> None:
@@ -372,7 +372,7 @@ class TransactionMetadataStore:
                 if (transaction := self._live.get(local_id)) is not None:
                     for subscription in subscriptions:
                         transaction.subscriptions.setdefault(subscription)
-                    self._count(transaction, namespaces_of(topic for topic, _ in subscriptions))
+                    self._count(transaction, namespaces_of([topic for topic, _ in subscriptions]))
             case ChangeStatus():
                 self._apply_status(record)
             case SpanNamespace(local_id, namespace):

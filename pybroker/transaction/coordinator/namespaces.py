@@ -5,7 +5,7 @@ refused, at that point, because a coordinator does not know in advance where a t
 lead.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol
@@ -75,8 +75,11 @@ class Admission:
             )
 
 
-def namespaces_of(topics: Iterable[str]) -> list[str]:
+def namespaces_of(topics: Sequence[str]) -> list[str]:
     """The names are as clients sent them. Invalid names in old logs are left out."""
+    if len(topics) == 1:  # as nearly always
+        found_one = _namespace_of(topics[0].rpartition("/")[0])
+        return [found_one] if found_one else []
     folders = {topic.rpartition("/")[0] for topic in topics}  # few, however many topics there are
     found = {namespace for folder in folders if (namespace := _namespace_of(folder))}
     return sorted(found)

@@ -112,6 +112,10 @@ class TransactionalIds:
     def __len__(self) -> int:
         return len(self._known)
 
+    @property
+    def are_any(self) -> bool:
+        return bool(self._known)
+
     def __iter__(self) -> Iterator[tuple[TransactionalId, IdRecord]]:
         return iter(list(self._known.items()))
 

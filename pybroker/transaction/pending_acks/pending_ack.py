@@ -417,8 +417,10 @@ class PendingAcks:
             self._visit_later()
 
     def _checkpoint_if_long(self) -> None:
-        limit = max(self._log_entries, 2 * (self._state.size + len(self.passed_over())))
-        if self._store.records_since_snapshot >= limit:
+        records = self._store.records_since_snapshot
+        if records < self._log_entries:
+            return
+        if records >= 2 * (self._state.size + len(self.passed_over())):
             self._start_checkpoint()
 
     def _start_checkpoint(self) -> None:

@@ -120,8 +120,7 @@ _END_OPERATIONS: Final = {
 
 def encode_entry(records: Sequence[Record]) -> bytes:
     out = Writer()
-    out.number(_FORMAT)
-    out.number(len(records))
+    out.numbers((_FORMAT, len(records)))
     for record in records:
         if isinstance(record, EndRecord):
             _write_head(out, _END_OPERATIONS[record.action], record.txn_id)
@@ -143,9 +142,7 @@ def _ack_operation(record: AckRecord) -> _Operation:
 
 
 def _write_head(out: Writer, operation: _Operation, txn_id: TxnId) -> None:
-    out.number(operation)
-    out.number(txn_id.most)
-    out.number(txn_id.least)
+    out.numbers((operation, *txn_id))
 
 
 def _write_acks(out: Writer, acks: Sequence[PendingAck]) -> None:
@@ -163,9 +160,7 @@ def _write_held(out: Writer, messages: Mapping[Position, Held]) -> None:
 
 def _write_bits(out: Writer, position: Position, bits: int, batch_size: int) -> None:
     """No bits means the whole entry."""
-    out.number(position.ledger_id)
-    out.number(position.entry_id)
-    out.number(batch_size)
+    out.numbers((*position, batch_size))
     out.blob(bits.to_bytes((bits.bit_length() + 7) // 8, "little"))
 
 

@@ -38,7 +38,7 @@ from pybroker.base.errors import (
     ServiceNotReady,
     TransactionCoordinatorNotFound,
 )
-from pybroker.base.names import TopicName, TxnId, side_log
+from pybroker.base.names import TxnId, side_log, topic_of_ledger
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.transaction.buffer.commit_order.aside_transactions import (
     AsideTransaction,
@@ -161,7 +161,7 @@ class CommitOrderBuffer:
 
     @property
     def _topic(self) -> str:
-        return str(TopicName.of_ledger(self._ledger_name))
+        return topic_of_ledger(self._ledger_name)
 
     @property
     def log_order(self) -> LogOrderBuffer:

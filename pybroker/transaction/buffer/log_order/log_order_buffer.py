@@ -34,7 +34,7 @@ from pybroker.base.errors import (
     ServiceNotReady,
     TransactionCoordinatorNotFound,
 )
-from pybroker.base.names import TopicName, TxnId
+from pybroker.base.names import TxnId, topic_of_ledger
 from pybroker.base.runtime import Clock, Pace, Tasks, nobody_cares
 from pybroker.transaction.buffer.buffer_times import BufferTimes
 from pybroker.transaction.buffer.log_order.books import NONE_OPEN, NOTHING_HIDDEN, Books
@@ -124,7 +124,7 @@ class LogOrderBuffer:
 
     @property
     def _topic(self) -> str:
-        return str(TopicName.of_ledger(self._ledger.name))
+        return topic_of_ledger(self._ledger.name)
 
     def __str__(self) -> str:
         return f"The transaction buffer of {self._topic}"
