@@ -21,9 +21,9 @@ from pybroker.faults.points import (
 )
 from pybroker.server.handlers import HANDLERS
 from pybroker.testing import RunningBroker
-from pybroker.transaction.coordinator.metadata_store import ChangeStatus, IdsUsed, Record
 from pybroker.transaction.coordinator.outcome_window import OutcomeMark
 from pybroker.transaction.coordinator.participants import Participants
+from pybroker.transaction.coordinator.records import ChangeStatus, IdsUsed, Record
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 

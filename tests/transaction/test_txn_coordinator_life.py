@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock, patch
@@ -248,6 +249,23 @@ async def test_it_says_when_it_was_recovered(world: World) -> None:
 async def test_a_transaction_that_ended_leaves_no_deadline(world: World) -> None:
     await world.end(await world.begin(timeout_ms=900_000), COMMIT)
     assert len((await world.coordinators.get(0))._timeouts) == 0
+
+
+@in_world
+async def test_transactions_that_time_out_at_once_are_aborted_some_in_a_turn(world: World) -> None:
+    for number in range(450):
+        txn_id = await world.begin(timeout_ms=1000)
+        if number < 10:
+            await world.add(txn_id, *(f"persistent://public/default/t-{at}" for at in range(99)))
+    coordinator, timed_out = await world.coordinators.get(0), [0]
+    await asyncio.sleep(0.99)
+    while timed_out[-1] < 450:
+        await asyncio.sleep(0 if timed_out[-1] else 0.01)
+        timed_out.append(coordinator.stats().timed_out)
+    turns = [after - before for before, after in pairwise(timed_out) if after > before]
+    assert turns == [200, 200, 42, 2, 2, 2, 2]  # the latest of those due together come first
+    await asyncio.sleep(0.1)
+    assert coordinator.stats().active == 0
 
 
 @in_world

@@ -10,7 +10,8 @@ from managed_ledger.position import Position
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction.coordinator import log_records, transaction_log
 from pybroker.transaction.coordinator.group_records import GroupMembers, Promise
-from pybroker.transaction.coordinator.metadata_store import (
+from pybroker.transaction.coordinator.outcome_window import OutcomeMark
+from pybroker.transaction.coordinator.records import (
     AddPartitions,
     AddSubscriptions,
     ChangeStatus,
@@ -19,7 +20,6 @@ from pybroker.transaction.coordinator.metadata_store import (
     Record,
     SpanNamespace,
 )
-from pybroker.transaction.coordinator.outcome_window import OutcomeMark
 from pybroker.transaction.pending_acks import store
 from pybroker.transaction.pending_acks.pending_ack import PendingAck
 from pybroker.transaction.pending_acks.store import (

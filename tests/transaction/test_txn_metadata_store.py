@@ -10,10 +10,9 @@ from pybroker.base.errors import InvalidTxnStatus, NotAllowed, PulsarError, Tran
 from pybroker.transaction.coordinator.log_records import decode_entry, encode_entry
 from pybroker.transaction.coordinator.metadata_store import (
     CoordinatorLimits,
-    NewTransaction,
-    Record,
     TransactionMetadataStore,
 )
+from pybroker.transaction.coordinator.records import NewTransaction, Record
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
 
 LIMITS = CoordinatorLimits(
@@ -205,6 +204,34 @@ def test_a_snapshot_pays_after_twice_as_many_records_as_it_has_transactions(
     for _ in range(live):
         store.apply(store.decide_new(1000, None, 0))
     assert store.snapshot_pays_after(entries) is pays
+
+
+def test_a_snapshot_pays_after_as_many_records_as_it_has_participants() -> None:
+    store = new_store()
+    store.apply(new := store.decide_new(1000, None, 0))
+    topics = [f"t-{number}" for number in range(80)]
+    for _ in range(2):
+        store.apply(store.decide_add_partitions(new.local_id, topics, None))
+        pairs = [(topic, "s") for topic in topics]
+        store.apply(store.decide_add_subscriptions(new.local_id, pairs, None))
+    assert not store.snapshot_pays_after(159)
+    assert store.snapshot_pays_after(160)
+    store.apply(end := store.decide_end(new.local_id, TxnAction.ABORT, None, 0) or new)
+    store.apply(store.decide_ended(end.local_id, TxnAction.ABORT, 0))
+    assert store.snapshot_pays_after(100)
+
+
+def test_participants_beyond_the_limit_are_refused_and_the_others_stay() -> None:
+    store = new_store(replace(LIMITS, max_participants=3))
+    local_id = store.decide_new(1000, None, 0).local_id
+    store.apply(store.decide_new(1000, None, 0))
+    store.apply(store.decide_add_partitions(local_id, ["a", "b"], None))
+    with pytest.raises(NotAllowed, match=r"2 topics and subscriptions, and may have 3"):
+        store.decide_add_subscriptions(local_id, [("a", "s"), ("b", "s")], None)
+    store.apply(store.decide_add_subscriptions(local_id, [("a", "s"), ("a", "s")], None))
+    store.decide_add_partitions(local_id, ["b", "a"], None)  # which take part already
+    with pytest.raises(NotAllowed, match="maxParticipantsPerTransaction"):
+        store.decide_add_partitions(local_id, ["c"], None)
 
 
 def test_a_snapshot_keeps_by_when_outcomes_are_forgotten() -> None:

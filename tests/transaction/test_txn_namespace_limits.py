@@ -104,3 +104,15 @@ async def test_a_superuser_s_transactions_have_no_limits(world: World) -> None:
 def test_names_as_clients_send_them_and_what_is_none() -> None:
     topics = ["t", "a/b/t", "persistent://a/b/c/d", "x/y", "persistent://public/default/t"]
     assert namespaces_of(topics) == ["a/b", "public/default"]
+
+
+@in_world
+async def test_a_transaction_with_many_topics_leaves_its_place_when_it_ends(world: World) -> None:
+    limit(world, Policies(maxOpenTransactions=1))
+    for _ in range(2):
+        txn_id = await world.begin_on(*(f"t-{number}" for number in range(51)))
+        assert world.coordinators.admission.live_in("public/default") == 1
+        await world.end(txn_id, COMMIT)
+        assert world.coordinators.admission.live_in("public/default") == 0
+    (latest, *_) = world.coordinators.ended
+    assert latest.topic_count == 51 and len(latest.transaction.partitions) == 50

@@ -1,6 +1,7 @@
 """Outcomes: kept for as long as promised, then dropped in chunks; deadlines in buckets."""
 
 import math
+from functools import partial
 
 import pytest
 
@@ -119,23 +120,27 @@ def test_of_a_chunk_in_use_the_beginning_is_forgotten() -> None:
     assert sorted(window.take_changes()[0]) == [0]
 
 
+def expired(tracker: TimeoutTracker, now_s: float) -> list[int]:
+    return list(iter(partial(tracker.pop_expired, now_s), None))
+
+
 def test_deadlines_come_in_order_and_once() -> None:
     tracker = TimeoutTracker()
     tracker.add(1, 20.0)
     tracker.add(2, 10.0)
     tracker.add(3, 10.02)
     assert tracker.next_deadline_s == 10.0
-    assert tracker.expired(9.9) == []
-    assert tracker.expired(15) == [2, 3]
-    assert tracker.expired(25) == [1]
+    assert expired(tracker, 9.9) == []
+    assert expired(tracker, 15) == [2, 3]
+    assert expired(tracker, 25) == [1]
     assert tracker.next_deadline_s == math.inf
 
 
 def test_nobody_is_aborted_before_the_deadline() -> None:
     tracker = TimeoutTracker()
     tracker.add(1, 10.01)
-    assert tracker.expired(10.009) == []
-    assert tracker.expired(10.1) == [1]
+    assert expired(tracker, 10.009) == []
+    assert expired(tracker, 10.1) == [1]
 
 
 def test_a_removed_deadline_leaves_nothing_behind() -> None:
@@ -145,7 +150,7 @@ def test_a_removed_deadline_leaves_nothing_behind() -> None:
         tracker.remove(local_id)
         tracker.remove(local_id)
     assert len(tracker) == 0 and len(tracker._order) <= 1000
-    assert tracker.expired(1000) == []
+    assert expired(tracker, 1000) == []
 
 
 def test_transactions_that_end_long_before_their_deadline_leave_nothing_behind() -> None:
@@ -157,8 +162,8 @@ def test_transactions_that_end_long_before_their_deadline_leave_nothing_behind()
         tracker.remove(local_id)
     assert len(tracker._buckets) == 1
     assert len(tracker._order) <= 2000
-    assert tracker.expired(49_999) == []
-    assert tracker.expired(50_000) == [-1]
+    assert expired(tracker, 49_999) == []
+    assert expired(tracker, 50_000) == [-1]
 
 
 def test_a_deadline_that_is_taken_up_again_comes_once() -> None:
@@ -168,6 +173,6 @@ def test_a_deadline_that_is_taken_up_again_comes_once() -> None:
         tracker.remove(1)
     tracker.add(1, 10.0)
     assert tracker.next_deadline_s == 10.0
-    assert tracker.expired(10) == [1]
-    assert tracker.expired(20) == []
+    assert expired(tracker, 10) == [1]
+    assert expired(tracker, 20) == []
     assert tracker.next_deadline_s == math.inf

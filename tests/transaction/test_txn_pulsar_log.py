@@ -13,7 +13,9 @@ from managed_ledger.storage.backend import BARE
 from pybroker.base.names import TxnId
 from pybroker.cluster.transactions.formats import use_pulsars_formats
 from pybroker.transaction.coordinator.group_records import GroupMembers, Promise
-from pybroker.transaction.coordinator.metadata_store import (
+from pybroker.transaction.coordinator.outcome_window import OutcomeMark
+from pybroker.transaction.coordinator.pulsar_log import PulsarLog, decode_pulsar
+from pybroker.transaction.coordinator.records import (
     AddPartitions,
     AddSubscriptions,
     BindSession,
@@ -23,8 +25,6 @@ from pybroker.transaction.coordinator.metadata_store import (
     Record,
     SpanNamespace,
 )
-from pybroker.transaction.coordinator.outcome_window import OutcomeMark
-from pybroker.transaction.coordinator.pulsar_log import PulsarLog, decode_pulsar
 from pybroker.transaction.coordinator.transaction_log import log_name
 from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.txn_status import TxnStatus

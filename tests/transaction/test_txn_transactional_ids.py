@@ -11,7 +11,7 @@ from pybroker.base.errors import InvalidTxnStatus, NotAllowed
 from pybroker.base.names import TxnId
 from pybroker.transaction.coordinator import log_records
 from pybroker.transaction.coordinator.fencing import end_older
-from pybroker.transaction.coordinator.metadata_store import BindSession, NewTransaction
+from pybroker.transaction.coordinator.records import BindSession, NewTransaction
 from pybroker.transaction.coordinator.transactional_ids import (
     MAX_EPOCH,
     MAX_ID_CHARS,

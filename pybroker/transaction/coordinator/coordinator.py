@@ -19,6 +19,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
@@ -30,22 +31,26 @@ from pybroker.transaction.coordinator.endings import Endings, fail
 from pybroker.transaction.coordinator.execution_times import ExecutionTimes
 from pybroker.transaction.coordinator.group_ends import Core, GroupEnds
 from pybroker.transaction.coordinator.metadata_store import (
-    BindSession,
-    ChangeStatus,
     CoordinatorLimits,
     Promised,
-    Record,
-    SpanNamespace,
     TransactionMetadata,
     TransactionMetadataStore,
 )
 from pybroker.transaction.coordinator.participants import ParticipantEnds, Participants, Retry
+from pybroker.transaction.coordinator.records import (
+    BindSession,
+    ChangeStatus,
+    Record,
+    SpanNamespace,
+)
 from pybroker.transaction.coordinator.timeline import DecidedBy, note_added
 from pybroker.transaction.coordinator.timeout_tracker import TimeoutTracker
 from pybroker.transaction.coordinator.transaction_log import TransactionLog
 from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.snapshot_log import Done, InOrder
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
+
+_TOLD_A_TURN: Final = 200  # participants of transactions that time out
 
 log = logging.getLogger(__name__)
 
@@ -300,13 +305,13 @@ class TransactionCoordinator:
         """The decision and all its effects are durable, so nobody has to wait for the record that
         closes the books. If a crash loses that record, the recovered end writes it again.
         """
+        transaction = self._live(local_id)
         why = "" if action is TxnAction.COMMIT else self._store.why_aborted(local_id)
-        self._noted_ended.note(self._live(local_id), action, why)
-        if (transaction := self._store.get(local_id)) is not None:
-            self._execution_ms.add(max(0, self._clock.now_ms() - transaction.opened_at_ms))
         ended = self._store.decide_ended(local_id, action, self._served_ms())
         self._log.append_without_hurry(ended, _close_books)
         self._store.apply(ended)
+        self._execution_ms.add(max(0, self._clock.now_ms() - transaction.opened_at_ms))
+        self._noted_ended.note(transaction, action, why)  # which may shorten it
         self._snapshot_if_due()
         self._ended[action] += 1
         self._endings.over(local_id)
@@ -334,16 +339,20 @@ class TransactionCoordinator:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._abort_expired)
 
     def _abort_expired(self) -> None:
-        self._timer_due_s = math.inf
-        for local_id in self._timeouts.expired(self._clock.monotonic_s()):
-            if self._store.status(local_id) is TxnStatus.OPEN:
+        """Some in a turn: after a restart very many may be overdue."""
+        self._timer_due_s, told, now_s = math.inf, 0, self._clock.monotonic_s()
+        while told < _TOLD_A_TURN and (local_id := self._timeouts.pop_expired(now_s)) is not None:
+            transaction = self._store.get(local_id)
+            if transaction is not None and transaction.status is TxnStatus.OPEN:
                 self._timed_out += 1
-                decision = self._store.decide_end(
-                    local_id, TxnAction.ABORT, None, self._clock.now_ms()
-                )
-                assert decision is not None
-                self._start_end(local_id, TxnAction.ABORT, decision, DecidedBy.TIMEOUT)
+                self._abort_at_timeout(local_id)
+                told += 1 + transaction.participant_count
         self._set_timer()
+
+    def _abort_at_timeout(self, local_id: int) -> None:
+        decision = self._store.decide_end(local_id, TxnAction.ABORT, None, self._clock.now_ms())
+        assert decision is not None
+        self._start_end(local_id, TxnAction.ABORT, decision, DecidedBy.TIMEOUT)
 
     # Recovery, snapshots, failure
 

@@ -57,6 +57,7 @@ class Coordinators:
             config.max_transaction_timeout_ms,
             config.transaction_outcome_retention_ms,
             config.transaction_metadata_snapshot_entries,
+            config.max_participants_per_transaction,
             self.admission.admit,
         )
         self.count = config.transaction_coordinators  # the admin API may raise it

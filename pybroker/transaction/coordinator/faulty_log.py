@@ -18,12 +18,12 @@ from pybroker.faults.passing import Passing
 from pybroker.faults.points import BEHIND_DECISION, COMPLETED, DECIDED, RECORDS, Action, Recorded
 from pybroker.faults.registry import Faults
 from pybroker.faults.rule import Rule
-from pybroker.transaction.coordinator.metadata_store import (
+from pybroker.transaction.coordinator.metadata_store import TransactionMetadataStore
+from pybroker.transaction.coordinator.records import (
     AddPartitions,
     AddSubscriptions,
     ChangeStatus,
     Record,
-    TransactionMetadataStore,
 )
 from pybroker.transaction.coordinator.transaction_log import TransactionLog
 from pybroker.transaction.snapshot_log import Done, InOrder, SnapshotLog

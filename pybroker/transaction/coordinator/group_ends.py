@@ -24,12 +24,11 @@ from pybroker.base.runtime import Clock, Pace, Tasks
 from pybroker.transaction.coordinator.endings import Endings, fail
 from pybroker.transaction.coordinator.group_records import Promise, records_of_group
 from pybroker.transaction.coordinator.metadata_store import (
-    ChangeStatus,
     Promised,
-    Record,
     TransactionMetadata,
     TransactionMetadataStore,
 )
+from pybroker.transaction.coordinator.records import ChangeStatus, Record
 from pybroker.transaction.coordinator.transaction_log import TransactionLog
 from pybroker.transaction.txn_status import ENDING_STATUS, TxnAction, TxnStatus
 

@@ -17,7 +17,8 @@ from pybroker.transaction.coordinator.group_records import (
     encode_members,
     encode_promise,
 )
-from pybroker.transaction.coordinator.metadata_store import (
+from pybroker.transaction.coordinator.outcome_window import OutcomeMark
+from pybroker.transaction.coordinator.records import (
     AddPartitions,
     AddSubscriptions,
     BindSession,
@@ -27,7 +28,6 @@ from pybroker.transaction.coordinator.metadata_store import (
     Record,
     SpanNamespace,
 )
-from pybroker.transaction.coordinator.outcome_window import OutcomeMark
 from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.txn_status import TxnStatus
 
@@ -54,9 +54,10 @@ class _Operation(enum.IntEnum):
 
 def encode_entry(records: Sequence[Record]) -> bytes:
     out = Writer()
-    has_later = any(map(_is_of_later_kind, records))
-    out.number(_FORMAT_WITH_LATER_KINDS if has_later else _FORMAT)
-    out.number(len(records))
+    has_later = not _LATER_KINDS.isdisjoint(map(type, records)) or any(
+        type(record) is ChangeStatus and record.reason for record in records
+    )
+    out.numbers((_FORMAT_WITH_LATER_KINDS if has_later else _FORMAT, len(records)))
     for record in records:
         encode_record(record, out)
     return out.getvalue()
@@ -67,18 +68,13 @@ def is_own_format(entry: bytes) -> bool:
     return entry[:1] in (bytes([_FORMAT]), bytes([_FORMAT_WITH_LATER_KINDS]))
 
 
-def _is_of_later_kind(record: Record) -> bool:
-    if isinstance(record, ChangeStatus):
-        return record.reason != ""
-    return type(record) in _LATER_KINDS
-
-
 def encode_record(record: Record, out: Writer) -> None:
     match record:  # the frequent ones first
         case NewTransaction():
-            out.numbers((_Operation.NEW, record.local_id, record.timeout_ms, record.opened_at_ms))
-            out.number(record.owner is not None)
-            out.text(record.owner or "")
+            owner, owned = record.owner or "", record.owner is not None
+            new = _Operation.NEW, record.local_id, record.timeout_ms, record.opened_at_ms, owned
+            out.numbers(new)
+            out.text(owner)
         case AddPartitions(local_id, topics):
             out.numbers((_Operation.PARTITIONS, local_id, len(topics)))
             for topic in topics:

@@ -11,10 +11,10 @@ so that an END is idempotent and a participant that asks gets the right answer.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from pybroker.base.errors import InvalidTxnStatus, NotAllowed, TooManyRequests, TransactionNotFound
 from pybroker.base.names import TxnId
@@ -26,6 +26,16 @@ from pybroker.transaction.coordinator.group_records import (
 )
 from pybroker.transaction.coordinator.namespaces import namespaces_of
 from pybroker.transaction.coordinator.outcome_window import OutcomeMark, OutcomeWindow
+from pybroker.transaction.coordinator.records import (
+    AddPartitions,
+    AddSubscriptions,
+    BindSession,
+    ChangeStatus,
+    IdsUsed,
+    NewTransaction,
+    Record,
+    SpanNamespace,
+)
 from pybroker.transaction.coordinator.timeline import DecidedEnd, decided
 from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.txn_status import (
@@ -39,75 +49,11 @@ from pybroker.transaction.txn_status import (
 
 _PARTICIPANTS_PER_RECORD: Final = 500
 
-
-@dataclass(frozen=True, slots=True)
-class NewTransaction:
-    local_id: int
-    timeout_ms: int
-    opened_at_ms: int
-    owner: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class SpanNamespace:
-    """Topics and subscriptions in the namespace take part when touched: see `joining`."""
-
-    local_id: int
-    namespace: str
-
-
-@dataclass(frozen=True, slots=True)
-class AddPartitions:
-    local_id: int
-    topics: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AddSubscriptions:
-    local_id: int
-    subscriptions: tuple[tuple[str, str], ...]  # (topic, subscription)
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeStatus:
-    local_id: int
-    status: TxnStatus
-    at_ms: int
-    reason: str = ""  # of an abort that its owner did not request
-
-
-@dataclass(frozen=True, slots=True)
-class IdsUsed:
-    """First record of a snapshot, so that no id is given twice, whatever was trimmed."""
-
-    highest_id: int
-    low_watermark: int
-
-
-@dataclass(frozen=True, slots=True)
-class BindSession:
-    """The transaction belongs to a session of a transactional id, and is aborted with it."""
-
-    local_id: int
-    session: SessionRef
+P = TypeVar("P")
 
 
 class Promised(InvalidTxnStatus):
     """The transaction ends as another one does: see `group_ends`."""
-
-
-Record = (
-    NewTransaction
-    | SpanNamespace
-    | Promise
-    | GroupMembers
-    | AddPartitions
-    | AddSubscriptions
-    | ChangeStatus
-    | IdsUsed
-    | OutcomeMark
-    | BindSession
-)
 
 
 @dataclass(slots=True)
@@ -132,6 +78,10 @@ class TransactionMetadata:
     client: tuple[str, str] | None = None
     end: DecidedEnd | None = None
 
+    @property
+    def participant_count(self) -> int:
+        return len(self.partitions) + len(self.subscriptions)
+
 
 def _anybody(transaction: TransactionMetadata, namespace: str) -> None:
     """May take part anywhere."""
@@ -143,6 +93,7 @@ class CoordinatorLimits:
     max_timeout_ms: int
     outcome_retention_ms: int
     snapshot_entries: int  # log entries between two snapshots, at least
+    max_participants: int = 0  # topics and subscriptions of a transaction; 0: no limit
     # Raises TooManyRequests, NotAllowed if it may not take part in one more namespace.
     admit: Callable[[TransactionMetadata, str], None] = _anybody
 
@@ -156,6 +107,7 @@ class TransactionMetadataStore:
         self._live_of: Counter[str] = Counter()  # by owner
         self._bound: dict[TransactionalId, dict[int, None]] = {}
         self._live_in: Counter[str] = Counter()  # by a participant's namespace
+        self._participants = 0  # of all live transactions
         self._highest_id = -1
         self._lowest_live = 0  # all ids below it have ended; never decreases
         self._replaying = False
@@ -182,8 +134,9 @@ class TransactionMetadataStore:
         """First those that are being ended, in the order of decision, then the open ones. Topics in
         commit order have to agree on that order, also after a crash.
         """
-        decided = [self._live[local_id] for local_id in self._decided]
-        return decided + [each for each in self.live() if each.txn_id.least not in self._decided]
+        decided, live = self._decided, self._live
+        undecided = [each for local_id, each in live.items() if local_id not in decided]
+        return [live[local_id] for local_id in decided] + undecided
 
     def bound_to(self, transactional_id: TransactionalId) -> list[TransactionMetadata]:
         """Live transactions that belong to sessions of this id."""
@@ -247,18 +200,35 @@ class TransactionMetadataStore:
     def decide_add_partitions(
         self, local_id: int, topics: list[str], principal: str | None
     ) -> AddPartitions:
-        """Raises TransactionNotFound, InvalidTxnStatus (not OPEN), and what `admit` does."""
+        """Raises TransactionNotFound, InvalidTxnStatus (not OPEN), NotAllowed (too many
+        participants), and what `admit` does.
+        """
         self._require_open(local_id, principal)
+        self._check_count(local_id, self._live[local_id].partitions, topics)
         self._admit(local_id, namespaces_of(topics))
         return AddPartitions(local_id, tuple(topics))
 
     def decide_add_subscriptions(
         self, local_id: int, subscriptions: list[tuple[str, str]], principal: str | None
     ) -> AddSubscriptions:
-        """Raises TransactionNotFound, InvalidTxnStatus (not OPEN), and what `admit` does."""
+        """As `decide_add_partitions`."""
         self._require_open(local_id, principal)
+        self._check_count(local_id, self._live[local_id].subscriptions, subscriptions)
         self._admit(local_id, namespaces_of([topic for topic, _ in subscriptions]))
         return AddSubscriptions(local_id, tuple(subscriptions))
+
+    def _check_count(
+        self, local_id: int, participants: Mapping[P, int | None], added: Sequence[P]
+    ) -> None:
+        most, count = self._limits.max_participants, self._live[local_id].participant_count
+        if not most or count + len(added) <= most:
+            return
+        if count + len({each for each in added if each not in participants}) > most:
+            raise NotAllowed(
+                f"Transaction {self._name(local_id)} has {count} topics and subscriptions, and may "
+                f"have {most} (the broker's maxParticipantsPerTransaction): use several "
+                "transactions"
+            )
 
     def _admit(self, local_id: int, namespaces: Iterable[str]) -> None:
         transaction = self._live[local_id]
@@ -365,13 +335,11 @@ class TransactionMetadataStore:
                 self._apply_new(record)
             case AddPartitions(local_id, topics):
                 if (transaction := self._live.get(local_id)) is not None:
-                    for topic in topics:
-                        transaction.partitions.setdefault(topic)
+                    self._add(transaction.partitions, topics)
                     self._count(transaction, namespaces_of(topics))
             case AddSubscriptions(local_id, subscriptions):
                 if (transaction := self._live.get(local_id)) is not None:
-                    for subscription in subscriptions:
-                        transaction.subscriptions.setdefault(subscription)
+                    self._add(transaction.subscriptions, subscriptions)
                     self._count(transaction, namespaces_of([topic for topic, _ in subscriptions]))
             case ChangeStatus():
                 self._apply_status(record)
@@ -405,6 +373,12 @@ class TransactionMetadataStore:
         if record.owner is not None:
             self._live_of[record.owner] += 1
 
+    def _add(self, participants: dict[P, int | None], added: Iterable[P]) -> None:
+        before = len(participants)
+        for each in added:
+            participants.setdefault(each)
+        self._participants += len(participants) - before
+
     def _count(self, transaction: TransactionMetadata, namespaces: Iterable[str]) -> None:
         for namespace in namespaces:
             if namespace not in transaction.namespaces:
@@ -434,6 +408,7 @@ class TransactionMetadataStore:
         if ended is None:
             return
         self._decided.pop(local_id, None)
+        self._participants -= ended.participant_count
         if ended.owner is not None:
             _one_less(self._live_of, ended.owner)
         for namespace in ended.namespaces:
@@ -446,7 +421,8 @@ class TransactionMetadataStore:
 
     def snapshot_pays_after(self, entries: int) -> bool:
         """Writing all live transactions again must cost less than what was logged since."""
-        return entries >= self._limits.snapshot_entries and entries >= 2 * len(self._live)
+        wanted = max(self._limits.snapshot_entries, 2 * len(self._live), self._participants)
+        return entries >= wanted
 
     def snapshot(self) -> Iterator[Record]:
         """Records that recreate everything except the outcomes, which are stored separately.

@@ -27,7 +27,8 @@ from managed_ledger.storage.bookkeeper.formats.protobuf import (
     put_int,
 )
 from pybroker.transaction.coordinator.log_records import decode_record, encode_record
-from pybroker.transaction.coordinator.metadata_store import (
+from pybroker.transaction.coordinator.outcome_window import OutcomeMark
+from pybroker.transaction.coordinator.records import (
     AddPartitions,
     AddSubscriptions,
     ChangeStatus,
@@ -35,7 +36,6 @@ from pybroker.transaction.coordinator.metadata_store import (
     NewTransaction,
     Record,
 )
-from pybroker.transaction.coordinator.outcome_window import OutcomeMark
 from pybroker.transaction.txn_status import TxnStatus
 
 _MAX_LOCAL_TXN_ID: Final = "max_local_txn_id"  # the log's property

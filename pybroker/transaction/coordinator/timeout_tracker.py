@@ -45,16 +45,17 @@ class TimeoutTracker:
             if len(self._order) > 2 * len(self._buckets) + _EMPTIED:
                 self._order = sorted(self._buckets)
 
-    def expired(self, now_s: float) -> list[int]:
-        """Remove and return what is due, earliest first."""
-        due: list[int] = []
+    def pop_expired(self, now_s: float) -> int | None:
+        """Remove and return one that is due, earliest first to a tenth of a second."""
         while self._order and self._order[0] / _BUCKETS_PER_S <= now_s:
-            due.extend(self._buckets.pop(heapq.heappop(self._order), ()))
-        for local_id in due:
-            del self._bucket_of[local_id]
-        return due
+            if members := self._buckets.get(self._order[0]):
+                local_id, _ = members.popitem()
+                del self._bucket_of[local_id]
+                return local_id
+            self._buckets.pop(heapq.heappop(self._order), None)
+        return None
 
     @property
     def next_deadline_s(self) -> float:
-        """When to call `expired` next, or never. What is due then may have ended by that time."""
+        """When to call `pop_expired`, or never. What is due then may have ended by that time."""
         return self._order[0] / _BUCKETS_PER_S if self._bucket_of else math.inf

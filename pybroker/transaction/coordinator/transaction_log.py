@@ -15,12 +15,12 @@ from managed_ledger.storage.backend import BARE, MetadataStore
 from pybroker.base.names import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX
 from pybroker.transaction.coordinator.group_records import GroupMembers
 from pybroker.transaction.coordinator.log_records import decode_entry, encode_entry, is_own_format
-from pybroker.transaction.coordinator.metadata_store import (
+from pybroker.transaction.coordinator.metadata_store import TransactionMetadataStore
+from pybroker.transaction.coordinator.records import (
     AddPartitions,
     AddSubscriptions,
     IdsUsed,
     Record,
-    TransactionMetadataStore,
 )
 from pybroker.transaction.snapshot_log import Done, InOrder, SnapshotLog
 
