@@ -21,6 +21,10 @@ class KeyFailure(ValueError):
     """The message names the setting and says what it accepts."""
 
 
+class _TooLong(ValueError):
+    pass
+
+
 def missing(package: str, purpose: str) -> KeyFailure:
     return KeyFailure(_INSTALL.format(package=package, purpose=purpose))
 
@@ -31,7 +35,7 @@ def read_source(source: str, setting: str) -> bytes:
         found = _read(source)
     except (OSError, ValueError) as error:
         # Do not repeat the source: it may itself be the secret.
-        raise KeyFailure(f"{setting} cannot be read: {type(error).__name__}{_why(error)}") from None
+        raise KeyFailure(f"{setting} cannot be read: {_why(error)}") from None
     if not found:
         raise KeyFailure(f"{setting} is empty")
     return found
@@ -39,8 +43,13 @@ def read_source(source: str, setting: str) -> bytes:
 
 def _why(error: Exception) -> str:
     if isinstance(error, OSError):
-        return f", {error.strerror}: {error.filename}"
-    return "; use file:///path, data:;base64,…, the path of an existing file, or base64"
+        return f"{error.strerror}: {error.filename}"
+    if isinstance(error, _TooLong):
+        return f"the file has more than {_MAX_BYTES} bytes"
+    return (
+        "it is neither an existing file nor base64; use file:///path, data:;base64,…, the path of "
+        "an existing file, or base64"
+    )
 
 
 def _read(source: str) -> bytes:
@@ -64,7 +73,7 @@ def _of_path(path: Path) -> bytes:
     with path.open("rb") as file:
         found = file.read(_MAX_BYTES + 1)
     if len(found) > _MAX_BYTES:
-        raise ValueError
+        raise _TooLong
     return found
 
 

@@ -198,7 +198,7 @@ def test_claims_that_are_no_object_are_refused() -> None:
         ({"token_secret_key": "file:///nowhere/key"}, "No such file"),
         ({"token_secret_key": "/nowhere/key"}, "if it names a file, that file does not exist"),
         ({"token_secret_key": "data:;base64,*"}, "cannot be read"),
-        ({"token_secret_key": "!!"}, "cannot be read"),
+        ({"token_secret_key": "!!"}, "it is neither an existing file nor base64"),
         ({"token_secret_key": url(public_pem(RSA))}, "key of a pair"),
         ({"token_secret_key": url(public_der(RSA))}, "key of a pair"),
         ({"token_secret_key": url(public_der(CURVE))}, "key of a pair"),
@@ -251,6 +251,13 @@ def test_a_key_file_that_is_missing_is_not_taken_for_base64(tmp_path: Path) -> N
     missing = str(tmp_path / "a/directory/with/a/name/that/would/pass/for/base64")
     with pytest.raises(KeyFailure, match="No such file"):
         read_source(missing.replace("-", "/"), "tokenSecretKey")
+
+
+def test_a_file_that_is_too_long_for_a_key_is_said_to_be(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * (1024 * 1024 + 1))
+    with pytest.raises(KeyFailure, match="the file has more than 1048576 bytes"):
+        read_source(str(path), "basicAuthConf")
 
 
 def test_a_long_key_in_base64_is_no_path() -> None:
