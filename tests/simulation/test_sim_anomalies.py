@@ -8,6 +8,8 @@ from checks.anomalies import anomalies
 from checks.dependencies import Edge, shortest_cycle
 from checks.history import History, Outcome, Read, Sent
 
+from pybroker.base.names import TxnId
+
 
 def sends(history, value, txn=None, *, topic="t", session=None, answered=True):
     producer, _, number = value.partition("/")
@@ -267,6 +269,33 @@ def test_topics_that_disagree_on_the_order_of_commits_are_named(pair):
     assert sentence.startswith("COMMIT ORDER: ")
     assert "A before B (log: a/0 before b/0, t)" in sentence
     assert "B before A (log: b/1 before a/1, u)" in sentence
+
+
+def test_a_topic_that_was_told_again_shows_it_when_it_hears_of_it(pair):
+    """It was being unloaded, say: another one has overtaken."""
+    history, a, b = pair
+    a.txn_id, b.txn_id = TxnId(0, 1), TxnId(0, 2)
+    history.told_again.add((a.txn_id, "u"))
+    asks(history, a, b)
+    hears(history, a, b)
+    assert found(history, t=["a/0", "b/0"], u=["b/1", "a/1"]) == []
+    assert kinds(history, t=["b/0", "a/0"], u=["a/1", "b/1"]) == ["COMMIT ORDER"]
+
+
+def test_a_topic_that_was_told_again_heard_of_it_before_the_answer(pair):
+    history, a, b = pair
+    a.txn_id, b.txn_id = TxnId(0, 1), TxnId(0, 2)
+    history.told_again.add((a.txn_id, "u"))
+    commits(history, a, b)
+    assert kinds(history, t=["a/0", "b/0"], u=["b/1", "a/1"]) == ["COMMIT ORDER"]
+
+
+def test_topics_need_not_agree_on_transactions_of_several_coordinators(pair):
+    history, a, b = pair
+    a.txn_id, b.txn_id = TxnId(0, 1), TxnId(1, 1)
+    asks(history, a, b)
+    hears(history, a, b)
+    assert found(history, t=["a/0", "b/0"], u=["b/1", "a/1"]) == []
 
 
 def test_a_transaction_that_is_split_by_another_is_named(in_commit_order):

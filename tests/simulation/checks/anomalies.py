@@ -6,8 +6,9 @@ when all has come to rest. `checks.history` tells how evidence gets here.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
-from checks.dependencies import FOR_EVER, Edge, dependencies, shortest_cycle
+from checks.dependencies import FOR_EVER, Edge, across_topics, on_topic, shortest_cycle
 from checks.history import History, Logs, Outcome, Read, Sent, Session, Txn, was_committed
 
 
@@ -200,9 +201,12 @@ def _later_before_earlier(history: History, logs: Logs) -> Iterator[str]:
 
 
 def _cycles(history: History, logs: Logs) -> Iterator[str]:
-    for topic in dict.fromkeys(ordered.topic for ordered in history.commit_ordered) or (None,):
-        cycle = shortest_cycle(dependencies(history, logs, topic))
-        if cycle:
+    topics = dict.fromkeys(ordered.topic for ordered in history.commit_ordered)
+    graphs = chain(
+        (on_topic(history, logs, topic) for topic in topics), (across_topics(history, logs),)
+    )
+    for edges in graphs:
+        if cycle := shortest_cycle(edges):
             yield f"{_kind_of(cycle)}: {', '.join(map(str, cycle))}"
             return
 

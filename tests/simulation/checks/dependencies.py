@@ -1,4 +1,4 @@
-"""Which transaction must come before which, and why: a graph that may have no cycle.
+"""Which transaction must come before which, and why: graphs that may have no cycle.
 
 A writer is a transaction, or one message that was sent without one. `a` comes before `b` where
 
@@ -9,8 +9,10 @@ A writer is a transaction, or one message that was sent without one. `a` comes b
   the end ("log"), or as anybody read it on the way ("seen").
 
 Where topics keep the order of their logs, transactions that are open at the same time interleave,
-and only the first three count. Plain messages are compared topic by topic: a commit takes its time,
-and who has seen it on one topic may write to another before it gets there.
+and only the first three count. Each topic in commit order has a graph of its own (`on_topic`), with
+its plain messages: a commit takes its time, and who has seen it on one topic may write to another
+before it gets there. Topics together (`across_topics`) agree on the transactions of one coordinator
+that no topic had to be told of again: a topic that is being unloaded is, and others overtake.
 """
 
 from bisect import bisect_left
@@ -40,22 +42,40 @@ def name_of(writer: Writer) -> str:
     return writer.name if isinstance(writer, Txn) else writer.value
 
 
-def dependencies(history: History, logs: Logs, of_topic: str | None = None) -> list[Edge]:
-    """Of all transactions that have committed, and of what topics in commit order show; of plain
-    messages only where they are on `of_topic`.
-    """
-    visible = {read.value for log in logs.values() for read in log}
-    txns = {txn: None for txn in history.txns if was_committed(txn, visible)}
-    by_place = [*_by_log(history, logs, of_topic), *_by_readers(history, logs, of_topic)]
-    writers = dict(txns)
+def on_topic(history: History, logs: Logs, topic: str) -> list[Edge]:
+    """Of all transactions that have committed, and of what this topic in commit order shows."""
+    by_place: list[Edge] = []
+    for shown in _shown(history, logs):
+        if shown.topic == topic:
+            by_place += shown.edges(_of_transactions(shown.row))
+            by_place += shown.edges(_with_plain_ones(shown.row, shown.log))
+    txns = _committed(history, logs)
+    writers: dict[Writer, None] = dict.fromkeys(txns)
     for edge in by_place:
         writers.update({edge.before: None, edge.after: None})
-    return [
-        *_by_reading(history, txns),
-        *by_place,
-        *_by_session(txns),
-        *_by_time(list(writers)),
-    ]
+    return [*by_place, *_by_session(txns), *_by_time(list(writers))]
+
+
+def across_topics(history: History, logs: Logs) -> list[Edge]:
+    """Of all transactions that have committed, whatever their topics' order."""
+    by_place: list[Edge] = []
+    for shown in _shown(history, logs):
+        by_coordinator: dict[int, list[Sent]] = defaultdict(list)
+        for sent in _of_transactions(shown.row):
+            by_coordinator[getattr(sent.txn.txn_id, "most", 0)].append(sent)
+        for row in by_coordinator.values():
+            by_place += (
+                edge
+                for edge in shown.edges(row)
+                if (edge.after.txn_id, shown.topic) not in history.told_again
+            )
+    txns = _committed(history, logs)
+    return [*_by_reading(history, txns), *by_place, *_by_session(txns), *_by_time(list(txns))]
+
+
+def _committed(history: History, logs: Logs) -> dict[Txn, None]:
+    visible = {read.value for log in logs.values() for read in log}
+    return {txn: None for txn in history.txns if was_committed(txn, visible)}
 
 
 def shortest_cycle(edges: Iterable[Edge]) -> list[Edge]:
@@ -135,27 +155,32 @@ def _by_session(txns: Iterable[Txn]) -> Iterator[Edge]:
                     yield Edge(one, other, "session", evidence)
 
 
-def _by_log(history: History, logs: Logs, of_topic: str | None) -> Iterator[Edge]:
-    for ordered in history.commit_ordered:
-        reads = logs.get(ordered.topic, ())
-        row = [sent for sent in _first_ones(history, reads) if _is_within(sent, ordered)]
-        yield from _by_place(_of_transactions(row), "log", ordered.topic)
-        if ordered.topic == of_topic:
-            yield from _by_place(_with_plain_ones(row, row), "log", ordered.topic)
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What a topic in commit order showed to one who read it from its start."""
+
+    topic: str
+    kind: str
+    where: str
+    row: list[Sent]
+    log: list[Sent]  # all that is there in the end
+
+    def edges(self, row: Sequence[Sent]) -> Iterator[Edge]:
+        return _by_place(row, self.kind, self.where)
 
 
-def _by_readers(history: History, logs: Logs, of_topic: str | None) -> Iterator[Edge]:
+def _shown(history: History, logs: Logs) -> Iterator[_Shown]:
     for ordered in history.commit_ordered:
         log = _first_ones(history, logs.get(ordered.topic, ()))
+        row = [sent for sent in log if _is_within(sent, ordered)]
+        yield _Shown(ordered.topic, "log", ordered.topic, row, row)
         for receiver in history.receivers:
             if receiver.subscription is not None or not receiver.committed_only:
                 continue
             reads = [read for read in receiver.reads if read.topic == ordered.topic]
             row = [sent for sent in _first_ones(history, reads) if _is_within(sent, ordered)]
             where = f"{receiver.name} on {ordered.topic}"
-            yield from _by_place(_of_transactions(row), "seen", where)
-            if ordered.topic == of_topic:
-                yield from _by_place(_with_plain_ones(row, log), "seen", where)
+            yield _Shown(ordered.topic, "seen", where, row, log)
 
 
 def _of_transactions(row: Sequence[Sent]) -> list[Sent]:

@@ -16,6 +16,7 @@ else began. How a feature adds to it, for checks/anomalies.py to judge:
   it is the newest; `Process.send` and `Transacting.begin` pass it on;
 - topics in commit order: `in_commit_order(topic)` for each, or each partition, by its full name,
   before the first message; when the policy changes, `since` and `until`;
+- a topic that a coordinator has to tell again of a transaction's end: `told_again`;
 - `Feature.topics`: what else shall be read from its start and be held against all this.
 
 What is not stamped, or left out, is not judged. Nothing here changes what a seed does.
@@ -147,6 +148,8 @@ class History:
     handed: dict[str, list[Read]] = field(default_factory=dict)
     sessions: dict[str, list[Session]] = field(default_factory=dict)  # by transactional id
     commit_ordered: list[CommitOrdered] = field(default_factory=list)
+    # Ids of transactions and full names of topics that did not follow at once.
+    told_again: set[tuple[Any, str]] = field(default_factory=set)
     turns: "count[int]" = field(default_factory=lambda: count(1))
 
     def turn(self) -> int:

@@ -20,7 +20,7 @@ from sim_scenario import Scenario
 from features.feature import Feature, half_way
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import TopicNotFound
-from pybroker.base.names import TopicName
+from pybroker.base.names import TopicName, TxnId
 from pybroker.broker.policies.transaction_buffers import (
     COMMIT_ORDER,
     LOG_ORDER,
@@ -28,6 +28,7 @@ from pybroker.broker.policies.transaction_buffers import (
 )
 from pybroker.broker.topics import Topics
 from pybroker.transaction.buffer.commit_order import commit_order_buffer, copying, side_log
+from pybroker.transaction.coordinator.participants import Participant, ParticipantEnds
 
 NAMESPACE: Final = "public/default"
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ class CommitOrder(Feature):
         self.cuts = ExitStack()
 
     def begin(self) -> None:
+        self._watch_who_is_told_again()
         if self.rng.random() < 0.6:
             self._cut_to_small_pieces()
         self.orders = Orders(self.history, self.simulation.scenario.transaction_buffer)
@@ -136,6 +138,17 @@ class CommitOrder(Feature):
                 self.world, self.history, "order-switcher", broker=self.broker, orders=self.orders
             )
             self.simulation.producers.append(switcher)
+
+    def _watch_who_is_told_again(self) -> None:
+        noted, told_again = ParticipantEnds.note, self.history.told_again
+
+        def note(
+            ends: ParticipantEnds, txn_id: TxnId, participant: Participant, error: BaseException
+        ) -> None:
+            told_again.add((txn_id, participant.topic))
+            noted(ends, txn_id, participant, error)
+
+        self.cuts.enter_context(patch.object(ParticipantEnds, "note", note))
 
     def _cut_to_small_pieces(self) -> None:
         """What is large in life comes in some entries here: copies, deletions, side logs."""
