@@ -9,6 +9,7 @@ from unittest.mock import patch
 from managed_ledger.ack_set import AckSet
 from managed_ledger.cursor import ManagedCursor
 from pybroker.broker import publish_time
+from pybroker.broker.dispatch import delayed
 from pybroker.broker.dispatch.delayed import DelayPolicy, UndelayedReader
 from pybroker.broker.dispatch.delivery import by_ledger
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
@@ -62,6 +63,19 @@ def delayed_comes_early() -> Iterator[None]:
         return deliver_at // self.tick_ms * self.tick_ms
 
     with patch.object(DelayPolicy, "due_ms", rounded_down):
+        yield
+
+
+@contextmanager
+def delays_outlive_their_policy() -> Iterator[None]:
+    """What waits when delayed delivery is switched off waits until its time."""
+    right = UndelayedReader.take_due
+
+    def take_due(self: UndelayedReader) -> list[tuple[int, int]]:
+        with patch.object(delayed, "LAST_MS", self._delays.clock.now_ms()):
+            return right(self)
+
+    with patch.object(UndelayedReader, "take_due", take_due):
         yield
 
 
@@ -212,6 +226,7 @@ BUGS = {
     "left-out-counts-as-acknowledged": left_out_counts_as_acknowledged,
     "unread-counts-as-unwanted": unread_counts_as_unwanted,
     "delayed-comes-early": delayed_comes_early,
+    "delays-outlive-their-policy": delays_outlive_their_policy,
     "delayed-written-as-acknowledged": delayed_written_as_acknowledged,
     "key-given-away-in-flight": key_given_away_in_flight,
     "snapshot-forgets-partial-batches": snapshot_forgets_partial_batches,
