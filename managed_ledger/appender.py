@@ -105,7 +105,7 @@ class Appender:
         self._holds += 1
 
     def hold_until(self, done: "asyncio.Future[None]") -> None:
-        """Whatever becomes of it."""
+        """Whatever its outcome."""
         self.hold()
         done.add_done_callback(lambda _: self.release())
 
@@ -140,7 +140,7 @@ class Appender:
             call_safely(done, None, LedgerClosed(*error.args))
 
     def fail_held(self, error: ManagedLedgerError) -> None:
-        """Go on holding; what follows may still succeed."""
+        """Keep holding appends; the next attempt may succeed."""
         held, self._held = self._held, NOBODY
         for _, _, done, _ in held:
             call_safely(done, None, type(error)(*error.args))

@@ -65,7 +65,7 @@ class Reader:
         raise self._too_short()
 
     def numbers(self, count: int) -> list[int]:
-        """The next so many. In one piece, too; never more than there are bytes."""
+        """The next `count` values, in one piece; never more than there are bytes."""
         data, at = self._data, self._at
         values = []
         try:

@@ -42,12 +42,12 @@ async def delete_managed_ledger(name: str, backend: Backend, record: ListRecord)
 
 
 async def sweep(backend: Backend) -> None:
-    """Runs before any managed ledger is opened. Every ledger belongs to the list that counts it; a
-    list that cannot be decoded stops this, since what it counts is unknown. Raises
+    """Runs before any managed ledger is opened. Every ledger belongs to the list that contains it;
+    a list that cannot be decoded stops this, because its ledgers are unknown. Raises
     ManagedLedgerError.
 
-    On a shared storage this does nothing: other processes may be creating and deleting what it
-    would look at. There the next to open a managed ledger finishes its deletion.
+    On a shared storage this does nothing, because other processes may be creating and deleting
+    ledgers. There the next process that opens a managed ledger finishes its deletion.
     """
     if backend.is_shared:
         return

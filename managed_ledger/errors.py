@@ -20,9 +20,9 @@ class DamagedEntries(CorruptStorage):
         self.ledger_id, self.first, self.last = ledger_id, first, last
         self.what = f"entries {first} to {last} of ledger {ledger_id} cannot be read: {why}"
         super().__init__(
-            f"{self.what}; stop the broker and restore the data directory from a backup, or go on "
-            f"without them by moving the subscription to ledger {ledger_id}, entry {last + 1} "
-            "(resetcursor)"
+            f"{self.what}; stop the broker and restore the data directory from a backup, or "
+            f"continue without them by moving the subscription to ledger {ledger_id}, entry "
+            f"{last + 1} (resetcursor)"
         )
 
 

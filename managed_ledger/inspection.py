@@ -1,4 +1,4 @@
-"""What must hold between the records of managed ledgers, their cursors, and the ledgers stored."""
+"""Checks that the records of managed ledgers, their cursors and the stored ledgers fit together."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -23,7 +23,7 @@ Count = Callable[[int], int | None]  # entries of a stored ledger; None: there i
 
 
 class Logs:
-    """`names` says whose a ledger is; the findings come from `check`."""
+    """`names` maps a ledger to the log that lists it; `check` yields the findings."""
 
     def __init__(self, items: Mapping[str, bytes], count: Count) -> None:
         self._items = items
@@ -48,11 +48,13 @@ class Logs:
         try:
             found = LedgerList.decode(value, LEDGERS_PREFIX + name)
         except (CorruptStorage, ValueError) as error:
-            yield Finding(name, f"its list of ledgers does not read: {error}", "all of it", _BACKUP)
+            yield Finding(
+                name, f"its list of ledgers cannot be read: {error}", "the whole log", _BACKUP
+            )
             return
         self.lists[name] = found
         if found.deleted:
-            yield note(name, "is being deleted: the next start finishes that")
+            yield note(name, "is being deleted: the next start completes the deletion")
             return
         ids = [info.ledger_id for info in found.ledgers]
         if ids != sorted(set(ids)):
@@ -61,7 +63,7 @@ class Logs:
             if info.ledger_id in self.names:
                 other = self.names[info.ledger_id]
                 yield Finding(
-                    name, f"lists ledger {info.ledger_id}, which is {other}'s", "", _BACKUP
+                    name, f"lists ledger {info.ledger_id}, which belongs to {other}", "", _BACKUP
                 )
             self.names[info.ledger_id] = name
             yield from self._check_ledger(name, info, is_last=info is found.ledgers[-1])
@@ -69,11 +71,11 @@ class Logs:
     def _check_ledger(self, name: str, info: LedgerInfo, is_last: bool) -> Iterator[Finding]:
         stored = self._count(info.ledger_id)
         if stored is None:
-            lost = f"entries 0 to {info.entries - 1} of it" if info.entries else "what it held"
+            lost = f"entries 0 to {info.entries - 1} of it" if info.entries else "its entries"
             what = f"lists ledger {info.ledger_id}, which is not stored"
             yield Finding(name, what, lost, _BACKUP)
         elif info.closed_at_ms is None and not is_last:
-            what = f"goes on behind ledger {info.ledger_id}, which it has not closed"
+            what = f"continues after ledger {info.ledger_id}, which is not closed"
             yield Finding(name, what, "", _BACKUP)
         elif info.closed_at_ms is not None and info.entries != stored:
             what = f"counts {info.entries} entries of ledger {info.ledger_id}; {stored} are stored"
@@ -89,11 +91,11 @@ class Logs:
             record = CursorRecord.decode(value, key)
             acked = {each: AckSet.decode(data) for each, data in record.acked.items()}
         except (CorruptStorage, ValueError, AssertionError) as error:
-            yield Finding(where, f"does not read: {error}", "what was acknowledged", _BACKUP)
+            yield Finding(where, f"cannot be read: {error}", "its acknowledgements", _BACKUP)
             return
         found = self.lists.get(name)
         if found is None:
-            yield Finding(where, "belongs to a log that is not there", "", _BACKUP)
+            yield Finding(where, "belongs to a log that does not exist", "", _BACKUP)
         elif not found.deleted:
             yield from self._check_positions(where, found, record, acked)
 
@@ -111,17 +113,17 @@ class Logs:
         for at in record.batches:
             position = Position(*at)
             if position > end or not self._may_exist(found, position):
-                yield _ahead(where, "an acknowledgement of a part of a batch", position, end)
+                yield _ahead(where, "an acknowledgement of part of a batch", position, end)
 
     def _may_exist(self, found: LedgerList, position: Position) -> bool:
-        """What was trimmed may have been there."""
+        """It may have been trimmed."""
         if all(info.ledger_id != position.ledger_id for info in found.ledgers):
             return True
         stored = self._count(position.ledger_id)
         return stored is None or position.entry_id < stored
 
     def _end(self, found: LedgerList) -> Position:
-        """The last entry, or where the next one goes."""
+        """The last entry, or the position before the next one."""
         for info in reversed(found.ledgers):
             stored = self._count(info.ledger_id) or info.entries
             if stored or info is found.ledgers[0]:
@@ -135,6 +137,6 @@ def _ahead(where: str, what: str, position: Position, end: Position) -> Finding:
         where,
         f"{what} is {position}, and the log ends at {end}",
         "messages published from now on may count as acknowledged",
-        "Delete the subscription and make it anew, or move it (`pybroker admin topics "
+        "Delete the subscription and create it again, or move it (`pybroker admin topics "
         "reset-cursor`).",
     )

@@ -126,7 +126,7 @@ class ManagedLedger:
 
     @property
     def properties_to_come(self) -> Mapping[str, str]:
-        """The state once all changes that have not failed so far are durable."""
+        """The properties once all pending changes are durable."""
         return self._record.queued.properties
 
     @property
@@ -435,8 +435,8 @@ class ManagedLedger:
         self.on_trimmed, self.kept_from, self.on_visit = (), (), ()
 
     async def _stop(self, closed: LedgerClosed) -> None:
-        """Accept no more appends, and complete the last ones and the last changes of the list: the
-        next to open it begins with what is durable.
+        """Accept no more appends, and complete pending ones and pending changes of the list: the
+        next opening begins with what is durable.
         """
         await self._rollover.settled()
         if not self._backend.is_ordered:

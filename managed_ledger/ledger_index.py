@@ -79,7 +79,7 @@ class LedgerIndex:
         self.current_size_bytes = 0
 
     def replace_current(self, current_id: int) -> None:
-        """The current ledger is empty and goes."""
+        """Remove the current ledger, which is empty."""
         del self._entries[self.current_id]
         self._entries[current_id] = 0
         self._ids[-1] = self.current_id = current_id

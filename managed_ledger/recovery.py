@@ -1,4 +1,4 @@
-"""Opens a managed ledger: settles what the last writer left, and fences that writer.
+"""Opens a managed ledger: completes what the last writer left, and fences that writer.
 
 Recover the last ledger (which fences its writer) -> drop empty ledgers -> compare-and-set the list,
 which creates a new one -> recover the cursors. Nothing is acknowledged before the compare-and-set.
@@ -33,7 +33,7 @@ async def recover_list(
     settled = [await settle(info, name, backend, time) for info in found.ledgers]
     kept = tuple(info for info in settled if info.entries)
     dropped = tuple(info.ledger_id for info in settled if not info.entries)
-    # First the ones left by the last opening: otherwise each opening would grow the list.
+    # First those left by the last opening: otherwise each opening would grow the list.
     await asyncio.gather(*map(backend.delete_ledger, found.deleting))
     await backend.number_above(max((info.ledger_id for info in found.ledgers), default=-1))
     current_id = backend.new_ledger_id()

@@ -4,8 +4,8 @@ Appends are held until the old ledger has drained and the list with the new one 
 full disk, or without enough bookies, the log continues in its full ledger and retries later; any
 other failure means that another writer owns the list.
 
-A ledger that has ended by itself (LedgerEnded) gets a successor at once. While there can be none,
-appends are refused, and the next one a second later tries again.
+A ledger that has ended by itself (LedgerEnded) gets a successor at once. While none can be created,
+appends are refused, and the first one after a second tries again.
 """
 
 import asyncio
@@ -98,8 +98,8 @@ class Rollover:
         self._start_from(self._not_before_ms)
 
     def when_troubled(self, ended: LedgerEnded | LedgerClosed | None) -> None:
-        """The current ledger has ended, or belongs to another writer; or, with None, something is
-        appended that has to wait.
+        """The current ledger has ended, or belongs to another writer; or, with None, an append has
+        to wait.
         """
         if isinstance(ended, LedgerClosed):
             self.on_ended(ended)

@@ -90,7 +90,7 @@ class MetadataStore(Protocol):
     async def refresh(self, prefix: str) -> None:
         """Other processes may have written the key `prefix`, or what is below it if it ends with
         '/': `get` and `keys` know it when this returns. Only for keys that no other process writes
-        any more: their writers are fenced. Raises ManagedLedgerError.
+        any more because their writers are fenced. Raises ManagedLedgerError.
         """
         ...
 
@@ -111,8 +111,8 @@ class LogStorage(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes keep managed ledgers here: what this one does not know is theirs,
-        and nobody's to delete.
+        """Whether other processes keep managed ledgers here. Then ledgers unknown to this process
+        belong to them and must not be deleted.
         """
         ...
 
@@ -151,8 +151,8 @@ class LogStorage(Protocol):
         ...
 
     async def close_ledger(self, ledger_id: int) -> None:
-        """Nothing more is appended here: others can read it without recovering it. Appends to it
-        have ended. Raises LedgerClosed if another writer has taken it.
+        """Ends the ledger, so that others can read it without recovering it. There must be no
+        pending appends. Raises LedgerClosed if another writer has taken it.
         """
         ...
 

@@ -115,7 +115,7 @@ class EngineState:
         elif isinstance(operation, Put):
             if (ledger_id := operation.new_ledger_id) is not None:
                 self.ledgers[ledger_id] = LedgerState(ledger_id)
-                # Not always a number from here: a move brings those of another engine.
+                # Not always a number assigned here: a move keeps another engine's numbers.
                 self.next_ledger_id = max(self.next_ledger_id, ledger_id + 1)
             self.table.apply(operation)
         elif isinstance(operation, Remove):

@@ -1,7 +1,7 @@
-"""What a backend offers beyond the seam to a move, which fills it with another backend's ledgers.
+"""A backend's interface for a move, which fills it with another backend's ledgers.
 
 Ledgers keep their numbers, because message ids and cursors name them. While a move is unfinished
-the metadata say so, and no broker starts on them.
+a key in the metadata says so, and no broker starts on the storage.
 """
 
 from typing import Final, Protocol
@@ -15,11 +15,11 @@ LAST_ID_KEY: Final = f"{MOVE_PREFIX}last-ledger-id"
 
 
 class LedgerExists(ManagedLedgerError):
-    """The target has a ledger of that number, which is not this move's."""
+    """The target has a ledger of that number that does not belong to this move."""
 
 
 class UnfinishedMove(ManagedLedgerError):
-    """The storage is the target of a move that is not complete."""
+    """The storage is the target of an unfinished move."""
 
 
 class ImportTarget(Backend, Protocol):
@@ -32,8 +32,8 @@ class ImportTarget(Backend, Protocol):
         ...
 
     async def resume_import(self, ledger_id: int) -> int:
-        """Take on a ledger that `begin_import` made before a crash. Returns the entry to go on
-        with: 0, even if there are entries, where they are written again. Raises LedgerNotFound,
+        """Continue with a ledger that `begin_import` created before a crash. Returns the next entry
+        to write: 0, even if there are entries, if they are written again. Raises LedgerNotFound,
         LedgerExists.
         """
         ...
@@ -44,9 +44,9 @@ class ImportTarget(Backend, Protocol):
 
 
 def check_complete(metadata: MetadataStore) -> None:
-    """Before a broker uses the storage. Raises UnfinishedMove."""
+    """Call before a broker uses the storage. Raises UnfinishedMove."""
     if metadata.get(STATE_KEY) is not None:
         raise UnfinishedMove(
             "`pybroker move` has not finished copying to this storage: repeat that command, which "
-            "goes on where it ended, or choose another storage"
+            "continues where it ended, or choose another storage"
         )

@@ -57,7 +57,7 @@ class MetadataTable:
         return done
 
     async def refresh(self, prefix: str) -> None:
-        """Nobody else writes here."""
+        """There are no other writers."""
 
     def apply(self, mutation: Put | Remove) -> None:
         if isinstance(mutation, Put):

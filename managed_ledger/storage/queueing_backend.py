@@ -66,14 +66,15 @@ class QueueingBackend(ABC):
 
     async def begin_import(self, ledger_id: int, key: str) -> None:
         if ledger_id in self._state.ledgers:
-            raise LedgerExists(f"ledger {ledger_id} exists in the target already")
+            raise LedgerExists(f"ledger {ledger_id} already exists in the target")
         await self.metadata.put(key, b"", -1, new_ledger_id=ledger_id)
 
     async def resume_import(self, ledger_id: int) -> int:
         return self._ledger(ledger_id).queued_entries
 
     async def pass_ledger_id(self, ledger_id: int) -> None:
-        """A ledger of that number makes it used, durably; then the ledger is deleted."""
+        """Creates a ledger of that number, which marks it as used, durably; then deletes the
+        ledger."""
         if self._state.next_ledger_id <= ledger_id:
             await self.metadata.put(LAST_ID_KEY, b"%d" % ledger_id, new_ledger_id=ledger_id)
         if (made := self.metadata.get(LAST_ID_KEY)) is not None:
@@ -81,7 +82,7 @@ class QueueingBackend(ABC):
             await self.metadata.delete(LAST_ID_KEY)
 
     async def number_above(self, ledger_id: int) -> None:  # noqa: B027 - nothing to do
-        """Nobody else gives numbers."""
+        """No other process assigns numbers."""
 
     def delete_ledger(self, ledger_id: int) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -117,7 +118,7 @@ class QueueingBackend(ABC):
         return True  # one queue, written in order; `GroupCommit` fails what follows a failure
 
     async def close_ledger(self, ledger_id: int) -> None:
-        """There are no others who read it."""
+        """No other process reads it."""
         assert not self.is_shared
 
     async def recover_ledger(self, ledger_id: int) -> LedgerSummary:

@@ -1,11 +1,11 @@
 """Everything in the storage that belongs to a topic or a subscription, in one place.
 
     of a subscription    its pending-ack log; its cursor
-    of a topic           the pending-ack logs of its subscriptions; what its compactions kept; the
-                         log of the transactions that are kept aside; the managed ledger with its
-                         cursors; the snapshots of deduplication and of the transaction buffer
-    of a whole           (a partitioned topic, or one that is no partition) the schemas; the
-                         policies; the number of its partitions; of either, what was granted on it
+    of a topic           the pending-ack logs of its subscriptions; the logs of its compactions; the
+                         side log of its transactions; the managed ledger with its cursors; the
+                         snapshots of deduplication and of the transaction buffer
+    of a whole           (a partitioned topic, or one that is not a partition) the schemas; the
+                         policies; the number of its partitions; for both, permissions on it
 
 Anything newly stored beside these must be removed here. Each removal may be repeated, and parts may
 already be gone. The snapshots are deleted after the ledger: by then the last snapshot write in

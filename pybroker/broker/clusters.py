@@ -12,7 +12,7 @@ from pybroker.base.errors import NotAllowed
 from pybroker.broker.records import Records, check_name
 from pybroker.broker.tenants import Conflict, NotFound
 
-# What is kept beside a cluster's own data, each by name.
+# Records that belong to a cluster, each by name.
 FAILURE_DOMAINS: Final = "failureDomains"
 ISOLATION_POLICIES: Final = "namespaceIsolationPolicies"
 
@@ -34,7 +34,7 @@ class Clusters:
         self._record(name)
 
     def data(self, name: str) -> dict[str, Any]:
-        """What was set for it. Raises NotFound."""
+        """The data that was set for it. Raises NotFound."""
         return dict(self._record(name).get("data", {}))
 
     async def create(self, name: str, data: Mapping[str, Any]) -> None:
@@ -53,7 +53,7 @@ class Clusters:
     async def _change(
         self, name: str, change: Callable[[dict[str, Any]], Mapping[str, Any]]
     ) -> None:
-        """Of the fields that `change` gives."""
+        """Replaces the fields that are in `change`."""
 
         def changed(_: dict[str, Any] | None) -> Mapping[str, Any]:
             record = self._record(name)
@@ -73,7 +73,8 @@ class Clusters:
     async def put_belonging(
         self, name: str, kind: str, key: str, made: Callable[[dict[str, Any]], Mapping[str, Any]]
     ) -> None:
-        """`made` receives the others of that kind and builds one that agrees with them."""
+        """`made` receives the other records of that kind and builds one that is consistent with
+        them."""
         check_name(key, f"member of {kind}")
 
         def change(record: dict[str, Any]) -> Mapping[str, Any]:

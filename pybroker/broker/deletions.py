@@ -38,7 +38,7 @@ _RETRY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """A topic; with `partitions` a partitioned one; with `subscription` only that of a topic."""
+    """A topic; with `partitions` a partitioned one; with `subscription` only that subscription."""
 
     topic: TopicName
     partitions: int = 0
@@ -90,7 +90,7 @@ class Deletions:
 
     def finish_of(self, serves: Callable[[TopicName], bool]) -> None:
         """The same in the background, for topics that this broker serves from now on. Until then
-        they can be neither opened nor created, and whoever asks for one waits for it.
+        they can be neither opened nor created, and requests for one wait.
         """
         for key in self._metadata.keys(_PREFIX):
             doomed = self._stored(key)

@@ -31,7 +31,7 @@ INDEX: Final = _PACKAGE + "AppendIndexMetadataInterceptor"
 _STAMPED: Final = "broker-entry-metadata"  # a property: the last index that is known for sure
 _READS_A_TURN: Final = 200
 _LOOKED_AT: Final = 1000  # entries, for the last one that has an index
-_FAR: Final = 1 << 32  # further than a topic gets from what was noted
+_FAR: Final = 1 << 32  # more than a topic can have written since the last record
 
 
 class BadInterceptors(ValueError):
@@ -87,7 +87,7 @@ def is_stamped(ledger: ManagedLedger) -> bool:
 
 
 async def entry_with_index(ledger: ManagedLedger, index: int) -> Position | None:
-    """The first entry whose last message has this index or a later one; None: there is none yet.
+    """The first entry whose last message has this index or a higher one; None: there is none yet.
 
     Indexes grow from entry to entry. Whether there are any differs only by ledger: each start of
     the broker, and so each configuration, begins a new one.
@@ -120,7 +120,7 @@ async def _last_index(ledger: ManagedLedger) -> int:
     position = ledger.last_confirmed
     for _ in range(_LOOKED_AT):
         if position.entry_id < 0:
-            return noted  # none is there
+            return noted  # there is none
         index = await _index_at(ledger, position)
         if index is not None:
             return max(noted, index)

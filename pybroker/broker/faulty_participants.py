@@ -1,4 +1,4 @@
-"""Participants whose ends pass the fault points; they serve where a broker has any."""
+"""Participants whose ends pass the fault points; used by a broker that has any."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -65,7 +65,7 @@ class FaultyParticipants(LocalParticipants):
         return self._followed(step, passing, end())
 
     def _strikes(self, point: str, passing: Passing) -> Rule | None:
-        """What strikes, unless it makes the step fail: raises that."""
+        """The rule that strikes; if it makes the step fail, raises that error."""
         rule = self._faults.passing(replace(passing, point=point))
         if rule is not None and rule.action is Action.FAIL:
             raise rule.error()
@@ -80,7 +80,7 @@ class FaultyParticipants(LocalParticipants):
     async def _followed(self, step: Recorded, passing: Passing, ending: Ending) -> object:
         result = None
         if isinstance(ending, asyncio.Future):
-            result = await asyncio.shield(ending)  # others may wait for the same
+            result = await asyncio.shield(ending)  # others may wait for the same result
         elif ending is not None:
             result = await ending
         rule = self._strikes(step.point_after, passing)
@@ -89,7 +89,7 @@ class FaultyParticipants(LocalParticipants):
         return result
 
     def _observed(self, step: Recorded, passing: Passing, ending: Ending) -> Ending:
-        """There is no rule here, and this must not wait."""
+        """This point has no rules, because this must not wait."""
         self._faults.passing(replace(passing, point=step.point_before))
         after = replace(passing, point=step.point_after)
         if isinstance(ending, asyncio.Future):

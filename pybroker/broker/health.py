@@ -36,7 +36,7 @@ class Health:
 
     @property
     def last_ok(self) -> bool | None:
-        """How the last check went; None while there has been none."""
+        """The result of the last check; None if there was none."""
         checking = self._checking
         if checking is None or not checking.done() or checking.cancelled():
             return None

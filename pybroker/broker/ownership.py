@@ -59,9 +59,9 @@ class Elsewhere(NamedTuple):
     serves: bool  # False: nobody serves the topic yet; that broker takes it when it is asked
 
 
-# A bundle came: its topics may be loaded from now on.
+# A bundle was acquired: its topics may be loaded from now on.
 Came = Callable[[Bundle], None]
-# A bundle goes: `owns` is False already; nothing of it is in use here when this returns.
+# A bundle is given up: `owns` is already False; nothing of it is in use when this returns.
 Goes = Callable[[Bundle], Awaitable[None]]
 
 
@@ -74,7 +74,7 @@ class Ownership(Protocol):
 
     async def owner_of(self, name: TopicName) -> BrokerAddress | None:
         """The broker that serves the topic; None: this one, which takes the topic's bundle if
-        nobody has it and it is this broker's turn. `owns` is then true unless it was lost since.
+        nobody has it and this broker should. `owns` is then true unless it was lost since.
 
         If nobody has the bundle and another broker should take it, that broker is returned.
         Raises ServiceNotReady if it cannot be known now: ask again.
@@ -144,7 +144,7 @@ def check_owned(ownership: Ownership, name: TopicName) -> None:
 
 
 class OnSeveralBrokers(NotAllowed):
-    """The work would have to be done by several brokers at once."""
+    """The topics of the operation are served by several brokers."""
 
     http_status = 412
 
@@ -160,5 +160,5 @@ async def take_all(ownership: Ownership, names: Iterable[TopicName]) -> None:
 
 
 def hash_of(name: TopicName) -> int:
-    """What places a topic in a bundle; a partition has its own."""
+    """The hash that places a topic in a bundle; each partition has its own."""
     return crc32(str(name).encode())

@@ -1,4 +1,4 @@
-"""What was granted to whom: a record for each namespace, under Apache Pulsar's names.
+"""Permissions granted to roles: a record per namespace, under Apache Pulsar's names.
 
 A change is durable and effective when it returns.
 """
@@ -38,7 +38,7 @@ Change = Callable[[dict[str, Any]], None]
 class OnTopic(NamedTuple):
     topic: TopicName
     role: str
-    actions: Collection[str] | None  # None: what was granted is revoked
+    actions: Collection[str] | None  # None: revoke
 
 
 class Permissions:
@@ -96,7 +96,7 @@ class Permissions:
         await self.set_on_topics([OnTopic(topic, role, actions)])
 
     async def set_on_topics(self, wanted: Iterable[OnTopic]) -> None:
-        """Of each namespace all at once: its record is written as a whole."""
+        """All grants of a namespace at once: its record is written as a whole."""
         by_namespace: dict[str, list[OnTopic]] = {}
         for each in wanted:
             by_namespace.setdefault(each.topic.namespace_name, []).append(each)

@@ -21,7 +21,7 @@ from pybroker.transaction.buffer.commit_order.lag import lag_ms
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 _READS_A_TURN: Final = 200
-_READ_ENTRIES: Final = 250  # parsed in one go: two milliseconds
+_READ_ENTRIES: Final = 250  # parsed without a pause: two milliseconds
 _READ_BYTES: Final = 1024 * 1024
 _LOOKED_THROUGH: Final = 20_000  # entries: beyond that a seek returns older ones instead of waiting
 
@@ -38,7 +38,7 @@ async def first_published_at(
     told: Callable[[EntryRun], int | None] = _told,
 ) -> Position:
     """The first entry after `after` that was published at `timestamp_ms` or later; if there is
-    none, the next one. `told` returns the time of a run's first entry.
+    none, the next position. `told` returns the time of a run's first entry.
     """
     infos, last = ledger.ledgers(), ledger.last_confirmed
     stops = list(accumulate(info.entries for info in infos))
@@ -50,7 +50,8 @@ async def first_published_at(
         return Position(infos[at].ledger_id, index - stops[at] + infos[at].entries)
 
     async def before(index: int) -> tuple[bool, int]:
-        """Whether the first entry from `index` on that tells was published before; where it is."""
+        """Whether the first entry with a time, from `index` on, was published before; and its
+        index."""
         at = index
         while at < high:
             await pace.step()  # reads from memory do not yield
@@ -78,8 +79,8 @@ async def first_published_at(
 
 
 async def first_to_read(ledger: ManagedLedger, timestamp_ms: int) -> Position:
-    """As `first_published_at`, where old entries may follow young ones, too: searches for a time
-    certainly before all young ones, then reads on from there.
+    """As `first_published_at`, for logs in which old entries may follow young ones: searches for a
+    time that is certainly before all young ones, then reads on from there.
     """
     lag = lag_ms(ledger)
     found = await first_published_at(ledger, timestamp_ms - lag)
@@ -97,9 +98,9 @@ async def last_published_before(
     up_to: Position,
     most: int = 1 << 62,
 ) -> Position:
-    """The last entry up to there before the first one behind `after` that was published at
-    `timestamp_ms` or later. It reads all of them, or about `most`: for logs in which old ones come
-    behind young ones, as with transactions in commit order.
+    """The last entry before the first one behind `after` that was published at `timestamp_ms` or
+    later. Reads all of them, or about `most`: for logs in which old entries follow young ones, as
+    with transactions in commit order.
     """
     position = after.after
     while run := await ledger.read_whole(position, up_to, _READ_ENTRIES, _READ_BYTES):

@@ -1,4 +1,4 @@
-"""Giving a bundle's topics back: another broker is to serve them."""
+"""Releases a bundle's topics, so that another broker can serve them."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ _AT_ONCE: Final = 64
 
 
 async def release_topics(topics: Topics, bundle: Bundle) -> None:
-    """Unload them; clients look them up again. Call when `owns` is false, so none is loaded anew.
+    """Unload them; clients look them up again. Call when `owns` is false, so none is loaded again.
 
     A failure is logged: the next owner fences the ledgers that could not be closed.
     """

@@ -130,8 +130,8 @@ def _existing(topic: OpenTopic, name: str, durable: bool) -> Subscription | None
 
 
 async def _free(topic: OpenTopic, name: str) -> None:
-    """Removes what is left of the previous subscription of that name: an unfinished deletion would
-    take the new one along, and a reader's cursor may be about to go.
+    """Removes the rest of the previous subscription of that name: an unfinished deletion would also
+    remove the new one, and a reader's cursor may be about to be deleted.
     """
     await topic.deletions.subscription_settled(topic.name, name)
     ledger = topic.ledger

@@ -380,11 +380,11 @@ class Subscription:
 
     async def seek(self, position: Position, still_unacked: int = 0, batch_size: int = 0) -> None:
         """The next message is the first at or behind `position`; of a batch there, the first that
-        is set in `still_unacked`. Consumers have to come again: they are disconnected first, as
-        they expect, so that nothing sent before is taken for a later one. Raises ServiceNotReady.
+        is set in `still_unacked`. Consumers are disconnected first and reconnect, as they expect,
+        so that nothing sent before counts as sent later. Raises ServiceNotReady.
         """
         pending = await self._transactional.settled()
-        self.check_open()  # the place to go to may have been looked for while it was closed
+        self.check_open()  # it may have been closed while the position was searched
         self._damage = None
         self.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(position, still_unacked, batch_size)
@@ -392,7 +392,7 @@ class Subscription:
         self._redelivery_counts.clear()
         self.reader.rewind()
         if not self.durable:
-            if self._return is not None:  # for that of the seek before
+            if self._return is not None:  # of the previous seek
                 self._return.cancel()
             after = asyncio.get_running_loop().call_later
             self._return = after(READER_RETURN_S, self._end_deserted_reader)
@@ -463,7 +463,7 @@ class Subscription:
         return dispatcher if isinstance(dispatcher, KeySharedDispatcher) else None
 
     async def peek(self, number: int) -> tuple[Position, bytes] | None:
-        """The entry that waits for acknowledgement as number `number`, counted from 1."""
+        """The unacknowledged entry number `number`, counted from 1."""
         return await waiting_entry(self._topic.ledger, self.cursor, self._topic.hidden, number)
 
     @property
@@ -472,12 +472,12 @@ class Subscription:
 
     @property
     def unacked_messages(self) -> int:
-        """Delivered and not acknowledged, on Shared and Key_Shared; the others keep no account."""
+        """Delivered and not acknowledged, on Shared and Key_Shared; other types do not count it."""
         return sum(consumer.unacked.messages for consumer in self.consumers)
 
     @property
     def delayed_messages(self) -> int:
-        """Entries that wait for their time, as far as the log has been read."""
+        """Entries that are delayed, as far as the log has been read."""
         return 0 if self._dispatcher is None else self._dispatcher.delayed
 
     @property
@@ -496,5 +496,5 @@ class Subscription:
 
     @property
     def pending_acks(self) -> PendingAcks | None:
-        """What open transactions have acknowledged; None if there never was one."""
+        """What open transactions have acknowledged; None if none ever took part."""
         return self._transactional.opened

@@ -21,8 +21,8 @@ def is_replicated(cursor: ManagedCursor) -> bool:
 
 
 async def replace(cursor: ManagedCursor, properties: Mapping[str, str]) -> None:
-    """Durable when it returns. What was fixed when it was made stays, named or not: raises
-    NotAllowed for another isolation.
+    """Durable when it returns. Properties fixed at creation stay, whether named or not: raises
+    NotAllowed for another isolation level.
     """
     asked = isolation.asked_for(properties)
     isolation.check_stays(isolation.kept_in(cursor.properties), asked, f"{cursor.name}")

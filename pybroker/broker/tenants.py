@@ -128,7 +128,7 @@ class Tenants:
             self.tenant(namespace.split("/")[0])
             if self.has_namespace(namespace):
                 raise Conflict(f"Namespace {namespace} already exists")
-            # Queued in this order: what a crash leaves without the other grants nothing.
+            # Queued in this order: one without the other, after a crash, grants nothing.
             created = [self._put(NAMESPACES + namespace, policies)]
             if granted:
                 created.append(self._put(PERMISSIONS + namespace, granted))

@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 
 def _everything() -> Position:
-    return EARLIEST.after  # what trimming has to keep while a topic is being loaded
+    return EARLIEST.after  # kept by trimming while a topic is being loaded
 
 
 class Topic(Life[Subscription]):
@@ -427,7 +427,7 @@ class Topic(Life[Subscription]):
 
     @property
     def idle(self) -> bool:
-        """The schema is still open: no data, and no client that determines it."""
+        """Whether the schema is undetermined: no data, and no client that determines it."""
         stored = self.ledger.total_size_bytes or self.buffer.aside_bytes
         return self.nobody_knows_its_schema and not stored
 
@@ -438,8 +438,8 @@ class Topic(Life[Subscription]):
 
     @property
     def busy(self) -> bool:
-        """In use without clients: an open transaction has written to it, a subscribe is in
-        progress, or a message is in flight to the disk.
+        """Whether it is in use without clients: an open transaction has written to it, a subscribe
+        is in progress, or a message is in flight to the disk.
         """
         return self._on_the_way.count > 0 or self._subscribing.busy or self.buffer.has_open
 
@@ -452,11 +452,11 @@ class Topic(Life[Subscription]):
             raise ServiceNotReady(f"{self.name} is being unloaded: {error}") from error
 
     async def close(self, reason: str = "closed") -> None:
-        """Disconnect all clients and make everything durable. Producers first get their last
+        """Disconnect all clients and make everything durable. Producers first get their pending
         receipts, so that they send nothing twice.
 
-        Raises if something could not be written; the topic is closed even then, or a consumer would
-        keep reading here what only the next load of the topic knows how to hide.
+        Raises if something could not be written; the topic is closed even then. Otherwise a
+        consumer could read messages here that only the next load of the topic hides.
         """
         self._closed = reason
         if not await self._on_the_way.settled():
@@ -475,7 +475,7 @@ class Topic(Life[Subscription]):
                 steps.push_async_callback(subscription.close)
 
     async def discard(self) -> None:
-        """Disconnect all clients and write nothing more: it is being deleted."""
+        """Disconnect all clients and write nothing more, because it is being deleted."""
         self.retire("deleted")
         for subscription in list(self.subscriptions.values()):
             await subscription.discard()

@@ -1,4 +1,4 @@
-"""What a broker measures of all its persistent topics together."""
+"""Measurements over all persistent topics of a broker."""
 
 import asyncio
 from collections import Counter
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class TopicMeasures:
-    """Times are in milliseconds, with bounds for quantiles that are right to within a tenth."""
+    """Times are in milliseconds, with bounds for quantiles that are accurate to within a tenth."""
 
     def __init__(self, commits: CommitStats) -> None:
         self.commits = commits

@@ -1,4 +1,4 @@
-"""What ASK_TOPICS asks about a topic: its end, what lies behind a place, where a cursor stands.
+"""Answers ASK_TOPICS for a topic: its end, what follows a position, a cursor's position.
 
 Differs: official clients need a consumer on each topic for this. A planner that reads ten thousand
 topics asks about all of them in a few commands, and holds nothing open in between.
@@ -30,8 +30,8 @@ from pybroker.wire.message_metadata import BadEntry, split_entry
 # A sample reads no more than this, whatever was asked for.
 _SAMPLE_ENTRIES: Final = 16
 _SAMPLE_BYTES: Final = 64 * 1024
-_SIZE_BYTES: Final = 4  # before each message of a batch: of what it says of itself
-_WINDOW: Final = 512  # entries in which hidden ones are looked for
+_SIZE_BYTES: Final = 4  # of the metadata before each message of a batch
+_WINDOW: Final = 512  # entries that are searched for visible ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Asked:
     creates: bool = False
     sample_messages: int = 0
     schema_only: bool = False
-    # Of what is handed over.
+    # Of the returned entries.
     allowance: Allowance = field(default_factory=Allowance)
 
 
@@ -78,7 +78,7 @@ class Answer:
 
 
 async def answer(topics: Topics, asked: Asked, question: Question) -> Answer:
-    """Raises TopicNotFound, NotAllowed, ConsumerBusy, and what subscribing raises."""
+    """Raises TopicNotFound, NotAllowed, ConsumerBusy, and the errors of subscribing."""
     if asked.schema_only:
         return Answer(EARLIEST, schema_digest=_schema_digest(topics, question.topic))
     topic = topics.serving(question.topic) or await topics.get(question.topic)
@@ -115,13 +115,14 @@ async def answer(topics: Topics, asked: Asked, question: Question) -> Answer:
 
 
 def entries_behind(topic: Topic, after: Position) -> int:
-    """As the backlog of a reader that begins there: aborted messages and markers do not count."""
+    """Like the backlog of a reader that begins there: aborted messages and markers do not count."""
     end = topic.ledger.last_confirmed
     return max(0, topic.ledger.count_between(after, end) - topic.hidden.count(after, end))
 
 
 def _schema_digest(topics: Topics, name: TopicName) -> bytes:
-    """Empty where there is none. Properties count: those of a key with its value hold its parts."""
+    """Empty if there is none. Includes the properties, which describe the parts of a key-value
+    schema."""
     try:
         schema = topics.schemas.get(name).schema
     except TopicNotFound:
@@ -147,8 +148,8 @@ async def _subscription(topic: Topic, asked: Asked) -> Subscription | None:
 def _move_up(topic: Topic, subscription: Subscription, position: Position) -> None:
     """As a Failover consumer's cumulative acknowledgement. Raises ConsumerBusy.
 
-    Who asks has read everything up to there by readers, from which nothing is kept but what stands
-    behind the position up to which the subscription may be read.
+    The client has read everything up to there with readers, which get all messages except those
+    behind the position up to which the subscription may read.
     """
     check_joinable(subscription, SubscriptionType.FAILOVER)
     subscription.cursor.mark_delete(min(position, subscription.reader.limit))
@@ -171,7 +172,7 @@ def _first(topic: Topic, position: Position) -> Position | None:
 
 
 async def _sample(topic: Topic, after: Position, messages: int) -> Sample | None:
-    """Of the entries behind `after`; None where nothing can be delivered, or be read."""
+    """Samples the entries behind `after`; None if nothing can be delivered or read."""
     first = _first(topic, after.after)
     if first is None:
         return None
@@ -182,12 +183,12 @@ async def _sample(topic: Topic, after: Position, messages: int) -> Sample | None
     try:
         run = run or await ledger.read(first, last, most, _SAMPLE_BYTES)
     except DamagedEntries:
-        return None  # its reader is told, with the place
+        return None  # a reader will report it, with the position
     return None if run is None else _measured(run, _visible(topic, run), messages)
 
 
 async def _published_ms(topic: Topic, position: Position) -> int | None:
-    """None where no message stands that can be delivered, or be read."""
+    """None if there is no message there that can be delivered or read."""
     if _first(topic, position) != position:
         return None
     try:
@@ -199,7 +200,7 @@ async def _published_ms(topic: Topic, position: Position) -> int | None:
 
 
 def _visible(topic: Topic, run: EntryRun) -> Sequence[int]:
-    """The places within the run of what is not hidden."""
+    """The indexes of the run's visible entries."""
     first, count = run.first_entry_id, len(run.entries)
     if not topic.hidden:
         return range(count)
@@ -218,8 +219,8 @@ def _measured(run: EntryRun, places: Sequence[int], messages: int) -> Sample:
 
 
 def _uncompressed_bytes(entry: bytes) -> int:
-    """Of the messages' values. What each message of a batch says of itself is taken to be as long
-    as with the first one; in a compressed batch it counts as a part of the values."""
+    """The size of the messages' values. Each message's metadata in a batch is assumed to be as long
+    as the first one's; in a compressed batch it counts as part of the values."""
     try:
         metadata, start = split_entry(entry)
     except BadEntry:

@@ -1,4 +1,4 @@
-"""What all persistent topics of a broker work with."""
+"""The dependencies of a broker's persistent topics."""
 
 from dataclasses import dataclass
 

@@ -125,7 +125,8 @@ class Topics:
     async def served(self, name: TopicName | str, create: bool = False) -> ServedTopic | None:
         """The topic, loaded. None if it does not exist and `create` is false.
 
-        Raises NotAllowed for what cannot be one, NotFound for a missing namespace, NotServedHere.
+        Raises NotAllowed if the name cannot be a topic's, NotFound for a missing namespace,
+        NotServedHere.
         """
         if isinstance(name, str):
             name = TopicName.parse(name)
@@ -167,13 +168,14 @@ class Topics:
             yield
 
     def check_usable(self, name: TopicName) -> None:
-        """Whether it is a topic, or may become one. Raises as `get` does, and TopicNotFound."""
+        """Checks that it is a topic, or may become one. Raises as `get` does, and TopicNotFound."""
         refuse_internal(name)
         if not self.exists(name):
             self._check_creatable(name)
 
     def check_there(self, name: TopicName) -> None:
-        """It exists, partitioned or not, and is not being deleted. Raises TopicNotFound."""
+        """Checks that it exists, partitioned or not, and is not being deleted. Raises
+        TopicNotFound."""
         there = self.exists(name) or self.tenants.partitions(name)
         if not there or self.deletions.concerns(name):
             raise TopicNotFound(f"{name} does not exist")
@@ -259,7 +261,7 @@ class Topics:
     # -- partitions
 
     async def partitions_for_client(self, name: TopicName, auto_create: bool) -> int:
-        """How many partitions a client shall use; creates the topic where that is configured."""
+        """How many partitions a client should use; creates the topic if that is configured."""
         await self.settled(name)
         if not self.tenants.partitions(name):
             await self.ownership.refreshed()  # another broker may have just created it
@@ -410,7 +412,7 @@ class Topics:
             await self._delete_empty_partitioned(name.partitioned_name)
 
     async def _delete_empty_partitioned(self, name: TopicName) -> None:
-        """A partitioned topic of which no partition is left."""
+        """A partitioned topic without any partition left."""
         partitions = self._parts(name)
         there = (p in self._loading or self._factory.exists(p.ledger_name) for p in partitions)
         changes = name in self._changing or self.deletions.concerns(name)
@@ -418,7 +420,7 @@ class Topics:
             await self._delete(Doomed(name, len(partitions)), force=False)
 
     async def _vacate(self, names: Collection[TopicName]) -> None:
-        """Nothing new is loaded: `settled` keeps it from that."""
+        """Nothing new is loaded: `settled` prevents that."""
         for name in names:
             if (changing := self._changing.get(name)) is not None:
                 await asyncio.wait([changing])
@@ -480,7 +482,7 @@ class Topics:
         await asyncio.shield(task)
 
     async def close(self) -> None:
-        """No topics may be requested any more."""
+        """Unload all topics. None may be requested any more."""
         await self.watches.close()
         await self.following.close()
         await self._inactive.close()

@@ -62,8 +62,8 @@ class TransactionalAcks:
         restored: Callable[[Mapping[Position, Held]], None],
         notify: Callable[[], None],
     ) -> None:
-        """`restored` is told of what transactions hold singly no more; `notify` is called when
-        consumers may be at the end of a topic that takes no more messages.
+        """`restored` receives messages that transactions no longer hold individually; `notify` is
+        called when consumers may be at the end of a terminated topic.
         """
         self.opened: PendingAcks | None = None
         self._topic = topic
@@ -90,7 +90,8 @@ class TransactionalAcks:
         return await self.open() if self.exist else None
 
     async def settled(self) -> PendingAcks | None:
-        """As `existing`, and all that has ended is in force: the cursor may be moved back."""
+        """As `existing`, after all ended transactions have taken effect: the cursor may be moved
+        back."""
         pending = await self.existing()
         if pending is not None:
             await pending.settled()
@@ -143,7 +144,7 @@ class TransactionalAcks:
             opened.passed_over = self._passed_over
             opened.tell_replayed()
             if (passed := self._reader.passed_over) is not None:
-                # The client that acknowledged is no longer known, and may come back.
+                # The client that acknowledged is no longer known, and may reconnect.
                 passed.last_acknowledged.suppose(self._cursor.last_acknowledged)
             self.opened = self._reader.withheld = opened
             return opened
@@ -177,7 +178,8 @@ class TransactionalAcks:
         return opened if opened is not None and opened.holds_singly else None
 
     def not_pending(self, positions: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-        """The entries that may be acknowledged whole; of batches held in part, the rest is."""
+        """The entries that may be acknowledged whole; of batches held in part, acknowledges the
+        rest."""
         pending = self._pending
         if pending is None:
             return positions
@@ -195,7 +197,8 @@ class TransactionalAcks:
     def acknowledge_up_to(
         self, position: Position, still_unacked: int | None, batch_size: int, given: GivenSoFar
     ) -> None:
-        """Everything but what the consumer was not given, though it was given later ones."""
+        """Everything except messages that the consumer was not given although it was given later
+        ones."""
         reader, cursor, pending = self._reader, self._cursor, self._pending
         if pending is None and reader.passed_over is None:
             cursor.mark_delete(position, still_unacked, batch_size)
@@ -210,7 +213,7 @@ class TransactionalAcks:
                 spared[at] = spared.get(at, held) | held
         cursor.mark_delete_around(position, spared, still_unacked, batch_size, after)
         passed.acknowledged_to = max(after, position.before if still_unacked else position)
-        if still_unacked and position in covered:  # the rest of that batch is still to be covered
+        if still_unacked and position in covered:  # the rest of that batch must still be covered
             covered.remove(position)
             if position <= after:
                 self._acknowledge_late(position, passed.restored(position), still_unacked)
@@ -224,9 +227,9 @@ class TransactionalAcks:
     def _judged(
         self, passed: PassedOver, position: Position, still_unacked: int | None, given: GivenSoFar
     ) -> GivenSoFar:
-        """A batch of which an abort gave a part back came again with what was unacknowledged of the
-        rest. If its last message is of the rest, it was given twice, and nobody knows which of the
-        two is acknowledged.
+        """After an abort gave back a part of a batch, the batch was redelivered with its other
+        unacknowledged messages. If its last message is one of these, it was given twice, and it is
+        unknown which delivery is acknowledged.
         """
         held = passed.messages.get(position)
         if still_unacked or held is None or held.bits == ALL_INDEXES:
@@ -236,7 +239,7 @@ class TransactionalAcks:
         return given if held.bits >> last & 1 else replace(given, sure=False)
 
     def _acknowledge_late(self, position: Position, late: Held, still_unacked: int = 0) -> None:
-        """But for what is `still_unacked` of it, and what another transaction holds by now."""
+        """Except for the `still_unacked` part, and for what another transaction holds."""
         unacked = self.still_unacked(position, still_unacked)
         if unacked is None:
             return
@@ -248,10 +251,10 @@ class TransactionalAcks:
             self._cursor.delete(*position)
 
     def not_given(self, ack: PendingAck, given: GivenSoFar) -> Mapping[Position, Held]:
-        """Up to `ack`, what transactions that have aborted kept from the consumer.
+        """The messages up to `ack` that aborted transactions withheld from the consumer.
 
-        Raises TransactionConflict where that is not clear: what were spared would come again, after
-        the effects that it had had; what were covered might have been dropped, unseen.
+        Raises TransactionConflict if that is unclear: excluded messages would be redelivered
+        although they had effects, and covered ones might have been dropped unseen.
         """
         passed, cursor, pending = self._reader.passed_over, self._cursor, self._pending
         if passed is None:
@@ -274,7 +277,7 @@ class TransactionalAcks:
         return {at: held for at, held in restored.items() if not cursor.is_deleted(at)}
 
     def restored(self, restored: Mapping[Position, Held]) -> None:
-        """Of an Exclusive or Failover subscription, and of one that is nothing yet."""
+        """Of an Exclusive or Failover subscription, or of one without a type yet."""
         reader = self._reader
         if restored:
             reader.passed_over = reader.passed_over or PassedOver()

@@ -1,7 +1,7 @@
 """Truncates a topic: only what open transactions hold remains.
 
-Source: Apache Pulsar's ManagedLedgerImpl.asyncTruncate, which moves the cursors of deduplication
-and of compaction to the end, too.
+Source: Apache Pulsar's ManagedLedgerImpl.asyncTruncate, which also moves the cursors of
+deduplication and of compaction to the end.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ async def truncate(topic: Topic) -> None:
     if compacted is not None:
         compacted.check_not_running()
     for subscription in topic.each_subscription():
-        await subscription.skip_to(topic.max_read_position)  # also who reads what is open
+        await subscription.skip_to(topic.max_read_position)  # also read_uncommitted subscriptions
     await ledger.roll_over()
     await topic.buffer.forget_ended()
     if topic.deduplication is not None:

@@ -43,13 +43,13 @@ class ChecksTopics(Protocol):
 
 
 def check_may_join(policies: Policies, txn_id: TxnId, namespace: str) -> None:
-    """Raises BoundElsewhere where only other coordinators' transactions take part."""
+    """Raises BoundElsewhere if only other coordinators' transactions may take part."""
     allowed = policies.of_namespace(namespace)[TRANSACTION_COORDINATORS]
     check_coordinator(allowed, namespace, txn_id.most)
 
 
 def partition_to_add(topics: ChecksTopics, txn_id: TxnId, topic: str) -> str:
-    """Its name, as the client sent it: that is how transactions show it. Raises InvalidTopicName,
+    """Its name as the client sent it, which transactions show. Raises InvalidTopicName,
     NotAllowed, TopicNotFound, NotFound.
     """
     name = TopicName.parse(topic)
@@ -82,7 +82,7 @@ class LocalParticipants:
         low_watermark: int,
         not_later: bool = False,
     ) -> Awaitable[object] | None:
-        """A deleted topic took its messages along: there is nothing left to end."""
+        """A deleted topic has no messages left: there is nothing to end."""
 
         def end(loaded: Topic) -> Awaitable[object] | None:
             return loaded.end_transaction(txn_id, action, low_watermark, not_later)
@@ -121,7 +121,7 @@ class LocalParticipants:
         ending = None if loaded is None else end(loaded)
         try:
             if isinstance(ending, asyncio.Future):
-                return await asyncio.shield(ending)  # others may wait for the same
+                return await asyncio.shield(ending)  # others may wait for the same result
             # This is its only reference: no other caller would see its failure.
             return None if ending is None else await ending
         finally:

@@ -26,7 +26,7 @@ class Acknowledged(Protocol):
 
 
 class NothingAcknowledged:
-    """What a subscription that is created at the beginning of the log would have acknowledged."""
+    """The acknowledgements of a subscription created at the beginning of the log: none."""
 
     def __init__(self, ledger: ManagedLedger) -> None:
         self.mark_delete_position = Position(ledger.first_position.ledger_id, -1)

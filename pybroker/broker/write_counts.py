@@ -24,7 +24,7 @@ _NOTHING: Final = array("d", bytes(8 * _END))
 
 
 class WriteCounts:
-    """Of one topic since it was loaded. An idle one has no room for counts yet."""
+    """Counts of one topic since it was loaded. An idle topic has no arrays yet."""
 
     __slots__ = ("_measures", "counts", "entries")
 
@@ -34,7 +34,7 @@ class WriteCounts:
         self.counts: array[float] = _NOTHING
 
     def durable(self, entries: Sequence[bytes], size_bytes: int, waited_s: float) -> None:
-        """They were on their way for `waited_s`. Called when the storage says that it has them."""
+        """They were in flight for `waited_s`. Called when the storage has confirmed them."""
         if self.counts is _NOTHING:
             self.counts = array("d", _NOTHING)
         counts, number, waited_ms = self.counts, len(entries), 1000 * waited_s

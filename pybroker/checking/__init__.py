@@ -1,1 +1,1 @@
-"""`pybroker check`: is a data directory whole, and what is lost if it is not?"""
+"""`pybroker check`: whether a data directory is intact, and what is lost if it is not."""

@@ -1,7 +1,8 @@
-"""Do topics and subscriptions know what the coordinators decided, and the other way round?
+"""Checks that topics and subscriptions agree with the coordinators' decisions, and vice versa.
 
-A marker says how a transaction ended on a topic. It must say what the coordinator decided, as long
-as that is known. What has no marker yet must belong to a transaction that is still to end there.
+A marker records how a transaction ended on a topic. It must match the coordinator's decision, as
+long as that is known. Messages without a marker must belong to a transaction that will still end
+there.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ _READ_ENTRIES: Final = 10_000
 _READ_BYTES: Final = 4 * 1024 * 1024
 _ADVICE: Final = "Restore the data directory from a backup, and report this: it is a defect."
 
-# What a coordinator may say of a transaction that ended on a topic so.
+# The states at the coordinator that match an end on a topic.
 _FITS: Final = {
     TxnAction.COMMIT: {TxnStatus.COMMITTING, TxnStatus.COMMITTED, None},
     TxnAction.ABORT: {TxnStatus.ABORTING, TxnStatus.ABORTED, None},
@@ -38,7 +39,7 @@ class Decisions:
         return len(self._seen)
 
     async def of_topic(self, topics: Topics, name: TopicName) -> list[Finding]:
-        """Raises ManagedLedgerError, PulsarError: it cannot be loaded, or read."""
+        """Raises ManagedLedgerError, PulsarError if it cannot be loaded or read."""
         topic = await topics.get(name)
         if not isinstance(topic, Topic):
             return []
@@ -80,10 +81,12 @@ class Decisions:
         yield from self._not_ended(txn_id, f"subscription {subscription} of {name}", takes_part)
 
     def _not_ended(self, txn_id: TxnId, where: str, takes_part: bool) -> Iterator[Finding]:
-        """A client that did not add the participant leaves that: nobody else is to blame."""
+        """Caused by a client that did not add the participant, and by nothing else."""
         status = self._coordinators.status(txn_id)
         if not takes_part:
-            what = f"has not ended here, is {status_text(status)}, and was not told of this place"
+            what = (
+                f"has not ended here, is {status_text(status)}, and does not list this participant"
+            )
             yield note(where, f"transaction {txn_id} {what}: it is settled after its timeout")
 
 

@@ -1,11 +1,11 @@
-"""A data directory, checked while no broker uses it.
+"""Checks a data directory while no broker uses it.
 
-    files      every checksum of the snapshot, the journals and the ledgers' files
-    logs       lists of ledgers and cursors against what is stored
-    a start    the broker's own recovery, on a copy that only memory has: each topic is loaded
+    files      all checksums of the snapshot, the journals and the ledgers' files
+    logs       lists of ledgers and cursors against the stored ledgers
+    a start    the broker's own recovery, on a copy in memory: each topic is loaded
     decisions  transactions on topics and subscriptions against their coordinators
 
-What stops an earlier part leaves the later ones out: they would report its consequences.
+If an earlier part fails, the later ones are left out: they would only report its consequences.
 """
 
 import logging
@@ -36,7 +36,7 @@ class Report:
     ledgers: int = 0
     logs: int = 0
     topics: int = 0
-    transactions: int = 0  # that topics and subscriptions tell of
+    transactions: int = 0  # found on topics and subscriptions
 
     @property
     def damage(self) -> list[Finding]:
@@ -109,7 +109,7 @@ async def _check_topics(broker: Broker, logs: Logs, report: Report) -> None:
 
 
 class _Listener(logging.Handler):
-    """What the broker logs as an error while it starts."""
+    """The errors that the broker logs while it starts."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

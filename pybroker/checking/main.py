@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
         except (ValueError, OSError) as error:
             print(f"pybroker: {error}", file=sys.stderr)
             return EXIT_NOT_CHECKED
-    # Nobody connects to a broker that only looks.
+    # The checking broker accepts no connections.
     config = replace(config, authentication_enabled=False, authorization_enabled=False)
     return run(options.directory, config, options.json, options.repair)
 
@@ -38,9 +38,9 @@ def main(arguments: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pybroker check",
-        description="Check a data directory while no broker uses it: every checksum, and what "
-        "must hold between topics, cursors and transactions. Nothing is changed. Exit code 0: "
-        "whole, 1: damaged, 2: not checked.",
+        description="Check a data directory while no broker uses it: all checksums, and the "
+        "consistency of topics, cursors and transactions. Nothing is changed. Exit code 0: whole, "
+        "1: damaged, 2: not checked.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="a broker's data directory")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run(path: Path, config: BrokerConfig, as_json: bool, repairs: bool) -> int:
-    """0: whole; 1: damaged; 2: it could not be checked."""
+    """0: intact; 1: damaged; 2: it could not be checked."""
     done: list[str] = []
     try:
         report = asyncio.run(check(path, config))
@@ -64,7 +64,7 @@ def run(path: Path, config: BrokerConfig, as_json: bool, repairs: bool) -> int:
     except (ManagedLedgerError, OSError) as error:
         print(f"pybroker: {error}", file=sys.stderr)
         return EXIT_NOT_CHECKED
-    with suppress(BrokenPipeError):  # nobody reads on
+    with suppress(BrokenPipeError):  # the reader is gone
         print(_json(report, done) if as_json else _text(report, done, repairs), flush=True)
     return EXIT_DAMAGED if report.damage else 0
 

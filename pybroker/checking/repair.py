@@ -1,8 +1,8 @@
-"""Getting a damaged directory to start again, by moving aside what keeps it from that.
+"""Makes a damaged directory start again by moving aside what prevents it.
 
-Nothing is deleted. What is moved stands in `moved-aside/<time>/` of the directory. A
-journal that is damaged in the middle is moved whole, and begins again with what stood before the
-damage: what was written behind it is lost to the broker.
+Nothing is deleted. Moved files are in `moved-aside/<time>/` of the directory. A journal that is
+damaged in the middle is moved as a whole, and a new one begins with the part before the damage:
+everything after it is lost to the broker.
 """
 
 import os
@@ -23,8 +23,8 @@ FOLDER: Final = "moved-aside"
 
 
 def repair(path: Path) -> list[str]:
-    """What was done, a clause each. Raises DirectoryInUse, NewerFormat, OSError; and CorruptStorage
-    where nothing helps but a backup.
+    """What was done, as clauses. Raises DirectoryInUse, NewerFormat, OSError; and CorruptStorage
+    if only a backup helps.
     """
     disk = OsDisk(path)
     disk.lock()
@@ -47,14 +47,14 @@ class _Repair:
             replay.replay()
         except CorruptStorage:
             if replay.found is None and self._disk.names(snapshot.FOLDER):
-                raise  # nothing says what the other files are
+                raise  # the contents of other files are unknown
             self._cut_journals(replay)
         else:
             self._move_leftovers(replay)
         return self._done
 
     def _cut_journals(self, replay: Replay) -> None:
-        """The next start replays what stands before the damage, and nothing behind it."""
+        """The next start replays everything before the damage, and nothing after it."""
         corrupt, present = replay.corrupt, generations(self._disk)
         if corrupt is not None:
             good = (self._path / corrupt.name).read_bytes()[: corrupt.at]
@@ -73,11 +73,11 @@ class _Repair:
             self._move_file(journal_name(generation))
 
     def _cut(self, name: str, good: bytes) -> None:
-        """In one step: after a crash, either the damaged journal is there or what is good of it."""
+        """Atomic: after a crash there is either the damaged journal or its intact part."""
         target = self._target(name)
         os.link(self._path / name, target)
         self._moved(name, target)
-        self._disk.unlink(f"{name}.cut")  # of a repair that a crash ended
+        self._disk.unlink(f"{name}.cut")  # left by a repair that crashed
         new = self._disk.create(f"{name}.cut")
         try:
             new.pwritev([good], 0)
@@ -86,7 +86,7 @@ class _Repair:
             new.close()
         self._disk.rename(f"{name}.cut", name)
         self._disk.sync_folder(JOURNALS)
-        self._done.append(f"{name} cut off after {len(good)} bytes")
+        self._done.append(f"{name} truncated to {len(good)} bytes")
 
     def _write_journal(self, generation: int, data: bytes) -> None:
         file = self._disk.create(journal_name(generation))
@@ -96,7 +96,7 @@ class _Repair:
         finally:
             file.close()
         self._disk.sync_folder(JOURNALS)
-        self._done.append(f"{journal_name(generation)} begun anew, with {len(data)} bytes")
+        self._done.append(f"{journal_name(generation)} created again, with {len(data)} bytes")
 
     def _move_leftovers(self, replay: Replay) -> None:
         """The next start would delete them."""

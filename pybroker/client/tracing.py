@@ -1,6 +1,5 @@
-"""Spans of OpenTelemetry, where the standard OTEL_… variables name an endpoint, or the application
-calls `enable`. Until then nothing of OpenTelemetry is imported, and a message costs one
-look at `spans`.
+"""OpenTelemetry spans, if the standard OTEL_… variables name an endpoint or the application calls
+`enable`. Until then nothing of OpenTelemetry is imported, and a message costs one look at `spans`.
 
     publish      from the call until the receipt; its context travels in the message's properties
     receive      when the application takes a message; linked to the span that published it
@@ -22,7 +21,7 @@ log = logging.getLogger("pybroker.client")
 
 _SYSTEM: Final = {"messaging.system": "pulsar"}
 _CARRIED: Final = ("traceparent", "tracestate")
-# Characters: W3C asks for as many. Of more, old SDKs parse in square time, and all log each one.
+# Characters, the minimum that W3C requires. Old SDKs parse more in quadratic time, and log each.
 _MOST_CARRIED: Final = 512
 
 
@@ -36,7 +35,7 @@ class Spans:
         self._propagator = TraceContextTextMapPropagator()
 
     def carried(self, properties: Mapping[str, str] | None) -> dict[str, str] | None:
-        """With the caller's context, unless there is one: another thread may publish it."""
+        """Adds the caller's context, unless there is one: another thread may publish it."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier)
         if not carrier:
@@ -55,14 +54,14 @@ class Spans:
         """The message with the context of its span, and the callback that ends the span."""
         properties = dict(message.properties or {})
         parent = self._parent(properties)
-        properties.pop("tracestate", None)  # what is valid of it is injected
+        properties.pop("tracestate", None)  # the valid part is injected
         span = self._producing(topic, 1, txn_id, parent)
         context = self._trace.set_span_in_context(span, parent)
         self._propagator.inject(properties, context)
         return message._replace(properties=properties), _ending(span, done)
 
     def publish_batch(self, topic: str, messages: int, txn_id: object, done: Done) -> Done:
-        """Of messages that are encoded already: they carry what they carry."""
+        """The span of encoded messages, whose contexts do not change."""
         return _ending(self._producing(topic, messages, txn_id, None), done)
 
     def _producing(self, topic: str, messages: int, txn_id: object, parent: Any) -> Any:
@@ -100,7 +99,7 @@ class Spans:
 
     @contextmanager
     def around(self, name: str, **about: str | int) -> Iterator[Any]:
-        """Of work that publishes and commits: what it does has this span as its parent."""
+        """A span of work that publishes and commits: it is the parent of the spans within it."""
         attributes = {f"pybroker.{key}": value for key, value in about.items()}
         with self._tracer.start_as_current_span(name, attributes=attributes) as span:
             yield span
@@ -110,7 +109,7 @@ spans: Spans | None = None  # None: not enabled
 
 
 def enable(provider: Any = None) -> None:
-    """Make spans with this TracerProvider; None: the one that the application has set."""
+    """Create spans with this TracerProvider; None: the one that the application has set."""
     global spans
     spans = Spans(provider)
 
@@ -122,7 +121,7 @@ def disable() -> None:
 
 @contextmanager
 def processing(message: Message) -> Iterator[Any]:
-    """The span of your work on a message, a child of that which published it; None without."""
+    """A span for your work on a message, a child of the publishing one; None if not enabled."""
     if spans is None:
         yield None
         return
@@ -141,7 +140,7 @@ def around(name: str, **about: str | int) -> Iterator[None]:
 
 
 def enable_as_configured() -> None:
-    """If the environment asks for traces, and they are not enabled yet."""
+    """Enables traces if the environment asks for them and they are not enabled yet."""
     if spans is not None or not wanted("TRACES"):
         return
     try:
@@ -151,7 +150,7 @@ def enable_as_configured() -> None:
 
 
 def _exporting() -> Any:
-    """The application's provider, if it has one of the SDK; else one that exports over HTTP."""
+    """The application's provider, if it is one of the SDK; else one that exports over HTTP."""
     from opentelemetry import trace
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider

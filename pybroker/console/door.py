@@ -1,7 +1,7 @@
 """Between the admin API and the console: paths below /console are the console's.
 
 The console is imported at its first request: a broker whose console nobody opens starts as fast
-without it, and is no larger.
+and is as small as without it.
 """
 
 import asyncio

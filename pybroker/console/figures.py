@@ -1,4 +1,4 @@
-"""The broker's own figures, as /metrics says them."""
+"""The broker's own figures, as in /metrics."""
 
 import re
 from collections import defaultdict
@@ -26,7 +26,7 @@ def _samples(text: str) -> Iterator[tuple[str, float]]:
 
 
 def total(figures: Figures, name: str) -> float | None:
-    """None where the broker does not say it."""
+    """None if the broker does not report it."""
     values = figures.get(name)
     return sum(values) if values else None
 

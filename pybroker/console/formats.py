@@ -57,7 +57,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def instant(at_ms: float, timespec: str = "seconds") -> str:
-    """In UTC, as ISO 8601; the number itself where it is none of the years that dates have."""
+    """In UTC, as ISO 8601; the number itself if it is out of range for a date."""
     try:
         whole = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec=timespec)
     except (ValueError, OverflowError, OSError):
@@ -76,7 +76,7 @@ def moment(at_ms: float | None, now_ms: float) -> str:
 
 
 def epoch_ms(text: str | None) -> float | None:
-    """Of a time as the admin API says it; None for what is none."""
+    """Parses a time of the admin API; None if it is invalid."""
     try:
         return datetime.fromisoformat(text or "").timestamp() * 1000
     except ValueError:
@@ -89,7 +89,7 @@ def segment(name: object) -> str:
 
 
 def topic_url(topic: str) -> str:
-    """Of a topic by its whole name."""
+    """The page of a topic, given its full name."""
     domain, _, rest = topic.partition("://")
     tenant, namespace, local = rest.split("/", 2)
     return "/console/topics/" + "/".join(map(segment, (domain, tenant, namespace, local)))

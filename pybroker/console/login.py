@@ -73,7 +73,7 @@ def _shown(visit: Visit) -> Credentials | None:
 
 
 def _destination(visit: Visit) -> str:
-    """The page that was asked for before; never another site's."""
+    """The page requested before the login; never another site's."""
     to = visit.said("to") or visit.query("to")
     is_ours = to == "/console" or to.startswith(("/console/", "/console?"))
     return to if is_ours and "\\" not in to and not to.startswith(LOGIN) else "/console"

@@ -18,7 +18,7 @@ Handler = Callable[[Visit], Awaitable[Response]]
 @dataclass(frozen=True, slots=True)
 class View:
     """`path` is below /console, in Starlette's syntax. A POST needs the form's token. A `live` part
-    of a page is served as a stream of events, too.
+    of a page is also served as a stream of events.
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""The values of policies, and where each was set: on the topic, its namespace or the broker."""
+"""The values of policies, and where each is set: on the topic, its namespace or the broker."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -69,7 +69,7 @@ async def _is_set_in_namespace(api: Api, names: Names, level: Level | None) -> b
     where = {name: names[name] for name in ("tenant", "namespace")}
     try:
         return _is_set(level, await api.get(f"{NAMESPACE}/{level.path}", **where))
-    except Refused:  # the role may see the topic's policies only
+    except Refused:  # the role may only see the topic's policies
         return False
 
 

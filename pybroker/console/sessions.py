@@ -1,8 +1,8 @@
-"""Sessions of the console: a random id in a cookie, and the credentials of the login here.
+"""Sessions of the console: a random id in a cookie; the credentials of the login stay here.
 
 The credentials (a token, a password or a certificate) are checked again at each request, as REST
 does. So a session ends when its token expires or its password is changed. A browser has an id
-before it logs in, too. Forms carry a digest of it (`form_token`), which nobody else can compute.
+even before it logs in. Forms carry a digest of it (`form_token`), which other sites cannot know.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ class Sessions:
     async def identity(
         self, session_id: str, address: str, by_itself: bool = False
     ) -> Identity | None:
-        """None without a session. A request that a page sends `by_itself` does not prolong it.
+        """None without a session. A request that a page sends `by_itself` does not extend it.
         Raises TooManyRequests.
         """
         key = _digest(session_id)
@@ -78,7 +78,7 @@ class Sessions:
         return identity
 
     def is_open(self, session_id: str) -> bool:
-        """Whether there is one; its credentials are not checked."""
+        """Whether there is a session; its credentials are not checked."""
         return _digest(session_id) in self._sessions
 
     def end(self, session_id: str) -> None:

@@ -54,7 +54,7 @@ _LONGEST_ID: Final = 100
 
 
 class Site:
-    """Made in a thread, where it reads and compiles what every page needs."""
+    """Constructed in a thread, because it reads and compiles what every page needs."""
 
     def __init__(self, api: ASGIApp, services: AdminServices) -> None:
         self._api = api
@@ -216,7 +216,8 @@ class Site:
         said = visit.said("form_token")
         if site != "same-origin" or not self._form_tokens.fits(said, visit.browser_id):
             raise HTTPException(
-                403, "This form is not from this console, or too old: go back, reload, send again"
+                403,
+                "This form is outdated or from another site: go back, reload the page, send again",
             )
 
     def _secure_cookie(self, visit: Visit, answer: Response, browser_id: str) -> None:
@@ -235,7 +236,7 @@ def address_of(request: Request) -> str:
 
 
 async def _form(request: Request) -> FormData:
-    """Reads the whole body: after it, `receive` only tells that the browser hung up."""
+    """Reads the whole body: afterwards `receive` only reports that the browser disconnected."""
     await request.body()
     if request.method in _READING:
         return FormData()
@@ -260,7 +261,7 @@ def _to_login(visit: Visit) -> Response:
 
 
 async def _or_problem(visit: Visit, answer: Awaitable[Response]) -> Response:
-    """The answer, or in its place what went wrong."""
+    """The response, or an error page."""
     try:
         return await answer
     except Refused as refused:
@@ -284,7 +285,7 @@ def _problem(visit: Visit, status: int, reason: str) -> Response:
 
 
 def _shown_status(status: int) -> int:
-    """Apache Pulsar answers 401 where a known role lacks a permission; here that is 403."""
+    """Apache Pulsar answers 401 if a known role lacks a permission; the console answers 403."""
     return 403 if status == 401 else status
 
 

@@ -1,8 +1,8 @@
 """Live parts of pages as server-sent events: one event for each change.
 
-A stream ends when its browser hangs up, when its session does, and when the broker stops. It looks
+A stream ends when its browser disconnects, its session ends or the broker stops. It looks
 at the session before each event and at least every two seconds, so nothing is sent to a role that
-was logged out. Streams are bounded; who gets none asks again and again instead, as htmx does.
+was logged out. The number of streams is bounded; a page without one polls with htmx instead.
 
 Source: HTML Living Standard, "Server-sent events".
 """
@@ -26,21 +26,21 @@ MEDIA_TYPE: Final = "text/event-stream"
 MOST_STREAMS: Final = 50
 MOST_OF_BROWSER: Final = 4  # browsers open at most six connections to a server
 _SOONEST_S: Final = 2.0
-_SHARE: Final = 20  # of the time: a stream waits so many times what its last part took
-_SILENT_S: Final = 15.0  # then a comment is sent, or nobody would notice that the peer is gone
+_SHARE: Final = 20  # a stream waits this many times as long as its last part took
+_SILENT_S: Final = 15.0  # then a comment is sent; otherwise a lost peer would go unnoticed
 _RETRY_MS: Final = 3000
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is shown now. The `last` one says why no more follows."""
+    """The current content. The `last` one says why no more follows."""
 
     html: bytes
     is_last: bool = False
 
 
 class Streams:
-    """How many are open, by the browser's id."""
+    """The number of open streams, by the browser's id."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
@@ -58,7 +58,7 @@ class Streams:
             yield
         finally:
             self._open[browser_id] -= 1
-            self._open += Counter()  # forgets those that have none
+            self._open += Counter()  # removes browsers without any
 
 
 class EventStream(Response):
@@ -103,7 +103,7 @@ class EventStream(Response):
         yield event_of("part", sent)
         while await self._stays_open(pause_s):
             await own_turn()
-            began_s = time.monotonic()  # the loop's time may be moved by hours meanwhile
+            began_s = time.monotonic()  # the loop's time may jump by hours meanwhile
             part = await self._part()
             if part is None or not self._is_open():
                 break
@@ -119,7 +119,7 @@ class EventStream(Response):
         yield event_of("over", b"")
 
     async def _stays_open(self, pause_s: float) -> bool:
-        """Waits; false as soon as the session has ended."""
+        """Waits; returns False as soon as the session has ended."""
         loop = asyncio.get_running_loop()
         due_s = loop.time() + pause_s
         while self._is_open() and (left_s := due_s - loop.time()) > 0:
@@ -128,7 +128,7 @@ class EventStream(Response):
 
 
 class _Pause:
-    only_looks = True  # a clock that is advanced does not stop at its timer
+    only_looks = True  # advancing the clock does not stop at this timer
 
     def __init__(self) -> None:
         self._over = asyncio.Event()
@@ -145,7 +145,7 @@ class _Pause:
 
 
 def event_of(name: str, data: bytes) -> bytes:
-    """Each line of the data stands in a field of its own, whatever ends it."""
+    """Each line of the data has its own field, whatever its line ending."""
     lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     fields = b"\n".join(b"data: " + line for line in lines)
     return b"event: %s\n%s\n\n" % (name.encode(), fields)

@@ -15,7 +15,7 @@ from pybroker.console.notices import Notice, Notices
 from pybroker.console.stream import MEDIA_TYPE
 
 _SEE_OTHER: Final = 303
-_PAUSE: Final = 20  # times what a live part took
+_PAUSE: Final = 20  # times as long as a live part took
 
 
 class NotConfirmed(Exception):
@@ -33,16 +33,16 @@ class Visit:
     browser_id: str
     form_token: str
     form: FormData = field(default_factory=FormData)
-    entered: bool = False  # logged in, where that is asked for
-    place: str = ""  # of the page, in the navigation
+    entered: bool = False  # logged in, if that is required
+    place: str = ""  # of the page in the navigation
     began_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.began_s = time.monotonic()  # the broker's clock may be moved meanwhile
+        self.began_s = time.monotonic()  # the broker's clock may jump meanwhile
 
     @property
     def is_partial(self) -> bool:
-        """A part of a page is asked for: by htmx, or as a stream."""
+        """Whether a part of a page is requested: by htmx, or as a stream."""
         return "hx-request" in self.request.headers or self.is_stream
 
     @property
@@ -51,7 +51,7 @@ class Visit:
 
     @property
     def is_asked_again(self) -> bool:
-        """htmx asks for the part, and will again: the browser has no stream."""
+        """Whether htmx polls this part, because the browser has no stream."""
         return self.is_partial and not self.is_stream
 
     @property
@@ -69,7 +69,7 @@ class Visit:
         return max(least, min(int(said), most))
 
     def said(self, name: str) -> str:
-        """A field of the form, without spaces around it."""
+        """A field of the form, stripped."""
         value = self.form.get(name, "")
         return value.strip() if isinstance(value, str) else ""
 
@@ -79,7 +79,7 @@ class Visit:
             raise NotConfirmed(f"Nothing was done: type {name} to confirm")
 
     def again_in_s(self, soonest_s: float) -> float:
-        """When a live part is asked for again: a page that stays open takes at most a twentieth of
+        """When a live part is requested again: a page that stays open takes at most a twentieth of
         the broker's time.
         """
         took_s = time.monotonic() - self.began_s
@@ -96,10 +96,11 @@ class Visit:
             notice=None if self.is_partial else self.notices.take(self.browser_id),
             **values,
         )
-        return HTMLResponse(html.encode(errors="replace"), status)  # JSON may hold half a character
+        # JSON may hold an unpaired surrogate.
+        return HTMLResponse(html.encode(errors="replace"), status)
 
     def go(self, url: str, said: str = "", failed: bool = False) -> Response:
-        """To another page, which shows what is `said`."""
+        """Redirect to another page, which shows the text `said`."""
         if said:
             self.notices.leave(self.browser_id, Notice(said, failed))
         return RedirectResponse(url, _SEE_OTHER)
@@ -115,7 +116,7 @@ class Visit:
         /,
         **names: str | int,
     ) -> Response:
-        """Ask the admin API for a change, and say on the page `back` what came of it."""
+        """Ask the admin API for a change, and report the result on the page `back`."""
         try:
             (await self.api.ask(method, template, query, body, **names)).check()
         except Refused as refused:

@@ -17,8 +17,8 @@ from pybroker.moving.record import MoveFailed
 async def cluster(
     servers: str, clock: Clock, rng: random.Random, config: ClusterConfig
 ) -> AsyncIterator[BookKeeperBackend]:
-    """The cluster's storage, and no broker beside it. Raises DirectoryInUse, ZooKeeperError; and
-    MoveFailed, whatever runs within, when that is not certain any more.
+    """The cluster's storage, while no broker uses it. Raises DirectoryInUse, ZooKeeperError; and
+    MoveFailed, in the middle of the block, when that is no longer certain.
     """
     lock = ZooKeeper(servers, rng, config.session_timeout_ms)
     await lock.open()
@@ -42,7 +42,7 @@ async def cluster(
         if lock.state is SessionState.EXPIRED and task.uncancel() == 0:
             raise MoveFailed(
                 "the ZooKeeper session ended, and brokers may have started meanwhile: repeat the "
-                "command, which goes on where this ended"
+                "command, which continues from there"
             ) from None
         raise
     finally:

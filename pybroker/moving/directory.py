@@ -27,7 +27,7 @@ async def directory_source(path: Path) -> AsyncIterator[ReadOnlyDirectory]:
 
 @asynccontextmanager
 async def directory_target(path: Path, clock: Clock) -> AsyncIterator[EmbeddedBackend]:
-    """Raises MoveFailed for a directory of other things, DirectoryInUse, CorruptStorage."""
+    """Raises MoveFailed for a directory with other files, DirectoryInUse, CorruptStorage."""
     _check_empty(path)
     backend = EmbeddedBackend(OsDisk(path), clock)
     await backend.open()
@@ -38,8 +38,10 @@ async def directory_target(path: Path, clock: Clock) -> AsyncIterator[EmbeddedBa
 
 
 def _check_empty(path: Path) -> None:
-    """The target of an earlier attempt passes: the move looks into it."""
+    """The target of an earlier attempt passes: the move itself checks it."""
     if path.is_dir() and not (path / "journal").is_dir():
         found = sorted(each.name for each in path.iterdir() if each.name not in _OTHERS)
         if found:
-            raise MoveFailed(f"{path} has other files in it, such as {found[0]}: name an empty one")
+            raise MoveFailed(
+                f"{path} has other files in it, such as {found[0]}: choose an empty one"
+            )

@@ -1,6 +1,6 @@
 """Copies one ledger: the same number, the same entries with their message counts and tags.
 
-Then the ledger is closed and read back, and only if both sums agree is that noted.
+Then the ledger is closed and read back. It is recorded as copied only if both checksums are equal.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Digest:
         self._entries = self._messages = self._size_bytes = self._crc = 0
 
     def add(self, piece: Piece) -> None:
-        """Entry by entry: the sum does not depend on how much is read at once."""
+        """Entry by entry: the checksum does not depend on how much is read at once."""
         _, entries, counts, tag = piece
         crc = self._crc
         for entry, count in zip(entries, counts, strict=True):
@@ -49,7 +49,7 @@ class LedgerCopy:
     def __init__(
         self, source: Source, target: ImportTarget, info: LedgerInfo, told: Callable[[int], None]
     ) -> None:
-        """`told` hears of bytes that were copied, or read back."""
+        """`told` is called with the number of bytes copied or read back."""
         self._source = source
         self._target = target
         self._ledger_id = info.ledger_id
@@ -59,12 +59,12 @@ class LedgerCopy:
 
     @property
     def is_noted(self) -> bool:
-        """It was copied and verified before."""
+        """Whether it was already copied and verified."""
         noted = self._target.metadata.get(ledger_key(self._ledger_id))
         return noted is not None and bool(noted.value)
 
     async def run(self) -> Sum:
-        """Raises MoveFailed, CorruptStorage, LedgerExists, and what the storage raises."""
+        """Raises MoveFailed, CorruptStorage, LedgerExists, and the storage's errors."""
         key = ledger_key(self._ledger_id)
         noted = self._target.metadata.get(key)
         if noted is not None and noted.value:
@@ -85,9 +85,9 @@ class LedgerCopy:
         found = await self._sum_of_target(summary.last_entry_id + 1)
         if found != wanted:
             raise MoveFailed(
-                f"ledger {self._ledger_id} does not read back as it was written: {wanted} went in, "
-                f"{found} came out; check the target's disks, give the copy up with --discard, and "
-                "repeat it"
+                f"ledger {self._ledger_id} differs from the source when read back: {wanted} was "
+                f"written, {found} was read; check the target's disks, give the copy up with "
+                "--discard, and repeat it"
             )
         await self._target.metadata.put(key, found.encode())
         return found
@@ -101,7 +101,7 @@ class LedgerCopy:
         return found
 
     async def _copy_from(self, first: int) -> Sum:
-        """What the target has already is only summed up."""
+        """Entries that the target already has are only added to the checksum."""
         digest = Digest()
         async for piece in pieces_of(self._source, self._ledger_id, self._entries):
             digest.add(piece)
@@ -136,7 +136,7 @@ class _InFlight:
         self._changed = asyncio.Event()
 
     def add(self, size: int) -> Callable[[Exception | None], None]:
-        self._size_bytes += size + 1  # empty entries count, too
+        self._size_bytes += size + 1  # empty entries count too
 
         def appended(error: Exception | None) -> None:
             self._size_bytes -= size + 1
@@ -146,7 +146,7 @@ class _InFlight:
         return appended
 
     async def less_than(self, size: int) -> None:
-        """Raises why an append failed."""
+        """Raises the error of a failed append."""
         while self._size_bytes >= size and self._error is None:
             self._changed.clear()
             await self._changed.wait()
@@ -183,7 +183,7 @@ def _piece(run: EntryRun, start: int, stop: int, tag: bytes) -> Iterator[Piece]:
 
 
 def _from(piece: Piece, first: int) -> Piece:
-    """Without the entries before `first`."""
+    """Leaves out the entries before `first`."""
     at, entries, counts, tag = piece
     skipped = max(0, first - at)
     return at + skipped, entries[skipped:], counts[skipped:], tag

@@ -1,4 +1,4 @@
-"""`pybroker move --from PLACE --to PLACE`: copies, verifies, and says how far it is."""
+"""`pybroker move --from PLACE --to PLACE`: copies, verifies, and reports its progress."""
 
 import argparse
 import asyncio
@@ -32,18 +32,18 @@ def main(arguments: list[str]) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.discard == (options.source is not None):
-        parser.error("name the place to copy from with --from, or give a copy up with --discard")
+        parser.error("name the place to copy from with --from, or give up a copy with --discard")
     if options.source is not None and _is_cluster(options.source) == _is_cluster(options.target):
         parser.error("one place is a data directory, the other a cluster: zk:host:port[,host:port]")
     if options.discard and not _is_cluster(options.target):
-        parser.error("--discard is for a cluster; of a data directory, delete the directory")
+        parser.error("--discard is for a cluster; if the copy is a data directory, delete it")
     try:
         return asyncio.run(_discard(options) if options.discard else _move(options))
     except (ManagedLedgerError, OSError, ValueError) as error:
         print(f"pybroker: {error}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
-        print("pybroker: interrupted; the same command goes on from here", file=sys.stderr)
+        print("pybroker: interrupted; the same command continues from here", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="pybroker move",
         description="Copy everything that a broker stores from a data directory to a BookKeeper "
         "cluster, or back, while no broker uses either. Message ids stay the same. The source is "
-        "not changed. A repetition after a crash goes on where it ended, and no broker starts on "
+        "not changed. A repetition after a crash continues where it ended, and no broker starts on "
         "the target before everything is copied and verified. Exit code 0: moved, 1: not.",
         epilog="A place is a data directory, or zk:host:port[,host:port] for the cluster of these "
         "ZooKeeper servers.",
@@ -129,7 +129,7 @@ async def _cluster(place: str) -> AsyncIterator[BookKeeperBackend]:
 
 
 def _name(place: str) -> str:
-    """The same for the same place, however it is written."""
+    """Equal for the same place, however it is spelled."""
     if not _is_cluster(place):
         return str(Path(place).resolve())
     return _CLUSTER + ",".join(sorted(place.removeprefix(_CLUSTER).split(",")))

@@ -1,11 +1,11 @@
-"""A move, step by step; it can end anywhere, and a repetition goes on from there.
+"""A move, step by step; it may end anywhere, and a repetition continues from there.
 
 1. `move/state` is written: from now on no broker starts on the target.
-2. Ledgers, several at once: each is copied, closed, read back, and noted.
-3. All other keys, which are read back, too. Ledger numbers go on behind those of the source.
-4. `move/state` says that everything is copied; the notes are deleted, and it last.
+2. Ledgers, several at once: each is copied, closed, read back, and recorded.
+3. All other keys, which are also read back. New ledger numbers follow those of the source.
+4. `move/state` says that everything is copied; the records are deleted, and it last.
 
-The target is empty before; the source is only read.
+The target must be empty; the source is only read.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Move:
     def __init__(
         self, name: str, source: Source, plan: Plan, target: ImportTarget, progress: Progress
     ) -> None:
-        """`name` tells the source from others."""
+        """`name` distinguishes the source from others."""
         self._name = name
         self._source = source
         self._plan = plan
@@ -48,8 +48,8 @@ class Move:
         self._progress = progress
 
     async def run(self) -> Sum:
-        """All entries that the target has now, without a checksum; nothing if an earlier attempt
-        had copied everything. Raises ManagedLedgerError.
+        """All entries that the target has now, without a checksum; none if an earlier attempt had
+        copied everything. Raises ManagedLedgerError.
         """
         state = await self._begin()
         total = Sum()
@@ -63,7 +63,7 @@ class Move:
         return total
 
     async def _begin(self) -> State:
-        """Raises MoveFailed: the target is not empty, and not this move's."""
+        """Raises MoveFailed if the target is not empty and does not belong to this move."""
         found = self._metadata.get(STATE_KEY)
         if found is not None:
             state = State.decode(found.value)
@@ -143,8 +143,8 @@ class Move:
 
 
 async def discard(target: ImportTarget) -> int:
-    """Delete an unfinished copy; how many ledgers it had. A repetition after a crash goes on.
-    Raises MoveFailed if there is none, and nothing is deleted.
+    """Delete an unfinished copy; returns the number of its ledgers. A repetition after a crash
+    continues. Raises MoveFailed, and deletes nothing, if there is none.
     """
     metadata = target.metadata
     found = metadata.get(STATE_KEY)
@@ -153,7 +153,7 @@ async def discard(target: ImportTarget) -> int:
     state = State.decode(found.value)
     if state.phase == COPIED:
         raise MoveFailed(
-            "everything is copied and verified: repeat the move, which ends it in a moment"
+            "everything is copied and verified: repeat the move, which then completes at once"
         )
     await metadata.put(STATE_KEY, State(state.source, DISCARDING).encode())
     notes = metadata.keys(LEDGERS_PREFIX)
@@ -170,7 +170,7 @@ def _is_note(key: str) -> bool:
 
 
 async def _all(changes: Iterable[Awaitable[object]]) -> None:
-    """Some at a time. Raises the first failure."""
+    """Runs some at a time. Raises the first failure."""
     rest = iter(changes)
     while batch := list(islice(rest, _KEYS_AT_ONCE)):
         await all_done(batch)

@@ -1,4 +1,4 @@
-"""What a move copies from, and what it copies to."""
+"""The source and the target of a move."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -7,18 +7,18 @@ from managed_ledger.storage.backend import Backend, EntryRun, LedgerSummary
 
 
 class Source(Protocol):
-    """It does not change while it is copied."""
+    """The source. It does not change while it is copied."""
 
     def items(self) -> Mapping[str, bytes]:
         """All keys, with their values."""
         ...
 
     def new_ledger_id(self) -> int:
-        """A number higher than any that was ever used there."""
+        """A number higher than any ledger id ever used there."""
         ...
 
     async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
-        """Settle the end of a ledger that was being written. Raises LedgerNotFound."""
+        """Determine the end of a ledger that was being written. Raises LedgerNotFound."""
         ...
 
     async def read(
@@ -34,7 +34,7 @@ class Source(Protocol):
 
 
 class Entries(Protocol):
-    """Of a source or a target, to be read."""
+    """The entries of a source or a target."""
 
     async def read(
         self,
@@ -47,7 +47,7 @@ class Entries(Protocol):
 
 
 class BackendSource:
-    """A backend that is open, and that nobody else uses."""
+    """An open backend without other users."""
 
     def __init__(self, backend: Backend) -> None:
         self.new_ledger_id = backend.new_ledger_id

@@ -1,7 +1,7 @@
-"""What is to be copied: the ledgers that lists name, and the keys as the target will have them.
+"""Plans a move: the ledgers that lists contain, and the keys as the target will have them.
 
-A ledger that was being written is copied as a closed one, and its list says so: the next broker
-begins a new ledger. Ledgers that were being deleted are left out.
+A ledger that was being written is copied as a closed one, also in its list: the next broker begins
+a new ledger. Ledgers that were being deleted are left out.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Plan:
     ledgers: dict[int, LedgerInfo]  # in the order of their numbers
     names: dict[int, str]  # of their managed ledgers
     items: dict[str, bytes]
-    bound: int  # a ledger number that the source never used, nor any higher one
+    bound: int  # a ledger number above all that the source ever used
 
     @property
     def size_bytes(self) -> int:
@@ -37,7 +37,7 @@ async def plan(source: Source, now_ms: int) -> Plan:
     items = dict(source.items())
     if any(key.startswith(MOVE_PREFIX) for key in items):
         raise MoveFailed(
-            "the source is itself the target of a move that is not complete: repeat that one first"
+            "the source is itself the target of an unfinished move: repeat that one first"
         )
     lists = {key: _decoded(key, items[key]) for key in items if key.startswith(LEDGERS_PREFIX)}
     opened = [
@@ -61,7 +61,7 @@ async def plan(source: Source, now_ms: int) -> Plan:
 
 
 def _decoded(key: str, value: bytes) -> LedgerList:
-    """A deleted one keeps nothing but that."""
+    """A deleted list records only the deletion."""
     found = LedgerList.decode(value, key)
     return LedgerList(deleted=True) if found.deleted else found
 
@@ -77,7 +77,8 @@ async def _settle(source: Source, key: str, info: LedgerInfo, now_ms: int) -> Le
 
 
 async def _at_most(count: int, work: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
-    """All results, of so many at once. Raises the first failure, when all that began have ended."""
+    """All results, running several at once. Raises the first failure after all that began have
+    ended."""
     found: list[T] = []
     for start in range(0, len(work), count):
         batch = [each() for each in work[start : start + count]]

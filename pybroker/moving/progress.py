@@ -1,4 +1,4 @@
-"""How far a move is: a line on a terminal that is written over, or a line now and then."""
+"""Shows a move's progress: on a terminal in one line, otherwise a line now and then."""
 
 import time
 from typing import Final, TextIO
@@ -27,7 +27,7 @@ class Progress:
         self._tell_if_due()
 
     def ledger_done(self, size_bytes: int = 0) -> None:
-        """`size_bytes`: what an earlier attempt had copied and verified of it."""
+        """`size_bytes`: the part that an earlier attempt had copied and verified."""
         self._ledgers += 1
         self._all_bytes -= 2 * size_bytes
         self._tell_if_due()

@@ -1,7 +1,7 @@
-"""What a move notes in its target, so that it can go on after a crash.
+"""A move's records in its target, with which it continues after a crash.
 
-`move/state` says from where it copies; it is written first and deleted last, and no broker starts
-while it is there. `move/ledgers/<number>` comes with the ledger, empty, and gets the ledger's sum
+`move/state` contains the source; it is written first and deleted last, and no broker starts while
+it exists. `move/ledgers/<number>` is created with the ledger, empty, and gets the ledger's checksum
 once the copy has been read back.
 """
 
@@ -15,12 +15,12 @@ from managed_ledger.storage.importing import MOVE_PREFIX
 LEDGERS_PREFIX: Final = f"{MOVE_PREFIX}ledgers/"
 _FORMAT: Final = 1
 COPYING: Final = "copying"
-COPIED: Final = "copied"  # only the notes are left to delete
-DISCARDING: Final = "discarding"  # the notes do not hold any more
+COPIED: Final = "copied"  # only the records are left to delete
+DISCARDING: Final = "discarding"  # the records are no longer valid
 
 
 class MoveFailed(ManagedLedgerError):
-    """The move cannot go on; the message says what to do."""
+    """The move cannot continue; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Of all entries of a ledger, with message counts and tags."""
+    """The checksum of all entries of a ledger, with message counts and tags."""
 
     entries: int = 0
     messages: int = 0

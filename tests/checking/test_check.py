@@ -120,7 +120,7 @@ def test_a_directory_in_use_is_not_checked(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_file_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert main([str(tmp_path / "nothing")]) == EXIT_NOT_CHECKED
-    assert "is no directory" in capsys.readouterr().err
+    assert "is not a directory" in capsys.readouterr().err
 
 
 def test_the_command_says_what_it_looked_at(
@@ -145,7 +145,7 @@ def test_a_journal_that_is_damaged_in_the_middle_is_moved_aside(
     data[len(data) // 2] ^= 1
     (path / journal).write_bytes(data)
     assert main([str(path)]) == EXIT_DAMAGED
-    assert "whole commits stand behind it" in capsys.readouterr().out
+    assert "complete commits follow it" in capsys.readouterr().out
     assert main([str(path), "--repair"]) == 0
     assert "moved to moved-aside/" in capsys.readouterr().out
     (moved,) = (path / "moved-aside").rglob("0*")

@@ -229,7 +229,7 @@ def test_what_waits_is_shown_and_released(browser: Browser, client: Client) -> N
         assert tile(page, "Held steps") == "1" and "strikes no more" in table(page, "Rules")[1]
         assert not sending.done()
         said = words(browser.do(f"{RULES}/release", URL, rule=number))
-        assert f"What waited at rule {number} goes on" in said
+        assert f"What waited at rule {number} continues" in said
         sending.result(30)
     assert tile(browser.page(URL), "Held steps") == "0"
 
@@ -309,7 +309,7 @@ def test_the_clock_is_advanced(browser: Browser) -> None:
     after = browser.http.get("/admin/v3/clock").json()
     moved_ms = after["aheadMs"] - before["aheadMs"]
     assert 25 * 3_600_000 < moved_ms <= 26 * 3_600_000  # real time passes too
-    assert "The broker's clock shows 20" in words(page)
+    assert "The broker's clock now shows 20" in words(page)
     assert tile(page, "Ahead of the machine") == words(duration(round(after["aheadMs"] / 1000)))
 
 

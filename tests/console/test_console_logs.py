@@ -15,7 +15,7 @@ def test_the_log_is_shown_and_its_level_changed(tmp_path: Path) -> None:
         browser.do("/console/tenants", "/console/tenants", name="<b>acme</b>")
         page = browser.page("/console/logs?search=acme")
         assert "<b>acme" not in page and "%3Cb%3Eacme" in words(page)
-        assert "The log level is warning now" in words(
+        assert "The log level is now warning" in words(
             browser.do("/console/logs/level", "/console/logs", level="warning")
         )
         assert "is not a level" in words(

@@ -255,7 +255,7 @@ def test_the_form_leads_to_a_topic_by_its_name(browser: Browser) -> None:
     go = "/console/topics/go?topic="
     for name in ("orders", "public/default/orders", TOPIC):
         assert browser.open(go + name).headers["location"] == URL
-    assert "is no topic" in words(browser.page(go + "x://y"))
+    assert "is not a topic's name" in words(browser.page(go + "x://y"))
 
 
 def test_a_topic_that_is_not_there_is_not_found(browser: Browser) -> None:

@@ -132,7 +132,7 @@ def test_a_missing_directory_is_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--from", str(tmp_path / "no"), "--to", "zk:127.0.0.1:1"]) == 1
-    assert "no is no directory" in capsys.readouterr().err
+    assert "no is not a directory" in capsys.readouterr().err
 
 
 def test_progress_counts_what_is_left_to_do() -> None:

@@ -1,7 +1,7 @@
 """The disk as the embedded engine sees it: the seam for a simulated disk.
 
 Names are relative paths with '/' between folders ("journal/0000000001", "ledgers/42"); folders
-come into being with their first file. Calls block; the engine makes them from a worker thread.
+are created with their first file. Calls block; the engine makes them from a worker thread.
 """
 
 from collections.abc import Callable, Sequence
@@ -69,8 +69,8 @@ class Disk(Protocol):
 
 
 def numbered_files(disk: Disk, folder: str, name_of: Callable[[int], str]) -> list[int]:
-    """The numbers of the files that `name_of` can name. Files with other names are left alone, also
-    a copy whose number is written differently.
+    """The numbers of the files that `name_of` can name. Files with other names are ignored,
+    including a copy whose number is written differently.
     """
     numbers = []
     for name in disk.names(folder):

@@ -1,7 +1,7 @@
-"""Every checksum of a data directory, without changing it.
+"""Verifies every checksum of a data directory, without changing it.
 
-A start reads the snapshot and the journals, and looks at the sizes of the ledgers' files. This
-reads all of these files, too, block by block.
+A start reads the snapshot and the journals, and checks the sizes of the ledgers' files. This also
+reads all of these files, block by block.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _BACKUP: Final = "Restore the data directory from a backup."
 
 
 def inspect(disk: Disk) -> tuple[Replay, list[Finding]]:
-    """What a start would find, as far as it can be read, and what is wrong with it."""
+    """The state that a start would find, as far as it can be read, and what is wrong with it."""
     replay = Replay(disk)
     findings: list[Finding] = []
     try:
@@ -51,10 +51,10 @@ def _stopped(replay: Replay, error: CorruptStorage) -> Finding:
     corrupt = replay.corrupt
     if corrupt is None:
         where = str(error).partition(" ")[0]
-        return Finding(where, str(error), "a broker does not start on it", _BACKUP)
+        return Finding(where, str(error), "the broker does not start", _BACKUP)
     behind = corrupt.good_frames_behind()
     later = [each for each in replay.journals if each > corrupt.generation]
-    lost = f"what was written from offset {corrupt.at} on: {behind} whole commits stand behind it"
+    lost = f"everything from offset {corrupt.at} on: {behind} complete commits follow it"
     if later:
         lost += f", and {len(later)} later journals"
     return Finding(corrupt.name, str(error), lost, _BACKUP)
@@ -65,16 +65,18 @@ def _notes(disk: Disk, replay: Replay) -> Iterator[Finding]:
         yield note(
             journal_name(replay.journals[-1]),
             f"ends in {replay.torn.lost_bytes} bytes of a write that did not complete, at offset "
-            f"{replay.torn.offset}: a crash leaves that, and so does a file that was cut off",
+            f"{replay.torn.offset}, as after a crash, or in a truncated file",
         )
     if replay.complete and replay.found is None and replay.journals:
-        yield note(snapshot.NAME, "is missing; the journals tell everything from the beginning on")
+        yield note(
+            snapshot.NAME, "is missing; the journals contain everything from the beginning on"
+        )
     for generation in generations(disk):
         if generation < replay.first_generation:
-            yield note(journal_name(generation), "is not needed any more")
+            yield note(journal_name(generation), "is no longer needed")
     for name in disk.names(JOURNALS):
         if name not in map(journal_name, generations(disk)):
-            yield note(name, "is no journal: it is not read")
+            yield note(name, "is not a journal and is ignored")
     if replay.found is not None:
         for ledger_id in ledger_ids(disk):
             if ledger_id not in replay.ledgers:
@@ -82,7 +84,7 @@ def _notes(disk: Disk, replay: Replay) -> Iterator[Finding]:
 
 
 def _of_file(disk: Disk, state: LedgerState) -> Iterator[Finding]:
-    """Of a ledger that the snapshot counts."""
+    """Checks the file of a ledger in the snapshot."""
     flushed, name = state.flushed, ledger_file_name(state.ledger_id)
     if not flushed.file_bytes:
         return
@@ -105,7 +107,7 @@ def _unreadable(ledger_id: int, what: str, first: int, last: int) -> Finding:
         ledger_file_name(ledger_id),
         what,
         f"entries {first} to {last} of ledger {ledger_id}",
-        "Restore the data directory from a backup, or let subscriptions go on behind it "
+        "Restore the data directory from a backup, or move subscriptions behind it "
         "(`pybroker admin topics reset-cursor`).",
     )
 
@@ -113,7 +115,7 @@ def _unreadable(ledger_id: int, what: str, first: int, last: int) -> Finding:
 def _bad_blocks(
     file: DiskFile, ledger_id: int, flushed: FlushedPart
 ) -> Iterator[tuple[str, int, int]]:
-    """What is wrong, and the entries that it costs. Nothing is found behind a bad header."""
+    """What is wrong, and the lost entries. Nothing can be found behind a bad header."""
     name, offset, next_entry_id = ledger_file_name(ledger_id), 0, 0
     while offset < flushed.file_bytes:
         last = flushed.entries - 1
@@ -126,12 +128,12 @@ def _bad_blocks(
             return
         end = offset + HEADER_BYTES + body_bytes
         if first != next_entry_id or end > flushed.file_bytes:
-            yield f"goes on with entry {first} at offset {offset}", next_entry_id, last
+            yield f"continues with entry {first} at offset {offset}", next_entry_id, last
             return
         try:
             decode_block(file.pread(end - offset, offset), 0, ledger_id, name, offset)
         except CorruptStorage:
-            if count:  # else it stands for what was reported already
+            if count:  # otherwise it is a placeholder for damage that was already reported
                 yield f"has a damaged block at offset {offset}", first, first + count - 1
         next_entry_id, offset = first + count, end
     if next_entry_id != flushed.entries:
@@ -139,7 +141,7 @@ def _bad_blocks(
 
 
 def _files_by_themselves(disk: Disk) -> Iterator[Finding]:
-    """Where nothing says how much of them counts."""
+    """Checks the files when the snapshot does not tell how much of them counts."""
     for ledger_id in ledger_ids(disk):
         file = disk.open(ledger_file_name(ledger_id))
         try:

@@ -102,7 +102,7 @@ Record = EntriesRecord | PutRecord | RemoveRecord | CreateLedgerRecord | DeleteL
 def encode_frame(
     body: Sequence[bytes], generation: int, offset: int, synced_to: int
 ) -> list[bytes]:
-    """`body` in parts, as `encode_body` made it; so is the frame."""
+    """`body` is in parts, as returned by `encode_body`; so is the frame."""
     zeros = zero_sectors((*body, END), offset + HEADER_BYTES)
     size_bytes = sum(map(len, body))
     header = HEADER.pack(MAGIC, generation, offset, synced_to, size_bytes, zeros, checksum(body))
@@ -149,7 +149,7 @@ def zero_sectors(parts: Sequence[bytes], offset: int) -> int:
 
 
 def sector_at(parts: Sequence[bytes], index: int, start: int) -> bytes:
-    """From `start` of that part on; it may go on in the next ones."""
+    """From `start` of that part on; it may continue in the next ones."""
     sector = parts[index][start : start + SECTOR]
     while len(sector) < SECTOR and index + 1 < len(parts):
         index += 1

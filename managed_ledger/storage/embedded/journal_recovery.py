@@ -1,6 +1,6 @@
 """Opening a data directory for an engine that will write to it.
 
-Nothing on the disk is changed before everything has been read and found good. Then what was read is
+Nothing on the disk is changed before everything has been read and verified. Then what was read is
 synced, because a crashed process may have written it, or created or renamed its file, without
 syncing; only then is the torn end of the last journal cut off, and unreferenced files are removed.
 """

@@ -1,4 +1,4 @@
-"""What a data directory holds: the snapshot, and on top of it the journals since.
+"""Reads a data directory: the snapshot, and the journals since.
 
 Nothing is written here.
 """
@@ -23,7 +23,7 @@ from managed_ledger.storage.engine_state import LedgerState
 
 
 class Replay:
-    """`replay` fills in what it finds, as far as it comes."""
+    """`replay` fills it in, up to the first error."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -104,7 +104,7 @@ class Replay:
                 self._deleted_later.pop(ledger_id, None)
 
     def _apply_entries(self, record: EntriesRecord, name: str) -> None:
-        """The ledger file may have some of them already; the rest has to follow without a gap."""
+        """The ledger file may already have some of them; the rest must follow without a gap."""
         state = self.ledgers.get(record.ledger_id)
         if state is None:
             self._deleted_later[record.ledger_id] = name
@@ -120,8 +120,8 @@ class Replay:
         state.queued_entries = state.tail.next_entry_id
 
     def _check_deleted_later(self) -> None:
-        """The snapshot may be younger than a journal, and lack a ledger that the journal deletes
-        further on; any other ledger has a beginning.
+        """The snapshot may be newer than a journal, and lack a ledger that the journal deletes
+        later; any other ledger must have a beginning.
         """
         for ledger_id, name in self._deleted_later.items():
             raise CorruptStorage(

@@ -81,9 +81,9 @@ class JournalScan:
         if not self._is_last or not was_torn or self._was_synced(offset, header):
             raise CorruptStorage(
                 f"{self.name} is corrupt at offset {offset}: a write that may have been "
-                "acknowledged does not read back. Nothing was changed. Check the disk, and restore "
-                "the data directory from a backup; or, giving up all that was written since, cut "
-                f"the file off at that offset (truncate -s {offset} {self.name})"
+                "acknowledged cannot be read back. Nothing was changed. Check the disk, and "
+                "restore the data directory from a backup; or, giving up all that was written "
+                f"since, truncate the file at that offset (truncate -s {offset} {self.name})"
             )
         self.torn = Torn(offset, len(self._data) - offset)
 

@@ -85,8 +85,8 @@ class BlockIndex:
         return (self.next_entry_id if self.damage else next_entry_id) - 1
 
     def stretch(self, first: int, last: int, file_bytes: int, max_bytes: int) -> tuple[int, int]:
-        """Where in the file to read `first` up to `last`: whole blocks, at least one, and no more
-        than `max_bytes` otherwise.
+        """The part of the file to read for `first` to `last`: whole blocks, at least one, and no
+        more than `max_bytes` otherwise.
         """
         at = bisect_right(self._first_entry_ids, first) - 1
         stop = bisect_right(self._first_entry_ids, last)
@@ -340,7 +340,7 @@ def corrupt(name: str, offset: int) -> CorruptStorage:
 
 
 def damage_of(disk: Disk, ledger_id: int, flushed: FlushedPart) -> str | None:
-    """What is visible without reading the file. Raises OSError."""
+    """Damage that is visible without reading the file. Raises OSError."""
     name = ledger_file_name(ledger_id)
     try:
         file = disk.open(name)

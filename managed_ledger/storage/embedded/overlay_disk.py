@@ -1,7 +1,7 @@
-"""A data directory that is read from the disk and written to memory: nothing on the disk changes.
+"""A data directory read from the disk and written to memory: nothing on the disk changes.
 
-An engine that opens one recovers as it would at a start. Who only looks takes a shared lock, so no
-broker starts on the directory meanwhile, and a directory that a broker uses is refused.
+An engine that opens one recovers as it would at a start. A shared lock keeps brokers from starting
+on the directory meanwhile, and a directory in use by a broker is refused.
 """
 
 import fcntl
@@ -14,7 +14,7 @@ from managed_ledger.storage.embedded.os_disk import LOCK_FILE
 
 
 class _Written:
-    """A file's bytes: as much of the one on the disk as still counts, and what was written behind.
+    """A file's bytes: the part of the file on disk that still counts, then what was written since.
 
     The engine writes at the end of files, so little is copied.
     """
@@ -83,7 +83,7 @@ class _File:
 
 
 class OverlayDisk:
-    """A Disk. `lock` is not taken again by an engine: `hold` is, by whoever looks."""
+    """A Disk. The caller takes the lock with `hold`; an engine's `lock` does nothing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -93,7 +93,7 @@ class OverlayDisk:
     def hold(self) -> None:
         """Keep brokers away. Raises DirectoryInUse, NotADirectoryError."""
         if not self.path.is_dir():
-            raise NotADirectoryError(f"{self.path} is no directory")
+            raise NotADirectoryError(f"{self.path} is not a directory")
         try:
             held = os.open(self.path / LOCK_FILE, os.O_RDONLY)
         except FileNotFoundError:

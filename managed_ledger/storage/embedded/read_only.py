@@ -1,6 +1,6 @@
-"""A data directory that is read while no broker uses it; nothing in it changes.
+"""Reads a data directory while no broker uses it; nothing in it changes.
 
-It is brought to mind as at a start, but nothing is recovered: what a crash left stays as it is.
+It is loaded as at a start, but nothing is recovered: what a crash left stays as it is.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class ReadOnlyDirectory:
         return {key: stored.value for key, stored in self._replay.items.items()}
 
     def new_ledger_id(self) -> int:
-        """A number higher than any that was ever used here."""
+        """A number higher than any ledger id ever used here."""
         return self._replay.next_ledger_id
 
     async def recover_ledger(self, ledger_id: int) -> LedgerSummary:

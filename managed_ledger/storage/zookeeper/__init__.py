@@ -1,5 +1,5 @@
 """A small asyncio client of Apache ZooKeeper: nodes, compare-and-set, watches, one session.
 
-Own code, because kazoo runs threads, and its latest release (2.11) has no recursive watches; and
-because this one runs in a simulated world as it is.
+Not kazoo, because it runs threads, and its latest release (2.11) has no recursive watches; and this
+one runs unchanged in a simulated world.
 """

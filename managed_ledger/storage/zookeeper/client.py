@@ -1,10 +1,10 @@
-"""ZooKeeper for asyncio: one session, kept up over reconnections until it expires or is closed.
+"""ZooKeeper for asyncio: one session, kept across reconnections until it expires or is closed.
 
-A request waits while the session is SUSPENDED; one that was under way when the connection broke
-fails with ConnectionLoss, because nobody knows whether it took effect. Reads are repeated instead.
+A request waits while the session is SUSPENDED. One that was in flight when the connection broke
+fails with ConnectionLoss, because it is unknown whether it took effect. Reads are repeated instead.
 
-Watches are persistent: each event is told until the client closes. Events during a disconnection
-are lost, so after each reconnection every watch is told RESYNC: look at everything again.
+Watches are persistent: each event is reported until the client closes. Events during a
+disconnection are lost, so after each reconnection every watch gets RESYNC: read everything again.
 """
 
 import asyncio
@@ -74,11 +74,11 @@ class ZooKeeper:
 
     @property
     def session_id(self) -> int:
-        """What `Node.ephemeral_owner` says of this session's nodes."""
+        """The value of `Node.ephemeral_owner` for this session's nodes."""
         return self._grant.session_id
 
     def on_state(self, listener: Callable[[SessionState], None]) -> None:
-        """It is called after each change, on the loop."""
+        """Called after each change, on the loop."""
         self._listeners.append(listener)
 
     async def open(self, timeout_s: float = 30.0) -> None:
@@ -96,7 +96,7 @@ class ZooKeeper:
             ) from None
 
     async def close(self) -> None:
-        """End the session: its ephemeral nodes go at once. Idempotent."""
+        """End the session: its ephemeral nodes are removed at once. Idempotent."""
         if self._state is SessionState.CONNECTED and self._connection is not None:
             ending = self._connection.request(OpCode.CLOSE_SESSION, b"", "close")
             await asyncio.wait([ending], timeout=CLOSE_S)
@@ -113,8 +113,8 @@ class ZooKeeper:
     # --- nodes
 
     async def get(self, path: str, insist: bool = False) -> Node:
-        """Raises NoNode; TooManyWaiting, unless the caller insists because it must know what became
-        of a change whose answer was lost.
+        """Raises NoNode; TooManyWaiting, unless the caller insists because it must learn the
+        outcome of a change whose answer was lost.
         """
         return node_of(await self._read(OpCode.GET_DATA, path, insist=insist))
 
@@ -125,14 +125,14 @@ class ZooKeeper:
     async def create(
         self, path: str, value: bytes, ephemeral: bool = False, sequential: bool = False
     ) -> str:
-        """The path, with ZooKeeper's number behind it if `sequential`. Raises NodeExists, NoNode
+        """The path, followed by ZooKeeper's number if `sequential`. Raises NodeExists, NoNode
         (there is no parent), ConnectionLoss.
         """
         create = Create(path, value, ephemeral, sequential)
         return (await self._ask(create.code, create.body(), path)).text()
 
     async def ensure(self, path: str) -> None:
-        """It exists when this returns, whoever made it. Raises NoNode (there is no parent)."""
+        """It exists when this returns, whoever created it. Raises NoNode (there is no parent)."""
         while True:
             try:
                 await self.create(path, b"")
@@ -153,20 +153,21 @@ class ZooKeeper:
         await self._ask(removal.code, removal.body(), path)
 
     async def multi(self, operations: Sequence[Operation]) -> list[int]:
-        """All or nothing. For each the node's version; raises the error of the one that failed."""
+        """All or nothing. Returns each node's version; raises the error of the operation that
+        failed."""
         names = ", ".join(each.path for each in operations)
         reader = await self._ask(OpCode.MULTI, multi_body(operations), names)
         return multi_result(reader, operations)
 
     async def watch(self, path: str, is_recursive: bool, watcher: Watcher) -> None:
-        """From when this returns, `watcher` hears of every change of the node and its children (or,
-        if recursive, of everything below). A watch of a node that is not there is fine.
+        """After this returns, `watcher` receives every change of the node and its children (or, if
+        recursive, of everything below). The node need not exist.
         """
         self._watches.append((path, is_recursive, watcher))
         await self._read(OpCode.ADD_WATCH, path, add_watch_body(path, is_recursive))
 
     async def sync(self, path: str) -> None:
-        """Reads from now on see what was written before this returned, to whichever server."""
+        """Later reads see everything that was written before this returned, on any server."""
         await self._read(OpCode.SYNC, path, JuteWriter().text(path).getvalue())
 
     # --- requests
@@ -191,7 +192,8 @@ class ZooKeeper:
                 raise SessionExpired(f"the session is {self._state.value}: {what}")
             if self._waiting >= MAX_WAITING and not insist:
                 raise TooManyWaiting(
-                    f"{MAX_WAITING} requests wait for ZooKeeper already; repeat it later: {what}"
+                    f"{MAX_WAITING} requests are already waiting for "
+                    f"ZooKeeper; repeat it later: {what}"
                 )
             self._waiting += 1
             try:
@@ -239,7 +241,7 @@ class ZooKeeper:
                 await asyncio.sleep(pause_s)
 
     def _is_too_late(self, silent_s: float) -> bool:
-        """Without a session there is nothing to lose: it is tried for as long as `open` waits."""
+        """Without a session there is nothing to lose: keep trying for as long as `open` waits."""
         is_suspended = self._state is SessionState.SUSPENDED
         return is_suspended and silent_s > self._grant.timeout_ms / 1000
 
@@ -249,7 +251,7 @@ class ZooKeeper:
         loop = asyncio.get_running_loop()
 
         def lost(connection: ZooKeeperConnection) -> None:
-            # At once: who repeats a request must wait, not find the same connection again.
+            # At once: a caller that repeats a request must wait, not get the same connection again.
             if self._connection is connection:
                 self._connection = None
                 if self._state is SessionState.CONNECTED:
@@ -263,7 +265,7 @@ class ZooKeeper:
                 await loop.create_connection(lambda: connection, host, port)
                 await connection.ready
             if over.done():
-                raise ConnectionLoss("the connection was lost as soon as it was made")
+                raise ConnectionLoss("the connection was lost as soon as it was established")
         except BaseException:
             connection.end(ConnectionLoss("no connection in time"))
             raise
@@ -284,7 +286,7 @@ class ZooKeeper:
         try:
             event = EventType(kind)
         except ValueError:
-            return  # the session's state, which the connection tells
+            return  # the session's state, which the connection reports
         for watched, is_recursive, watcher in self._watches:
             below = is_recursive and path.startswith(watched.rstrip("/") + "/")
             if path == watched or below:
@@ -292,7 +294,7 @@ class ZooKeeper:
 
 
 def _look_at(done: "asyncio.Future[JuteReader]") -> None:
-    """A watch that could not be set: the connection is gone, and the next one sets it again."""
+    """A watch could not be set: the connection is gone, and the next one sets it again."""
     if not done.cancelled():
         done.exception()
 

@@ -1,7 +1,7 @@
 """One TCP connection to a ZooKeeper server: the handshake, requests in order, events, pings.
 
-ZooKeeper answers in the order of the requests, so a queue identifies who asked. Requests of one
-loop tick leave in one write.
+ZooKeeper answers in the order of the requests, so a queue matches them. Requests of one loop
+tick are sent in one write.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _PING: Final = JuteWriter().i32(_PING_XID).i32(OpCode.PING).frame()
 
 @dataclass(slots=True)
 class SessionGrant:
-    """What identifies a session towards any server of the ensemble."""
+    """Identifies a session to any server of the ensemble."""
 
     session_id: int
     password: bytes
@@ -69,7 +69,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._asked_s = self.heard_s
 
     def request(self, code: OpCode, body: bytes, what: str) -> asyncio.Future[JuteReader]:
-        """Fails with the error that ZooKeeper answers, or with ConnectionLoss."""
+        """Fails with ZooKeeper's error, or with ConnectionLoss."""
         request = _Request(code, body, what)
         if self._is_over:
             request.done.set_exception(ConnectionLoss(f"the connection is gone: {what}"))
@@ -133,7 +133,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             request = self._waiting.popleft()
             if request.done.done():
                 return
-            if error == 0 or request.code is OpCode.MULTI:  # whose parts say what failed
+            if error == 0 or request.code is OpCode.MULTI:  # whose parts tell what failed
                 request.done.set_result(reader)
             else:
                 request.done.set_exception(error_of(error, request.what))
@@ -180,7 +180,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             self._transport = None
         if not self.ready.done():
             self.ready.set_exception(why)
-            self.ready.exception()  # whoever waits raises it; nobody has to
+            self.ready.exception()  # waiters raise it; there may be none
         waiting, self._waiting = self._waiting, deque()
         for request in waiting:
             if not request.done.done():

@@ -6,7 +6,7 @@ from managed_ledger.errors import ManagedLedgerError, StorageUnavailable
 
 
 class ZooKeeperError(ManagedLedgerError):
-    """Base of everything that ZooKeeper answers, or does not."""
+    """Base of ZooKeeper's errors and of connection errors."""
 
     code: int = -1
 
@@ -18,12 +18,12 @@ class ConnectionLoss(ZooKeeperError):
 
 
 class TooManyWaiting(ZooKeeperError, StorageUnavailable):
-    """So many requests wait for a connection that this one was not queued: nothing was asked."""
+    """Too many requests wait for a connection, so this one was not queued or sent."""
 
 
 class SessionExpired(ZooKeeperError):
-    """The session is over: its ephemeral nodes are gone or will be, others may own what it owned.
-    Open a new client.
+    """The session is over: its ephemeral nodes are gone or will be, and others may take over what
+    it owned. Open a new client.
     """
 
     code = -112

@@ -32,7 +32,7 @@ class OpCode(IntEnum):
 
 
 class EventType(IntEnum):
-    """What happened to a watched node; RESYNC: events may have been missed, look at everything."""
+    """What happened to a watched node; RESYNC: events may be missing, read everything again."""
 
     RESYNC = -1
     CREATED = 1
@@ -138,8 +138,8 @@ def stat_of(reader: JuteReader) -> tuple[int, int]:
 
 
 def multi_result(reader: JuteReader, operations: Sequence[Operation]) -> list[int]:
-    """For each operation the version that its node has now (0 for one created, -1 for one that is
-    gone or was only checked). Raises the error of the operation that failed.
+    """For each operation the current version of its node (0 if created, -1 if deleted or only
+    checked). Raises the error of the operation that failed.
     """
     versions: list[int] = []
     failures: list[tuple[int, ZooKeeperError]] = []
@@ -156,7 +156,10 @@ def multi_result(reader: JuteReader, operations: Sequence[Operation]) -> list[in
         else:
             versions.append(-1)
     for error, failure in failures:
-        if error not in (0, _RUNTIME_INCONSISTENCY):  # those of the innocent ones
+        if error not in (
+            0,
+            _RUNTIME_INCONSISTENCY,
+        ):  # the errors of operations that did not fail themselves
             raise failure
     if failures:
         raise failures[0][1]

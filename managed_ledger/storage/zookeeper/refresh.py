@@ -1,5 +1,5 @@
-"""Repeats some work as often as it is asked for, never twice at once, and always once more if it
-was asked for meanwhile: what events of a watch lead to.
+"""Repeats work on request, never twice at once, and once more if it was requested meanwhile; for
+reactions to a watch's events.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Refresh:
             except SessionExpired:
                 break
             except ZooKeeperError as why:
-                log.warning("could not look at ZooKeeper again: %s", why)
+                log.warning("reading from ZooKeeper failed and is repeated: %s", why)
                 self._wanted = True
                 await asyncio.sleep(AGAIN_S)
         self._task = None

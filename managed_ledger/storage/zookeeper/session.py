@@ -1,9 +1,9 @@
-"""The states of a ZooKeeper session as this client knows them, and what may follow.
+"""The states of a ZooKeeper session, as this client sees it, and their transitions.
 
-CONNECTING: no session yet. CONNECTED: ZooKeeper answers. SUSPENDED: the connection is gone, the
-session may live on; what it owns must not be relied on. EXPIRED: ZooKeeper said so, or was out of
-reach for as long as the session lasts; whatever the session owned may belong to others. CLOSED: by
-this client. The last two are final.
+CONNECTING: no session yet. CONNECTED: ZooKeeper answers. SUSPENDED: the connection is gone, and the
+session may still exist; do not rely on what it owns. EXPIRED: reported by ZooKeeper, or it was out
+of reach for the session timeout; others may own what the session owned. CLOSED: by this client. The
+last two are final.
 """
 
 from enum import Enum

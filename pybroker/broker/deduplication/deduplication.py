@@ -69,14 +69,14 @@ class HasTxnId(Protocol):
 
 
 class OpenOnTopic(Protocol):
-    """What recovery asks the topic's transactions."""
+    """What recovery needs of the topic's transactions."""
 
     def ongoing(self) -> Iterable[HasTxnId]:
-        """Those that have not ended here."""
+        """The transactions that have not ended here."""
         ...
 
     def read_aside(self) -> AsyncIterator[EntryRun]:
-        """The entries of transactions kept beside the topic's log, piece by piece."""
+        """The entries of transactions in the side log, piece by piece."""
         ...
 
 
@@ -121,7 +121,7 @@ class Deduplication:
         return min(state.returned.before(state.durable_to), HIGHEST_ID) if state else -1
 
     def pieces(self, producer: str, run: SequencedRun) -> Iterator[Piece]:
-        """What is to be done with a run, piece by piece; a Copy is always the last one."""
+        """What to do with a run, piece by piece; a Copy is always the last piece."""
         state = self._state(producer)
         for piece in pieces_of(state, producer, run):
             if isinstance(piece, New):
@@ -160,7 +160,7 @@ class Deduplication:
             self._wake(txn_id)
 
     def refused(self, producer: str, first: int, last: int) -> None:
-        """A message arrived damaged, or may not be stored."""
+        """A message arrived damaged, or must not be stored."""
         self._state(producer).refused(first, last)
 
     # -- transactions kept aside: what the topic's log has to contain about them
@@ -174,8 +174,8 @@ class Deduplication:
         return encode_sent(Sent(producer, chunk, taken, list(state.untold), state.floor))
 
     def given_back(self, txn_id: TxnId) -> list[bytes]:
-        """To be stored when it is aborted, as if its messages were in the log and not beside it:
-        they may come again, also after a restart.
+        """The record to store when it is aborted, as if its messages were in the topic's log: they
+        may be sent again, even after a restart.
         """
         found = []
         for producer, state in self._writers.get(txn_id, {}).items():
@@ -192,7 +192,7 @@ class Deduplication:
         self._wake(txn_id)
 
     def _forget_writers(self, txn_id: TxnId) -> None:
-        """A transaction that has nothing here need not end here."""
+        """A transaction with nothing here need not end here."""
         writers = self._writers.get(txn_id, {})
         if not any(txn_id in state.open or state.chunk_txn == txn_id for state in writers.values()):
             self._writers.pop(txn_id, None)
@@ -236,7 +236,9 @@ class Deduplication:
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
             await asyncio.sleep(0)
         self._met.clear()
-        async for kept in buffer.read_aside():  # they hold what they took; nobody has had it since
+        async for (
+            kept
+        ) in buffer.read_aside():  # they hold what they took; nothing has changed since
             self._replay_aside(kept)
         still_open = {each.txn_id for each in buffer.ongoing()}
         for txn_id in [txn_id for txn_id in self._writers if txn_id not in still_open]:
@@ -246,8 +248,8 @@ class Deduplication:
             self._visit_later()
 
     def _replay_returned_aside(self, run: EntryRun) -> None:
-        """What was given back before these arrived may have been stored in the log since then,
-        which is read after this. Ids below the snapshot's are known.
+        """Ids given back before these arrived may have been stored in the log since then; the log
+        is read after this. Ids below the snapshot's are known.
         """
         for _, _, tag in run.tags:
             if (sent := parse_tag(tag).sent) is not None:
@@ -357,7 +359,7 @@ class Deduplication:
         self._tasks.start(self.snapshot(), "snapshot")
 
     def snapshot_if_due(self) -> None:
-        """To be called from time to time, also from a completion."""
+        """Called from time to time, also from a completion."""
         if self._is_due():
             self._tasks.start(self.snapshot(), "snapshot")
 

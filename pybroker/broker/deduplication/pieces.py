@@ -1,4 +1,4 @@
-"""Divides a producer's run of messages into pieces, by what has to be done with them.
+"""Divides a producer's run of messages into pieces that are handled alike.
 
 The pieces come one by one, in order, and each must be handled before the next is requested: new
 messages are taken with their piece, so that a copy further on in the run is recognised.
@@ -66,7 +66,7 @@ class Taken:
             self._state.take(*self.ranges[-1], self.txn_id)
 
     def sent_by(self, producer: str) -> bytes:
-        """To be stored with these messages."""
+        """The record to store with these messages."""
         self._told = self._state.tell(for_good=self.txn_id is None)
         number, ranges = -1, self.ranges
         if self.chunk is not None:

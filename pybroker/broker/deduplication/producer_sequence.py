@@ -93,7 +93,7 @@ class ProducerSequence:
     # classification of a message
 
     def standing(self, first: int, last: int, txn_id: TxnId | None) -> Standing:
-        """Of a message, or a batch from its lowest to its highest id."""
+        """Classifies a message, or a batch from its lowest to its highest id."""
         if first > self.top:
             return Standing.NEW
         known = (first, min(last, self.top))
@@ -125,12 +125,12 @@ class ProducerSequence:
 
     @property
     def durable_to(self) -> int:
-        """Nothing up to here is still on its way: a later message may be durable before it is."""
+        """No id up to here is in flight. A later message may be durable before an earlier one."""
         first_flying = next(iter(self.flying), None)
         return self.top if first_flying is None else min(self.durable, first_flying[0] - 1)
 
     def held_by(self, txn_id: TxnId) -> Iterator[Range]:
-        """What its abort would give back, the message whose chunks are not complete included."""
+        """The ids that its abort would give back, including an incomplete chunked message."""
         yield from self.open.get(txn_id, ())
         if self.chunk_txn == txn_id:
             yield self.chunk.sequence_id, self.chunk.sequence_id
@@ -143,10 +143,10 @@ class ProducerSequence:
             return not self.flying.overlaps(what.sequence_id, what.sequence_id)
         return not self.flying.overlaps(*what)
 
-    # what becomes of it
+    # its outcome
 
     def take(self, first: int, last: int, txn_id: TxnId | None) -> None:
-        """It goes to the log: what comes again from now on is no longer new."""
+        """It goes to the log: from now on these ids are no longer new."""
         self.flying.add(first, last)
         self._hold(first, last, txn_id)
 
@@ -165,13 +165,13 @@ class ProducerSequence:
         self._answer_durable()
 
     def failed(self, ranges: list[Range], txn_id: TxnId | None, error: Exception) -> None:
-        """They were taken and did not reach the log: they may come again."""
+        """They were taken and did not reach the log: they may be sent again."""
         for first, last in ranges:
             self.flying.take_out(first, last)
             self._let_go(first, last, txn_id)
             self._give_back_untold(first, last)
             self._fail_waiting(first, last, error)
-        if not self.flying:  # as if they had never come; later messages may leave them out
+        if not self.flying:  # as if they had never arrived; later messages may leave them out
             self.top = self.durable
 
     def chunk_failed(self, chunk: Chunk, error: Exception) -> None:
@@ -181,13 +181,13 @@ class ProducerSequence:
         self._fail_waiting(chunk.sequence_id, chunk.sequence_id, error)
 
     def refused(self, first: int, last: int) -> None:
-        """They were not taken: the new ones among them may come again, also after later ones."""
+        """They were not taken: the new ones among them may be sent again, even after later ones."""
         if last > self.top:
             self._give_back_untold(max(first, self.top + 1), last)
 
     def tell(self, for_good: bool) -> list[Range]:
-        """What has to be stored with the next messages that go to the log. If not `for_good`, these
-        may leave it again, so the messages behind them store the same.
+        """What to store with the next messages that go to the log. If not `for_good`, these may be
+        removed from it again, so the messages after them store the same.
         """
         if not self.untold:
             return []
@@ -213,7 +213,7 @@ class ProducerSequence:
                 self.chunk = self.durable_chunk = NO_CHUNK
 
     def outcome_lost(self, txn_id: TxnId) -> None:
-        """It has ended, and nobody knows how: what it held may have been aborted or stored."""
+        """It has ended with an unknown outcome: what it held may have been aborted or stored."""
         for first, last in self.open.pop(txn_id, ()):
             self.in_transactions.take_out(first, last)
             self.floor = max(self.floor, last)
@@ -256,7 +256,7 @@ class ProducerSequence:
             self.returned.take_out(first, last)
         if self.untold:
             self.untold.take_out(first, last)
-        if self.in_transactions.overlaps(first, last):  # written while copies were not looked for
+        if self.in_transactions.overlaps(first, last):  # written while deduplication was off
             for holder in list(self.open):
                 self._let_go(first, last, holder)
         if txn_id is not None:
@@ -304,7 +304,7 @@ class ProducerSequence:
                 self.waiting.append((what, answer))
 
     def _fail_waiting(self, first: int, last: int, error: Exception) -> None:
-        """The first copy of these was not written, so the duplicates fail, too."""
+        """The first copy of these was not written, so the duplicates fail too."""
         waiting, self.waiting = self.waiting, []
         for what, answer in waiting:
             low, high = (what.sequence_id,) * 2 if isinstance(what, Chunk) else what

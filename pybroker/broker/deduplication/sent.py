@@ -1,4 +1,4 @@
-"""What the tag of an append stores for deduplication, so recovery knows what was known live.
+"""The tag of an append: what deduplication stores with it, for recovery.
 
 It names the producer and the sequence ids as in the SENDs, whatever the messages' metadata says.
 Ids that were given back without a trace in the log, because a message was refused, are stored with
@@ -20,7 +20,7 @@ class Sent(NamedTuple):
     chunk: int  # the number of the chunk; -1 for whole messages, and for the last chunk
     taken: list[Range]
     returned: list[Range]
-    floor: int  # up to here it is no longer known what was returned
+    floor: int  # up to here it is unknown which ids were returned
 
 
 def encode_sent(sent: Sent) -> bytes:

@@ -48,8 +48,8 @@ def encode_head(position: Position) -> bytes:
 
 
 def encode_producer(name: str, state: ProducerSequence) -> bytes:
-    """What would be known if the broker died now: what is in flight may come again. If it reaches
-    the log after all, the scan finds it, because it is behind the position.
+    """The state if the broker died now: ids in flight may be sent again. If they reach the log
+    after all, the scan finds them, because they are behind the position.
     """
     out = Writer()
     out.text(name)

@@ -1,4 +1,4 @@
-"""What a consumer that reads compacted gets: the compacted log up to the horizon, then the log.
+"""The reader of a readCompacted consumer: the compacted log up to the horizon, then the log.
 
 It shares the subscription's read position with the EntryReader, which continues behind the horizon.
 Kept messages outlive the ledgers they came from. If the subscription's position is before the first

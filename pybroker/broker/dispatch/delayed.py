@@ -241,7 +241,7 @@ class UndelayedReader:
         self._reader.rewind()
 
     def skipped_to(self, mark: Position) -> None:
-        """Everything up to this position is no longer wanted."""
+        """Nothing up to this position is wanted any more."""
         if mark.after >= self._reader.position:
             self.forget()
             return
@@ -250,7 +250,7 @@ class UndelayedReader:
         self._count()
 
     def forget(self) -> None:
-        """Nothing waits any more, or everything is read again."""
+        """Nothing is delayed any more, or everything is read again."""
         self._cancel_visit()
         self._delays.account.leave(self._resume)
         self._index.clear()

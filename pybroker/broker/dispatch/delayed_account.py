@@ -2,8 +2,8 @@
 
 At the bound, only those logs are read further whose subscriptions hold less than their share of a
 second, equally large amount. So a subscription that delays millions of messages does not block
-others. What others took of that amount is not shared again, so all together take at most twice the
-bound, and one read each.
+others. Memory taken from that amount is not shared again, so all together take at most twice the
+bound, plus one read each.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class DelayedAccount:
         self._waiting: dict[Callable[[], None], None] = {}
 
     def has_room(self, held_bytes: int) -> bool:
-        """For a subscription that holds this much."""
+        """Whether a subscription that holds this much may read further."""
         if self.used_bytes < self._limit_bytes:
             return True
         left_bytes = 2 * self._limit_bytes - self.used_bytes

@@ -66,7 +66,8 @@ OnDamage = Callable[[DamagedEntries], None]
 
 
 class EntryFetcher:
-    """Entries from memory or from an asynchronous read, one at a time, whose run is kept here."""
+    """Reads entries from memory or asynchronously. There is one read at a time; its run is kept
+    here."""
 
     __slots__ = (
         "_held",
@@ -94,7 +95,7 @@ class EntryFetcher:
         self._turns = 0  # counts drops: reads from before the latest are discarded
 
     def another(self) -> "EntryFetcher":
-        """A second one, for other positions of the same log."""
+        """A second reader, for other positions of the same log."""
         return EntryFetcher(self._ledger, self._tasks, self._resume, self._on_damage)
 
     def fetch(
@@ -197,7 +198,7 @@ class EntryReader:
         # With a dispatch rate, what may be read until this is set again.
         self.most_messages: int | None = None
         self.most_bytes = 0
-        # What aborted transactions had kept from the one consumer that is served.
+        # What aborted transactions had withheld from the active consumer.
         self.passed_over: PassedOver | None = None
 
     @property
@@ -237,7 +238,7 @@ class EntryReader:
         return min(messages, self.most_messages), min(size_bytes, self.most_bytes)
 
     def pass_over(self, delivery: Delivery) -> None:
-        """Move behind these entries, which nobody gets now."""
+        """Move behind these entries, which nobody gets for now."""
         self.position = Position(delivery.ledger_id, delivery.entry_ids[-1] + 1)
         self._ahead.passed(self.position)
 
@@ -269,7 +270,7 @@ class EntryReader:
         return delivery.part(0, delivery.affordable(max_messages))
 
     def advance(self, delivery: Delivery) -> None:
-        """These entries of the last `peek` are delivered, or are kept by the dispatcher."""
+        """These entries of the last `peek` were delivered, or are kept by the dispatcher."""
         self.pass_over(delivery)
         self.spend(delivery)
 

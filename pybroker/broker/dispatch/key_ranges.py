@@ -1,4 +1,4 @@
-"""The part of the keys that an Exclusive consumer, or a reader, asked for.
+"""The key ranges that an Exclusive consumer, or a reader, asked for.
 
 Messages outside its ranges are passed over and not acknowledged, as in Apache Pulsar: they stay in
 the subscription's backlog, for a consumer with other ranges. A cumulative acknowledgement covers

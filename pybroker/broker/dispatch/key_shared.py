@@ -96,7 +96,7 @@ class KeySharedDispatcher(SharedDispatcher):
         return super().in_replay + self._parked
 
     def draining(self) -> dict[Consumer, list[DrainingSlot]]:
-        """Slots that have another owner by now, by the consumer that still holds entries."""
+        """Slots that have a new owner, by the consumer that still holds entries."""
         found: defaultdict[Consumer, list[DrainingSlot]] = defaultdict(list)
         for slot, holder, entries in self._in_flight.held():
             if self._ring.owner(slot) is not holder:
@@ -190,7 +190,7 @@ class KeySharedDispatcher(SharedDispatcher):
         return self._deliver_slots(consumer, part, slots)
 
     def _first_wanted(self, entries: WaitingEntries, limit: int) -> list[Position]:
-        """The first ones that are close together; those acknowledged by now stop waiting."""
+        """The first ones that are close together; acknowledged ones stop waiting."""
         while entries:
             positions = entries.first(limit, MAX_RUN_ENTRIES)
             wanted = [at for at in positions if self._reader.wants(at)]
@@ -278,7 +278,7 @@ class KeySharedDispatcher(SharedDispatcher):
         self._route_drained(self._in_flight.remove_up_to(mark))
 
     def _route_drained(self, slots: Iterable[int]) -> None:
-        """Entries that waited for a slot that nobody holds any more go to its present owner."""
+        """Entries waiting for a slot that nobody holds any more go to its current owner."""
         for slot in slots:
             if self._moved and (holder := self._moved.pop(slot, None)) is not None:
                 holder.slots_drained += 1

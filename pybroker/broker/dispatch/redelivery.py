@@ -48,7 +48,7 @@ class RedeliveryQueue:
         return added
 
     def forget_up_to(self, mark: Position) -> None:
-        """Everything up to this position is no longer wanted."""
+        """Nothing up to this position is wanted any more."""
         while self._ledgers and self._ledgers.keys()[0] < mark.ledger_id:
             self._ledgers.popitem(0)
         if (entry_ids := self._ledgers.get(mark.ledger_id)) is not None:

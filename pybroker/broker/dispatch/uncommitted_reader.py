@@ -45,7 +45,7 @@ class UncommittedReader(EntryReader):
 
     def rewind(self) -> None:
         super().rewind()
-        self._behind = None  # all of it is read again
+        self._behind = None  # everything is read again
 
     def break_cycles(self) -> None:
         super().break_cycles()

@@ -17,7 +17,7 @@ from pybroker.broker.dispatch.split_ranges import split_by
 
 
 def _give(consumer: Consumer, delivery: Delivery) -> int:
-    """As many entries, from the first on, as the consumer takes now; returns their number."""
+    """Delivers the first entries, as many as the consumer accepts; returns their number."""
     if consumer.permits <= 0 or not consumer.sink.writable or not delivery.entries:
         return 0
     taken = delivery.part(0, delivery.affordable(consumer.permits))
@@ -48,8 +48,8 @@ class SingleActive:
     def offer(self, delivery: Delivery) -> int:
         """How many messages nobody took.
 
-        Differs: Apache Pulsar ignores key ranges where nothing is kept. Here a message outside of
-        them is not the consumer's, so it is not dropped either.
+        Differs: Apache Pulsar ignores key ranges on non-persistent topics. Here a message outside
+        them is not for this consumer, so it does not count as dropped.
         """
         if self._ranges is not None:
             delivery = delivery.pick(self._ranges.inside(delivery.entries))
@@ -58,7 +58,7 @@ class SingleActive:
 
 
 class Shared:
-    """In turn, to those of the best priority level that can take something."""
+    """In turn, to consumers of the best priority level that can take something."""
 
     def __init__(self) -> None:
         self._levels: dict[int, deque[Consumer]] = {}
@@ -83,7 +83,7 @@ class Shared:
         return sum(delivery.message_counts[start:])
 
     def _ready(self) -> list[Consumer]:
-        """Whose turn it is comes first; from then on it is the next one's."""
+        """The consumers, the next in turn first; then the turn passes on."""
         for level in self._levels.values():
             ready = [each for each in level if each.permits > 0 and each.sink.writable]
             if ready:
@@ -93,7 +93,7 @@ class Shared:
 
 
 class KeyShared:
-    """To the owner of each message's key, or nobody."""
+    """To the owner of each message's key, if there is one."""
 
     def __init__(self, policy: KeySharedPolicy | None, consistent: bool) -> None:
         self.policy = policy or KeySharedPolicy()

@@ -47,7 +47,7 @@ class NonPersistentSubscription:
     def __init__(
         self, topic: Subscribed, name: str, durable: bool, properties: dict[str, str]
     ) -> None:
-        """One that is not `durable` goes with its last consumer."""
+        """A non-`durable` one is deleted with its last consumer."""
         self.name = name
         self.durable = durable
         self.properties = properties
@@ -82,8 +82,8 @@ class NonPersistentSubscription:
         return dispatcher_of(kind, first, topic.name.partition, consistent)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Idempotent. One that is not durable goes with its last consumer, and with the only one
-        that was not let in.
+        """Idempotent. A non-durable one is deleted with its last consumer, and with an only one
+        that was not admitted.
         """
         if consumer in self.consumers:
             self._remove(consumer)
@@ -99,7 +99,7 @@ class NonPersistentSubscription:
             self._dispatcher = None
 
     def close(self, reason: str) -> None:
-        """Disconnect everybody; nobody comes any more."""
+        """Disconnect all consumers, and admit no more."""
         self._closed = reason
         for consumer in list(self.consumers):
             self._remove(consumer)
@@ -110,14 +110,14 @@ class NonPersistentSubscription:
     def offer(self, delivery: Delivery) -> None:
         if self._dispatcher is not None:
             self.dropped += self._dispatcher.offer(delivery)
-        elif self.kind is not None:  # before the first consumer nothing counts as dropped
+        elif self.kind is not None:  # nothing counts as dropped before the first consumer
             self.dropped += sum(delivery.message_counts)
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         consumer.add_permits(permits)
 
     def notify(self) -> None:
-        """There is nothing that could be sent now."""
+        """There is never anything to send later."""
 
     # -- what has no effect where nothing is kept
 

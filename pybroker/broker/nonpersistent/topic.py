@@ -36,7 +36,7 @@ from pybroker.broker.policies.subscribe_rate import SubscribeLimit
 from pybroker.broker.producers import Granted, Producer, Producers, ProducerState
 from pybroker.broker.publishing import Published, PublishRun
 
-# What offering a run to one subscription costs beside its bytes, and each entry of it.
+# The cost of offering a run to one subscription, besides its bytes, and of each entry.
 _OFFER_BYTES: Final = 4096
 _ENTRY_BYTES: Final = 256
 _LEDGER: Final = 0
@@ -44,7 +44,7 @@ _ENTRIES: Final = 1 << 34  # then they are numbered from 0 again
 
 
 class _Offer:
-    """A run on its way to the subscriptions that were there when it came, which many runs share."""
+    """A run being offered to the subscriptions that existed on its arrival (a shared tuple)."""
 
     __slots__ = ("audience", "delivery", "done", "next")
 
@@ -56,12 +56,12 @@ class _Offer:
     ) -> None:
         self.delivery = delivery
         self.audience = audience
-        self.next = 0  # index of who comes next
+        self.next = 0  # index of the next subscription
         self.done = done
 
     @property
     def cost_bytes(self) -> int:
-        """Of offering it to one of them; Key_Shared looks at each entry."""
+        """The cost of offering it to one of them; Key_Shared examines each entry."""
         entries = self.delivery.entries
         return sum(map(len, entries)) + _ENTRY_BYTES * len(entries) + _OFFER_BYTES
 
@@ -114,7 +114,7 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
         published: Published,
         taken: Taken | None = None,
     ) -> None:
-        """`published` is called once everybody has been offered the run."""
+        """`published` is called once the run was offered to all subscriptions."""
         refusal = self._refusal(producer, run)
         if refusal is not None:
             published(None, refusal)
@@ -145,13 +145,13 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
         return None if self._closed is None else self._unloading()
 
     def _everybody(self) -> tuple[NonPersistentSubscription, ...]:
-        """The subscriptions; the same tuple until one comes or goes."""
+        """The subscriptions; the same tuple until one is added or removed."""
         if self._audience is None:
             self._audience = tuple(self.subscriptions.values())
         return self._audience
 
     def _offer_some(self) -> None:
-        """As much as a turn of the loop may do."""
+        """As much as fits into a turn of the loop."""
         bytes_left = ROUND_BYTES
         while self._offers:
             offer = self._offers[0]
@@ -190,7 +190,7 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
     async def subscription(
         self, name: str, start: Position | None, properties: dict[str, str], create: bool
     ) -> NonPersistentSubscription:
-        """Where it begins does not matter. Raises SubscriptionNotFound, NotAllowed."""
+        """Its start has no effect. Raises SubscriptionNotFound, NotAllowed."""
         existing = self._existing(name, durable=True)
         if existing is not None:
             return existing
@@ -205,7 +205,8 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
     async def reader_subscription(
         self, name: str, start: Position | None, asked: Isolation | None = None
     ) -> NonPersistentSubscription:
-        """It goes with its last consumer. Transactions cannot write here, so all is committed."""
+        """It is deleted with its last consumer. Transactions cannot write here, so all is
+        committed."""
         return self._existing(name, durable=False) or self._subscribe(name, False, {})
 
     def _subscribe(
@@ -251,7 +252,7 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
         return bool(self._offers)
 
     async def close(self, reason: str = "closed") -> None:
-        """Disconnect everybody. What was accepted counts as published."""
+        """Disconnect all clients. Accepted messages count as published."""
         self.retire(reason)
         for subscription in self.subscriptions.values():
             subscription.close(reason)
@@ -265,4 +266,4 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
 
 
 async def _forget_epoch(epoch: int) -> None:
-    """Exclusive access is a matter of this process's life."""
+    """Exclusive access lasts no longer than this process."""

@@ -239,9 +239,9 @@ def _changed(
 
 
 def checked_namespace(body: Mapping[str, Any], cluster: str) -> dict[str, Any]:
-    """The policies in the body that makes a namespace, as its record has them. Raises BadPolicy.
+    """The policies in the body that creates a namespace, as in its record. Raises BadPolicy.
 
-    What the body says that is no policy of a namespace is dropped.
+    Fields of the body that are not policies are dropped.
     """
     record: dict[str, Any] = {}
     for field, value in body.items():

@@ -1,6 +1,6 @@
-"""Sends acknowledgements: the plain ones of one turn of the event loop together.
+"""Sends acknowledgements. Plain ones of one turn of the event loop are sent together.
 
-A message that came in chunks is acknowledged with all entries that it lay in.
+A chunked message is acknowledged with all of its entries.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ from pybroker.client.consuming.acks import (
 )
 from pybroker.wire import pulsar_api_pb2 as pb
 
-# Delivered and not yet acknowledged; of more than that the first are forgotten.
+# Delivered and not yet acknowledged; beyond this number the oldest are forgotten.
 _MAX_CHUNKED: Final = 10_000
-# Of one command. Brokers take 1 MiB, and close the connection over more.
+# Per command. Brokers accept 1 MiB, and close the connection above that.
 _MAX_BYTES: Final = 512 * 1024
-_MAX_IDS: Final = 10_000  # as many as pybroker takes of one in a transaction
+_MAX_IDS: Final = 10_000  # pybroker's limit for one command in a transaction
 
 
 class Acknowledger:
-    """Plain acknowledgements made while there is no connection leave with the next session."""
+    """Plain acknowledgements made without a connection are sent with the next session."""
 
     def __init__(self, consumer_id: int, attachment: Attachment, by_batch_index: bool) -> None:
         self._consumer_id = consumer_id
@@ -53,13 +53,13 @@ class Acknowledger:
         self._group.all_given_back()
 
     def chunked(self, key: EntryKey, chunks: Sequence[EntryKey]) -> None:
-        """A message arrived that lies in several entries, `key` the last of them."""
+        """A message arrived in several entries; `key` is the last of them."""
         if len(self._chunks) >= _MAX_CHUNKED:
             del self._chunks[next(iter(self._chunks))]
         self._chunks[key] = chunks
 
     def forget_chunked(self) -> None:
-        """What comes from now on may begin amid a message that came whole before."""
+        """Later entries may begin in the middle of a message that was complete before."""
         self._chunks.clear()
 
     def entries_of(self, key: EntryKey) -> Sequence[EntryKey]:
@@ -67,7 +67,7 @@ class Acknowledger:
         return self._chunks.get(key, (key,)) if self._chunks else (key,)
 
     def add(self, places: Sequence[Place]) -> list[EntryKey]:
-        """The entries of which nothing is left to acknowledge, by the last one of each message."""
+        """The entries with nothing left to acknowledge, by the last one of each message."""
         self._schedule()
         if self._chunks:
             for place in places:
@@ -89,7 +89,7 @@ class Acknowledger:
         self._group.add([place])
 
     def refuse_amid_chunks(self, key: EntryKey) -> None:
-        """Raises NotAllowed where all up to an entry holds the beginning of a later message."""
+        """Raises NotAllowed if a later message begins at or before this entry."""
         begun = self.begun_before(key)
         if begun is not None:
             raise NotAllowed(
@@ -99,7 +99,7 @@ class Acknowledger:
             )
 
     def begun_before(self, key: EntryKey) -> EntryKey | None:
-        """Where the first message begins whose last chunk is behind `key`, if before it."""
+        """Where the first message begins that ends behind `key`, if it begins before it."""
         begun = [chunks[0] for last, chunks in self._chunks.items() if last > key]
         if self.incomplete is not None:
             begun += self.incomplete.first_keys
@@ -144,7 +144,7 @@ class Acknowledger:
         return [individually(*place)]
 
     def _commands(self, ids: Sequence[AckId], cumulative: bool) -> Iterator[pb.CommandAck]:
-        """More than one where a broker would not take so large a command."""
+        """Several if one would be too large for a broker."""
         command = self._command(ids, cumulative)
         if len(ids) == 1 or (len(ids) <= _MAX_IDS and command.ByteSize() <= _MAX_BYTES):
             yield command

@@ -1,7 +1,7 @@
-"""Which parts of batches are acknowledged, and the acknowledgements that wait to be sent. Pure.
+"""Tracks which parts of batches are acknowledged, and which acknowledgements are unsent. Pure.
 
 The broker stores a batch as one entry. Its unacknowledged messages are a bit set here (bit i set:
-message i is still unacknowledged); an entry is done with when its set is empty. On the wire the
+message i is still unacknowledged); an entry is finished when its set is empty. On the wire the
 set travels as little-endian 64-bit words.
 """
 
@@ -12,14 +12,14 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 _WORD_BITS: Final = 64
 _UINT64: Final = 2**64
-# Batches of which something is left; of more than that the first are forgotten. They come again
-# where the broker does not know their parts either.
+# Batches with something left; beyond this number the oldest are forgotten. They are redelivered
+# if the broker does not know their parts either.
 MAX_PARTLY: Final = 100_000
 
 EntryKey = tuple[int, int]
 # A message's ledger id, entry id, index in the batch (-1 outside of one), the batch's size (or 0).
 Place = tuple[int, int, int, int]
-# What of an entry stays unacknowledged, as bits, and how many messages it holds.
+# The unacknowledged messages of an entry, as bits, and how many messages it holds.
 Left = tuple[int, int]
 NOTHING: Final[Left] = (0, 0)
 AckId = tuple[EntryKey, Left]
@@ -53,7 +53,7 @@ def from_words(words: "list[int]") -> int:
 
 
 def individually(ledger_id: int, entry_id: int, batch_index: int, batch_size: int) -> AckId:
-    """One message and nothing else, as a transaction acknowledges it."""
+    """One message alone, as acknowledged in a transaction."""
     key = (ledger_id, entry_id)
     if batch_index < 0 or batch_size <= 1:
         return key, NOTHING
@@ -61,7 +61,7 @@ def individually(ledger_id: int, entry_id: int, batch_index: int, batch_size: in
 
 
 def cumulatively(ledger_id: int, entry_id: int, batch_index: int, batch_size: int) -> AckId:
-    """Everything up to and with one message."""
+    """Everything up to and including one message."""
     key = (ledger_id, entry_id)
     if batch_index < 0 or batch_index >= batch_size - 1:
         return key, NOTHING
@@ -77,10 +77,10 @@ class AckGroup:
 
     def __init__(self, by_batch_index: bool) -> None:
         self._by_batch_index = by_batch_index
-        # Batches of which some messages are acknowledged, and what is not.
+        # Batches with some messages acknowledged, and the messages that are not.
         self._partly: dict[EntryKey, int] = {}
-        # What the broker left out of some batches: it was acknowledged, or is withheld for an open
-        # transaction that may abort. Nothing that is sent may say that it is acknowledged.
+        # Messages that the broker left out of batches: acknowledged, or withheld for an open
+        # transaction that may abort. They must never be sent as acknowledged.
         self._left_out: dict[EntryKey, int] = {}
         self._waiting: dict[EntryKey, Left] = {}
         self._cumulative: AckId | None = None
@@ -89,8 +89,8 @@ class AckGroup:
         return bool(self._waiting) or self._cumulative is not None
 
     def delivered(self, key: EntryKey, sent: int, unacked: int, batch_size: int) -> None:
-        """A batch arrived: what the broker sent of it, and what of that is to be acknowledged yet;
-        the rest was not asked for.
+        """A batch arrived: the messages that the broker sent, and which of them are unacknowledged;
+        the rest was not wanted.
         """
         self._forget(key)
         everything = all_bits(batch_size)
@@ -110,18 +110,18 @@ class AckGroup:
         self._left_out.pop(key, None)
 
     def given_back(self, keys: Iterable[EntryKey]) -> None:
-        """They come again, to somebody, and then it is said what of them is unacknowledged."""
+        """They are redelivered, to any consumer, together with what is unacknowledged in them."""
         for key in keys:
             self._forget(key)
 
     def all_given_back(self) -> None:
-        """What is not sent by index the broker does not know: it stays for what is still held."""
+        """Without indexes the broker does not know what was acknowledged in part: keep it here."""
         if self._by_batch_index:
             self._partly.clear()
             self._left_out.clear()
 
     def add(self, places: Iterable[Place]) -> list[EntryKey]:
-        """The entries of which nothing is left to acknowledge."""
+        """The entries with nothing left to acknowledge."""
         done, waiting, partly = [], self._waiting, self._partly
         for ledger_id, entry_id, batch_index, batch_size in places:
             key = (ledger_id, entry_id)
@@ -137,18 +137,18 @@ class AckGroup:
         return done
 
     def _rest(self, key: EntryKey, batch_size: int) -> Left:
-        """Of a batch that is done with here."""
+        """What is left of a batch that is finished here: what the broker left out."""
         left_out = self._left_out.get(key, 0)
         if (waiting := self._waiting.get(key)) is not None:
             left_out &= waiting[0]
         return (left_out, batch_size) if left_out else NOTHING
 
     def _add_part(self, key: EntryKey, batch_index: int, batch_size: int) -> bool:
-        """Whether something of the batch is left."""
+        """Whether anything of the batch is left."""
         left = self._partly.get(key, all_bits(batch_size)) & ~(1 << batch_index)
         left_out = self._left_out.get(key, 0)
         if (waiting := self._waiting.get(key)) is not None:
-            # What is to be sent may say more than is known by now.
+            # Unsent acknowledgements may contain more than is known here.
             left, left_out = left & waiting[0], left_out & waiting[0]
         if left:
             self._keep(key, left)
@@ -164,7 +164,7 @@ class AckGroup:
         self._forget_up_to(covered, unacked)
         if unacked and not self._by_batch_index:
             if entry_id == 0:
-                return  # In this ledger nothing is before it.
+                return  # Nothing precedes it in this ledger.
             ack = ((ledger_id, entry_id - 1), NOTHING)
         if self._cumulative is None or _reach(ack) > _reach(self._cumulative):
             self._cumulative = ack
@@ -180,7 +180,7 @@ class AckGroup:
                 self._left_out[covered] = left_out
 
     def take(self) -> tuple[list[AckId], AckId | None]:
-        """What to send now: individual ones, and a cumulative one."""
+        """What to send now: individual acknowledgements and a cumulative one."""
         individual, cumulative = list(self._waiting.items()), self._cumulative
         self._waiting.clear()
         self._cumulative = None
@@ -188,5 +188,5 @@ class AckGroup:
 
 
 def _reach(ack: AckId) -> tuple[EntryKey, int]:
-    """Orders cumulative acknowledgements: the fewer bits are left, the further it goes."""
+    """The order of cumulative acknowledgements: fewer remaining bits are further."""
     return ack[0], -ack[1][0]

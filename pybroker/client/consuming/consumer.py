@@ -1,4 +1,4 @@
-"""The consumer an application holds: one TopicConsumer per topic or partition, and one queue."""
+"""An application's consumer: one TopicConsumer per topic or partition, and one queue."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ Acknowledgeable = Message | MessageId
 
 
 class Consumer:
-    """Made by Client.subscribe."""
+    """Created by Client.subscribe."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Consumer:
         spec: SubscriptionSpec,
         growing: Sequence[str] = (),
     ) -> None:
-        """`growing`: the topics whose partitions are consumed, also those still to be added."""
+        """`growing`: the topics whose partitions are consumed, including those added later."""
         options = spec.options
         if options.receiver_queue_size < 1:
             raise InvalidConfiguration("receiver_queue_size must be at least 1")
@@ -38,7 +38,7 @@ class Consumer:
         self._topic = topic
         self._spec = spec
         self.queue = cluster.new_queue()
-        # What must be done with what threads took and acknowledged, before anything else.
+        # Settles what threads took and acknowledged; called before anything else.
         self.settle: Callable[[], None] = self.queue.settle
         size = self._queue_size(len(partitions))
         self._capacity, self._part_capacity = size * len(partitions), size
@@ -69,7 +69,7 @@ class Consumer:
             if name not in self._parts:
                 part = TopicConsumer(self._cluster, name, spec, self.queue, size)
                 await self._cluster.open_more([part])
-                self._parts = {**self._parts, name: part}  # Other threads may be looking.
+                self._parts = {**self._parts, name: part}  # Other threads may be reading it.
                 self._capacity += size
 
     def topic(self) -> str:
@@ -95,7 +95,7 @@ class Consumer:
         return message
 
     async def batch_receive(self) -> list[Message]:
-        """Up to what the batch_receive_policy allows; empty if nothing came in its time."""
+        """Returns up to the batch_receive_policy's limits; empty if nothing came in time."""
         policy = self._spec.options.batch_receive_policy
         timeout_s = policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
         messages: list[Message] = []
@@ -105,15 +105,15 @@ class Consumer:
         except TimeoutError:
             pass
         except BaseException:
-            # Nobody will get them now: whoever receives next shall.
+            # Nobody gets them now, so the next caller must.
             self.queue.put_back([each for each in messages if each.entry.receiver.holds(each)])
             raise
         tell_taken(messages)
         return messages
 
     async def _collect(self, messages: list[Message], policy: ConsumerBatchReceivePolicy) -> None:
-        """Until a limit is reached; the queue's own is one: what is not taken brings no more. All
-        may be of one partition, and who has no time to wait for would wait for others for ever."""
+        """Until a limit is reached. The queue's size is one too: without permits no more messages
+        come. All may be of one partition, and without a timeout this would wait for ever."""
         limit = self._capacity if policy.timeout_ms > 0 else self._part_capacity
         if policy.max_num_message > 0:
             limit = min(limit, policy.max_num_message)
@@ -123,7 +123,7 @@ class Consumer:
             size_bytes += len(messages[-1].data())
 
     async def take(self, max_messages: int, timeout_millis: int | None) -> list[Message]:
-        """Waits for a message, then takes all that are here; empty if none came in time."""
+        """Waits for a message, then returns all that are queued; empty if none came in time."""
         try:
             messages = [await self.receive(timeout_millis)]
         except Timeout:
@@ -136,7 +136,7 @@ class Consumer:
 
     @property
     def is_prompt(self) -> bool:
-        """Whether each message taken starts something: its timeout, a reader's place."""
+        """Whether taking a message has an effect: it starts its timeout, or moves a reader."""
         return self._spec.start is not None or bool(self._spec.options.unacked_messages_timeout_ms)
 
     @property
@@ -150,10 +150,10 @@ class Consumer:
         message: Acknowledgeable | Sequence[Acknowledgeable],
         txn: Transaction | None = None,
     ) -> None:
-        """One message or several.
+        """Acknowledges one message or several.
 
         Without a transaction this does not wait for the broker. In one it does, and raises
-        TransactionConflict if another transaction, or nobody's, acknowledged the message before.
+        TransactionConflict if the message was already acknowledged, in another transaction or none.
         """
         groups = self._by_part(message)
         if txn is None:
@@ -166,9 +166,9 @@ class Consumer:
     async def acknowledge_cumulative(
         self, message: Acknowledgeable, txn: Transaction | None = None
     ) -> None:
-        """Everything of the message's topic or partition up to and with it. Raises NotAllowed on
-        Shared and Key_Shared; and in a transaction for a message between the chunks of another,
-        whose beginning would be acknowledged with it."""
+        """Acknowledges everything of the message's topic or partition up to and including it.
+        Raises NotAllowed on Shared and Key_Shared, and in a transaction for a message between the
+        chunks of another, whose first chunks it would acknowledge."""
         self.refuse_cumulative()
         for part, places in self._by_part(message):
             if txn is None:
@@ -184,7 +184,7 @@ class Consumer:
             raise self.queue.failure
 
     def refuse_cumulative(self) -> None:
-        """The broker refuses it as well, but sends no answer."""
+        """The broker refuses it too, but sends no answer."""
         kind = self._spec.options.consumer_type
         if kind in (ConsumerType.Shared, ConsumerType.KeyShared):
             raise NotAllowed(
@@ -193,13 +193,13 @@ class Consumer:
             )
 
     def acknowledge_now(self, messages: Acknowledgeable | Sequence[Acknowledgeable]) -> None:
-        """`acknowledge` outside of transactions of what was gathered: it leaves in this turn."""
+        """`acknowledge` of messages that were gathered, outside transactions: sent in this turn."""
         for part, places in self._by_part(messages):
             part.acknowledge(places)
             part.send_acknowledgements()
 
     def refuse_unknown(self, message: Acknowledgeable) -> None:
-        """From any thread. Raises InvalidConfiguration for an id that is of none of the topics."""
+        """From any thread. Raises InvalidConfiguration for an id of another topic."""
         self._receiver_of(message)
 
     def acknowledge_cumulative_now(self, message: Acknowledgeable) -> None:
@@ -207,7 +207,7 @@ class Consumer:
             part.acknowledge_cumulative(places[0])
 
     def negative_acknowledge(self, message: Acknowledgeable) -> None:
-        """Delivered again after negative_ack_redelivery_delay_ms."""
+        """Requests redelivery after negative_ack_redelivery_delay_ms."""
         for part, places in self._by_part(message):
             part.negative_acknowledge(places[0])
 
@@ -224,7 +224,7 @@ class Consumer:
         receiver: object = None
         places: list[Place] = []
         for message in messages:
-            # Mostly it came through the same TopicConsumer as the one before.
+            # Usually it came through the same TopicConsumer as the previous one.
             if isinstance(message, MessageId) or message.entry.receiver is not receiver:
                 part = receiver = self._receiver_of(message)
                 places = groups.setdefault(part, [])
@@ -263,27 +263,27 @@ class Consumer:
     # --- positions --------------------------------------------------------------------------
 
     async def seek(self, messageid: MessageId | int) -> None:
-        """To behind a message (one topic or partition), or every one to a publish time in ms."""
+        """Seeks past a message (its topic or partition only) or to a publish time in ms."""
         if isinstance(messageid, int) or messageid in (MessageId.earliest, MessageId.latest):
             await asyncio.gather(*(part.seek(messageid) for part in self._parts.values()))
         else:
             await self._parts[self._part_of(messageid)].seek(messageid)
 
     async def seek_last_messages(self) -> None:
-        """So that the last message of every topic or partition comes first."""
+        """Makes the last message of every topic or partition the next one."""
         for part in self._parts.values():
             last, _ = await part.last_message_id()
             if last.entry_id() >= 0:
                 await part.seek(last)
 
     async def get_last_message_id(self) -> MessageId:
-        """Of a single topic: several have no order between them."""
+        """For a single topic only: several topics have no common order."""
         return (await self._only_part().last_message_id())[0]
 
     async def get_mark_delete_position(self) -> MessageId:
-        """Up to and with this entry all is acknowledged. Of a single topic.
+        """Everything up to and including this entry is acknowledged. For a single topic only.
 
-        Differs: official clients cannot ask. Raises NotAllowed if the broker does not tell.
+        Differs: not in official clients. Raises NotAllowed if the broker does not report it.
         """
         _, mark_delete = await self._only_part().last_message_id()
         if mark_delete is None:
@@ -298,14 +298,14 @@ class Consumer:
         return next(iter(self._parts.values()))
 
     async def get_last_message_ids(self) -> list[MessageId]:
-        """One for each topic or partition; entry id -1 where there is no message."""
+        """One for each topic or partition; entry id -1 if it has no message."""
         answers = await asyncio.gather(*(part.last_message_id() for part in self._parts.values()))
         return [last for last, _ in answers]
 
     async def get_backlog(self) -> int:
         """Entries that the subscription has not acknowledged: single messages, or whole batches.
 
-        Differs: official clients cannot ask.
+        Differs: not in official clients.
         """
         return sum(await asyncio.gather(*(part.backlog() for part in self._parts.values())))
 
@@ -342,5 +342,5 @@ class Consumer:
 
 
 def _came_from_here(message: Acknowledgeable) -> bool:
-    """Or it is a place that the caller has from elsewhere, who answers for all before it."""
+    """Or it is an id that the caller got elsewhere and vouches for."""
     return isinstance(message, Message) or bool(message.topic_name())

@@ -1,10 +1,10 @@
-"""One topic's entries as they are stored, in order: for who unpacks many of them at once.
+"""Reads one topic's entries as stored, in order, for callers that unpack many at once.
 
-The broker sends as many messages as it has permits for. How many an entry holds only its reader
-finds out, who tells so and thereby asks for more. A new registration goes on behind the last entry
-that was taken.
+The broker sends as many messages as it has permits for. Only the caller, which unpacks an entry,
+knows how many messages it holds: it reports them, which requests more. A new registration
+continues behind the last entry that was taken.
 
-Differs: official clients hand out messages only.
+Differs: official clients only return messages.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import last_batch_index
 from pybroker.wire.message_run import MessageRun
 
-# Entries that follow each other come closer together.
+# Consecutive entries arrive closer together.
 _PAUSE_S: Final = 0.01
 
 
@@ -36,7 +36,7 @@ class StoredEntry(NamedTuple):
 
 
 class EntryReader:
-    """Made by aio.Client.create_entry_reader."""
+    """Created by aio.Client.create_entry_reader."""
 
     def __init__(self, cluster: Cluster, topic: str, start: MessageId, permits: int) -> None:
         self.topic = topic
@@ -110,10 +110,10 @@ class EntryReader:
     async def take(
         self, least_bytes: int, until: tuple[int, int], timeout_s: float
     ) -> list[StoredEntry]:
-        """What has come, once that is `least_bytes`, or reaches the entry `until`, or nothing more
-        comes: permits may be used up. Empty if nothing came in `timeout_s`.
+        """Returns what has arrived once that is `least_bytes`, or includes the entry `until`, or
+        nothing more comes: permits may be used up. Empty if nothing came in `timeout_s`.
 
-        The caller reports by `unpacked` how many messages the entries held.
+        The caller reports with `unpacked` how many messages the entries held.
         """
         with contextlib.suppress(TimeoutError):
             while self._size_bytes < least_bytes and not self._reaches(until):

@@ -1,8 +1,8 @@
-"""From the MESSAGE commands of one topic to its messages.
+"""Turns the MESSAGE commands of one topic into messages.
 
-Entries are looked through in the order in which they came, as many as one chunk from the socket
-held. What the application does not get (sent before a seek, before the start, a chunk, what cannot
-be read) gives its permits back here; what it does get gives them back when it is taken.
+Entries are examined in order of arrival, as many as one read from the socket held. Those that the
+application does not get (sent before a seek, before the start, a chunk, unreadable) return their
+permits here; the others return theirs when they are taken.
 """
 
 import logging
@@ -39,7 +39,7 @@ log = logging.getLogger("pybroker.client")
 
 
 class Receiver(Protocol):
-    """Whose messages they are."""
+    """The owner of the messages."""
 
     topic: str
     partition: int
@@ -54,14 +54,14 @@ class Intake:
     def __init__(self, receiver: Receiver, options: ConsumerOptions, acks: Acknowledger) -> None:
         """Raises CryptoError."""
         self.session = 0
-        # Counts redeliveries of everything, so that what was under way before can be told apart.
+        # Counts full redeliveries, to recognise messages that were under way before.
         self.epoch = 0
         self.seeking = False
-        # Of the first entry that will arrive, what lies before the start.
+        # The part of the first entry that lies before the start.
         self.left_out: OrderKey | None = None
-        # Whether what arrives before that holds chunks that are wanted.
+        # Whether wanted chunks may arrive before that.
         self.amid_chunks = False
-        # The last entry that came and is no message yet: a chunk.
+        # The last entry that arrived without completing a message: a chunk.
         self.incomplete: EntryKey | None = None
         self._receiver = receiver
         self._acks = acks
@@ -74,7 +74,7 @@ class Intake:
         acks.incomplete = self.chunks
 
     def begin_again(self) -> None:
-        """All that was under way comes again."""
+        """Everything under way will be sent again."""
         self.chunks.clear()
         self.incomplete = None
 
@@ -110,11 +110,11 @@ class Intake:
 
     @property
     def _is_usual(self) -> bool:
-        """Whether everything that arrives is wanted, and says nothing of what came before."""
+        """Whether everything that arrives is wanted, and acknowledges nothing earlier."""
         return not (self.epoch or self.seeking or self.left_out or self.chunks.awaits_some_again)
 
     def _add(self, message: pb.CommandMessage, entry: bytes, messages: list[Message]) -> None:
-        """What is wanted of any entry; the permits of the rest are given back."""
+        """The wanted messages of an entry; the permits of the rest are returned."""
         metadata, payload = checked_metadata(entry)
         size, place = checked_batch_size(metadata), message.message_id
         received = ReceivedEntry(
@@ -135,18 +135,18 @@ class Intake:
                 self._acks.delivered(received.key, sent, unacked, size)
             if unacked:
                 self._add_unpacked(received, payload, unacked, messages)
-        # The broker takes none for what of a batch is acknowledged already.
+        # The broker uses none for messages of a batch that are already acknowledged.
         missing = sent.bit_count() - len(messages) + before
         if missing > 0:
             self._receiver.owe_permits(missing)
 
     def _is_stale(self, message: pb.CommandMessage) -> bool:
-        """Sent before a seek or a redelivery of everything, which will bring it again."""
+        """Sent before a seek or a full redelivery, which sends it again."""
         old = message.HasField("consumer_epoch") and message.consumer_epoch < self.epoch
         return self.seeking or old
 
     def _before_start(self, received: ReceivedEntry) -> int:
-        """What of the entry lies before the start, as bits."""
+        """The part of the entry before the start, as bits."""
         left_out, size = self.left_out, received.batch_size or 1
         if left_out is None:
             return 0
@@ -165,7 +165,7 @@ class Intake:
             plain = self._decrypted(received, payload)
             if plain is None:
                 return
-            if plain is payload:  # The application wants it as it is.
+            if plain is payload:  # The application wants it undecrypted.
                 received.batch_size = 0
                 messages.append(UnpackedMessage(received, -1, payload, None))
                 return
@@ -186,7 +186,7 @@ class Intake:
             messages.append(UnpackedMessage(received, -1, payload, None))
 
     def _decrypted(self, received: ReceivedEntry, payload: bytes) -> bytes | None:
-        """None if it is not to be delivered; the payload itself if it is to be as it is."""
+        """None if it is not to be delivered; the payload unchanged if it stays encrypted."""
         try:
             return self._decryption.decrypt(received.metadata, payload)
         except CryptoError as error:

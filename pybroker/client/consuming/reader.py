@@ -1,11 +1,11 @@
-"""A reader: a consumer without a durable cursor that knows where it is."""
+"""A reader: a consumer without a durable cursor, which keeps its own position."""
 
 from pybroker.client.consuming.consumer import Consumer
 from pybroker.client.messages import Message, MessageId
 
 
 class Reader:
-    """Made by Client.create_reader."""
+    """Created by Client.create_reader."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
@@ -23,11 +23,11 @@ class Reader:
     async def batch_read(
         self, max_messages: int, timeout_millis: int | None = None
     ) -> list[Message]:
-        """Waits for a message, then takes all that are here; empty if none came in time."""
+        """Waits for a message, then returns all that are queued; empty if none came in time."""
         return await self.consumer.take(max_messages, timeout_millis)
 
     async def has_message_available(self) -> bool:
-        """False at the last message that can be delivered now."""
+        """False after the last message that can be delivered now."""
         return await self.consumer.has_more()
 
     async def get_last_message_id(self) -> MessageId:
@@ -35,7 +35,7 @@ class Reader:
         return await self.consumer.get_last_message_id()
 
     async def get_backlog(self) -> int:
-        """Entries from where the reader began. Differs: official clients cannot ask."""
+        """The number of entries since the reader's start. Differs: not in official clients."""
         return await self.consumer.get_backlog()
 
     async def seek(self, messageid: MessageId | int) -> None:

@@ -1,4 +1,4 @@
-"""Messages received and not yet handed out; shared by all topics of one consumer."""
+"""Messages received and not yet taken; shared by all topics of one consumer."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ class ReceiveQueue:
         self._messages: deque[Message] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._failure: Exception | None = None
-        # So many messages taken are worth telling: brokers may send as many more.
+        # After this many taken messages the broker is granted as many permits.
         self.half = 1
 
     def __len__(self) -> int:
@@ -29,12 +29,12 @@ class ReceiveQueue:
             self._wake(len(self._messages))
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """What somebody polled and cannot use after all, in its order."""
+        """Puts back messages that a caller polled but could not use, in their order."""
         self._messages.extendleft(reversed(messages))
         self._wake(len(messages))
 
     def poll(self) -> Message | None:
-        """A message that is here already; its TopicConsumer is still to be told."""
+        """A queued message; its TopicConsumer must still be told."""
         return self._messages.popleft() if self._messages else None
 
     async def get(self, timeout_s: float | None) -> Message:
@@ -56,7 +56,7 @@ class ReceiveQueue:
             try:
                 await waiter
             except asyncio.CancelledError:
-                # The wake-up may have been for somebody who can still use it.
+                # Another waiter may still use the wake-up.
                 if waiter.done() and not waiter.cancelled():
                     self._wake(1)
                 raise
@@ -64,10 +64,10 @@ class ReceiveQueue:
                 return message
 
     def settle(self) -> None:
-        """Tells what was taken without telling, where that is possible: see ThreadQueue."""
+        """Reports what was taken without reporting, if that is possible: see ThreadQueue."""
 
     def discard(self, receiver: object) -> int:
-        """Drops what came through one TopicConsumer; how many messages that were."""
+        """Drops the messages of one TopicConsumer; returns their number."""
         before = len(self._messages)
         kept = [each for each in self._messages if each.entry.receiver is not receiver]
         self._messages = deque(kept)
@@ -86,7 +86,7 @@ class ReceiveQueue:
 
 
 def tell_taken(messages: Sequence[Message]) -> None:
-    """Each TopicConsumer learns which of its messages the application has."""
+    """Tells each TopicConsumer which of its messages the application has taken."""
     by_receiver: dict[object, list[Message]] = {}
     for message in messages:
         receiver = message.entry.receiver

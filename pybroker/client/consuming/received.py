@@ -1,4 +1,4 @@
-"""From the entry behind a MESSAGE command to messages."""
+"""Turns the entry of a MESSAGE command into messages."""
 
 import re
 import struct
@@ -22,7 +22,7 @@ from pybroker.wire.message_metadata import (
 
 _HEAD: Final = struct.Struct(">HII")  # the checksum's magic, the checksum, the metadata's size
 _U32: Final = struct.Struct(">I")
-# MessageMetadata{producer_name, ...}, and what may follow: sequence_id, publish_time,
+# MessageMetadata{producer_name, ...}, then optionally: sequence_id, publish_time,
 # uncompressed_size, event_time, a transaction, highest_sequence_id.
 _NAME: Final = 0x0A
 _PLAIN: Final = re.compile(
@@ -33,14 +33,14 @@ _PLAIN: Final = re.compile(
 )
 _LEAST_PLAIN: Final = 16
 _NO_HEAD: Final = (0, 0, 0)
-_SMALL: Final = 4096  # a copy of so little costs less than a view
+_SMALL: Final = 4096  # copying this little costs less than a view
 _TORN: Final = pb.CommandAck.BatchDeSerializeError
 _MAX_BATCH_MESSAGES: Final = 1_000_000
-MAX_MESSAGE_BYTES: Final = 1024**3  # unpacked, whatever a producer claims
+MAX_MESSAGE_BYTES: Final = 1024**3  # unpacked; a producer's claim is not trusted
 
 
 class CorruptEntry(Exception):
-    """An entry that cannot be read, and what to tell the broker about it."""
+    """An unreadable entry, and the reason to report to the broker."""
 
     def __init__(self, reason: str, validation_error: int) -> None:
         super().__init__(reason)
@@ -48,10 +48,10 @@ class CorruptEntry(Exception):
 
 
 def plain_metadata_ends(entries: Iterable[bytes]) -> list[int]:
-    """Where the metadata of each ends, if it says nothing that matters before somebody asks.
+    """Where the metadata of each entry ends, if it need not be parsed until somebody asks.
 
-    That is: no batch, not compressed, not encrypted, no chunk, and its checksum is right. Else 0.
-    Most entries that are no batches are like this, and need not go through protobuf.
+    That is: no batch, not compressed, not encrypted, no chunk, and its checksum is right; else 0.
+    Most entries that are not batches are like this, and need no protobuf parsing.
     """
     ends = []
     unpack, head, is_plain = _HEAD.unpack_from, _HEAD.size, _PLAIN.fullmatch
@@ -62,7 +62,7 @@ def plain_metadata_ends(entries: Iterable[bytes]) -> list[int]:
         plain = (
             magic == CHECKSUM_MAGIC
             and end <= size
-            # The producer's name comes first, behind its length.
+            # The producer's name comes first, after its length.
             and entry[10] == _NAME
             and (name_size := entry[11]) <= 0x7F
             and is_plain(entry, 12 + name_size, end) is not None
@@ -73,7 +73,7 @@ def plain_metadata_ends(entries: Iterable[bytes]) -> list[int]:
 
 
 def checked_metadata(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
-    """The metadata and the payload behind it. Raises CorruptEntry."""
+    """The metadata and the payload after it. Raises CorruptEntry."""
     magic, checksum, size = _HEAD.unpack_from(entry.ljust(_HEAD.size, b"\x00"))
     if magic != CHECKSUM_MAGIC:
         return _unchecked(entry)
@@ -96,7 +96,7 @@ def _unchecked(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
 
 
 def checked_batch_size(metadata: pb.MessageMetadata) -> int:
-    """0 for a message that is no batch. Raises CorruptEntry."""
+    """0 for a message outside a batch. Raises CorruptEntry."""
     if not metadata.HasField("num_messages_in_batch"):
         return 0
     size = metadata.num_messages_in_batch
@@ -113,7 +113,7 @@ def decompressed(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
         raise CorruptEntry(f"{size} bytes, unpacked", pb.CommandAck.UncompressedSizeCorruption)
     try:
         plain = decompress(payload, size)
-    except Exception as error:  # Every codec raises its own.
+    except Exception as error:  # Every codec raises its own errors.
         raise CorruptEntry(str(error), pb.CommandAck.DecompressionError) from error
     if len(plain) != size:
         reason = f"{len(plain)} bytes instead of {size}"
@@ -122,19 +122,19 @@ def decompressed(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
 
 
 def unacked_indexes(command: pb.CommandMessage, batch_size: int) -> int:
-    """The part of a batch (or of one message) that the broker wants delivered, as bits."""
+    """The messages of an entry that the broker wants delivered, as bits."""
     everything = all_bits(batch_size or 1)
     return from_words(list(command.ack_set)) & everything if command.ack_set else everything
 
 
 def permits_of(command: pb.CommandMessage, entry: bytes) -> int:
-    """What the broker took for an entry that cannot be read: as many as it says it holds."""
+    """The permits that the broker used for an unreadable entry: its stated number of messages."""
     size = last_batch_index(entry) + 1
     return unacked_indexes(command, size if 0 < size <= _MAX_BATCH_MESSAGES else 0).bit_count()
 
 
 def messages_in(entry: ReceivedEntry, payload: bytes, unacked: int) -> list[Message]:
-    """Those of a batch that are wanted, in order. Raises CorruptEntry."""
+    """The wanted messages of a batch, in order. Raises CorruptEntry."""
     removed: Any = entry.metadata.compacted_batch_indexes
     count, end, position = entry.batch_size, len(payload), 0
     everything = unacked == all_bits(count) and not removed

@@ -1,4 +1,4 @@
-"""Entries that are to be delivered again after a while, unless something happens before."""
+"""Entries to be redelivered after a delay, unless they are removed before."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class Redeliveries:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, key: EntryKey) -> None:
-        """Starts the wait; an entry that waits already keeps its place."""
+        """Starts the wait; an entry that is already waiting keeps its place."""
         loop = asyncio.get_running_loop()
         self._due_s.setdefault(key, loop.time() + self._delay_s)
         if self._timer is None:

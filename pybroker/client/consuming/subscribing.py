@@ -1,10 +1,10 @@
-"""Where a consumer starts, and the SUBSCRIBE command that says so.
+"""Where a consumer starts, and its SUBSCRIBE command.
 
-The broker delivers from the start's entry on; what of it lies before the start (the entry itself
-when the start is exclusive, the first messages of a batch) is left out here. That entry can only be
-the first that arrives: whatever comes later was moved there by somebody else, and is wanted. Where
-messages in chunks lie over the start, delivery begins with the first of their chunks, and up to the
-start all else is left out.
+The broker delivers from the start's entry on. The part of it before the start (the entry itself if
+the start is exclusive, or the first messages of a batch) is left out here. That entry can only be
+the first to arrive: if it comes later, somebody else moved the cursor there, and it is wanted. If
+chunked messages span the start, delivery begins with the first of their chunks, and everything else
+before the start is left out.
 """
 
 import sys
@@ -32,19 +32,19 @@ _NOTHING_OF_IT: Final = -2
 class Start:
     message_id: MessageId
     inclusive: bool = False
-    # Not the message, but what was published from then on: only a SEEK can say so.
+    # A publish time instead of a message: only SEEK can express it.
     publish_time_ms: int | None = None
-    # Where a message begins that ends behind the start: its chunks before that are wanted, too.
+    # Where a message begins that ends after the start: its earlier chunks are wanted too.
     amid_chunks_from: EntryKey | None = None
 
     @property
     def is_vague(self) -> bool:
-        """Where it is, the first message that comes tells."""
+        """The position is known once the first message arrives."""
         return self.message_id == MessageId.latest or self.publish_time_ms is not None
 
     @property
     def left_out(self) -> OrderKey | None:
-        """The last message not to be delivered; None where the broker alone decides."""
+        """The last message not to be delivered; None if the broker alone decides."""
         if self.message_id in (MessageId.earliest, MessageId.latest):
             return None
         ledger_id, entry_id, index = self.message_id.order_key
@@ -57,7 +57,7 @@ class Start:
         return self.inclusive and self.message_id.first_chunk is not None
 
     def entry(self) -> pb.MessageIdData:
-        """What the broker delivers first: where a chunked message begins, its last chunk tells."""
+        """The first entry to deliver; a chunked message is identified by its last chunk."""
         wanted = self.message_id.to_wire()
         if self.amid_chunks_from is not None:
             return pb.MessageIdData(
@@ -70,10 +70,10 @@ class Start:
         return wanted
 
     def seek(self) -> tuple[pb.MessageIdData, OrderKey | None]:
-        """Where the subscription's cursor is to be put, and what is left out of that entry here.
+        """Where to put the subscription's cursor, and which part of that entry to leave out here.
 
-        A cursor standing on an entry that is left out would keep it for ever, so it is put behind
-        it, or is told which part of a batch is wanted (brokers may ignore that part).
+        A cursor before an entry that is left out would keep it for ever. So it is put behind the
+        entry, or told which part of a batch is wanted (brokers may ignore that).
         """
         wanted, left_out = self.entry(), self.left_out
         if left_out is None:
@@ -93,8 +93,8 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionSpec:
-    """`start` makes the subscription one without a durable cursor, as a reader's is. Without
-    `create_topic` a topic that is not there, or was deleted meanwhile, is TopicNotFound."""
+    """With `start` the subscription has no durable cursor, like a reader's. Without `create_topic`,
+    a missing or deleted topic raises TopicNotFound."""
 
     name: str
     options: ConsumerOptions
@@ -112,7 +112,7 @@ class SubscriptionSpec:
 
     @property
     def of_new_partition(self) -> "SubscriptionSpec":
-        """From its first message on: a partition added later has none from before."""
+        """From its first message on: a partition added later has none that is older."""
         options = replace(self.options, initial_position=InitialPosition.Earliest)
         start = None if self.start is None else Start(MessageId.earliest)
         return SubscriptionSpec(self.name, options, start, self.create_topic)

@@ -1,9 +1,9 @@
 """A consumer of one topic (or one partition) at its broker.
 
 The broker may send as many messages as it has permits for; each message that the application
-takes gives one back, and half a queue of them is returned at a time. A new registration (a
-*session*) starts with an empty queue and full permits: what the application had not taken comes
-again. Plain acknowledgements leave together at the end of a turn of the event loop.
+takes returns one, and half a queue of them is returned at a time. A new registration (a
+*session*) starts with an empty queue and full permits: messages that the application had not taken
+are sent again. Plain acknowledgements are sent together at the end of a turn of the event loop.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from pybroker.wire.message_run import MessageRun
 
 log = logging.getLogger("pybroker.client")
 
-# Ids of one command, which brokers take up to 1 MiB of.
+# Ids per command; brokers accept commands up to 1 MiB.
 _REDELIVERED_TOGETHER: Final = 20_000
 
 
@@ -63,10 +63,10 @@ class TopicConsumer:
         self._attachment = Attachment(cluster, topic, self)
         self._permits_owed = 0
         self._start = spec.start
-        # Where a SEEK is under way; and where one has made the broker close the consumer.
+        # The target of a SEEK under way; and of one that made the broker close the consumer.
         self._seeking_on: Connection | None = None
         self._moved_on: Connection | None = None
-        # What came while a seek was under way: it is wanted if that does not happen.
+        # Messages that arrived while a seek was under way: wanted if the seek fails.
         self._held: list[MessageRun] = []
         options = spec.options
         self._acks = Acknowledger(self._id, self._attachment, options.batch_index_ack_enabled)
@@ -117,7 +117,7 @@ class TopicConsumer:
         connection.post(pb.CommandFlow(consumer_id=self._id, messagePermits=self._queue_size))
 
     async def _seek_again(self, connection: Connection) -> None:
-        """A cursor that is not durable is lost with its consumer; unless that was closed because
+        """A non-durable cursor is lost with its consumer, unless the consumer was closed because
         its cursor was moved, as Apache Pulsar does it."""
         start, moved_on, self._moved_on = self._start, self._moved_on, None
         if start is None or start.publish_time_ms is None or connection is moved_on:
@@ -126,8 +126,8 @@ class TopicConsumer:
         await self._request_seek(connection, command)
 
     async def _find_start(self, connection: Connection) -> None:
-        """Where the latest is now, so that who comes again begins there and not at what is the
-        latest then. Brokers that do not tell are taken at their word again."""
+        """Resolves `latest` to a position now, so that a reconnection begins there and not at what
+        is latest then. With brokers that do not report it, `latest` is sent again."""
         if self._start is None or self._start.message_id != MessageId.latest:
             return
         request = pb.CommandGetLastMessageId(consumer_id=self._id)
@@ -165,7 +165,7 @@ class TopicConsumer:
         self._begin_again()
 
     def _begin_again(self) -> None:
-        """What is not acknowledged comes again without being asked for."""
+        """Unacknowledged messages are redelivered without a request."""
         self._intake.begin_again()
         self._acks.all_given_back()
         self._negative.clear()
@@ -196,20 +196,20 @@ class TopicConsumer:
         try:
             messages = self._intake.messages_of(run)
         except UnsupportedCompression as error:
-            # So that the broker gives the messages to a consumer that can read them.
+            # The broker then gives the messages to a consumer that can read them.
             if (connection := self._attachment.close()) is not None:
                 self.leave(connection)
             self.failed(error)
             return
         if messages and self._start is not None and self._start.is_vague:
-            # From here on a new session can say where it was.
+            # From here on a new session knows where it was.
             first = messages[0]
             begun = self._acks.begun_before(first.entry.first_chunk or first.entry.key)
             self._start = Start(first.message_id(), inclusive=True, amid_chunks_from=begun)
         self._queue.put(messages)
 
     def not_delivered(self, keys: Iterable[EntryKey]) -> None:
-        """They stay unacknowledged, and come again as what the application does not acknowledge."""
+        """They stay unacknowledged, and are redelivered like any unacknowledged message."""
         if self._unacked is not None:
             for key in keys:
                 self._unacked.add(key)
@@ -226,7 +226,7 @@ class TopicConsumer:
         others = [
             pb.MessageIdData(ledgerId=key[0], entryId=key[1])
             for key in self._acks.entries_of((place.ledgerId, place.entryId))
-            if key != (place.ledgerId, place.entryId)  # the other chunks of it
+            if key != (place.ledgerId, place.entryId)  # its other chunks
         ]
         self._connection().post(
             pb.CommandAck(
@@ -238,11 +238,11 @@ class TopicConsumer:
         )
 
     def holds(self, message: Message) -> bool:
-        """False for what will be delivered again, because it came in an earlier session."""
+        """False if it will be delivered again, because it came in an earlier session."""
         return message.entry.session == self._intake.session
 
     def on_taken(self, messages: Sequence[Message]) -> None:
-        """The application has these now. A reader's cursor follows, so that its statistics say
+        """The application has taken these. A reader's cursor follows, so that its statistics show
         what is unread."""
         session = self._intake.session
         current = [message for message in messages if message.entry.session == session]
@@ -277,7 +277,7 @@ class TopicConsumer:
                 self._unacked.remove(key)
 
     def send_acknowledgements(self) -> None:
-        """Now, instead of at the end of this turn."""
+        """Send now, instead of at the end of this turn."""
         self._acks.flush()
 
     def acknowledge_cumulative(self, place: Place) -> None:
@@ -287,7 +287,7 @@ class TopicConsumer:
             self._unacked.remove_up_to(place[:2])
 
     def refuse_amid_chunks(self, place: Place) -> None:
-        """In a transaction the chunks of a later message cannot be spared. Raises NotAllowed."""
+        """In a transaction, chunks of a later message cannot be excluded. Raises NotAllowed."""
         self._acks.refuse_amid_chunks(place[:2])
 
     async def acknowledge_in(
@@ -318,7 +318,7 @@ class TopicConsumer:
 
     def _redeliver(self, keys: list[EntryKey]) -> None:
         if self._spec.options.consumer_type in (ConsumerType.Exclusive, ConsumerType.Failover):
-            # One message alone would come out of order.
+            # A single message would come out of order.
             self.redeliver_unacknowledged()
             return
         connection = self._attachment.connection
@@ -338,10 +338,10 @@ class TopicConsumer:
                 )
 
     def redeliver_unacknowledged(self) -> None:
-        """All of it, in order: what is under way is not taken. Without a connection there is no
-        need to ask.
+        """Redelivers everything, in order: messages under way are ignored. Without a connection
+        no request is needed.
 
-        Differs: Apache Pulsar's clients count epochs on Exclusive and Failover alone.
+        Differs: Apache Pulsar's clients count epochs only on Exclusive and Failover.
         """
         connection = self._attachment.connection
         if connection is None or connection.closed:
@@ -359,7 +359,7 @@ class TopicConsumer:
     # --- positions --------------------------------------------------------------------------
 
     async def seek(self, target: MessageId | int) -> None:
-        """To just behind a message (or to it, if the start is inclusive), or to a publish time."""
+        """Seeks past a message (or to it, if the start is inclusive), or to a publish time."""
         connection, session, before = self._connection(), self._intake.session, self._start
         command = pb.CommandSeek(consumer_id=self._id)
         if isinstance(target, MessageId):
@@ -371,7 +371,7 @@ class TopicConsumer:
             start, left_out = Start(MessageId.earliest, publish_time_ms=target), None
         intake = self._intake
         places = intake.left_out, intake.amid_chunks, intake.incomplete
-        # What the application acknowledged before must not be taken for something behind it.
+        # Earlier acknowledgements must not apply to messages behind the new position.
         self._acks.flush()
         intake.left_out, intake.amid_chunks, intake.incomplete = left_out, False, None
         if self._start is not None:
@@ -392,7 +392,7 @@ class TopicConsumer:
         self._intake.seeking, self._seeking_on = True, connection
         try:
             await connection.request(command, self._cluster.timeout_s)
-            self._take_in_held()  # as what is stale: their permits are given back
+            self._take_in_held()  # they are stale: their permits are returned
         finally:
             self._intake.seeking, self._seeking_on = False, None
 
@@ -402,7 +402,7 @@ class TopicConsumer:
             self._take_in(run)
 
     async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
-        """The topic's last message and the subscription's mark-delete position, if it is told."""
+        """The topic's last message and the subscription's mark-delete position, if reported."""
 
         request = pb.CommandGetLastMessageId(consumer_id=self._id)
         answer = await self._asked(request, "The last message")
@@ -423,14 +423,16 @@ class TopicConsumer:
                 if isinstance(answer, pb.CommandConsumerStatsResponse):
                     _check_stats(answer)
                 return answer
-            except ConsumerNotFound as error:  # the broker has closed it, and is about to say so
+            except (
+                ConsumerNotFound
+            ) as error:  # the broker has closed it, and is about to report that
                 raise ConnectError(f"The consumer of {self.topic} is being reconnected") from error
 
         return await self._cluster.patiently(ask, f"{what} of {self.topic}")
 
     async def has_more(self) -> bool:
-        """Whether the topic holds a message behind the last one taken. A reader whose last entries
-        came, and are chunks of what is incomplete, has taken all, or it is in the queue."""
+        """Whether the topic holds a message behind the last one taken. If the last entries are
+        chunks of an incomplete message, everything before them was taken or is in the queue."""
         last, mark_delete = await self.last_message_id()
         if last.entry_id() < 0:
             return False
@@ -461,6 +463,6 @@ class TopicConsumer:
 
 
 def _check_stats(answer: pb.CommandConsumerStatsResponse) -> None:
-    """Its errors are in fields of their own names."""
+    """Its response has error fields with their own names."""
     if answer.HasField("error_code"):
         raise from_wire(answer.error_code, answer.error_message)

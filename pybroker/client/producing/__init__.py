@@ -1,1 +1,1 @@
-"""Producers: from an application's message to a SEND and its receipt."""
+"""Producers: turn an application's messages into SENDs, and match their receipts."""

@@ -1,12 +1,12 @@
 """Collects a producer's messages into batches.
 
-Batches leave when they are full (by messages, by bytes of content, or by what an entry may hold),
-when their first message has waited long enough, when somebody flushes them, or when a message comes
-that must not be in them: one of another transaction.
+A batch is sent when it is full (by messages, by bytes of content, or by the maximum size of an
+entry), when its first message has waited long enough, when it is flushed, or when a message of
+another transaction arrives.
 
-With BatchingType.KeyBased there is one for each key, and all leave together. Then a batch's
-sequence ids have gaps that other batches fill. Deduplication takes what comes with a sequence id
-below the last for known; so they leave in the order of their last ones, under these alone.
+With BatchingType.KeyBased there is one batch per key, and all are sent together. A batch's sequence
+ids then have gaps that other batches fill. Deduplication treats a sequence id below the last one as
+a duplicate, so batches are sent in the order of their last ids, each under that id only.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _ENCRYPTION_BYTES: Final = 16  # more, encrypted
 
 @dataclass(slots=True)
 class OpenBatch:
-    """Messages of one transaction (or none) that will leave in one entry."""
+    """Messages of one transaction (or none) that will be sent in one entry."""
 
     txn_id: TxnId | None
     first_sequence_id: int
@@ -43,7 +43,7 @@ class BatchCollector:
         self._delay_s = options.batching_max_publish_delay_ms / 1000
         self._by_key = options.batching_type == BatchingType.KeyBased
         self._leave = leave
-        # What the broker takes in one entry.
+        # The broker's maximum size of an entry.
         self.max_entry_bytes = DEFAULT_MAX_MESSAGE_BYTES
         self._timer: asyncio.TimerHandle | None = None
         self._start_anew()
@@ -60,7 +60,7 @@ class BatchCollector:
         return self._messages > 0
 
     def add(self, message: Outgoing, txn_id: TxnId | None, sequence_id: int, done: Done) -> None:
-        """Raises, before anything has changed, if the message cannot be encoded."""
+        """Raises, before anything changes, if the message cannot be encoded."""
         parts = parts_of(message, sequence_id)
         size = len(parts[2])
         entry_bytes = len(parts[0]) + len(parts[1]) + size
@@ -92,7 +92,7 @@ class BatchCollector:
 
     def flush(self) -> None:
         if not self._messages:
-            return  # asked before each message that travels on its own
+            return  # checked before each message that is sent on its own
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -107,7 +107,7 @@ class BatchCollector:
 
 
 def _key(message: Outgoing) -> Hashable:
-    """As the broker does, which goes by the ordering key first."""
+    """Like the broker, which uses the ordering key first."""
     if message.ordering_key is not None:
         return message.ordering_key
     return message.partition_key, message.partition_key_b64_encoded

@@ -1,8 +1,8 @@
 """Batches: many messages in one entry.
 
 A batch's payload is [size u32][SingleMessageMetadata][data] for each message, compressed as a
-whole. `encode_batch` makes one without a producer, so that one process can encode (a Spark
-executor, say) what another publishes with `send_batch`.
+whole. `encode_batch` builds one without a producer, so that one process (a Spark executor, say) can
+encode what another publishes with `send_batch`.
 """
 
 import struct
@@ -19,7 +19,7 @@ from pybroker.wire.single_messages import single_messages, split_batch
 from pybroker.wire.varint import encode as varint
 
 _U32: Final = struct.Struct(">I")
-# Tags of SingleMessageMetadata's payload_size and sequence_id, for the message that has no more.
+# Tags of SingleMessageMetadata's payload_size and sequence_id, for messages with nothing else.
 _PAYLOAD_SIZE: Final = b"\x18"
 _SEQUENCE_ID: Final = b"\x40"
 
@@ -32,7 +32,7 @@ class EncodedBatch:
     message_count: int
     uncompressed_size: int
     compression_type: CompressionType = CompressionType.NONE
-    # What all messages share; Key_Shared subscriptions go by it.
+    # What all messages share; Key_Shared subscriptions use it.
     partition_key: str | None = None
     partition_key_b64_encoded: bool = False
 
@@ -52,7 +52,7 @@ def encode_batch(
 
 
 def only_message(batch: EncodedBatch) -> Outgoing:
-    """Of a batch that holds one. Raises BadEntry."""
+    """The message of a batch that holds one. Raises BadEntry."""
     plain = codec(batch.compression_type).decompress(batch.payload, batch.uncompressed_size)
     [(single, content)] = split_batch(plain, 1)
     return Outgoing(
@@ -67,7 +67,7 @@ def only_message(batch: EncodedBatch) -> Outgoing:
 
 
 def halves(batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
-    """Of a batch that holds several messages, in their order. Raises BadEntry."""
+    """The messages of a batch that holds several, in order. Raises BadEntry."""
     plain = codec(batch.compression_type).decompress(batch.payload, batch.uncompressed_size)
     count = batch.message_count // 2
     middle = 0
@@ -83,7 +83,7 @@ def halves(batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
 
 
 def both(done: Done) -> tuple[Done, Done]:
-    """For two halves. Once both are answered, `done` has the id from the first, or a failure."""
+    """Callbacks for two halves. Once both are answered, `done` gets the first id, or a failure."""
     answers: dict[int, tuple[MessageId | None, Exception | None]] = {}
 
     def half(index: int) -> Done:
@@ -104,7 +104,7 @@ def compressed(plain: bytes, count: int, compression_type: CompressionType) -> E
 
 
 def parts_of(message: Outgoing, sequence_id: int | None) -> tuple[bytes, bytes, bytes]:
-    """Of a batch's payload: the metadata's size, the metadata, the content."""
+    """Splits a batch's payload: the metadata's size, the metadata, the content."""
     content, properties, partition_key, ordering_key, _, event_time, _, null_value, *_ = message
     keyed = partition_key is not None or ordering_key is not None
     if keyed or properties or event_time or null_value:

@@ -1,4 +1,4 @@
-"""Entries to publish: MessageMetadata built for one message or a batch, and the SEND frame."""
+"""Builds entries to publish: MessageMetadata for one message or a batch, and the SEND frame."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,21 +15,21 @@ from pybroker.wire.frames import FRAME_OVERHEAD_BYTES, encode_frame
 from pybroker.wire.message_metadata import build_entry
 
 _NOWHERE_ELSE: Final = "__local__"
-# The fields that say which chunk of what an entry is, and the protobuf tags around them.
+# The chunk fields of an entry's metadata, with their protobuf tags.
 _CHUNK_OVERHEAD_BYTES: Final = 128
-# Of a frame: the command, the checksum and the sizes, at most.
+# The maximum overhead of a frame: the command, the checksum and the sizes.
 _COMMAND_BYTES: Final = 128
 
 
 @dataclass(slots=True)
 class EntryWriter:
-    """Knows whose entries they are; `producer_name` is the broker's choice if nobody's else."""
+    """Builds a producer's entries; the broker chooses `producer_name` if it is not set."""
 
     producer_id: int
     producer_name: str
     compression_type: CompressionType
     clock: Clock
-    # Of the producer's schema; empty without one.
+    # The version of the producer's schema; empty without one.
     schema_version: bytes = b""
 
     def single(
@@ -39,7 +39,7 @@ class EntryWriter:
         txn_id: TxnId | None,
         compression_type: CompressionType | None = None,
     ) -> tuple[pb.MessageMetadata, bytes]:
-        """Compressed as the producer says, or as `compression_type` does, where that helps."""
+        """Compresses with the producer's type, or with `compression_type`, if that helps."""
         if compression_type is None:
             compression_type = self.compression_type
         metadata = self._metadata(sequence_id, txn_id, message)
@@ -62,7 +62,7 @@ class EntryWriter:
         txn_id: TxnId | None,
         key_source: Outgoing,
     ) -> tuple[pb.MessageMetadata, bytes]:
-        """Key_Shared looks at the entry's key: that of `key_source` stands for all messages."""
+        """Key_Shared uses the entry's key, so that of `key_source` applies to all messages."""
         metadata = self._metadata(first_sequence_id, txn_id, key_source)
         metadata.highest_sequence_id = last_sequence_id
         metadata.num_messages_in_batch = batch.message_count
@@ -70,12 +70,12 @@ class EntryWriter:
         return metadata, batch.payload
 
     def fits(self, metadata: pb.MessageMetadata, payload_bytes: int, max_bytes: int) -> bool:
-        """Whether a broker that takes `max_bytes` in one entry takes this one."""
+        """Whether a broker with the limit `max_bytes` accepts this entry."""
         frame_bytes = payload_bytes + metadata.ByteSize() + _COMMAND_BYTES
         return payload_bytes <= max_bytes and frame_bytes <= max_bytes + FRAME_OVERHEAD_BYTES
 
     def chunk_bytes(self, metadata: pb.MessageMetadata, max_bytes: int) -> int:
-        """What of a message an entry of so many bytes takes beside its metadata. Raises
+        """How many bytes of content fit into an entry of this size beside the metadata. Raises
         MessageTooBig."""
         overhead = metadata.ByteSize() + len(self.producer_name) + _CHUNK_OVERHEAD_BYTES
         if overhead >= max_bytes:
@@ -108,7 +108,7 @@ class EntryWriter:
     def frame(
         self, metadata: pb.MessageMetadata, payload: bytes, topic: str, max_bytes: int
     ) -> bytes:
-        """For a broker that takes `max_bytes` in one entry. Raises MessageTooBig."""
+        """For a broker with the limit `max_bytes`. Raises MessageTooBig."""
         if len(payload) > max_bytes:
             raise MessageTooBig(
                 f"{topic} accepts {max_bytes} bytes in one entry, not {len(payload)}"
@@ -125,7 +125,7 @@ class EntryWriter:
         command = pb.BaseCommand(type=pb.BaseCommand.SEND, send=send)
         frame = encode_frame(command, build_entry(metadata, payload))
         if len(frame) > max_bytes + FRAME_OVERHEAD_BYTES:
-            # The broker would close the connection over it, again and again.
+            # The broker would close the connection because of it, again and again.
             raise MessageTooBig(
                 f"{topic} accepts {max_bytes} bytes in one entry; this one has {len(frame)} "
                 "including key and properties"

@@ -1,7 +1,7 @@
-"""Which messages go into which entry, and under which sequence ids.
+"""Decides which messages go into which entry, and under which sequence ids.
 
 A message joins the open batch or becomes an entry of its own; one that is too large for an entry
-goes in chunks, and a batch that is too large in halves. An entry leaves as the frame of its SEND.
+is split into chunks, and a batch that is too large into halves. An entry is sent as a SEND frame.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 _MAX_SEQUENCE_ID: Final = 2**63 - 1
 
 T = TypeVar("T")
-# Makes an entry, or a part of one, of what was submitted; raises before that if it cannot.
+# Builds an entry, or a part of one, from a message or batch; raises first if it cannot.
 Encode = Callable[[T, TxnId | None, Done], None]
 
 
@@ -42,8 +42,8 @@ class Packer:
         leave: Callable[[PendingEntry, Exception | None], None],
         refuse: Callable[[int, Exception, Done], None],
     ) -> None:
-        """`leave` takes each entry, or what kept it from being sent; `refuse` hears of so many
-        messages that made no entry, and of whom to tell."""
+        """`leave` receives each entry, or the error that kept it from being sent; `refuse` receives
+        the number of messages that became no entry, and their callback."""
         self._topic = topic
         self._writer = writer
         self._options = options
@@ -53,10 +53,10 @@ class Packer:
         self._max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
         self._closed: Exception | None = None
         self.encryption: Encryption | None = None
-        self.next_sequence_id: int | None = None  # None: the broker will say
+        self.next_sequence_id: int | None = None  # None: the broker will assign it
         if options.initial_sequence_id is not None:
             self.next_sequence_id = options.initial_sequence_id + 1
-        # What kept the last entry that was not even sent from it.
+        # The error of the last entry that was not even sent.
         self.unsent: Exception | None = None
 
     @property
@@ -64,23 +64,23 @@ class Packer:
         return self._batches.is_open
 
     def limit(self, max_message_bytes: int) -> None:
-        """What the broker takes in one entry."""
+        """The broker's maximum size of an entry."""
         self._max_message_bytes = max_message_bytes
         self._batches.max_entry_bytes = max_message_bytes
 
     def accept(
         self, count: int, txn_id: TxnId | None, done: Done, encode: Encode[T], content: T
     ) -> None:
-        """`encode` is `message` or `batch`, and `count` how many messages `content` is."""
+        """`encode` is `message` or `batch`; `count` is the number of messages in `content`."""
         try:
             encode(content, txn_id, done)
-        except Exception as error:  # protobuf's, mostly, about values of the application
+        except Exception as error:  # mostly protobuf's, about values of the application
             self._refuse(count, _not_encoded(error, self._topic), done)
 
     def message(self, message: Outgoing, txn_id: TxnId | None, done: Done) -> None:
-        """Into a batch or an entry, whose affair `done` is from then on."""
+        """Adds it to a batch or an entry, which calls `done` later."""
         sequence_id = self._take_sequence_id(message.sequence_id)
-        # A delayed message is delivered on its own, so it travels on its own.
+        # A delayed message is delivered on its own, so it is sent on its own.
         alone = message.deliver_at_ms is not None or message.disable_replication
         if self._options.batching_enabled and not alone:
             self._batches.add(message, txn_id, sequence_id, done)
@@ -89,7 +89,7 @@ class Packer:
         self._whole(*self._writer.single(message, sequence_id, txn_id), txn_id, done)
 
     def batch(self, batch: EncodedBatch, txn_id: TxnId | None, done: Done) -> None:
-        """One that is encoded already: into an entry, or several if it is too large for one."""
+        """Adds an encoded batch: as one entry, or several if it is too large for one."""
         if batch.message_count < 1:
             raise InvalidConfiguration("An empty batch cannot be published")
         self.flush()
@@ -104,17 +104,17 @@ class Packer:
         elif batch.message_count > 1:
             for half, answered in zip(halves(batch), both(done), strict=True):
                 self.accept(half.message_count, txn_id, answered, self.batch, half)
-        else:  # it may go in chunks
+        else:  # it may be split into chunks
             self._take_sequence_id(last)
             alone = only_message(batch), first, txn_id, batch.compression_type
             self._whole(*self._writer.single(*alone), txn_id, done)
 
     def flush(self) -> None:
-        """The open batch leaves."""
+        """Send the open batch."""
         self._batches.flush()
 
     def close(self, error: Exception) -> None:
-        """What is not an entry yet fails with `error`."""
+        """Messages that are not in an entry yet fail with `error`."""
         self._closed = error
         self.flush()
 
@@ -137,12 +137,12 @@ class Packer:
             self._entry(metadata, payload, txn_id, [done])
 
     def _chunk_bytes(self, metadata: pb.MessageMetadata) -> int:
-        """What of a payload one entry takes beside its metadata. Raises MessageTooBig."""
+        """How much of a payload fits into one entry beside its metadata. Raises MessageTooBig."""
         return self._writer.chunk_bytes(metadata, self._room_bytes)
 
     @property
     def _room_bytes(self) -> int:
-        """What the broker takes in one entry, less what encryption adds."""
+        """The broker's maximum size of an entry, minus what encryption adds."""
         overhead = 0 if self.encryption is None else self.encryption.overhead_bytes
         return self._max_message_bytes - overhead
 
@@ -194,7 +194,7 @@ class Packer:
         entry = PendingEntry(metadata.sequence_id, b"", txn_id, size, done, chunks, partial)
         try:
             entry.frame = self._frame(metadata, payload)
-        except Exception as error:  # what ended the producer, or encryption's
+        except Exception as error:  # the error that ended the producer, or one of encryption
             self.unsent = error
             self._leave(entry, error)
         else:

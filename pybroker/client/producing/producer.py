@@ -1,4 +1,4 @@
-"""The producer an application holds: one TopicProducer per partition, and a router before them."""
+"""An application's producer: a router, and one TopicProducer per partition."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ def outgoing(
     partition_key_b64_encoded: bool = False,
     disable_replication: bool = False,
 ) -> Outgoing:
-    """The message those arguments of `send` describe; `deliver_at` is in ms since 1970."""
+    """The message that these arguments of `send` describe; `deliver_at` is in ms since 1970."""
     if not isinstance(content, bytes):
         raise TypeError(f"Message content must be bytes, not {type(content).__name__}: encode it")
     if deliver_after is not None:
@@ -61,9 +61,9 @@ def outgoing(
 
 
 def as_done(callback: SendCallback) -> Done:
-    """`callback(Result.Ok, message_id)` or `callback(error, None)`; what it raises is logged.
+    """`callback(Result.Ok, message_id)` or `callback(error, None)`; its exceptions are logged.
 
-    It is called in the middle of the client's own work, which must go on.
+    It is called in the middle of the client's own work, which must continue.
     """
 
     def done(message_id: MessageId | None, error: Exception | None) -> None:
@@ -80,7 +80,7 @@ def _ignore(*_: object) -> None:
 
 
 class Producer:
-    """Made by Client.create_producer."""
+    """Created by Client.create_producer."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Producer:
         options: ProducerOptions,
         growing: Sequence[str] = (),
     ) -> None:
-        """`growing`: the topic, if partitions that are added to it are to be used too."""
+        """`growing`: the topic, if partitions added later are to be used."""
         if options.chunking_enabled and options.batching_enabled:
             raise InvalidConfiguration(
                 "chunking_enabled and batching_enabled are mutually exclusive"
@@ -98,7 +98,7 @@ class Producer:
         self._topic = topic
         self._cluster = cluster
         self._options = options
-        # Who counts the messages on their way, if somebody does: the blocking front.
+        # Counts the messages in flight, for the blocking client.
         self.room_freed: Callable[[int], None] = _ignore
         self._parts = [self._part(name) for name in partitions]
         self._router = Router(
@@ -108,7 +108,7 @@ class Producer:
             cluster, growing, options.partitions_watched_every_s, self._grow
         )
         self._closed = False
-        self._failure: Exception | None = None  # the first that nobody has heard of
+        self._failure: Exception | None = None  # the first failure that was not reported yet
 
     def _part(self, topic: str) -> TopicProducer:
         return TopicProducer(
@@ -120,10 +120,10 @@ class Producer:
         self._watch.start()
 
     async def _grow(self, partitions: Sequence[str]) -> None:
-        """All together: a key that moves, moves once."""
+        """All at once, so that a key that moves to another partition moves only once."""
         added = [self._part(name) for name in partitions[len(self._parts) :]]
         await self._cluster.open_more(added)
-        self._parts += added  # The router looks here.
+        self._parts += added  # The router reads it.
 
     def topic(self) -> str:
         return self._topic
@@ -132,7 +132,7 @@ class Producer:
         return self._parts[0].producer_name
 
     def last_sequence_id(self) -> int:
-        """The highest that the broker has confirmed; -1 if it knows none."""
+        """The highest sequence id that the broker has confirmed; -1 if none."""
         return max(part.last_sequence_id for part in self._parts)
 
     @property
@@ -151,7 +151,8 @@ class Producer:
         txn: Transaction | None = None,
         **details: Any,
     ) -> MessageId:
-        """Returns when the broker has stored the message: durable, or in `txn` until that ends.
+        """Returns when the message is durable at the broker; in `txn` it is hidden until the
+        commit.
 
         `details`: ordering_key, sequence_id, event_timestamp (ms),
         deliver_at (ms), deliver_after (timedelta).
@@ -161,7 +162,7 @@ class Producer:
         return await self.send_message(message, txn)
 
     async def send_message(self, message: Outgoing, txn: Transaction | None = None) -> MessageId:
-        """What `send` is made of."""
+        """The core of `send`."""
         with self._given_back(1):
             part = await self._part_with_space(self._router.choose(message))
         answer: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
@@ -178,20 +179,20 @@ class Producer:
     ) -> None:
         """Like `send`; the callback gets (Result.Ok, message_id) or (error, None).
 
-        It cannot wait: with block_if_queue_full it takes messages without limit.
+        It cannot wait: with block_if_queue_full it accepts messages without limit.
         """
         message = outgoing(content, self._cluster.clock, **details)
         self.submit(message, txn, self.done_with(callback))
 
     def done_with(self, callback: SendCallback | None) -> Done:
-        """Without a callback `flush` tells of a failure."""
+        """Without a callback, `flush` reports a failure."""
         return self._unheard if callback is None else as_done(callback)
 
     def _unheard(self, _: MessageId | None, error: Exception | None) -> None:
         self._failure = self._failure or error
 
     def submit(self, message: Outgoing, txn: Transaction | None, done: Done) -> None:
-        """What `send_async` is made of, for callers with many messages."""
+        """The core of `send_async`, for callers with many messages."""
         try:
             part = self._parts[self._router.choose(message)]
         except Exception as error:
@@ -206,10 +207,10 @@ class Producer:
         txn: Transaction | None = None,
         partition: int | None = None,
     ) -> MessageId:
-        """Publishes what `encode_batch` made as one entry; the id is that of its first message.
+        """Publishes an `encode_batch` result as one entry; returns the id of its first message.
 
-        A batch that is too large for one entry at this broker goes in several. Outside of a
-        transaction some of them may be stored although this raises.
+        A batch too large for one entry at this broker is split into several. Outside a transaction
+        some of them may be stored even though this raises.
         """
         with self._given_back(batch.message_count):
             part = await self._part_with_space(self._partition_for_batch(partition))
@@ -231,7 +232,7 @@ class Producer:
     def submit_batch(
         self, batch: EncodedBatch, txn: Transaction | None, done: Done, partition: int | None
     ) -> None:
-        """What `send_batch_async` is made of."""
+        """The core of `send_batch_async`."""
         try:
             part = self._parts[self._partition_for_batch(partition)]
         except InvalidConfiguration as error:
@@ -249,7 +250,7 @@ class Producer:
         return wanted
 
     def _refuse(self, count: int, error: Exception, txn: Transaction | None, done: Done) -> None:
-        """What belongs to no partition."""
+        """Whatever belongs to no partition."""
         if txn is not None:
             txn.refused(error)
         done(None, error)
@@ -257,7 +258,7 @@ class Producer:
 
     @contextlib.contextmanager
     def _given_back(self, count: int) -> Iterator[None]:
-        """Gives the room back if the message does not reach a partition."""
+        """Returns the room if the message does not reach a partition."""
         try:
             yield
         except BaseException:
@@ -272,7 +273,7 @@ class Producer:
 
     async def flush(self) -> None:
         """Returns when everything sent so far is answered. Raises the first failure since the last
-        flush of what was sent without a callback; else of what was not answered before."""
+        flush among messages sent without a callback, or still unanswered when this was called."""
         flushing = (part.flush() for part in self._parts)
         failures = await asyncio.gather(*flushing, return_exceptions=True)
         unheard, self._failure = self._failure, None
@@ -281,7 +282,7 @@ class Producer:
                 raise failure
 
     async def close(self) -> None:
-        """Sends what is still in a batch and waits for its receipts, if there is a connection."""
+        """Sends the open batch and waits for its receipt, if there is a connection."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""How many messages of a producer may wait for their receipts, and who waits to send another."""
+"""Limits a producer's messages without receipts, and queues callers that want to send another."""
 
 import asyncio
 from collections import deque
@@ -10,10 +10,10 @@ from pybroker.client.options import ProducerOptions
 
 class Room:
     def __init__(self, topic: str, options: ProducerOptions, freed: Callable[[int], None]) -> None:
-        """`freed` hears of every message that is answered, a count at a time."""
+        """`freed` is called with the number of messages that were answered."""
         self._topic = topic
         self._limit = options.max_pending_messages
-        # A caller that can wait asks for `space` first, and is never refused.
+        # A caller that can wait awaits `space` first, and is never refused.
         self._refuses = not options.block_if_queue_full
         self._freed = freed
         self._outstanding = 0
@@ -22,7 +22,7 @@ class Room:
         self._closed: Exception | None = None
 
     def take(self, count: int) -> Exception | None:
-        """Counts the messages, and says why they are not taken; `free` must follow once."""
+        """Counts the messages, or returns why they are refused; `free` must follow once."""
         before = self._outstanding
         self._outstanding += count
         if self._closed is not None:
@@ -41,9 +41,9 @@ class Room:
             self._wake()
 
     async def space(self) -> None:
-        """Returns when there is room for another message, in the order of asking.
+        """Returns when there is room for another message, first come, first served.
 
-        The room is promised from when the waiter is woken until it takes it, or is cancelled.
+        The room is reserved from the waiter's wake-up until it is used, or the waiter is cancelled.
         """
         if not self._waiters and self._has_some:
             return

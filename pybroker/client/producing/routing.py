@@ -1,8 +1,8 @@
-"""Which partition a message goes to.
+"""Chooses a message's partition.
 
-With a key: its hash modulo the number of partitions, as the official clients compute it. Without
-one: in turn; a partition with an open batch keeps its turn until that batch leaves, for a batch
-per message would be none.
+With a key: its hash modulo the number of partitions, as in the official clients. Without one: in
+turn; a partition with an open batch keeps its turn until that batch is sent, because otherwise
+each batch would hold one message.
 """
 
 import random
@@ -57,7 +57,7 @@ _HASHES: Final[dict[HashingScheme, Callable[[str], int]]] = {
 def partition_for_key(
     key: str, partitions: int, scheme: HashingScheme = HashingScheme.JavaStringHash
 ) -> int:
-    """Where producers send a key; from 0."""
+    """The partition to which producers send a key, from 0."""
     return _HASHES[scheme](key) % partitions
 
 

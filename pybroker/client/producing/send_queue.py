@@ -1,7 +1,7 @@
-"""Entries that were sent, or are to be sent, and have no receipt yet: in order, with deadlines.
+"""Entries without a receipt, sent or not: in order, with deadlines.
 
-They are kept as the very frames that go over the wire, so that a new registration of the producer
-writes them again, in order and with the same sequence ids.
+They are kept as the frames of the wire, so that a new registration of the producer sends them
+again, in order and with the same sequence ids.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from pybroker.client.messages import Done, MessageId
 
 @dataclass(slots=True)
 class PendingEntry:
-    """`batch_size` is 0 for a message outside of batches. `done`: one for each message in it.
+    """`batch_size` is 0 for a message outside batches. `done`: one callback per message.
 
-    The chunks of one message share `chunks`: where those lie that are stored. All of them but the
-    last are `partial`, and nobody waits for them.
+    The chunks of one message share `chunks`: the positions of stored ones. All but the last are
+    `partial`, and nobody waits for them.
     """
 
     sequence_id: int
@@ -57,7 +57,7 @@ class SendQueue:
     def __init__(
         self, topic: str, send_timeout_ms: int, finished: Callable[[PendingEntry], None]
     ) -> None:
-        """`finished` is called behind each entry's answer."""
+        """`finished` is called after each entry's answer."""
         self._topic = topic
         self._send_timeout_ms = send_timeout_ms
         self._loop = asyncio.get_running_loop()
@@ -80,7 +80,7 @@ class SendQueue:
             connection.write(entry.frame)
 
     async def all_answered(self) -> Exception | None:
-        """Returns when all that is here now is answered: the first failure, if there was one."""
+        """Returns when all current entries are answered: the first failure, if any."""
         failures: list[Exception] = []
         waiting = len(self._entries)
         answered = self._loop.create_future()
@@ -105,7 +105,7 @@ class SendQueue:
         )
 
     def take(self, sequence_id: int) -> PendingEntry | None:
-        """The entry a receipt or a refusal is about; a refusal may overtake receipts."""
+        """The entry of a receipt or a refusal; a refusal may overtake receipts."""
         if self._entries and self._entries[0].sequence_id == sequence_id:
             return self._entries.popleft()
         for entry in self._entries:
@@ -115,7 +115,7 @@ class SendQueue:
         return None
 
     def refuse(self, sequence_id: int, error: Exception) -> None:
-        """The entry, and what else there is of the message that it is a chunk of."""
+        """The entry, and the other chunks of its message."""
         refused = self.take(sequence_id)
         if refused is None:
             return
@@ -135,7 +135,7 @@ class SendQueue:
         self._finished(entry)
 
     def fail_unsure(self) -> None:
-        """Transactional entries that were on their way: see topic_producer.py for the reason."""
+        """Transactional entries that were in flight: see topic_producer.py for the reason."""
         unsure = [entry for entry in self._entries if entry.written and entry.txn_id is not None]
         if not unsure:
             return
@@ -147,8 +147,8 @@ class SendQueue:
             self.finish(entry, None, error)
 
     def not_let_in(self, error: BaseException) -> None:
-        """Its producer is tried again; but what waits fails where the broker wants that said at
-        once: the backlog quota says so, or the broker's disk is full. As the official clients do.
+        """The producer is opened again; but pending messages fail if the broker wants that at once:
+        the backlog quota says so, or the disk is full. Like the official clients.
         """
         if isinstance(error, ProducerBlockedQuotaExceededException):
             self.fail_all(error)
@@ -171,7 +171,7 @@ class SendQueue:
     def _check_deadline(self) -> None:
         self._timer = None
         if self._entries and self._entries[0].deadline_s <= self._loop.time():
-            # Later entries go too: delivered behind a failed one they would be out of order.
+            # Later entries fail too: stored after a failed one they would be out of order.
             self.fail_all(
                 Timeout(f"No receipt from {self._topic} within {self._send_timeout_ms} ms")
             )

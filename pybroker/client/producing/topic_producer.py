@@ -1,11 +1,11 @@
 """A producer of one topic (or one partition) at its broker.
 
-Messages become entries (`packer.py`), which wait in the send queue until their receipts come, also
-through reconnections. Callers get each answer through a `done` callback.
+Messages become entries (`packer.py`), which stay in the send queue until their receipts come, even
+across reconnections. Callers get each answer through a `done` callback.
 
-Differs: entries of a transaction that were on their way when the connection broke are not sent
-again but fail, and with them the transaction. Whether the broker stored them is not known, and
-sending them twice would publish them twice wherever deduplication is off.
+Differs: entries of a transaction that were in flight when the connection broke are not sent again.
+They fail, and with them the transaction. Whether the broker stored them is unknown, and sending
+them again would publish them twice if deduplication is off.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class TopicProducer:
         options: ProducerOptions,
         room_freed: Callable[[int], None],
     ) -> None:
-        """`room_freed` hears of every message that is answered, a count at a time."""
+        """`room_freed` is called with the number of messages that were answered."""
         self.topic = topic
         self.last_sequence_id = -1
         self._cluster = cluster
@@ -57,7 +57,7 @@ class TopicProducer:
         self._partition = TopicName.parse(topic).partition
         self._id = next(cluster.ids)
         self._epoch = 0
-        # Of exclusive access: who was let in meanwhile has a higher one, and keeps the topic.
+        # Of exclusive access: a producer admitted meanwhile has a higher one, and keeps the topic.
         self._topic_epoch: int | None = None
         self._attachment = Attachment(cluster, topic, self)
         self._writer = EntryWriter(
@@ -73,13 +73,13 @@ class TopicProducer:
         )
         self._room = Room(topic, options, room_freed)
         self._failure: Exception | None = None
-        # Transactions that the topic is about to join, and how many messages wait for it.
+        # Transactions that the topic is about to join, with the number of waiting messages.
         self._joining: dict[Transaction, int] = {}
 
     # --- for the application ----------------------------------------------------------------
 
     async def open(self) -> None:
-        # These refuse a missing library or key now, not at a send.
+        # These detect a missing library or key now, not at the first send.
         codec(self._options.compression_type)
         if (names := self._options.encryption_key) is not None:
             names = (names,) if isinstance(names, str) else names
@@ -88,7 +88,7 @@ class TopicProducer:
 
     @property
     def _patience_s(self) -> float | None:
-        """None: a producer that waits for exclusive access waits until the others have closed."""
+        """None: a producer waiting for exclusive access waits until the others have closed."""
         waits = self._options.access_mode is ProducerAccessMode.WaitForExclusive
         return None if waits else self._cluster.timeout_s
 
@@ -105,15 +105,15 @@ class TopicProducer:
         return self._packer.has_open_batch
 
     def submit(self, message: Outgoing, txn: Transaction | None, done: Done) -> None:
-        """Takes the message; `done` is called once, now if it is refused."""
+        """Accepts the message; `done` is called once, immediately if it is refused."""
         if tracing.spans is not None:
             txn_id = None if txn is None else txn.txn_id
             message, done = tracing.spans.publish(self.topic, message, txn_id, done)
         self._take(1, txn, done, self._packer.message, message)
 
     def submit_batch(self, batch: EncodedBatch, txn: Transaction | None, done: Done) -> None:
-        """Like `submit`, for a batch that is encoded already: one entry, or several if it is too
-        large for one. `done` has the first message's id, or a failure of any of them."""
+        """Like `submit`, for an encoded batch: one entry, or several if it is too large for one.
+        `done` gets the first message's id, or the failure of any of them."""
         if tracing.spans is not None:
             txn_id, count = None if txn is None else txn.txn_id, batch.message_count
             done = tracing.spans.publish_batch(self.topic, count, txn_id, done)
@@ -151,13 +151,13 @@ class TopicProducer:
         txn.publish(self, done, joined)
 
     async def space(self) -> None:
-        """Returns when there is room for another message, in the order of asking."""
+        """Returns when there is room for another message, first come, first served."""
         await self._room.space()
 
     async def flush(self) -> None:
-        """Returns when everything taken so far is answered; raises the first failure among that.
+        """Returns when everything accepted so far is answered; raises the first failure among it.
 
-        What waits for its topic to join a transaction was taken too.
+        That includes messages that wait for their topic to join a transaction.
         """
         joining = [txn.joined(self.topic) for txn in self._joining]
         refusals = await asyncio.gather(*joining, return_exceptions=True)
@@ -170,7 +170,7 @@ class TopicProducer:
     async def close(self) -> None:
         try:
             if self._failure is None and self.is_connected:
-                # The sender of each message is told.
+                # The sender of each message gets the error.
                 with contextlib.suppress(PulsarException, TimeoutError):
                     async with asyncio.timeout(self._closing_patience_s):
                         await self.flush()
@@ -186,11 +186,11 @@ class TopicProducer:
 
     @property
     def _closing_patience_s(self) -> float | None:
-        """Messages that have a time of their own end by that."""
+        """Messages with their own deadline end by that."""
         return None if self._options.send_timeout_millis > 0 else self._cluster.timeout_s
 
     def _close(self) -> Connection | None:
-        """The connection to say goodbye on, if there is one."""
+        """The connection to send the close command on, if there is one."""
         self._end(AlreadyClosed(f"The producer of {self.topic} is closed"))
         return self._attachment.close()
 

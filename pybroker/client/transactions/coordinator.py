@@ -1,4 +1,4 @@
-"""The transaction coordinators, reached over their assign topic.
+"""The transaction coordinators, found through their assign topic.
 
 Partition i of persistent://pulsar/system/transaction_coordinator_assign stands for coordinator i:
 the broker that serves the partition serves the coordinator. A request is repeated while its
@@ -33,9 +33,9 @@ class Coordinators:
         self._cluster = cluster
         self._count = 0
         self._turn: int | None = None
-        # Of namespaces whose transactions some coordinators alone may have.
+        # Of namespaces with a policy that restricts coordinators.
         self._bound_to: dict[str | None, list[int]] = {}
-        # Connections on which a coordinator has accepted us.
+        # Connections on which a coordinator has accepted this client.
         self._serving: dict[int, Connection] = {}
 
     async def new_transaction(
@@ -45,7 +45,7 @@ class Coordinators:
         namespace: str | None = None,
         abort_on_disconnect: bool = False,
     ) -> Transaction:
-        """With a broker that does not know of spanning a namespace, what is touched is added.
+        """If the broker cannot span a namespace, each topic and subscription is added on use.
 
         Raises NotAllowed if the broker does not know `abort_on_disconnect`.
         """
@@ -96,7 +96,7 @@ class Coordinators:
         return await self._cluster.patiently(begin, "A new transaction")
 
     def attach(self, txn_id: TxnId, namespace: str | None = None) -> Transaction:
-        """`namespace`: what it spans, at the broker."""
+        """`namespace`: the one that it spans at the broker."""
         return Transaction(self, txn_id, self._cluster.tasks, namespace)
 
     async def add_partition(self, txn_id: TxnId, topic: str) -> None:
@@ -124,7 +124,7 @@ class Coordinators:
         await self._cluster.patiently(add, f"Adding {subscription} to transaction {txn_id}")
 
     async def commits_together(self) -> bool:
-        """Whether the broker commits several transactions by one decision."""
+        """Whether the broker commits several transactions atomically."""
 
         async def ask() -> bool:
             connection = await self._connection(await self._next_coordinator())
@@ -133,10 +133,10 @@ class Coordinators:
         return await self._cluster.patiently(ask, "What the broker can do")
 
     async def end(self, txn_id: TxnId, commit: bool, together_with: Sequence[TxnId] = ()) -> None:
-        """Returns when it has ended. Raises TransactionOutcomeUnknown if that stays open.
+        """Returns when it has ended. Raises TransactionOutcomeUnknown if that remains unknown.
 
-        Apache Pulsar forgets finished transactions, so there "not found" after an attempt without
-        an answer says nothing.
+        Apache Pulsar forgets finished transactions, so its "not found" after an unanswered attempt
+        tells nothing.
         """
         unsure = False
 
@@ -156,13 +156,13 @@ class Coordinators:
             await self._cluster.patiently(end, f"The end of transaction {txn_id}")
         except InvalidTxnStatus:
             raise
-        except PulsarException as error:  # of the last attempt; one before may have arrived
+        except PulsarException as error:  # of the last attempt; an earlier one may have arrived
             if not unsure:
                 raise
             raise TransactionOutcomeUnknown(txn_id) from error
 
     async def _require_together(self, txn_id: TxnId, others: Sequence[TxnId]) -> None:
-        """A broker that does not know the field would commit the first of them alone."""
+        """A broker that does not know the field would commit only the first of them."""
         if not others:
             return
         connection = await self._connection(txn_id.most)
@@ -208,7 +208,7 @@ class Coordinators:
             raise
 
     async def _connection(self, coordinator_id: int) -> Connection:
-        """To the broker that serves the coordinator, which has been told that we are coming."""
+        """A connection to the coordinator's broker that has been announced to the coordinator."""
         connection = self._serving.get(coordinator_id)
         if connection is None or connection.closed:
             topic = COORDINATOR_ASSIGN.partition_at(coordinator_id)

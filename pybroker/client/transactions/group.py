@@ -1,10 +1,10 @@
-"""Several transactions that end as one: all of them commit, by one decision of the broker, or none.
+"""Several transactions that end as one: all of them commit, by one decision, or none.
 
     async with await client.new_transactions(2) as (debits, credits):
         await debit_producer.send(b"-10", txn=debits)
         await credit_producer.send(b"+10", txn=credits)
 
-Differs: not with Apache Pulsar, which refuses the second of them.
+Differs: not with Apache Pulsar, which refuses the second one.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from pybroker.client.transactions.transaction import TXN_STATES, Transaction, Tx
 
 MAX_IN_GROUP: Final = 1000
 
-# What the broker says when it has committed none of them, and never will together.
+# The broker's errors that mean: none was committed, and they never will be together.
 _REFUSED: Final = (InvalidTxnStatus, NotAllowed, TransactionNotFound, TransactionAborted)
 
 
@@ -44,11 +44,11 @@ class TransactionGroup(Sequence[Transaction]):
         return iter(self._transactions)
 
     async def commit(self) -> None:
-        """All or none; durable and visible when this returns. Raises as `commit_together`."""
+        """Commits all or none; durable and visible when this returns. See `commit_together`."""
         await commit_together(self._transactions)
 
     async def abort(self) -> None:
-        """All of them. Raises the first failure, when each was asked for."""
+        """Aborts all of them, then raises the first failure."""
         failures = await _abort_all(self._transactions)
         if failures:
             raise failures[0]
@@ -77,7 +77,7 @@ async def begin_together(
     namespace: str | None = None,
     abort_on_disconnect: bool = False,
 ) -> TransactionGroup:
-    """Raises NotAllowed where the broker cannot commit them together; nothing was begun then."""
+    """Raises NotAllowed, before anything begins, if the broker cannot commit them together."""
     if not 1 <= count <= MAX_IN_GROUP:
         raise InvalidConfiguration(
             f"A group must have 1 to {MAX_IN_GROUP} transactions, not {count}"
@@ -102,12 +102,12 @@ async def begin_together(
 
 
 async def commit_together(transactions: Sequence[Transaction]) -> None:
-    """All or none; durable and visible when this returns. The first one is followed last: who sees
-    a part of it finds what the others hold.
+    """Commits all or none; durable and visible when this returns. The first one becomes visible
+    last: a reader that sees a part of it also finds what the others hold.
 
-    Raises TransactionAborted if an operation of any had failed, InvalidTxnStatus if one was aborted
-    meanwhile, or has committed by itself: all others are aborted then. Raises
-    TransactionOutcomeUnknown if the broker did not answer in time: asking again finds out.
+    Raises TransactionAborted if an operation of any of them failed, InvalidTxnStatus if one was
+    aborted meanwhile or has committed alone (all others are aborted then), and
+    TransactionOutcomeUnknown if the broker did not answer in time: asking again tells.
     """
     if not transactions:
         return
@@ -154,13 +154,13 @@ def _require_complete(transactions: Sequence[Transaction]) -> None:
 
 
 async def _abort_because(transactions: Sequence[Transaction], error: BaseException) -> None:
-    """What prevents it is a note to `error`: in the end they time out."""
+    """A failure becomes a note on `error`: the transactions time out in the end."""
     for trouble in await _abort_all(transactions):
         error.add_note(f"A transaction of the group could not be aborted: {trouble}")
 
 
 async def _abort_all(transactions: Sequence[Transaction]) -> list[PulsarException]:
-    """Those that may be open yet. What failed is returned."""
+    """Aborts those that may still be open. Returns the failures."""
     open_yet = [each for each in transactions if TxnState.ABORTING in TXN_STATES[each.state]]
     ends = await asyncio.gather(*(each.abort() for each in open_yet), return_exceptions=True)
     for ended in ends:

@@ -1,8 +1,8 @@
-"""A transaction as its client sees it.
+"""A transaction, on the client's side.
 
-Before the first message to a topic, or acknowledgement on a subscription, the coordinator is told
-(ADD_PARTITION, ADD_SUBSCRIPTION); operations wait for that, in order. Ending waits for every
-operation under way. If one failed, commit aborts instead and raises TransactionAborted: a
+Before the first message to a topic, or acknowledgement on a subscription, that is added at the
+coordinator (ADD_PARTITION, ADD_SUBSCRIPTION); operations wait for it, in order. Ending waits for
+every operation under way. If one failed, commit aborts instead and raises TransactionAborted: a
 transaction is never committed in part.
 """
 
@@ -30,7 +30,7 @@ class TxnState(Enum):
     ABORTING = "aborting"
     COMMITTED = "committed"
     ABORTED = "aborted"
-    # Asked to end, but the answer was lost or not understood.
+    # The end was requested, but the answer was lost or not understood.
     UNKNOWN = "unknown"
 
 
@@ -38,7 +38,7 @@ TXN_STATES: Final = {
     TxnState.OPEN: {TxnState.COMMITTING, TxnState.ABORTING},
     TxnState.COMMITTING: {TxnState.COMMITTED, TxnState.ABORTING, TxnState.UNKNOWN},
     TxnState.ABORTING: {TxnState.ABORTED, TxnState.UNKNOWN},
-    # Ending is idempotent: asking again for the same end is how an outcome is found out.
+    # Ending is idempotent: requesting the same end again reveals the outcome.
     TxnState.UNKNOWN: {TxnState.COMMITTING, TxnState.ABORTING},
     TxnState.COMMITTED: set(),
     TxnState.ABORTED: set(),
@@ -46,7 +46,7 @@ TXN_STATES: Final = {
 
 
 class Publisher(Protocol):
-    """A producer, as a transaction knows it."""
+    """What a transaction needs of a producer."""
 
     topic: str
 
@@ -54,7 +54,7 @@ class Publisher(Protocol):
 
 
 class CoordinatorApi(Protocol):
-    """What a transaction asks of its coordinator; raises the coordinator's refusals."""
+    """What a transaction needs of its coordinator; raises the coordinator's refusals."""
 
     async def add_partition(self, txn_id: TxnId, topic: str) -> None: ...
     async def add_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> None: ...
@@ -67,7 +67,7 @@ Joined = Callable[[Exception | None], None]
 
 
 class Joining:
-    """A topic or a subscription on its way into the transaction, and who waits for it."""
+    """A topic or subscription being added to the transaction, and the operations waiting for it."""
 
     __slots__ = ("_error", "_settled", "_waiting")
 
@@ -100,11 +100,11 @@ class Transaction:
         namespace: str | None = None,
     ) -> None:
         self.txn_id = txn_id
-        self._namespace = namespace  # whose topics the broker takes in as they are touched
+        self._namespace = namespace  # whose topics the broker adds on use
         self.state = TxnState.OPEN
-        # Whether it was asked to, and the answer did not come.
+        # Whether an end was requested and not answered.
         self.may_have_committed = False
-        # Of the first operation that failed: nothing is committed without it.
+        # The error of the first failed operation: then nothing is committed.
         self.failure: Exception | None = None
         self._coordinator = coordinator
         self._tasks = tasks
@@ -115,7 +115,7 @@ class Transaction:
         self._idle: asyncio.Future[None] | None = None
 
     def trace(self) -> None:
-        """For who has begun it, and will end it, too."""
+        """For the client that has begun it, and will also end it."""
         if tracing.spans is not None:
             self._span = tracing.spans.transaction(self.txn_id)
 
@@ -124,12 +124,12 @@ class Transaction:
     async def commit(self, together_with: Sequence[TxnId] = ()) -> None:
         """Durable and visible when this returns.
 
-        `together_with`: others, begun beside it, that commit by the same decision: all or none.
-        What their own processes sent must have been answered. Differs: not with Apache Pulsar.
+        `together_with`: transactions begun with `beside` that commit atomically with this one. All
+        sends of their own processes must have been answered. Differs: not with Apache Pulsar.
 
-        Raises TransactionAborted if an operation had failed, TransactionOutcomeUnknown if the
-        broker did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile;
-        or if one of the others was: then it did not commit with them, and is to be aborted.
+        Raises TransactionAborted if an operation failed, TransactionOutcomeUnknown if the broker
+        did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile, or if one
+        of the others was: then none committed, and this one should be aborted.
         """
         self.move_to(TxnState.COMMITTING)
         await self.settle_operations()
@@ -144,9 +144,9 @@ class Transaction:
         try:
             await self.end(commit=False)
         except InvalidTxnStatus:
-            raise  # Somebody else has committed it.
+            raise  # Another client has committed it.
         except PulsarException as trouble:
-            # Nobody is to ask for a commit because the end is unknown: it would be one in part.
+            # An unknown end must not be retried as a commit: that would commit a part.
             aborted.add_note(
                 f"The abort was not confirmed ({trouble.__class__.__name__}), so "
                 "it holds its messages until it times out"
@@ -154,7 +154,7 @@ class Transaction:
         raise aborted from self.failure
 
     async def abort(self) -> None:
-        """Nothing of the transaction becomes visible; its acknowledgements are taken back."""
+        """Nothing of the transaction becomes visible; its acknowledgements are undone."""
         self.move_to(TxnState.ABORTING)
         await self.settle_operations()
         await self.end(commit=False)
@@ -176,11 +176,11 @@ class Transaction:
         try:
             await self.abort()
         except PulsarException as trouble:
-            # The block's own error matters more; in the end the transaction times out.
+            # The block's own error matters more; the transaction times out in the end.
             error.add_note(f"Transaction {self.txn_id} could not be aborted: {trouble}")
 
     def move_to(self, state: TxnState) -> None:
-        """Raises InvalidTxnStatus for a state that does not follow on the present one."""
+        """Raises InvalidTxnStatus for a state that cannot follow the current one."""
         if state not in TXN_STATES[self.state]:
             raise InvalidTxnStatus(
                 f"Transaction {self.txn_id} is {self.state.value}: it cannot become {state.value}"
@@ -188,7 +188,7 @@ class Transaction:
         self.state = state
 
     async def settle_operations(self) -> None:
-        """Returns when everything that was sent or acknowledged in it is answered."""
+        """Returns when everything sent or acknowledged in it is answered."""
         self._flush_publishers()
         try:
             while self._operations:
@@ -203,7 +203,7 @@ class Transaction:
             publisher.flush_batch()
 
     async def end(self, commit: bool, together_with: Sequence[TxnId] = ()) -> None:
-        """Asks the coordinator, and notes what came of it."""
+        """Requests the end from the coordinator, and records the result."""
         try:
             await self._ask_to_end(commit, together_with)
         except BaseException as error:
@@ -224,7 +224,7 @@ class Transaction:
             await self._coordinator.end(self.txn_id, commit, together_with)
         except InvalidTxnStatus:
             # It ended the other way: its timeout, another client, an administrator. Or one of
-            # several did, and this one may be open yet.
+            # several did, and this one may still be open.
             ended = TxnState.ABORTED if commit else TxnState.COMMITTED
             self.state = TxnState.UNKNOWN if together_with else ended
             raise
@@ -237,7 +237,7 @@ class Transaction:
     # --- operations -------------------------------------------------------------------------
 
     def refused(self, error: Exception) -> None:
-        """An operation that cannot even begin: nothing is to be committed without it."""
+        """An operation could not even begin: nothing may be committed without it."""
         if self.state is TxnState.OPEN:
             self.failure = self.failure or error
 
@@ -246,7 +246,7 @@ class Transaction:
     ) -> None:
         """Calls `joined` once the topic is part of the transaction, or cannot be.
 
-        It gets the `done` to call then: the transaction wants to know the answer too.
+        `joined` gets the `done` to call then, because the transaction needs the answer too.
         """
         if self.state is not TxnState.OPEN:
             joined(self._refusal(), done)
@@ -307,7 +307,7 @@ class Transaction:
             raise error
 
     def _take_in(self, topic: str, subscription: str | None) -> Joining:
-        """Nobody needs to be asked about what the broker takes in by itself."""
+        """No request is needed for what the broker adds by itself."""
         if self._namespace is None or _namespace_of(topic) != self._namespace:
             return self._join(topic, subscription)
         taken_in = Joining()
@@ -338,7 +338,7 @@ class Transaction:
         finally:
             joining.settle(failure)
             if self.state is not TxnState.OPEN:
-                self._flush_publishers()  # An end is waiting for what just went into batches.
+                self._flush_publishers()  # An end is waiting for what was just batched.
 
 
 def _namespace_of(topic: str) -> str:

@@ -28,12 +28,12 @@ async def change(visit: Visit) -> Response:
     if not key or not value:
         return visit.go(_PATH, "Choose a key, and give it a value", failed=True)
     template = f"{_CONFIGURATION}/{{key}}/{{value}}"
-    return await visit.act("POST", template, f"{key} is {value} now", _PATH, key=key, value=value)
+    return await visit.act("POST", template, f"{key} is now {value}", _PATH, key=key, value=value)
 
 
 async def take_back(visit: Visit) -> Response:
     key = visit.said("key")
-    done = f"{key} is what the configuration file says again"
+    done = f"{key} has its value from the configuration file again"
     return await visit.act("DELETE", f"{_CONFIGURATION}/{{key}}", done, _PATH, key=key)
 
 

@@ -1,4 +1,4 @@
-"""The clients that are connected to the binary ports."""
+"""The clients connected to the binary ports."""
 
 from typing import Final
 

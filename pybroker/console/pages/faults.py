@@ -1,7 +1,7 @@
-"""Fault points, the rules at them, what passed lately, and the clock: of a broker in test mode.
+"""Fault points, their rules, the last passings, and the clock of a broker in test mode.
 
 A rule is added in two steps, because each point has its own actions and predicates: choose a point,
-then fill in the form. A form that the admin API refuses comes back as it was filled in.
+then fill in the form. A form that the admin API refuses is shown again as it was filled in.
 """
 
 import math
@@ -25,7 +25,7 @@ _CLOCK: Final = "/admin/v3/clock"
 _RULES_SHOWN: Final = 200
 _PASSINGS_SHOWN: Final = 25
 _EVERY_S: Final = 2
-_LONGEST_KEPT: Final = 200  # characters of a field that comes back: an address has limits
+_LONGEST_KEPT: Final = 200  # characters of a field shown again: a URL has a maximum length
 
 Rule = Mapping[str, Any]
 
@@ -98,7 +98,7 @@ def _has(point: Mapping[str, Any], words: str) -> bool:
 
 
 def _when(rule: Rule) -> str:
-    """Which of the passings that match it strikes at."""
+    """Which of the matching passings the rule strikes."""
     parts = ["each passing" if rule["every"] == 1 else f"one passing in {rule['every']}"]
     if rule["after"]:
         parts.append(f"after the first {rule['after']}")
@@ -120,7 +120,7 @@ def _what(rule: Rule) -> str:
 
 
 def _whole(said: str) -> int | str:
-    """The admin API says what is wrong with a text."""
+    """Text that is not a number is left for the admin API to refuse."""
     return int(said) if said.isascii() and said.isdigit() and len(said) <= 18 else said
 
 
@@ -163,7 +163,7 @@ def _rule(visit: Visit) -> str:
 
 async def remove(visit: Visit) -> Response:
     number = _rule(visit)
-    done = f"Rule {number} was removed; what it held goes on"
+    done = f"Rule {number} was removed; what it held continues"
     return await visit.act("DELETE", f"{_API}/rules/{{number}}", done, _PATH, number=number)
 
 
@@ -175,12 +175,12 @@ async def release(visit: Visit) -> Response:
         return visit.go(_PATH, refused.reason, failed=True)
     if not rule["holding"]:
         return visit.go(_PATH, f"Nothing waits at rule {number}", failed=True)
-    done = f"What waited at rule {number} goes on"
+    done = f"What waited at rule {number} continues"
     return await visit.act("POST", f"{one}/release", done, _PATH, number=number)
 
 
 async def clear(visit: Visit) -> Response:
-    done = "All rules were removed; what they held goes on"
+    done = "All rules were removed; what they held continues"
     return await visit.act("DELETE", f"{_API}/rules", done, _PATH)
 
 
@@ -190,7 +190,7 @@ async def advance(visit: Visit) -> Response:
         now = answer.check().json()
     except Refused as refused:
         return visit.go(_PATH, refused.reason, failed=True)
-    return visit.go(_PATH, f"The broker's clock shows {instant(now['timestamp'])} now")
+    return visit.go(_PATH, f"The broker's clock now shows {instant(now['timestamp'])}")
 
 
 def _is_offered(services: AdminServices) -> bool:

@@ -39,12 +39,12 @@ async def change(visit: Visit) -> Response:
     if not level:
         return visit.go(_PATH, "Give a level, such as info or info,audit=debug", failed=True)
     template = f"{_CONFIGURATION}/{{key}}/{{value}}"
-    done = f"The log level is {level} now"
+    done = f"The log level is now {level}"
     return await visit.act("POST", template, done, _PATH, key=_LEVEL, value=level)
 
 
 async def take_back(visit: Visit) -> Response:
-    done = "The log level is the configured one again"
+    done = "The log level is as configured again"
     return await visit.act("DELETE", f"{_CONFIGURATION}/{{key}}", done, _PATH, key=_LEVEL)
 
 

@@ -12,7 +12,7 @@ from pybroker.console.visit import Visit
 
 _PATH: Final = "/console"
 _SOONEST_S: Final = 2.0
-_SHARE: Final = 20  # figures are good for so many times what they took
+_SHARE: Final = 20  # figures are reused for this many times as long as they took
 _LONG_S: Final = 0.2
 _LAST: Final = "overview.last"
 _CHARTS: Final = (

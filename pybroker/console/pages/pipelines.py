@@ -1,7 +1,7 @@
-"""Spark queries that keep markers here: the last batch of each, and its lag.
+"""Spark queries that keep markers in this broker: the last batch of each, its fence and its lag.
 
 A query has a subscription `query-<id>` on its control topic, where its newest marker waits. Control
-topics are found by their usual names; the user names any other.
+topics are found by their usual names; the user enters any other.
 """
 
 import json
@@ -33,7 +33,7 @@ _MOST_ENTRIES: Final = 20  # to search for a query's marker, since queries may s
 
 @dataclass(slots=True)
 class Source:
-    """A subscription that the query reads by."""
+    """A subscription that the query reads."""
 
     topic: str
     subscription: str
@@ -114,7 +114,7 @@ async def _query(visit: Visit, topic: TopicName, query_id: str) -> Query:
         query.problem = refused.reason
         return query
     if marker is None:
-        query.problem = "No marker waits on its subscription"
+        query.problem = "There is no marker on its subscription"
         return query
     query.batch = int(marker["batch_id"])
     for source in islice(_sources(marker), _MOST_SOURCES):
@@ -146,7 +146,7 @@ async def _newest_marker(visit: Visit, topic: TopicName, query: Query) -> Mappin
 
 
 def _marker(message: Message, query_id: str) -> Mapping[str, Any] | None:
-    """None for a message that is no marker of this query: anybody may write to the topic."""
+    """None unless the message is a marker of this query: other messages may be on the topic."""
     if message.uncommitted or message.aborted or message.data is None:
         return None
     if len(message.data) > _MOST_BYTES:
@@ -163,7 +163,7 @@ def _marker(message: Message, query_id: str) -> Mapping[str, Any] | None:
 
 
 async def _backlog(visit: Visit, source: Source) -> int | None:
-    """None where the role may not look."""
+    """None if the role may not see it."""
     try:
         names = _names(TopicName.parse(source.topic))
         if not visit.api.may("GET", f"{_TOPIC}/stats", **names):

@@ -95,7 +95,7 @@ async def change_tenant(visit: Visit) -> Response:
     name = visit.parts["tenant"]
     clusters = (await visit.api.get(_TENANT, tenant=name))["allowedClusters"]
     body = {"adminRoles": _roles(visit), "allowedClusters": clusters}
-    done = f"The admins of {name} are {', '.join(_roles(visit)) or 'nobody'} now"
+    done = f"The admins of {name} are now: {', '.join(_roles(visit)) or 'none'}"
     return await visit.act("POST", _TENANT, done, _tenant_url(visit), None, body, tenant=name)
 
 
@@ -129,14 +129,14 @@ async def grant(visit: Visit) -> Response:
     if not role or not actions:
         problem = "Name a role, and what it may do"
         return visit.go(_namespace_url(visit), problem, failed=True)
-    done = f"{role} may {' and '.join(actions)} now"
+    done = f"{role} may now {' and '.join(actions)}"
     return await _on_role(visit, "POST", done, actions)
 
 
 async def revoke(visit: Visit) -> Response:
     visit.confirm(visit.said("role"))
     return await _on_role(
-        visit, "DELETE", f"{visit.said('role')} has no permissions here now", None
+        visit, "DELETE", f"{visit.said('role')} no longer has permissions here", None
     )
 
 

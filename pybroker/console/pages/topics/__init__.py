@@ -1,1 +1,1 @@
-"""The list of topics, and what there is to see and to do of one."""
+"""The list of topics, and the pages of each topic."""

@@ -10,7 +10,7 @@ from pybroker.values.avro import Codec
 
 _MOST_BYTES: Final = 4096  # of a value that is shown
 _MOST_VALUES: Final = (
-    2000  # of an Avro value, which is decoded whole; one of more is shown as bytes
+    2000  # of an Avro value, which is decoded as a whole; a larger one is shown as bytes
 )
 _MOST_DECODED: Final = 64 * 1024
 _ROW: Final = 16
@@ -27,14 +27,14 @@ _STRUCTS: Final = {
 
 
 class Decoder:
-    """`versions` are a topic's schemas, as the admin API says them."""
+    """`versions` are a topic's schemas, as the admin API returns them."""
 
     def __init__(self, versions: Iterable[dict[str, Any]]) -> None:
         self._versions = {each["version"]: each for each in versions}
         self._codecs: dict[int, Codec] = {}
 
     def shown(self, message: Message, how: str) -> tuple[str, str]:
-        """The text, and what it was taken for. `how` is text or hex, else what fits best."""
+        """The text, and how it was decoded. `how` is text or hex, or empty for the best fit."""
         if message.data is None:
             return "", "no value"
         data = message.data
@@ -99,7 +99,7 @@ def _cut(kind: str, data: bytes) -> str:
 
 
 def hex_dump(data: bytes) -> str:
-    """Sixteen bytes a line: offset, bytes, what of them is text."""
+    """Sixteen bytes per line: offset, bytes, printable characters."""
     starts = range(0, min(len(data), _MOST_BYTES), _ROW)
     return "\n".join(_row(data[start : start + _ROW], start) for start in starts)
 

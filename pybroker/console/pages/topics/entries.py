@@ -1,4 +1,4 @@
-"""An entry, as the admin API answers it, as messages: a batch is split."""
+"""Converts an entry, as the admin API returns it, to messages: a batch is split."""
 
 import base64
 import json
@@ -36,7 +36,7 @@ class Message:
 
 
 def messages_of(reply: Reply) -> list[Message]:
-    """Of a batch the first hundred."""
+    """At most the first hundred of a batch."""
     try:
         return list(islice(each_message(reply), _MOST_OF_BATCH))
     except BadEntry:
@@ -55,7 +55,7 @@ def each_message(reply: Reply) -> Iterator[Message]:
 
 
 def whole_entry(reply: Reply) -> Message:
-    """As one message, which it may not be."""
+    """As one message, although it may be a batch."""
     return _message(_headers(reply), reply.body)
 
 

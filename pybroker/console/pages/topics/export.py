@@ -1,4 +1,4 @@
-"""Messages of a topic as a file: JSON lines, or values alone.
+"""Exports a topic's messages as a file: JSON lines, or values alone.
 
 The file is written while the entries are read, an entry at a time, so its size costs no memory. It
 ends after the requested number of entries, `_MOST_BYTES` or `_LONGEST_S`.
@@ -94,13 +94,15 @@ class _Download(Response):
                 yield data
                 left -= len(data)
             if left <= 0 or clock.monotonic_s() > end_s:
-                yield self._problem("The file is as long as it may be: export the rest from here")
+                yield self._problem(
+                    "The file has reached its maximum size: export the rest from here"
+                )
                 return
             if number < self._first + count:
                 reply = await entry_of(visit, self._subject, source, number)
 
     async def _entry(self, reply: Reply) -> AsyncIterator[bytes]:
-        """A little at a time: a batch may hold very many small messages."""
+        """Yields now and then: a batch may hold very many small messages."""
         pace, lines, size = Pace(_MESSAGES_A_TURN), list[bytes](), 0
         for message in _messages(reply):
             lines.append(self._written(message))
@@ -112,12 +114,12 @@ class _Download(Response):
         yield b"".join(lines)
 
     def _problem(self, text: str) -> bytes:
-        """Why the file ends here."""
+        """The last line, which says why the file ends here."""
         return json.dumps({"problem": text}).encode() + b"\n" if self._says_problems else b""
 
 
 def _messages(reply: Reply) -> Iterator[Message]:
-    """What cannot be split is one message, after those that could."""
+    """What cannot be split becomes one message, after those that could."""
     try:
         yield from each_message(reply)
     except BadEntry:
@@ -152,7 +154,7 @@ def _json(line: dict[str, Any]) -> bytes:
 
 
 def _value(message: Message) -> bytes:
-    """Its length in four bytes, and the value; nothing for what no consumer would receive."""
+    """Its length in four bytes, then the value; empty if no consumer would receive the message."""
     if message.data is None or message.uncommitted or message.aborted or message.marker:
         return b""
     return len(message.data).to_bytes(4) + message.data

@@ -1,4 +1,4 @@
-"""All topics that the role may see: a search, a page at a time, with the figures of that page.
+"""All topics that the role may see, with search; figures are shown for one page at a time.
 
 The names come first and the figures in a second request, because asking for a topic's figures loads
 the topic.
@@ -46,7 +46,7 @@ class Row:
 
 
 async def listing(visit: Visit) -> Response:
-    """With ?figures=1 the rows alone, with their figures."""
+    """With ?figures=1 only the rows, with their figures."""
     said, namespaces = visit.query("namespace"), await _namespaces(visit)
     names = await _names(visit, [said] if said else namespaces[:_MOST_NAMESPACES])
     found = sorted(names)
@@ -72,18 +72,20 @@ async def listing(visit: Visit) -> Response:
 
 
 async def go(visit: Visit) -> Response:
-    """To a topic by its name, for roles that may not list topics."""
+    """Opens a topic by its name, for roles that may not list topics."""
     name = visit.query("topic").strip()
     if "://" not in name:
         name = f"persistent://{name if name.count('/') == 2 else f'public/default/{name}'}"
     domain, _, rest = name.partition("://")
     if domain not in _DOMAINS or rest.count("/") < 2 or not all(rest.split("/", 2)):
-        return visit.go(_PATH, f"{name} is no topic: write tenant/namespace/topic", failed=True)
+        return visit.go(
+            _PATH, f"{name} is not a topic's name: write tenant/namespace/topic", failed=True
+        )
     return visit.go(topic_url(name))
 
 
 async def _namespaces(visit: Visit) -> list[str]:
-    """Empty if the role may not list them; the user then names one."""
+    """Empty if the role may not list them; the user then enters one."""
     if not visit.api.may("GET", "/admin/v2/tenants"):
         return []
     found: list[str] = []
@@ -115,7 +117,7 @@ async def _names(visit: Visit, namespaces: Iterable[str]) -> dict[str, int]:
 
 
 class _Filter:
-    """All words of ?search, and no topic of the broker's own unless ?internal=1."""
+    """Matches all words of ?search; the broker's own topics match only with ?internal=1."""
 
     def __init__(self, visit: Visit) -> None:
         self._words = visit.query("search").lower().split()

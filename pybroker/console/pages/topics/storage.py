@@ -1,4 +1,4 @@
-"""What a topic's log is made of: ledgers and cursors."""
+"""A topic's ledgers and cursors."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The topic that a page is about: its names in paths, and the sub-pages that it has."""
+"""The topic of a page: its names in paths, and its sub-pages."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -56,7 +56,7 @@ class Subject:
         return f"{self.url}/subscriptions/{segment(subscription)}"
 
     def tabs(self, visit: Visit) -> list[tuple[str, str]]:
-        """Addresses and titles of what this role may see."""
+        """Addresses and titles of the sub-pages that this role may see."""
         return [
             (self.url + path, title)
             for path, title, template in _TABS

@@ -47,7 +47,7 @@ async def subscription(visit: Visit) -> Response:
 
 
 async def reset(visit: Visit) -> Response:
-    """To a time, to a position, to the first message that is kept, or behind the last one."""
+    """Moves the cursor to a time, a position, the first stored message, or behind the last one."""
     _check_sure(visit)
     where = visit.said("where")
     if where in ("earliest", "latest"):
@@ -64,7 +64,7 @@ async def reset(visit: Visit) -> Response:
         return _back(visit, "Give a time, as in 2026-11-23T21:00")
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     at_ms = max(0, int(at.timestamp() * 1000))
-    done = f"The cursor is at what was published from {at.isoformat()} on"
+    done = f"The cursor is at the first message published at or after {at.isoformat()} on"
     return await _act(visit, "resetcursor/{timestamp_ms}", done, timestamp_ms=at_ms)
 
 
@@ -78,7 +78,7 @@ async def skip(visit: Visit) -> Response:
 
 async def skip_all(visit: Visit) -> Response:
     visit.confirm(visit.parts["subscription"])
-    return await _act(visit, "skip_all", "All that waited was skipped")
+    return await _act(visit, "skip_all", "The whole backlog was skipped")
 
 
 async def expire(visit: Visit) -> Response:
@@ -86,7 +86,7 @@ async def expire(visit: Visit) -> Response:
     seconds = visit.said("seconds")
     if not _is_number(seconds):
         return _back(visit, "How old? Give a whole number of seconds")
-    done = f"What was older than {seconds} s has expired"
+    done = f"Messages older than {seconds} s have expired"
     return await _act(visit, "expireMessages/{age_s}", done, age_s=seconds)
 
 

@@ -1,4 +1,4 @@
-"""A topic: its figures, subscriptions and producers, and what can be done with it."""
+"""A topic: its figures, subscriptions, producers and actions."""
 
 from typing import Any, Final
 
@@ -77,7 +77,7 @@ async def create_subscription(visit: Visit) -> Response:
 
 async def unload(visit: Visit) -> Response:
     subject = Subject.of(visit)
-    done = "The topic was unloaded; clients come back to it by themselves"
+    done = "The topic was unloaded; clients reconnect to it by themselves"
     return await visit.act("PUT", f"{TOPIC}/unload", done, subject.url, **subject.names)
 
 
@@ -94,7 +94,7 @@ async def terminate(visit: Visit) -> Response:
     return await visit.act(
         "POST",
         f"{TOPIC}/terminate{parts}",
-        "The topic takes no more messages",
+        "The topic accepts no more messages",
         subject.url,
         **subject.names,
     )

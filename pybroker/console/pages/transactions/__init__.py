@@ -1,1 +1,1 @@
-"""The page Transactions: all that are live, those that ended lately, and each by itself."""
+"""The page Transactions: live ones, those that ended within the last hour, and one in detail."""

@@ -1,6 +1,6 @@
-"""Where everything stands in the drawing of a transaction's time: a lane for each participant.
+"""Lays out the drawing of a transaction over time: a lane for each participant.
 
-Places are shares of the drawing's width, so it fits every screen; heights are pixels.
+Positions are shares of the drawing's width, so it fits every screen; heights are pixels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ LANE_PX: Final = 46
 TOP_PX: Final = 30
 BOTTOM_PX: Final = 26
 MOST_LANES: Final = 40
-_BEFORE, _AFTER = 1.5, 97.0  # where the drawing's time begins and ends
+_BEFORE, _AFTER = 1.5, 97.0  # where the time axis begins and ends
 _ENDING: Final = {"COMMITTING": "commit", "COMMITTED": "commit"} | {
     "ABORTING": "abort",
     "ABORTED": "abort",
@@ -26,7 +26,7 @@ class Lane:
     label: str
     title: str  # what the lane shows, in words
     top: int
-    added: str | None  # None: it is not known when
+    added: str | None  # None: the time is unknown
     begin: str
     width: str
     told: str | None
@@ -67,7 +67,7 @@ class _Scale:
 
 
 def draw(found: Mapping[str, Any]) -> Drawing | None:
-    """None where only the outcome is known."""
+    """None if only the outcome is known."""
     if "participants" not in found:
         return None
     opened, ended, now = found["openTimestamp"], found["endTimestamp"], found["timestamp"]
@@ -134,7 +134,7 @@ def _in_words(found: Mapping[str, Any], each: Mapping[str, Any]) -> str:
 
 
 def after(opened_ms: int, at_ms: int) -> str:
-    """Since the beginning."""
+    """The time since the transaction began."""
     return f"+{duration((at_ms - opened_ms) / 1000)}"
 
 

@@ -1,4 +1,4 @@
-"""The list: live transactions, or those that ended lately, and what blocks readers."""
+"""The list: live transactions or those that ended within an hour, and what blocks readers."""
 
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -12,7 +12,7 @@ from pybroker.console.visit import Visit
 _ON_A_PAGE: Final = 100
 _BLOCKED_SHOWN: Final = 10
 _EVERY_S: Final = 2
-# Title, what to sort by, and whether the largest come first.
+# Title, sort key, and whether the largest come first.
 COLUMNS: Final = (
     ("Transaction", "id", False),
     ("State", "state", False),
@@ -91,7 +91,7 @@ async def _shown(visit: Visit, template: str, which: str) -> Response:
 def _columns(
     base: str, filters: dict[str, str], sort: str, descends: bool
 ) -> list[tuple[str, str, str]]:
-    """Title, address that sorts by it, and how it is sorted now, as aria-sort says it."""
+    """Title, address that sorts by it, and the current order as in aria-sort."""
     shown = []
     for title, by, first_descends in COLUMNS:
         is_it = by == sort

@@ -1,4 +1,4 @@
-"""Ids and topics of transactions, as text and as addresses."""
+"""Ids and topics of transactions, as text and as URLs."""
 
 from typing import Any, Final
 
@@ -11,13 +11,13 @@ API: Final = "/admin/v3/transactions"
 
 
 def txn_url(txn_id: str) -> str:
-    """Of one as the admin API writes it, `(most,least)`."""
+    """The page of a transaction; `txn_id` is as in the admin API, `(most,least)`."""
     most, _, least = txn_id.strip("()").partition(",")
     return f"{ROOT}/{most}/{least}"
 
 
 def link_of(topic: str) -> str | None:
-    """Of a topic as its client named it; None where that is no name of a topic."""
+    """The page of a topic, as a client named it; None if the name is invalid."""
     try:
         return topic_url(str(TopicName.parse(topic)))
     except InvalidTopicName:
@@ -29,7 +29,7 @@ def short(topic: str) -> str:
 
 
 def route_parts(topic: str) -> dict[str, str] | None:
-    """For the routes that are about a topic."""
+    """The path parts of a topic's routes."""
     try:
         name = TopicName.parse(topic)
     except InvalidTopicName:

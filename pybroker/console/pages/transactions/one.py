@@ -1,4 +1,4 @@
-"""One transaction: what it is, its time as a drawing and a table, what it holds back, its abort."""
+"""One transaction: its state, its history as a drawing and a table, what it blocks, its abort."""
 
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ _DECIDED_BY: Final = {
     "administrator": "an administrator",
     "disconnect": "the close of its client's connection",
     "fencing": "a newer session of its transactional id",
-    "unknown": "somebody before a restart",
+    "unknown": "an unknown requester, before a restart",
 }
 
 
@@ -57,7 +57,7 @@ async def _shown(visit: Visit, template: str) -> Response:
 
 
 async def _bars(visit: Visit, found: dict[str, Any]) -> list[TopicBar]:
-    """Of topics that it has written to, those first on which readers wait for it."""
+    """Of the topics that it has written to; topics whose readers it blocks come first."""
     bars: list[TopicBar] = []
     for each in found["participants"]:
         if each["subscription"] is None and each["firstPosition"] and len(bars) < 2 * _BARS_SHOWN:
