@@ -15,7 +15,7 @@ from pybroker.broker.policies.kinds import (
 )
 from pybroker.broker.policies.policy import Level, Policy, Record
 
-NO_BOOKIES: Final = "storage is embedded in the broker; there are no bookies"
+NO_BOOKIES: Final = "standalone has no bookies, and other brokers use the values of broker.conf"
 _NO_OFFLOADING: Final = "nothing is offloaded"
 ONE_CLUSTER: Final = "nothing is replicated: there is one cluster"
 
@@ -36,7 +36,11 @@ PROPERTIES: Final = Policy[Record](
     off="properties are only for the operator's own use",
 )
 ANTI_AFFINITY: Final = _kept(
-    "there is only one broker", "antiAffinity", "antiAffinityGroup", text, bare=True
+    "brokers are chosen without anti-affinity groups",
+    "antiAffinity",
+    "antiAffinityGroup",
+    text,
+    bare=True,
 )
 RESOURCE_GROUP: Final = _kept(
     "rates are limited by topic, namespace and broker, not by resource group",
@@ -52,7 +56,8 @@ _OTHERS: Final = (
           unset=-1, verb="PUT", removable=False),
     _kept(_NO_OFFLOADING, "offloadThresholdInSeconds", "offload_threshold_in_seconds",
           whole(-LONG - 1, LONG), unset=-1, verb="PUT", removable=False),
-    _kept(NO_BOOKIES, "persistence/bookieAffinity", "bookieAffinityGroup"),
+    _kept("bookies are chosen without affinity groups", "persistence/bookieAffinity",
+          "bookieAffinityGroup"),
 )  # fmt: skip
 OFFLOAD: Final = Policy[Any](
     "offloadPolicies",
