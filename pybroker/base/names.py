@@ -19,6 +19,7 @@ MAX_NAME_CHARS: Final = 1024  # for a topic's local name and a subscription's na
 
 # Local names forbidden for topics: transaction logs have, or once had, such names.
 TRANSACTION_LOG_PREFIX: Final = "__transaction_log_"
+SNAPSHOT_TOPIC: Final = "__transaction_buffer_snapshot"  # Apache Pulsar's, in each namespace
 PENDING_ACK_SUFFIX: Final = "__transaction_pending_ack"
 PENDING_ACK_LOGS: Final = "pending-acks/"
 COMPACTED_LOGS: Final = "compacted/"

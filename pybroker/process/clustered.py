@@ -32,7 +32,7 @@ from pybroker.cluster.cluster import Cluster
 from pybroker.cluster.node_values import Place
 from pybroker.cluster.settings import BadSettings, cluster_settings
 from pybroker.cluster.transactions.broker_client import BadBrokerClient, peer_options
-from pybroker.cluster.transactions.formats import use_pulsars_formats
+from pybroker.cluster.transactions.formats import FOREIGN, message_count, use_pulsars_formats
 from pybroker.cluster.transactions.peers import PeerOptions
 from pybroker.cluster.transactions.shared import SharedTransactions
 from pybroker.logs.control import LogControl
@@ -152,6 +152,8 @@ async def cluster_broker(
             session_timeout_ms=config.metadata_store_session_timeout_millis,
             quorums=settings.quorums,
         ),
+        message_count,
+        FOREIGN,
     )
     membership: Membership = ClusterMembership(backend, config, clock, lost, peers)
     return await standalone(config, backend, http, clock, shut_down, logs, membership=membership)

@@ -116,6 +116,15 @@ def marker_entry(txn_id: TxnId, marker_type: int, publish_time_ms: int) -> bytes
     return build_entry(metadata, b"")
 
 
+def message_count(entry: bytes) -> int:
+    """As the metadata says; a marker has none, and what is no message counts as one."""
+    try:
+        metadata = parse_metadata(entry)
+    except BadEntry:
+        return 1
+    return 0 if metadata.HasField("marker_type") else max(0, metadata.num_messages_in_batch)
+
+
 def transaction_of(metadata: pb.MessageMetadata) -> TxnId | None:
     """Presence matters, not the value: coordinator 0 and its first id are valid."""
     if not metadata.HasField("txnid_least_bits"):

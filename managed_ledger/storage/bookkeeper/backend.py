@@ -83,9 +83,10 @@ class BookKeeperBackend:
         rng: random.Random,
         config: ClusterConfig | None = None,
         count: Count = one_message,
+        foreign: bytes = b"",
     ) -> None:
-        """`servers` are ZooKeeper's. `count` is how many messages an entry carries that was written
-        without saying it.
+        """`servers` are ZooKeeper's. `count` is how many messages an entry carries that somebody
+        else wrote, and `foreign` the tag that all of these are read with.
         """
         self._config = config or ClusterConfig()
         self._zookeeper = ZooKeeper(servers, rng, self._config.session_timeout_ms)
@@ -103,7 +104,7 @@ class BookKeeperBackend:
         self._metadata = Metadata(
             self, self._store, self._values, self._config.metadata_root, self._config.families
         )
-        self._count = count
+        self._count, self._foreign = count, foreign
         self._headers = Headers()
         self._tails = Tails()
         self._planned: dict[int, LedgerMetadata] = {}
@@ -340,7 +341,7 @@ class BookKeeperBackend:
         reader = LedgerReader(ledger_id, metadata, self._client.bookies)
         columns = EntryColumns(first_entry_id)
         for body in await reader.read(first_entry_id, last, max_bytes):
-            entry = decode(body.payload, self._count)
+            entry = decode(body.payload, self._count, self._foreign)
             columns.extend([entry.payload], [entry.message_count], entry.tag)
         run = columns.run(ledger_id, first_entry_id, last, max_entries, max_bytes)
         assert run is not None, "a reader brings at least the first entry"

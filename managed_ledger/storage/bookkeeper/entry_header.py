@@ -3,7 +3,8 @@
 It is a BrokerEntryMetadata as Apache Pulsar's interceptors write it: 0e 02, a u32 size, and a
 message in Protocol Buffers. Apache reads past fields that it does not know; these are two of those.
 An entry without them was written by somebody else: its message count is what `count` says of the
-payload, and it has no tag.
+payload, and its tag is one for foreign entries. No client can imitate that, because an entry that
+is written here always has them in front, unless it is BARE.
 
 Source: org.apache.pulsar.common.protocol.Commands.addBrokerEntryMetadata.
 """
@@ -55,16 +56,18 @@ def encode(message_count: int, tag: bytes) -> bytes:
     return _MAGIC + len(message).to_bytes(4, "big") + message
 
 
-def decode(stored: bytes, count: Count) -> Entry:
-    """Raises CorruptStorage."""
+def decode(stored: bytes, count: Count, foreign: bytes = b"") -> Entry:
+    """`count` and `foreign`, a tag, are for entries of others. Raises CorruptStorage."""
     if not stored.startswith(_MAGIC):
-        return Entry(stored, count(stored), b"")
+        return Entry(stored, count(stored), foreign)
     end = _HEAD_BYTES + int.from_bytes(stored[2:_HEAD_BYTES], "big")
     if end > len(stored):
         raise CorruptStorage("an entry ends within its BrokerEntryMetadata")
     payload = stored[end:]
     message_count, tag = _fields(stored[_HEAD_BYTES:end])
-    return Entry(payload, count(payload) if message_count is None else message_count, tag)
+    if message_count is None:
+        return Entry(payload, count(payload), foreign)
+    return Entry(payload, message_count, tag)
 
 
 def _fields(message: bytes) -> tuple[int | None, bytes]:

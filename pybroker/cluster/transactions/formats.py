@@ -1,10 +1,18 @@
-"""Brokers of a cluster store transactions in Apache Pulsar's formats, as its brokers do."""
+"""Brokers of a cluster store transactions in Apache Pulsar's formats, and read what it wrote.
+
+`message_count` and FOREIGN are for the storage: how entries count that Apache's brokers wrote, and
+the tag by which their transactions are recognised.
+"""
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.transaction.buffer.transactional_entries import FOREIGN
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.coordinator.pulsar_log import PulsarLog
 from pybroker.transaction.coordinator.transaction_log import TransactionLog
+from pybroker.wire.message_metadata import message_count
+
+__all__ = ["FOREIGN", "message_count", "use_pulsars_formats"]
 
 
 def use_pulsars_formats(coordinators: Coordinators) -> None:

@@ -1,9 +1,9 @@
 """How log entries indicate transactions: by the tags that the broker appended them with.
 
 A tag is stored beside the entries. What clients write into an entry's own metadata, a transaction's
-id or the type of a marker, is ignored here: entries are stored as they arrived. Only entries older
-than tags are recognised by their metadata; a property of the ledger says where those end (see
-`UntaggedSpan`).
+id or the type of a marker, is ignored here: entries are stored as they arrived. Two kinds of
+entries are recognised by their metadata: those older than tags, up to a position in a property of
+the ledger (see `UntaggedSpan`), and those that Apache Pulsar's broker wrote (FOREIGN).
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,6 +33,7 @@ TAGGED_SINCE: Final = "transaction-tags"
 _TAG: Final = Struct("<BQQ")  # kind, most and least bits of the transaction
 _KINDS: Final = {None: 1, TxnAction.COMMIT: 2, TxnAction.ABORT: 3}
 _ACTIONS: Final = {kind: action for action, kind in _KINDS.items()}
+FOREIGN: Final = b"\x08"  # the storage's tag of entries that this software did not write
 # Deduplication's data about messages follows the kind, or the transaction.
 _SENT_PLAIN: Final = 6
 _SENT_IN_TRANSACTION: Final = 7
@@ -83,6 +84,8 @@ def with_sent(sent: bytes, tag: bytes = b"") -> bytes:
 def parse_tag(tag: bytes) -> EntryTag:
     """Raises CorruptStorage."""
     kind = tag[0]
+    if tag == FOREIGN:
+        return EntryTag(None)
     if kind == _SENT_PLAIN:
         return EntryTag(None, sent=tag[1:])
     sent = kind == _SENT_IN_TRANSACTION and len(tag) >= _TAG.size
@@ -124,25 +127,34 @@ def transactional_entries(run: EntryRun, untagged: UntaggedSpan) -> Iterator[Tra
 
 def told_entries(run: EntryRun, untagged: UntaggedSpan) -> Iterator[ToldEntries]:
     """In the order of the entries; about those left out nothing is known: they are plain."""
+    end = run.first_entry_id + len(run.entries)
     if Position(run.ledger_id, run.first_entry_id) <= untagged.up_to:
-        yield from _told_by_metadata(run, untagged)
+        for position, entry in _entries(run, run.first_entry_id, end):
+            if position in untagged:
+                yield from _told_by_metadata(position, entry)
     for first, last, tag in run.tags:
-        yield ToldEntries(*parse_tag(tag), Position(run.ledger_id, first), last - first + 1)
-
-
-def _told_by_metadata(run: EntryRun, untagged: UntaggedSpan) -> Iterator[ToldEntries]:
-    for entry_id, entry in enumerate(run.entries, run.first_entry_id):
-        position = Position(run.ledger_id, entry_id)
-        if position not in untagged:
+        if tag != FOREIGN:
+            yield ToldEntries(*parse_tag(tag), Position(run.ledger_id, first), last - first + 1)
             continue
-        try:
-            metadata = parse_metadata(entry)
-        except BadEntry:
-            continue  # stored as it was sent; it cannot name a transaction
-        txn_id = transaction_of(metadata)
-        if txn_id is not None:
-            action = _ACTIONS_OF_MARKERS.get(metadata.marker_type)
-            yield ToldEntries(txn_id, action, None, position, 1)
+        for position, entry in _entries(run, first, min(last + 1, end)):
+            if position not in untagged:
+                yield from _told_by_metadata(position, entry)
+
+
+def _entries(run: EntryRun, first: int, end: int) -> Iterator[tuple[Position, bytes]]:
+    for entry_id in range(first, end):
+        yield Position(run.ledger_id, entry_id), run.entries[entry_id - run.first_entry_id]
+
+
+def _told_by_metadata(position: Position, entry: bytes) -> Iterator[ToldEntries]:
+    try:
+        metadata = parse_metadata(entry)
+    except BadEntry:
+        return  # stored as it was sent; it cannot name a transaction
+    txn_id = transaction_of(metadata)
+    if txn_id is not None:
+        action = _ACTIONS_OF_MARKERS.get(metadata.marker_type)
+        yield ToldEntries(txn_id, action, None, position, 1)
 
 
 def position_text(position: Position) -> str:

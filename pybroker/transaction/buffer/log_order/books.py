@@ -105,6 +105,9 @@ class Books:
 
     async def recover(self, clock: Clock, aside: Container[TxnId]) -> None:
         """Raises ManagedLedgerError; then the state is incomplete."""
+        if SINCE not in self._ledger.properties:  # others wrote all of it
+            begin = position_text(self._ledger.first_position.before)
+            await self._ledger.update_properties({SINCE: begin, TAGGED_SINCE: begin})
         if TAGGED_SINCE not in self._ledger.properties:  # the last writer had no tags
             end = position_text(self._ledger.last_confirmed)
             await self._ledger.set_property(TAGGED_SINCE, end)

@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from managed_ledger.ledger import ManagedLedger
+from managed_ledger.ledger_metadata import ledgers_key
 from managed_ledger.position import Position
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.names import SNAPSHOT_TOPIC
 from pybroker.transaction.buffer.transactional_entries import (
     SINCE,
     TAGGED_SINCE,
@@ -61,3 +64,16 @@ class LedgerMark:
             failed()
         else:
             self._is_durable = True
+
+
+def may_have_foreign_transactions(ledger: ManagedLedger, metadata: MetadataStore) -> bool:
+    """Whether the topic may hold transactions of Apache Pulsar's broker, which sets no mark: before
+    a namespace's first transactional message it creates a system topic for snapshots.
+    """
+    if not ledger.ledgers() and ledger.last_confirmed.entry_id < 0:
+        return False
+    namespace, _, local = ledger.name.partition("/persistent/")
+    if local.startswith(SNAPSHOT_TOPIC):
+        return False
+    topic = ledgers_key(f"{namespace}/persistent/{SNAPSHOT_TOPIC}")
+    return metadata.get(topic) is not None or bool(metadata.keys(f"{topic}-partition-"))

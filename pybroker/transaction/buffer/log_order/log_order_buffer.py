@@ -38,7 +38,10 @@ from pybroker.base.names import TxnId, topic_of_ledger
 from pybroker.base.runtime import Clock, Pace, Tasks, nobody_cares
 from pybroker.transaction.buffer.buffer_times import BufferTimes
 from pybroker.transaction.buffer.log_order.books import NONE_OPEN, NOTHING_HIDDEN, Books
-from pybroker.transaction.buffer.log_order.ledger_mark import LedgerMark
+from pybroker.transaction.buffer.log_order.ledger_mark import (
+    LedgerMark,
+    may_have_foreign_transactions,
+)
 from pybroker.transaction.buffer.log_order.open_transactions import OpenTransaction
 from pybroker.transaction.buffer.ongoing import Marked, OngoingTransaction
 from pybroker.transaction.buffer.open_contents import OnEnded
@@ -66,8 +69,7 @@ log = logging.getLogger(__name__)
 class LogOrderBuffer:
     """One topic's transactions. Create it with `recover`."""
 
-    # Set by `_keep_books`, from the first transaction on.
-    _books: Books
+    _books: Books  # both set by `_keep_books`, from the first transaction on
     _mark: LedgerMark
 
     __slots__ = (
@@ -408,11 +410,11 @@ class LogOrderBuffer:
         stable_moved: Callable[[], None],
         aside: Container[TxnId] = (),
     ) -> "LogOrderBuffer":
-        """`stable_moved` is called whenever `max_read_position` may have moved. `aside`: the
-        transactions that the topic keeps aside, of which the log has copies.
+        """`stable_moved` is called whenever `max_read_position` may have moved. `aside`: those that
+        the topic keeps aside, of which the log has copies.
         """
         buffer = cls(ledger, metadata, outcomes, clock, config, stable_moved)
-        if SINCE in ledger.properties:
+        if SINCE in ledger.properties or may_have_foreign_transactions(ledger, metadata):
             try:
                 await buffer._recover(aside)
             except BaseException:
