@@ -13,6 +13,12 @@ class BrokerConfig:
     bookkeeper_metadata_service_uri: str = ""  # empty: /ledgers in the same ZooKeeper
     metadata_store_session_timeout_millis: int = 30_000
     default_number_of_namespace_bundles: int = 4
+    load_balancer_auto_bundle_split_enabled: bool = True
+    load_balancer_namespace_bundle_max_topics: int = 1000
+    load_balancer_namespace_bundle_max_sessions: int = 1000  # producers and consumers
+    load_balancer_namespace_maximum_bundles: int = 128
+    load_balancer_shedding_enabled: bool = True
+    load_balancer_shedding_interval_minutes: int = 1
     bind_address: str = "127.0.0.1"
     # Ports; 0: any free one; None, which is an empty value in the file: none.
     broker_service_port: int | None = 6650

@@ -89,6 +89,10 @@ _MINIMUM: Final = {  # of every other number: 0
     "max_message_size": 1,
     "metadata_store_session_timeout_millis": 400,
     "default_number_of_namespace_bundles": 1,
+    "load_balancer_namespace_bundle_max_topics": 1,
+    "load_balancer_namespace_bundle_max_sessions": 1,
+    "load_balancer_namespace_maximum_bundles": 1,
+    "load_balancer_shedding_interval_minutes": 1,
     "transaction_coordinators": 1,
     "transactional_id_expiration_ms": 1000,
 }
@@ -101,6 +105,7 @@ _PORTS: Final = (
 _MAXIMUM: Final = dict.fromkeys(_PORTS, 65_535) | {
     "max_message_size": 2**31 - 1,  # sent to clients as 32 bits
     "default_number_of_namespace_bundles": 65_536,
+    "load_balancer_namespace_maximum_bundles": 65_536,
 }
 
 # For these, Apache Pulsar's 0 ("no limit") becomes this broker's own maximum.

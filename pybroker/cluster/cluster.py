@@ -10,9 +10,12 @@ from collections.abc import Awaitable, Callable
 
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.session import SessionState
+from pybroker.base.config import BrokerConfig
 from pybroker.base.runtime import Clock
 from pybroker.base.version import version
+from pybroker.broker.ownership import Bundle
 from pybroker.cluster.admin_client import AdminClient
+from pybroker.cluster.balancing import Balancing, BundleSize
 from pybroker.cluster.boundaries import Boundaries
 from pybroker.cluster.bundle_ownership import BundleOwnership
 from pybroker.cluster.bundles import ClusterBundles
@@ -54,6 +57,9 @@ class Cluster:
 
     def brokers(self) -> list[str]:
         return list(self._brokers.all())
+
+    def balancing(self, size_of: Callable[[Bundle], BundleSize], config: BrokerConfig) -> Balancing:
+        return Balancing(self.ownership, self._boundaries, size_of, config)
 
     async def open(self) -> None:
         """ZooKeeper is open. Raises ZooKeeperError."""

@@ -27,5 +27,14 @@ def most(loads: Mapping[str, int]) -> int:
     return int(_SLACK * (sum(loads.values()) + 1) / len(loads)) + 1
 
 
+def belongs_elsewhere(bundle: str, broker: str, loads: Mapping[str, int]) -> bool:
+    """Whether another broker would take the bundle if this one gave it back, and has so much less
+    that the move makes them more equal.
+    """
+    own = loads.get(broker, 0)
+    found = chosen(bundle, {**loads, broker: own - 1})
+    return found is not None and found != broker and loads[found] + 1 < own
+
+
 def _weight(bundle: str, broker: str) -> bytes:
     return blake2b(f"{bundle} {broker}".encode(), digest_size=8).digest()

@@ -23,9 +23,12 @@ from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, Cluster
 from pybroker.base.config import BrokerConfig
 from pybroker.base.listeners import Listeners
 from pybroker.base.runtime import Clock, SystemClock
-from pybroker.broker.ownership import BrokerAddress
+from pybroker.broker.ownership import BrokerAddress, Bundle, hash_of
 from pybroker.broker.releasing import release_topics
+from pybroker.broker.served import ServedTopic
+from pybroker.broker.topics import Topics
 from pybroker.cluster.admin_client import AdminClient
+from pybroker.cluster.balancing import Balancing, BundleSize
 from pybroker.cluster.bundle_ownership import BundleOwnership
 from pybroker.cluster.bundles import ClusterBundles
 from pybroker.cluster.cluster import Cluster
@@ -67,7 +70,9 @@ class ClusterMembership:
         )
         self._clock = clock
         self._peers = peers
+        self._config = config
         self.transactions: SharedTransactions | None = None
+        self.balancing: Balancing | None = None
 
     @property
     def ownership(self) -> BundleOwnership:
@@ -103,6 +108,7 @@ class ClusterMembership:
             lambda bundle: broker.topics.deletions.finish_of(bundle.holds),
             partial(release_topics, broker.topics),
         )
+        self.balancing = self._cluster.balancing(partial(size_of, broker.topics), self._config)
         await self._cluster.open()
 
     async def join(self, address: BrokerAddress, listeners: Listeners) -> None:
@@ -111,18 +117,34 @@ class ClusterMembership:
         await self._cluster.join(broker_id, Place(address, listeners))
         if self.transactions is not None:
             self.transactions.start()
+        if self.balancing is not None:
+            self.balancing.start()
 
     async def leave(self) -> None:
+        if self.balancing is not None:
+            await self.balancing.close()
         await self._cluster.leave()
         await self._end_transactions()
 
     async def close(self) -> None:
+        if self.balancing is not None:
+            await self.balancing.close()
         await self._end_transactions()
         await self._cluster.close()
 
     async def _end_transactions(self) -> None:
         if self.transactions is not None:
             await self.transactions.close()
+
+
+def size_of(topics: Topics, bundle: Bundle) -> BundleSize:
+    names = [name for name in topics.loaded_names() if bundle.holds(name)]
+    return BundleSize(list(map(hash_of, names)), sum(map(_sessions, topics.loaded_of(names))))
+
+
+def _sessions(topic: ServedTopic) -> int:
+    consumers = sum(len(each.consumers) for each in topic.subscriptions.values())
+    return len(topic.producers.all()) + consumers
 
 
 async def cluster_broker(

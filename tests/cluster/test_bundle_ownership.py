@@ -46,7 +46,7 @@ def knows(member: Member, name: TopicName) -> bool:
     """Its mirror shows who has the bundle."""
     bundle = member._boundaries.bundle_of(name)
     owns = member.ownership.owns(name)
-    return bundle is not None and (owns or member.ownership.owner_elsewhere(bundle) is not None)
+    return bundle is not None and (owns or member.ownership.place_elsewhere(bundle) is not None)
 
 
 def test_of_two_that_take_a_bundle_at_once_one_gets_it(world: ClusterWorld) -> None:
@@ -118,7 +118,7 @@ def test_the_bundles_of_a_killed_broker_go_to_others_when_its_session_ends(
     assert world.owner(second, ORDERS) == first.place.address.broker_url
     bundle = second._boundaries.bundle_of(ORDERS)
     assert bundle is not None
-    world.until(lambda: second.ownership.owner_elsewhere(bundle) is None)
+    world.until(lambda: second.ownership.place_elsewhere(bundle) is None)
     world.until(lambda: list(second.brokers.all()) == ["b:8080"])
     assert world.life.world.now - killed_s < TIMEOUT_MS / 1000 + 1
     assert world.owner(second, ORDERS) is None and second.ownership.owns(ORDERS)

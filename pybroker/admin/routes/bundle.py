@@ -12,12 +12,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from pybroker.admin.finding import unload_all
-from pybroker.admin.operation import DescribedRoute, PartConvertor, flags
-from pybroker.admin.routing import NAMESPACE, TOPICS, asked, flag, namespace_of, route
+from pybroker.admin.operation import Body, DescribedRoute, PartConvertor, flags
+from pybroker.admin.routing import NAMESPACE, TOPICS, asked, flag, namespace_of, read_json, route
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
 from pybroker.admin.shapes.policies import BUNDLES
-from pybroker.base.json_schema import COUNT, TEXT, Schema, fields, map_of, record
+from pybroker.base.json_schema import COUNT, TEXT, Schema, fields, list_of, map_of, record
 from pybroker.base.names import TopicName
 from pybroker.broker.bundle_sizes import middle, place_to_split
 from pybroker.broker.other_brokers import BundleElsewhere
@@ -28,6 +28,7 @@ from pybroker.broker.topic import Topic
 _BUNDLE: Final = NAMESPACE + "/{bundle:bundle}"
 _ATTEMPTS: Final = 3
 _SAID: Final = 10  # bundles
+_MOST_PLACES: Final = 32
 _SUBSCRIPTION: Final = "{subscription:segment}"
 
 
@@ -85,8 +86,9 @@ class BundleRoutes:
                 self.split,
                 query={
                     **flags("unload"),
-                    **fields(TEXT, "splitAlgorithmName splitBoundaries"),
+                    "splitAlgorithmName": TEXT,
                 },
+                body=Body(list_of(COUNT), required=False),
                 refuses=(409,),
             ),
             route("DELETE", _BUNDLE, self.delete, refuses=(409,)),
@@ -161,9 +163,9 @@ class BundleRoutes:
         raise Conflict(f"{bundle} was unloaded, but {destination} did not take it: {reply.status}")
 
     async def split(self, request: Request) -> None:
-        """Divides a bundle in two, at ?splitBoundaries=0x…; by default where half of its topics
-        are on each side (?splitAlgorithmName=topic_count_equally_divide) or in the middle of its
-        range (range_equally_divide). Its topics stay open, unless ?unload=true.
+        """Divides a bundle: at the hashes in the body; by default in two, so that half of its
+        topics are on each side; with ?splitAlgorithmName=range_equally_divide in the middle of its
+        range. Its topics stay open, unless ?unload=true.
         """
         bundle = await self._bundle(request)
         bundles = self._services.bundles
@@ -172,28 +174,31 @@ class BundleRoutes:
                 412,
                 "Bundles cannot be split: there is one broker, so each namespace has one bundle",
             )
-        at = await self._place_to_split(request, bundle)
-        await bundles.split(bundle, at)
+        parts = [bundle]
+        for at in await self._places_to_split(request, bundle):
+            rest = parts.pop()
+            await bundles.split(rest, at)
+            parts += (rest._replace(high=at), rest._replace(low=at))
         if flag(request, "unload"):
-            for half in (bundle._replace(high=at), bundle._replace(low=at)):
-                await bundles.release(half)
+            for part in parts:
+                await bundles.release(part)
 
-    async def _place_to_split(self, request: Request, bundle: Bundle) -> int:
-        if said := asked(request, "splitBoundaries"):
-            try:
-                at = int(said, 16)
-            except ValueError:
-                at = -1
+    async def _places_to_split(self, request: Request, bundle: Bundle) -> list[int]:
+        """In ascending order."""
+        if said := await read_json(request):
+            places = sorted(set(said))
         elif asked(request, "splitAlgorithmName") == "range_equally_divide":
-            at = middle(bundle)
+            places = [middle(bundle)]
         else:
             names = await self._names(request)
-            at = place_to_split(bundle, [hash_of(TopicName.parse(name)) for name in names])
-        if not bundle.low < at < bundle.high:
+            places = [place_to_split(bundle, [hash_of(TopicName.parse(name)) for name in names])]
+        if not all(bundle.low < at < bundle.high for at in places) or len(places) > _MOST_PLACES:
             raise HTTPException(
-                412, f"{bundle.range} cannot be split there: name one hash inside of it, as 0x…"
+                412,
+                f"{bundle.range} cannot be split there: name up to {_MOST_PLACES} hashes inside "
+                "of it, as numbers",
             )
-        return at
+        return places
 
     async def delete(self, request: Request) -> None:
         if names := await self._names(request):

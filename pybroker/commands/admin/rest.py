@@ -15,6 +15,8 @@ from urllib.parse import urlencode, urlsplit
 _V2: Final = "/admin/v2/"
 _TIMEOUT_S: Final = 60.0
 _PORTS: Final = {"http": 80, "https": 443}
+_TO_ANOTHER_BROKER: Final = 307
+_AUTHORITATIVE: Final = "authoritative=true"  # what a broker adds when it redirects
 
 
 class RestError(Exception):
@@ -125,7 +127,9 @@ def _why(error: Exception) -> str:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but sends credentials only to the original host."""
+    """Follows redirects with method and body: brokers of a cluster send clients to the one that
+    serves a topic. Credentials go along only where a broker says so, and never from https to http.
+    """
 
     def __init__(self, shows_credentials: bool) -> None:
         self._shows_credentials = shows_credentials
@@ -134,16 +138,22 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         """Raises RestError."""
-        if urlsplit(newurl).scheme not in _PORTS:  # urllib would follow redirects to ftp
+        parts = urlsplit(newurl)
+        if parts.scheme not in _PORTS:  # urllib would follow redirects to ftp
             fp.close()
             raise RestError(f"{req.host} redirects to {newurl}, which is not a broker URL")
-        if self._shows_credentials and _origin(newurl) != _origin(req.full_url):
+        to_a_broker = code == _TO_ANOTHER_BROKER and _AUTHORITATIVE in parts.query.split("&")
+        is_weaker = req.type == "https" and parts.scheme == "http"
+        elsewhere = _origin(newurl) != _origin(req.full_url)
+        if self._shows_credentials and elsewhere and (is_weaker or not to_a_broker):
             fp.close()
             raise RestError(
                 f"{req.host} redirects to {newurl}: credentials are not sent there; to send them, "
                 "set --admin-url to that address"
             )
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+        if code != _TO_ANOTHER_BROKER:
+            return super().redirect_request(req, fp, code, msg, headers, newurl)
+        return urllib.request.Request(newurl, req.data, dict(req.headers), method=req.get_method())
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

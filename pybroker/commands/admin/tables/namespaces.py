@@ -30,6 +30,20 @@ def _for_bundle(verb: str, path: str) -> Any:
     return run
 
 
+def _unload(rest: Rest, options: Namespace) -> Any:
+    broker = options.destinationBroker
+    if broker and not options.bundle:
+        raise ValueError("--destinationBroker is for one bundle: name it with --bundle")
+    path = filled(_NS + ("/{bundle}" if options.bundle else "") + "/unload", options)
+    return rest.ask("PUT", path, query={"destinationBroker": broker} if broker else {})
+
+
+def _split_boundaries(options: Namespace) -> Any:
+    """Apache Pulsar's admin sends these hashes as numbers."""
+    said = options.split_boundaries
+    return [int(each, 0) for each in said] if said else None
+
+
 def _clear_backlog(rest: Rest, options: Namespace) -> Any:
     if not options.force:
         raise ValueError("Clearing a whole namespace's backlog cannot be undone: add --force")
@@ -62,12 +76,13 @@ NAMESPACES: Final = (
     Command("policies", _PLACE, f"GET {_NS}"),
     Command("create", f"{_PLACE} [--clusters|-c List] [--bundles|-b int]", run=_create),
     Command("delete", f"{_PLACE} [-f|--force]", f"DELETE {_NS}", query={"force": "force"}),
-    Command("unload", f"{_PLACE} [--bundle|-b String] [--destinationBroker|-d String]", run=_for_bundle("PUT", "unload")),
+    Command("unload", f"{_PLACE} [--bundle|-b String] [--destinationBroker|-d String]", run=_unload),
     Command(
         "split-bundle",
         f"{_PLACE} --bundle|-b String [--bundle-type|-bt String] [--unload|-u] "
         "[--split-algorithm-name|-san String] [--split-boundaries|-sb List]",
         f"PUT {_NS}/{{bundle}}/split",
+        _split_boundaries,
         query={"unload": "unload", "splitAlgorithmName": "split_algorithm_name"},
     ),
     Command("get-topic-positions", f"{_PLACE} [--bundle|-b String] [--topic-list|-tl List]", run=_topic_positions),

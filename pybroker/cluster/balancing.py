@@ -1,0 +1,103 @@
+"""Keeps bundles and brokers from growing too large: divides bundles, and gives some back.
+
+    a bundle with too many topics, or producers and consumers     is divided; its topics stay open
+    a broker with bundles that the hash gives to one with less    gives one back, the quietest
+
+Each broker judges only itself, once a minute. What it gives back goes where lookups send clients:
+to the first broker by the hash that is below the bound (`placement.py`). So what has moved stays.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from managed_ledger.storage.zookeeper.errors import ZooKeeperError
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import PulsarError
+from pybroker.base.names import SYSTEM_NAMESPACE
+from pybroker.base.runtime import Tasks
+from pybroker.broker.bundle_sizes import place_to_split
+from pybroker.broker.ownership import Bundle
+from pybroker.cluster.boundaries import Boundaries
+from pybroker.cluster.bundle_ownership import BundleOwnership
+from pybroker.cluster.placement import belongs_elsewhere
+
+log = logging.getLogger(__name__)
+_A_MINUTE_S: Final = 60.0
+
+
+class BundleSize(NamedTuple):
+    hashes: list[int]  # of its loaded topics
+    sessions: int  # producers and consumers
+
+
+class Balancing:
+    def __init__(
+        self,
+        ownership: BundleOwnership,
+        boundaries: Boundaries,
+        size_of: Callable[[Bundle], BundleSize],
+        config: BrokerConfig,
+    ) -> None:
+        self._ownership = ownership
+        self._boundaries = boundaries
+        self._size_of = size_of
+        self._config = config
+        self._tasks = Tasks("balancing")
+
+    def start(self) -> None:
+        self._tasks.start(self._look_after(), "balancing of bundles")
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self._tasks.close()
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.load_balancer_shedding_interval_minutes * _A_MINUTE_S)
+            try:
+                await self.balance()
+            except (PulsarError, ZooKeeperError) as error:
+                log.info("bundles stay as they are for now: %s", error)
+
+    async def balance(self) -> None:
+        """Once. Raises ZooKeeperError, ServiceNotReady."""
+        if self._config.load_balancer_auto_bundle_split_enabled:
+            for bundle in self._ownership.owned():
+                await self._divide_if_large(bundle)
+        if self._config.load_balancer_shedding_enabled:
+            await self._give_one_back()
+
+    async def _divide_if_large(self, bundle: Bundle) -> None:
+        config, size = self._config, self._size_of(bundle)
+        bundles = len(self._boundaries.known(bundle.namespace)) - 1
+        topics, sessions = len(size.hashes), size.sessions
+        is_large = (
+            topics > config.load_balancer_namespace_bundle_max_topics
+            or sessions > config.load_balancer_namespace_bundle_max_sessions
+        )
+        if bundle.namespace == SYSTEM_NAMESPACE or not is_large or topics < 2:
+            return
+        if bundles >= config.load_balancer_namespace_maximum_bundles:
+            log.warning(
+                "%s is large (%d topics, %d producers and consumers) but its namespace has %d "
+                "bundles already: raise loadBalancerNamespaceMaximumBundles to divide it",
+                bundle,
+                topics,
+                sessions,
+                bundles,
+            )
+            return
+        log.info("%s has %d topics, %d producers and consumers", bundle, topics, sessions)
+        await self._ownership.split(bundle, place_to_split(bundle, size.hashes))
+
+    async def _give_one_back(self) -> None:
+        own_id, counts = self._ownership.brokers.own_id, self._ownership.counts()
+        movable = [
+            each for each in self._ownership.owned() if belongs_elsewhere(str(each), own_id, counts)
+        ]
+        if movable:
+            quietest = min(movable, key=lambda bundle: self._size_of(bundle).sessions)
+            log.info("this broker has %d bundles: %s moves", counts[own_id], quietest)
+            await self._ownership.release(quietest)
