@@ -97,6 +97,7 @@ class NamespaceRoutesOverBrokers:
         topics = self._topics
         async with topics.tenants.going_everywhere(namespace):
             await topics.at_rest(namespace)
+            await topics.ownership.refreshed()
             if not force:
                 await check_empty(topics, namespace)
             forced = {"force": "true"}
@@ -111,6 +112,7 @@ class NamespaceRoutesOverBrokers:
             async for _, reply in all_of(names, delete):
                 if reply.status != _NOT_FOUND:
                     check(reply)
+            await topics.ownership.refreshed()
             await topics.schemas.forget_namespace(namespace)
             await topics.tenants.delete_namespace(namespace)
 

@@ -194,6 +194,7 @@ class PartRoutes:
         for _, reply in await self._ask(request, names, "DELETE", _T, forced):
             if reply.status != _NOT_FOUND:
                 check(reply)
+        await self._topics.ownership.refreshed()  # with what the others have deleted
         await self._topics.delete_partitioned(name, force=True)
 
 

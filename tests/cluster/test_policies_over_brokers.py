@@ -1,0 +1,113 @@
+"""Policies and permissions that are changed at one broker act at all of them, at once."""
+
+from collections.abc import Iterator
+
+import pytest
+from credentials import TOKEN_SETTINGS, token
+from rest import Rest
+from txn_cluster import TxnCluster
+
+from pybroker.base.errors import PulsarError
+from pybroker.base.names import TopicName
+
+NAMESPACE = "v2/namespaces/public/default"
+OWN_ROLE = {
+    "broker_client_authentication_plugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+    "broker_client_authentication_parameters": f"token:{token('broker')}",
+}
+
+
+@pytest.fixture
+def cluster() -> Iterator[TxnCluster]:
+    cluster = TxnCluster(0, serves_http=True)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def guarded() -> Iterator[TxnCluster]:
+    cluster = TxnCluster(
+        0,
+        serves_http=True,
+        authorization_enabled=True,
+        super_user_roles=("broker", "admin"),
+        **TOKEN_SETTINGS,
+        **OWN_ROLE,
+    )
+    yield cluster
+    cluster.close()
+
+
+def test_a_namespaces_policy_reaches_the_topics_of_another_broker(cluster: TxnCluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    name = TopicName.parse(cluster.topic_of(two))
+    cluster.call(cluster.send(two, str(name), b"x"))
+    topic = two.broker.topics.serving(name)
+    assert topic is not None
+    Rest(cluster, one).do("POST", f"{NAMESPACE}/maxConsumersPerTopic", b"1")
+    cluster.world.sleep(1)  # the watch
+    cluster.call(cluster.consumer(two, str(name), "first"))
+    with pytest.raises(PulsarError):
+        cluster.call(cluster.consumer(two, str(name), "second"))
+
+
+def test_a_topics_policy_is_set_at_any_broker(cluster: TxnCluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    name = TopicName.parse(cluster.topic_of(two))
+    cluster.call(cluster.send(two, str(name), b"x"))
+    path = f"v2/persistent/public/default/{name.local}/maxConsumers"
+    Rest(cluster, one).do("POST", path, b"1")
+    cluster.world.sleep(1)  # the watch
+    assert Rest(cluster, two).get(path) == 1
+    cluster.call(cluster.consumer(two, str(name), "first"))
+    with pytest.raises(PulsarError):
+        cluster.call(cluster.consumer(two, str(name), "second"))
+
+
+def test_a_permission_that_is_revoked_at_one_broker_closes_producers_at_another(
+    guarded: TxnCluster,
+) -> None:
+    one, two = guarded.start("one"), guarded.start("two")
+    admin = Rest(guarded, one, "admin")
+    admin.do("POST", f"{NAMESPACE}/permissions/alice", b'["produce"]')
+    there = guarded.topic_of(two)
+    producer = guarded.call(guarded.client_at(two, "alice").create_producer(there))
+    guarded.call(producer.send(b"x"))
+    admin.do("DELETE", f"{NAMESPACE}/permissions/alice")
+    guarded.world.sleep(1)  # the watch
+    with pytest.raises(PulsarError):
+        guarded.call(producer.send(b"x"))
+    with pytest.raises(PulsarError):
+        guarded.call(guarded.client_at(two, "alice").create_producer(there))
+
+
+def test_with_authorization_brokers_ask_each_other_and_users_only_what_they_may(
+    guarded: TxnCluster,
+) -> None:
+    one, two = guarded.start("one"), guarded.start("two")
+    admin = Rest(guarded, one, "admin")
+    orders = "v2/persistent/public/default/orders"
+    admin.do("PUT", f"{orders}/partitions", b"8")
+    for number in range(8):
+        guarded.take((one, two)[number % 2], TopicName.parse("orders").partition_at(number))
+    assert len(admin.get(f"{orders}/partitioned-stats")["partitions"]) == 8
+    mallory = Rest(guarded, one, "mallory")
+    for path in ("partitioned-stats", "subscriptions"):
+        assert mallory.ask("GET", f"{orders}/{path}").status in (401, 403)
+    assert mallory.ask("DELETE", f"{orders}/partitions").status in (401, 403)
+    admin.do("POST", f"{NAMESPACE}/permissions/alice", b'["produce", "consume"]')
+    alice = Rest(guarded, two, "alice")
+    alice.do("PUT", f"{orders}/subscription/billing")
+    assert alice.get(f"{orders}/subscriptions") == ["billing"]
+    admin.do("DELETE", f"{orders}/partitions", force="true")
+
+
+def test_a_transaction_is_shown_to_its_owner_by_any_broker(guarded: TxnCluster) -> None:
+    one, two = guarded.start("one"), guarded.start("two")
+    guarded.serve_coordinator(two)
+    txn = guarded.call(guarded.client_at(two, "alice").new_transaction())
+    most, least = txn.txn_id
+    path = f"v3/transactions/transactionMetadata/{most}/{least}"
+    assert Rest(guarded, one, "alice").get(path)["owner"] == "alice"
+    assert Rest(guarded, one, "admin").get(path)["owner"] == "alice"
+    assert Rest(guarded, one, "mallory").ask("GET", path).status in (401, 403)
