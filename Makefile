@@ -22,7 +22,7 @@ BY_FILE := --dist loadfile --max-worker-restart 0
 LEFT_OUT = $(UNIT)$(if $(GO),, or go)$(if $(RUST),, or rust)$(if $(NODE),, or node)$(if $(BROWSER),, or browser)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser check bench simulate kill-rounds spark-kills spark-backlog extremes mutate proto clients docs release screenshots clean
+.PHONY: help demo test browser check bench simulate kill-rounds cluster-kill-rounds spark-kills spark-backlog extremes mutate proto clients docs release screenshots clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,6 +55,9 @@ simulate: $(VENV)/test  ## 1,000 simulated crash schedules from fresh seeds (ARG
 
 kill-rounds: $(VENV)/test  ## 200 rounds of kill -9 under load, then the books are checked
 	$(PY) tests/faults/kill_rounds.py $(ARGS)
+
+cluster-kill-rounds: $(VENV)/test  ## 100 rounds of kill -9 in a cluster of real bookies and ZooKeeper (needs Java 17)
+	$(PY) tests/faults/cluster_kill_rounds.py $(ARGS)
 
 mutate: $(VENV)/test  ## change one operator or statement at a time: a test or the simulation must notice (an hour)
 	$(PY) -m tests.mutation $(ARGS)

@@ -70,6 +70,7 @@ class Network:
         self._servers: dict[int, Server] = {}
         self._connections: dict[Transport, None] = {}  # the client's ends
         self._ports = itertools.count(40_000)
+        self._cuts: set[frozenset[Host]] = set()
 
     @property
     def connections(self) -> list["Transport"]:
@@ -90,6 +91,8 @@ class Network:
         server = self._servers.get(port)
         if server is None or not server.is_serving():
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on port {port}")
+        if frozenset((node, server.node)) in self._cuts:
+            await node.create_future()  # nothing comes back
         here, there = ("127.0.0.1", next(self._ports)), ("127.0.0.1", port)
         client = Transport(self, node, here, there)
         accepted = Transport(self, server.node, there, here)
@@ -100,6 +103,17 @@ class Network:
         client.start(protocol)
         await asyncio.sleep(0)  # connection_made runs before this returns
         return client, protocol
+
+    def cut_off(self, one: Host, other: Host, for_s: float) -> None:
+        """Nothing passes between two processes for a while, and connections that there were stay
+        silent.
+        """
+        pair = frozenset((one, other))
+        self._cuts.add(pair)
+        self.world.after(for_s, self._cuts.discard, pair)
+        for client in self.connections:
+            if frozenset((client.node, client.peer.node)) == pair:
+                client.go_silent()
 
     async def _travel(self, node: Host) -> None:
         there_and_back = node.create_future()

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,13 +17,17 @@ _CONF, _COMMAND = (block.text for block in blocks(ROOT / "docs/cluster.md")[:2])
 
 
 class BrokerProcess:
-    def __init__(self, folder: Path, name: str, zookeeper: str) -> None:
+    def __init__(
+        self, folder: Path, name: str, zookeeper: str, more: Mapping[str, object] | None = None
+    ) -> None:
+        """`more`: settings beside those of the document."""
         self.log = folder / f"{name}.log"
         conf = folder / f"{name}.conf"
         settings = {
             "metadataStoreUrl": f"zk:{zookeeper}",
             "metadataStoreSessionTimeoutMillis": SESSION_MS,
             "advertisedAddress": "127.0.0.1",
+            **(more or {}),
         }
         kept = [line for line in _CONF.splitlines() if line.partition("=")[0] not in settings]
         conf.write_text("\n".join([*kept, *(f"{key}={value}" for key, value in settings.items())]))

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pybroker.base.errors import PersistenceError, TransactionCoordinatorNotFound
 from pybroker.client import (
     Client,
     ConnectError,
@@ -21,6 +22,7 @@ from pybroker.client import (
     Message,
     MessageId,
     Result,
+    ServiceNotReady,
     Timeout,
     Transaction,
     TransactionConflict,
@@ -34,6 +36,9 @@ BURST = 100
 MAX_COPIES_PER_TXN = 10
 TXN_TIMEOUT_MS = 60_000
 STALLED_AFTER_S = 60
+# What a transaction may meet in a cluster, beside lost connections: it is aborted, and its work
+# done again.
+SETBACKS = (ConnectError, PersistenceError, ServiceNotReady, TransactionCoordinatorNotFound)
 
 
 @dataclass(slots=True)
@@ -141,7 +146,7 @@ def publish_triples(client: Client, progress: Progress, books: Books) -> None:
             for producer in producers:
                 producer.send(str(triple).encode(), txn=txn)
             commits = triple % 5 != 4 and end(client, txn, commit=True)
-        except ConnectError:
+        except SETBACKS:
             commits = False  # whether the message is stored is not known: begin anew
         if not commits:
             end(client, txn, commit=False)
@@ -168,7 +173,7 @@ def copy_numbers(client: Client, progress: Progress, books: Books) -> None:
             for message in messages:
                 producer.send(message.data(), txn=txn)
                 consumer.acknowledge(message, txn=txn)
-        except (ConnectError, TransactionConflict):
+        except (*SETBACKS, TransactionConflict):
             # A conflict: delivered again after a kill, and committed before it.
             end(client, txn, commit=False)
             consumer.redeliver_unacknowledged_messages()  # also what the transaction never reached

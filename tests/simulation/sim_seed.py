@@ -68,7 +68,7 @@ class Simulation:
         self.enabled = self.draw_features(swarm) if enabled is None else enabled
         self.scenario = self.draw_scenario(self.world.stream("scenario"))
         for name in self.enabled:
-            self.scenario = features.ALL[name].prepare(self.scenario, swarm)
+            self.scenario = self.feature(name).prepare(self.scenario, swarm)
         if self.scenario.retention != -1:
             self.scenario = replace(self.scenario, guards=(*self.scenario.guards, *self._guards()))
         self.history = History()
@@ -79,12 +79,15 @@ class Simulation:
         self.consumers: list[PlainConsumer] = []
         self.readers: list[LiveReader] = []
         self.others: list[Process] = []  # of features: at work until they are stopped
-        self.features = [features.ALL[name](self) for name in self.enabled]
+        self.features = [self.feature(name)(self) for name in self.enabled]
 
     # What another simulation does otherwise.
 
     def draw_features(self, rng: random.Random) -> tuple[str, ...]:
         return features.draw(rng)
+
+    def feature(self, name: str) -> Any:
+        return features.ALL[name]
 
     def draw_scenario(self, rng: random.Random) -> Scenario:
         return Scenario.draw(rng)

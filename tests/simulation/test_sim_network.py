@@ -178,3 +178,22 @@ def test_a_half_open_connection_tells_nobody():
     port = world.call(world.node("server"), listen())
     assert world.call(world.node("client"), write(port)) == (b"", False)
     world.close()
+
+
+def test_processes_that_are_cut_off_do_not_reach_one_another_for_a_while():
+    async def write_and_call(port):
+        transport, collector = await connect(port)
+        world.network.cut_off(client, server, 5.0)
+        transport.write(b"hello")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(4.0):
+                await connect(port)
+        await asyncio.sleep(2.0)
+        await connect(port)
+        return collector.received, collector.lost.done()
+
+    world = World(1, Weather())
+    client, server = world.node("client"), world.node("server")
+    port = world.call(server, listen())
+    assert world.call(client, write_and_call(port)) == (b"", False)
+    world.close()

@@ -5,11 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from sim_bugs import (
-    metadata_without_compare_and_set,
-    no_entry_by_timeout,
-    recovery_add_on_the_normal_path,
-)
+from sim_bugs import no_entry_by_timeout, recovery_add_on_the_normal_path
 
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.names import TopicName
@@ -70,7 +66,6 @@ def an_end_without_the_bundle_is_ok() -> Iterator[None]:
 
 
 BUGS: Final[dict[str, Bug]] = {
-    "close-without-compare-and-set": metadata_without_compare_and_set,
     "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
     "no-entry-by-timeout": no_entry_by_timeout,
     "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,

@@ -14,13 +14,12 @@ from sim_world import ClientsWorld
 
 from brokers.member import Member
 from brokers.topology import Topology
+from brokers.trouble import BEGINS_S
 from pybroker.base.names import COORDINATOR_ASSIGN, TopicName, TxnId
 from pybroker.broker.tenants import Conflict
 from pybroker.cluster.bundle_ownership import path_of
 from pybroker.simulation.faults import Fault
 from pybroker.transaction.coordinator.transaction_log import log_name
-
-REGISTER_S = 3.0  # bookies do
 
 
 class SimulatedCluster:
@@ -52,7 +51,7 @@ class SimulatedCluster:
     # --- life
 
     def start(self) -> None:
-        self.world.sleep(REGISTER_S)
+        self.world.sleep(BEGINS_S)
         for member in self.members:
             member.start()
 

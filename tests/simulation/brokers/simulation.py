@@ -7,7 +7,7 @@ from unittest.mock import patch
 from sim_scenario import Scenario
 from sim_seed import Report, Simulation
 
-from brokers import trouble
+from brokers import features, trouble
 from brokers.cluster import SimulatedCluster
 from brokers.topology import Topology
 from managed_ledger.storage.bookkeeper import ledger_ids
@@ -23,7 +23,10 @@ class ClusterSimulation(Simulation):
             return super().run()
 
     def draw_features(self, rng: random.Random) -> tuple[str, ...]:
-        return ()
+        return features.draw(rng)
+
+    def feature(self, name: str) -> Any:
+        return features.ALL[name]
 
     def draw_scenario(self, rng: random.Random) -> Scenario:
         return trouble.prepared(super().draw_scenario(rng), rng)

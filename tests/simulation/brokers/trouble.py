@@ -22,6 +22,7 @@ KINDS: Final = (
     *("bundle moves", "bundle moves", "reset", "reset", "silence", "client crash"),
 )
 OUTCOME_RETENTION_S: Final = 200.0
+BEGINS_S: Final = 3.0  # when the bookies are there
 
 
 def prepared(scenario: Scenario, rng: random.Random) -> Scenario:
@@ -89,19 +90,23 @@ def _session_ends(cluster: "SimulatedCluster", fault: Fault) -> None:
 
 
 def _bundle_moves(cluster: "SimulatedCluster", fault: Fault) -> None:
+    move_bundle(cluster, cluster.rng)
+
+
+def move_bundle(cluster: "SimulatedCluster", rng: random.Random) -> None:
     """An administrator unloads it; perhaps another broker takes it at once."""
     owners = [member for member in cluster.members if member.owned() and not member.is_stalled]
     if not owners:
         return
-    member = cluster.rng.choice(owners)
-    bundle = cluster.rng.choice(sorted(member.owned(), key=str))
+    member = rng.choice(owners)
+    bundle = rng.choice(sorted(member.owned(), key=str))
     member.note(f"gives {bundle} back")
     member.release(bundle)
     heirs = [each for each in cluster.members if each.serving and each is not member]
     topics = [each for each in cluster.topics if bundle.holds(each)]
-    if heirs and topics and cluster.rng.random() < 0.7:
-        heir, topic = cluster.rng.choice(heirs), str(topics[0])
-        cluster.world.after(cluster.rng.choice((0.01, 0.3)), _taken, heir, topic)
+    if heirs and topics and rng.random() < 0.7:
+        heir, topic = rng.choice(heirs), str(topics[0])
+        cluster.world.after(rng.choice((0.01, 0.3)), _taken, heir, topic)
 
 
 def _taken(heir: Any, topic: str) -> None:

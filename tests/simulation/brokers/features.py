@@ -1,0 +1,93 @@
+"""What a seed of a cluster does beyond the ordinary: each enables some, so that they meet."""
+
+import random
+from typing import Any, Final
+
+from features import ALL as OF_ONE_BROKER
+from features.feature import Feature
+from sim_scenario import ACTIVE_S
+
+from brokers import trouble
+
+
+class RestlessBundles(Feature):
+    """Bundles move all the time, also those of the coordinators."""
+
+    name = "restless bundles"
+
+    def begin(self) -> None:
+        self._pause_s = self.rng.choice((0.05, 0.2, 1.0))
+        self.world.after(self._pause_s, self._move)
+
+    def _move(self) -> None:
+        if self.world.now < trouble.BEGINS_S + ACTIVE_S:
+            self.count("bundle moves")
+            trouble.move_bundle(self.broker, self.rng)
+            self.world.after(2 * self._pause_s * self.rng.random(), self._move)
+
+
+class Partitions(Feature):
+    """Brokers are cut off from ZooKeeper, from bookies, or from one another, for a moment or for
+    longer than their sessions last, and go on serving clients meanwhile.
+    """
+
+    name = "partitions"
+
+    def begin(self) -> None:
+        for _ in range(self.rng.randint(1, 4)):
+            self.world.after(self.some_time(), self._cut)
+
+    def _cut(self) -> None:
+        member = self.broker.some_member()
+        machines = self.broker.machines
+        others = [each.node for each in self.broker.members if each is not member]
+        bookies = list(machines.bookies.values())
+        peers = self.rng.choice(
+            ([machines.zookeeper], [machines.zookeeper], bookies, bookies[:1], others)
+        )
+        # The longest outlast the time that a broker gives its topics to close.
+        seconds = self.rng.choice((0.5, 2.0, 5.0, 9.0, 40.0))
+        self.note(f"{member.name} is cut off from {len(peers)} for {seconds} s")
+        self.count("partitions")
+        for peer in peers:
+            if member.node is not None and peer is not None:
+                self.world.network.cut_off(member.node, peer, seconds)
+
+
+class Exodus(Feature):
+    """Brokers follow one another: as soon as one serves again, the next one goes."""
+
+    name = "exodus"
+
+    def begin(self) -> None:
+        self._how = self.rng.choice(("stop", "kill", "stall"))
+        self.world.after(self.rng.random(), self._next, 0)
+
+    def _next(self, number: int) -> None:
+        if self.world.now > trouble.BEGINS_S + ACTIVE_S:
+            return
+        if not self.broker.serving:
+            self.world.after(0.2, self._next, number)
+            return
+        member = self.broker.members[number % len(self.broker.members)]
+        self.count(f"exodus: {self._how}")
+        if self._how == "stop":
+            member.stop(0.1)
+        elif self._how == "kill":
+            member.end(0.1)
+        else:
+            member.stall(self.rng.choice(trouble.STALLS_S))
+        self.world.after(0.5, self._next, number + 1)
+
+
+# Those that only clients act in.
+_OF_CLIENTS: Final = ("copying", "similar names", "small logs")
+ALL: Final[dict[str, type[Any]]] = {
+    **{each.name: each for each in (RestlessBundles, Partitions, Exodus)},
+    **{name: OF_ONE_BROKER[name] for name in _OF_CLIENTS},
+}
+_COUNTS: Final = (0, 1, 1, 2, 3)
+
+
+def draw(rng: random.Random) -> tuple[str, ...]:
+    return tuple(sorted(rng.sample(list(ALL), rng.choice(_COUNTS))))

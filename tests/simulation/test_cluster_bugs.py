@@ -1,0 +1,42 @@
+"""Wrong brokers of a cluster: its simulation must catch each by the promise that it breaks.
+
+As in test_deliberate_bugs.py: `hint` is a seed that was seen to catch the bug, and is tried first.
+"""
+
+from itertools import chain
+
+import pytest
+from brokers.bugs import BUGS
+from brokers.simulation import ClusterSimulation
+from test_cluster_simulation import quiet  # noqa: F401
+
+WITHIN_SEEDS = 500
+# By bug: its features, the hint, and how a violation begins.
+CASES = {
+    "end-without-the-bundle-is-ok": (("restless bundles",), 2, "STILL OPEN"),
+    "no-entry-by-timeout": (("exodus", "partitions"), 44, "STILL OPEN"),
+    "recovery-add-on-the-normal-path": (("exodus",), 12, "FORGOTTEN"),
+    "serving-after-the-session-is-lost": ((), 10, ""),
+}
+
+
+def violations(case, seed):
+    features, _, promise = case
+    found = ClusterSimulation(seed, features).run().violations
+    return [each for each in found if each.startswith(promise)]
+
+
+def test_every_bug_of_a_cluster_has_a_case():
+    assert sorted(CASES) == sorted(BUGS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("bug", sorted(CASES))
+def test_a_deliberate_bug_of_a_cluster_is_caught_within_500_seeds(bug):
+    case = CASES[bug]
+    with BUGS[bug]():
+        seeds = chain((case[1],), range(WITHIN_SEEDS))
+        caught = next((seed for seed in seeds if violations(case, seed)), None)
+    assert caught is not None
+    assert violations(case, caught) == [], "without the bug"
