@@ -12,12 +12,15 @@
 The function is called once for each seed. It only declares; nothing runs before it returns.
 """
 
+import inspect
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from pybroker.base.config import BrokerConfig
+from pybroker.base.config_file import parse_setting
+from pybroker.base.errors import InvalidTopicName
 from pybroker.base.names import TopicName
 from pybroker.simulation.broker import PORT
 
@@ -110,6 +113,7 @@ class Simulation:
         It is restarted after a crash, and one second after it raised an exception. Several
         processes may have the same function, but not the same name.
         """
+        _require_name(name, "process")
         if not callable(function):
             getattr(function, "close", lambda: None)()  # of a coroutine that nobody awaits
             raise ScenarioError(
@@ -131,7 +135,10 @@ class Simulation:
         A number creates that many messages, `orders-0`, `orders-1`, …, with `keys` different keys.
         Otherwise give the data of each message, or its key and data.
         """
+        _require_name(topic, "topic")
         if isinstance(messages, int):
+            if messages < 1:
+                raise ScenarioError(f"the input {topic!r} has {messages} messages: give at least 1")
             plain = topic.rpartition("/")[2]
             messages = [
                 (f"key-{n % keys}" if keys else "", f"{plain}-{n}") for n in range(messages)
@@ -156,6 +163,8 @@ class Simulation:
         """A function, async or not, that asserts something at the end: it gets the messages of
         each declared input, output and topic, as lists of `Record`. May be used as a decorator.
         """
+        if not callable(function):
+            raise ScenarioError(f"sim.check takes a function, not {function!r}")
         self.checks.append(function)
         return function
 
@@ -171,20 +180,75 @@ class Simulation:
         unknown = [name for name in settings if name not in BrokerConfig.__dataclass_fields__]
         if unknown:
             raise ScenarioError(f"BrokerConfig has no field {unknown[0]!r}")
+        for name, value in settings.items():
+            _require_value(name, value)
         self.settings.update(settings)
 
 
 def declared(scenario: Callable[[Simulation], object], seed: int) -> Simulation:
     """What the scenario declares for this seed. Raises ScenarioError."""
     sim = Simulation(seed)
+    try:
+        inspect.signature(scenario).bind(sim)
+    except TypeError as error:
+        text = f"{error}: a scenario takes one argument, write `def scenario(sim)`"
+        raise ScenarioError(text) from None
+    except ValueError:
+        pass  # nobody knows its signature
     made = scenario(sim)
     if hasattr(made, "__await__"):
         getattr(made, "close", lambda: None)()
         raise ScenarioError("a scenario only declares: write `def scenario(sim)`, without async")
     if not sim.processes:
         raise ScenarioError("the scenario has no process: call sim.process(name, function, …)")
+    _require_topics(sim)
     _require_different_inputs(sim)
     return sim
+
+
+def _require_name(name: object, what: str) -> None:
+    if not isinstance(name, str):
+        raise ScenarioError(f"the name of a {what} is a text, not {name!r}")
+
+
+def _require_value(name: str, value: object) -> None:
+    """As broker.conf does."""
+    if not isinstance(value, bool | int | float | str):
+        return
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    try:
+        parse_setting(f"{name}={text}")
+    except ValueError as error:
+        raise ScenarioError(f"sim.broker: {error}") from None
+
+
+def _require_topics(sim: Simulation) -> None:
+    """Each has one name, and stores what is judged."""
+    inputs = [given.topic for given in sim.inputs]
+    outputs = [rule.topic for rule in sim.outputs]
+    spelt: dict[TopicName, str] = {}
+    for topic in (*inputs, *outputs, *sim.topics):
+        _require_name(topic, "topic")  # of an output
+        try:
+            name = TopicName.parse(topic)
+        except InvalidTopicName as error:
+            raise ScenarioError(str(error)) from None
+        if not name.persistent:
+            raise ScenarioError(f"{topic} stores nothing that could be judged: use persistent://")
+        if spelt.setdefault(name, topic) != topic:
+            raise ScenarioError(f"{spelt[name]!r} and {topic!r} are one topic: spell it one way")
+    if both := set(inputs) & set(outputs):
+        raise ScenarioError(
+            f"{both.pop()!r} is an input and an output, so each input would be its own output: "
+            "judge such a topic with sim.check"
+        )
+    if outputs and not inputs:
+        raise ScenarioError(
+            f"nothing says what belongs in {outputs[0]!r}: declare the input with sim.input, or "
+            "judge it with sim.topic and sim.check"
+        )
+    if len(set(outputs)) < len(outputs):
+        raise ScenarioError("a topic is declared as an output twice: declare it once")
 
 
 def _require_different_inputs(sim: Simulation) -> None:
@@ -202,7 +266,11 @@ def _require_different_inputs(sim: Simulation) -> None:
 
 
 def encoded(data: bytes | str) -> bytes:
-    return data.encode() if isinstance(data, str) else bytes(data)
+    if isinstance(data, str):
+        return data.encode()
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise ScenarioError(f"a message is bytes or a text, not {data!r:.80}")
+    return bytes(data)
 
 
 def full_name(topic: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pybroker.simulation.declaring import OutputSpec, Record, encoded
+from pybroker.simulation.declaring import OutputSpec, Record, ScenarioError, encoded
 
 _SHOWN: Final = 60  # characters of a message
 _MOST: Final = 20  # violations of one kind
@@ -121,7 +121,7 @@ class _Matching:
         found = self.found[rule.topic] = {data: [] for data in self.times}
         makers: dict[bytes, list[bytes]] = {}
         for data, times in self.times.items():
-            expected = Counter(_several(rule.expect(data)))
+            expected = Counter(_several(rule, data))
             wanted[data] = Counter({made: count * times for made, count in expected.items()})
             for made in expected:
                 makers.setdefault(made, []).append(data)
@@ -152,9 +152,17 @@ def _whole(data: bytes) -> bytes:
     return before + re.escape(data) + behind
 
 
-def _several(made: bytes | str | Iterable[bytes | str]) -> list[bytes]:
+def _several(rule: OutputSpec, data: bytes) -> list[bytes]:
+    """What `expect` says that an input makes. Raises ScenarioError."""
+    assert rule.expect is not None
+    made = rule.expect(data)
     if isinstance(made, bytes | str):
         return [encoded(made)]
+    if not isinstance(made, Iterable):
+        raise ScenarioError(
+            f"`expect` of {rule.topic} returns {made!r:.80} for {shown(data)}: return the data of "
+            "a message, or a list"
+        )
     return [encoded(each) for each in made]
 
 

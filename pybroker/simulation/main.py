@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pybroker.simulation.declaring import ScenarioError, Simulation
-from pybroker.simulation.report import replay_options, report
+from pybroker.simulation.report import kept, replay_options, report
 from pybroker.simulation.run import Outcome, run_seed
 from pybroker.simulation.shrinking import shrunk
 from pybroker.simulation.virtual import virtual_time
@@ -36,6 +36,8 @@ _MOST_JOBS: Final = 256
 _CHUNK: Final = 10  # seeds that a process takes at a time
 _SAY_EVERY_S: Final = 5.0  # where there is no terminal
 _SEED_LIMIT_S: Final = 60.0  # of real time: a loop without an await would never end
+_AGAIN_AFTER_S: Final = 2.0  # for code that catches the first one
+_MOST_CAUGHT: Final = 3
 
 
 class Hung(KeyboardInterrupt):
@@ -48,6 +50,7 @@ class Chunk:
 
     seeds: int
     failed: Outcome | None
+    judged: bool  # there was an output, or a check
 
 
 def main(arguments: list[str]) -> int:
@@ -58,8 +61,10 @@ def main(arguments: list[str]) -> int:
     os.environ.setdefault("PYTHONHASHSEED", "0")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends all processes then, too
     jobs = 1 if options.seed is not None else options.jobs
+    context = multiprocessing.get_context("spawn")
+    hung = context.Value("q", 0)  # one more than the seed that had to be killed
     try:
-        with _processes(jobs) as pool:
+        with _processes(jobs, context, hung) as pool:
             if options.seed is not None:
                 return _replay(pool, options)
             return _many(pool, options)
@@ -73,10 +78,10 @@ def main(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush
         return EXIT_CANNOT_RUN
     except BrokenProcessPool:
-        print(
-            "pybroker: a process that simulates has ended by itself: does the code call os._exit?",
-            file=sys.stderr,
-        )
+        why = "a process that simulates has ended by itself: does the code call os._exit?"
+        if hung.value:
+            why = _too_long(hung.value - 1) + " Let BaseException pass where you catch exceptions."
+        print(f"pybroker: {why}", file=sys.stderr)
         return EXIT_CANNOT_RUN
 
 
@@ -134,10 +139,9 @@ def _processors() -> int:
 
 
 @contextlib.contextmanager
-def _processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
+def _processes(jobs: int, context: Any, hung: Any) -> Iterator[ProcessPoolExecutor]:
     """They are killed if there is an error: what they do then is of no use."""
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(hung,))
     try:
         yield pool
         pool.shutdown(wait=True, cancel_futures=True)
@@ -162,7 +166,7 @@ def _many(pool: ProcessPoolExecutor, options: argparse.Namespace) -> int:
     with contextlib.closing(progress):
         failed = _first_failure(pool, options, progress)
         if failed is None:
-            progress.say(f"{options.seeds} seeds, every promise was kept", final=True)
+            progress.say(f"{options.seeds} seeds, {kept(progress.judged)}", final=True)
             return 0
         progress.say(f"seed {failed.seed} failed: {failed.violations[0]}", final=True)
         outcome = _least(pool, options.target, failed, progress)
@@ -189,6 +193,7 @@ def _first_failure(
     while waiting:
         chunk = waiting.pop(0).result()
         progress.add(chunk.seeds)
+        progress.judged |= chunk.judged
         if chunk.failed is not None:
             for future in waiting:
                 future.cancel()
@@ -223,6 +228,7 @@ class Progress:
         self._began_s = self._said_s = time.monotonic()
         self._redraws = sys.stdout.isatty()
         self._open = False
+        self.judged = False
 
     def add(self, seeds: int) -> None:
         self._done += seeds
@@ -247,11 +253,14 @@ class Progress:
 # --- in the processes that simulate
 
 
-def _begin() -> None:
-    """Ctrl-C ends the command, which ends these. They do not outlive it if it is killed."""
+def _begin(hung: Any = None) -> None:
+    """Ctrl-C ends the command, which ends these. They do not outlive it if it is killed.
+
+    `hung`: where to leave the number of a seed that catches what is to end it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_command, daemon=True).start()
-    signal.signal(signal.SIGALRM, _hung)
+    signal.signal(signal.SIGALRM, _Limit(hung).strike)
     logging.disable(logging.CRITICAL)
 
 
@@ -261,18 +270,33 @@ def _end_with_the_command() -> None:
         os._exit(EXIT_INTERRUPTED)
 
 
-def _hung(*_: Any) -> None:
-    raise Hung
+class _Limit:
+    """What ends a seed. The process itself ends if the code catches that again and again."""
+
+    def __init__(self, hung: Any) -> None:
+        self._hung = hung
+        self._seed: int | None = None
+        self._strikes = 0
+
+    def strike(self, *_: Any) -> None:
+        self._strikes = self._strikes + 1 if self._seed == _running_seed[0] else 1
+        self._seed = _running_seed[0]
+        if self._strikes > _MOST_CAUGHT and self._hung is not None:
+            self._hung.value = self._seed + 1
+            os._exit(EXIT_CANNOT_RUN)
+        raise Hung
 
 
 def _some(target: str, seeds: range) -> Chunk:
     scenario = loaded(target)
+    judged = False
     with _in_silence():
         for number, seed in enumerate(seeds, 1):
             outcome = _limited(scenario, seed, None)
+            judged |= outcome.judged
             if outcome.violations:
-                return Chunk(number, outcome)
-    return Chunk(len(seeds), None)
+                return Chunk(number, outcome, judged)
+    return Chunk(len(seeds), None, judged)
 
 
 def _one(target: str, seed: int, chosen: tuple[int, ...] | None, aloud: bool = False) -> Outcome:
@@ -295,14 +319,14 @@ def _in_silence() -> Iterator[None]:
 def _limited(
     scenario: Callable[[Simulation], object], seed: int, chosen: tuple[int, ...] | None
 ) -> Outcome:
-    signal.setitimer(signal.ITIMER_REAL, _SEED_LIMIT_S)
+    _running_seed[0] = seed
+    signal.setitimer(signal.ITIMER_REAL, _SEED_LIMIT_S, _AGAIN_AFTER_S)
     try:
         return run_seed(scenario, seed, chosen)
     except Hung:
-        raise ScenarioError(
-            f"seed {seed} did not end within {_SEED_LIMIT_S:.0f} s of real time: is there a loop "
-            "without an await, or a call that blocks?"
-        ) from None
+        raise ScenarioError(_too_long(seed)) from None
+    except KeyboardInterrupt:  # these processes ignore SIGINT
+        raise ScenarioError(f"seed {seed}: the code raised KeyboardInterrupt") from None
     except ScenarioError:
         raise
     # Of the scenario itself; not every exception can be sent on.
@@ -312,6 +336,14 @@ def _limited(
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
+def _too_long(seed: int) -> str:
+    return (
+        f"seed {seed} did not end within {_SEED_LIMIT_S:.0f} s of real time: is there a loop "
+        "without an await, or a call that blocks?"
+    )
+
+
+_running_seed = [0]
 _loaded: dict[str, Callable[[Simulation], object]] = {}
 
 

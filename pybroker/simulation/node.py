@@ -6,9 +6,7 @@ crash may fall in between, or inside the job at a disk operation.
 """
 
 import asyncio
-import contextlib
 import contextvars
-import inspect
 import socket
 import threading
 from asyncio import events
@@ -16,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar
 
+from pybroker.simulation.burying import end
 from pybroker.simulation.events import Events
 from pybroker.simulation.network import Network
 
@@ -135,7 +134,7 @@ class Node(asyncio.AbstractEventLoop):
                 for task in tasks:
                     if not task.done():
                         task._log_destroy_pending = False  # type: ignore[attr-defined]
-                        _close(task.get_coro())
+                        end(task.get_coro())
         finally:
             events._set_running_loop(None)
         self._kept.clear()
@@ -373,18 +372,6 @@ class Node(asyncio.AbstractEventLoop):
 def named(work: object) -> str:
     """What a coroutine or a function is called; not every one has a name."""
     return str(getattr(work, "__qualname__", "coroutine"))
-
-
-def _close(coroutine: Any) -> None:
-    """From the inside out; what awaits something while it cleans up is closed again there."""
-    for _ in range(1000):
-        chain = [coroutine]
-        while inspect.iscoroutine(inner := chain[-1].cr_await) and inner.cr_frame is not None:
-            chain.append(inner)
-        with contextlib.suppress(BaseException):
-            chain[-1].close()
-        if coroutine.cr_frame is None:
-            return
 
 
 class _Pool:

@@ -4,6 +4,7 @@ import inspect
 import linecache
 import sysconfig
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,13 +30,17 @@ class ProcessNode(Node):
         self.turns = 0
         self.crash_before: int | None = None
         self.on_crash: Callable[[], None] = lambda: None
+        self.on_exit: Callable[[SystemExit], None] = lambda error: None
 
     def _iterate(self) -> None:
         self.turns += 1
         if self.crash_before is not None and self.turns >= self.crash_before and not self.dead:
             self.on_crash()
             return
-        super()._iterate()
+        try:
+            super()._iterate()
+        except SystemExit as error:  # of any task, or of a callback
+            self.on_exit(error)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """As asyncio does, which writes it to a log: the process goes on."""
@@ -91,6 +96,7 @@ class UserProcess:
         self.node = self.world.add(ProcessNode(self.world, name, self.recorder))  # type: ignore[abstract]
         self.node.clock_offset_s = self.clock_offset_s
         self.node.on_crash = self._crash_now
+        self.node.on_exit = partial(self._ended_by, node=self.node)
         self.node.tell("starts", always=True)
         if self._planned is not None:
             self.node.crash_before = self._planned[0].turn

@@ -33,9 +33,16 @@ def _lines(outcome: Outcome, everything: bool) -> Iterator[str]:
     if more > 0:
         yield f"… and {more} more"
     if not outcome.violations:
-        yield "every promise was kept"
+        yield kept(outcome.judged)
     seconds = f"{outcome.virtual_s:.1f} virtual seconds"
     yield f"history {outcome.digest}, {outcome.steps} steps, {seconds}"
+
+
+def kept(judged: bool) -> str:
+    """The verdict when nothing broke. `judged`: there was an output, or a check."""
+    if judged:
+        return "every promise was kept"
+    return "no assertion of a process failed; there is no output and no check, so that was all"
 
 
 def replay_options(outcome: Outcome) -> str:

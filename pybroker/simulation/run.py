@@ -62,6 +62,7 @@ class Outcome:
     digest: str
     virtual_s: float
     steps: int
+    judged: bool  # an output or a check was declared
 
 
 class ProcessBroker(SimulatedBroker):
@@ -108,6 +109,7 @@ class SeedRun:
             spec.name: UserProcess(self.world, spec, self.recorder) for spec in self.sim.processes
         }
         self._unpublished = len(self.sim.inputs)
+        self._refused = ""  # why an input could not be published, the last time
         self._healed_s = 0.0
         self._violations: list[Violation] = []
         self._logs = Logs()
@@ -132,6 +134,7 @@ class SeedRun:
         return Outcome(
             self.seed, self.faults, self.chosen, tuple(self._violations),
             tuple(self.recorder.events), digest, self.world.now, self.world.steps,
+            bool(self.sim.outputs or self.sim.checks),
         )  # fmt: skip
 
     def _broken(self, kind: str, text: str) -> None:
@@ -171,9 +174,11 @@ class SeedRun:
                     key, data = waiting[0]
                     await producer.send(data, partition_key=key or None)
                     self.recorder.tell("input", f"{shown(data)} is in {given.topic}", shown(data))
+                    self._refused = ""
                     del waiting[0]
                     await asyncio.sleep(gap_s * self._rng.random())
-            except PulsarError:  # it may be stored already: then it is there twice, and owed twice
+            except PulsarError as error:  # it may be stored already: then it is owed twice
+                self._refused = f": {given.topic}: {said(error)}"
                 await asyncio.sleep(0.5)
             finally:
                 await _closed(client)
@@ -251,8 +256,8 @@ class SeedRun:
         if self._unpublished and any(process.broken for process in self.processes.values()):
             return False
         if self._unpublished:
-            raise _Stuck(f"the inputs could not be published within {REST_S:.0f} s")
-
+            text = f"the inputs could not be published within {REST_S:.0f} s{self._refused}"
+            raise _Stuck(text)
         return True
 
     def _is_calm(self) -> bool:
@@ -312,6 +317,7 @@ class SeedRun:
         outputs = {rule.topic for rule in self.sim.outputs}
         topics = dict.fromkeys([*sorted(inputs), *sorted(outputs), *self.sim.topics])
         self._logs = self._on_a_fresh_node(self._read(topics))
+        self._require_inputs()
         account = Account(
             {topic: self._logs[topic] for topic in sorted(inputs)},
             {topic: self._logs[topic] for topic in sorted(outputs)},
@@ -326,6 +332,17 @@ class SeedRun:
         self._violations += judge(account)
         for check in self.sim.checks:
             self._check(check)
+
+    def _require_inputs(self) -> None:
+        """Of what is not in its topic any more, nobody could say that it was lost."""
+        for given in self.sim.inputs:
+            found = {record.data for record in self._logs[given.topic]}
+            for _, data in given.messages:
+                if data not in found:
+                    raise _Stuck(
+                        f"the input {shown(data)} is not in {given.topic} any more: a process "
+                        "deleted the topic, or its retention ended"
+                    )
 
     def _left(
         self, topics: Iterable[str]

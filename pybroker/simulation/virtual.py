@@ -53,6 +53,18 @@ def _answering(real: Callable[[], Any], simulated: Callable[[Node], Any]) -> Cal
     return now
 
 
+def _of_now(real: Callable[..., Any], arguments: int) -> Callable[..., Any]:
+    """`real` has so many arguments before the time, which is now if it is left out."""
+
+    def of(*given: Any) -> Any:
+        if running_node() is None or (len(given) > arguments and given[arguments] is not None):
+            return real(*given)
+        now: Any = time.time()
+        return real(*given[:arguments], time.localtime(now) if arguments else now)
+
+    return of
+
+
 def _sleeping(real: Callable[[float], None]) -> Callable[[float], None]:
     def sleep(seconds: float) -> None:
         """Blocks the process's loop, or the thread that a job of an executor stands for."""
@@ -109,6 +121,9 @@ def virtual_time() -> Iterator[None]:
         for name, simulated in (("time", _wall_s), ("monotonic", _monotonic_s)):
             _replace(stack, name, simulated)
         _replace(stack, "perf_counter", _monotonic_s)
+        for name, arguments in (("localtime", 0), ("gmtime", 0), ("ctime", 0), ("strftime", 1)):
+            of_now = _of_now(getattr(time, name), arguments)
+            stack.enter_context(patch.object(time, name, of_now))
         sleep = _sleeping(time.sleep)
         stack.enter_context(patch.object(time, "sleep", sleep))
         start = _refusing(threading.Thread.start)

@@ -64,7 +64,7 @@ def test_a_pipeline_that_keeps_its_promises_ends_with_0(tmp_path):
     )
     ended = simulated("mine:scenario", "--seeds", "25", "--jobs", "1", cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "25 seeds, every promise was kept" in ended.stdout
+    assert "25 seeds, no assertion of a process failed" in ended.stdout
     assert "hello" not in ended.stdout
 
 
@@ -99,6 +99,34 @@ def test_a_loop_without_an_await_is_ended(tmp_path):
     command = [sys.executable, "-c", script]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert "ScenarioError: seed 3 did not end within 1 s of real time" in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_loop_that_catches_what_is_to_end_it_is_killed(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import signal\n"
+        "async def work():\n"
+        "    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)  # the limit, which has come\n"
+        "    while True:\n"
+        "        try:\n"
+        "            while True: sorted(range(100_000))\n"
+        "        except BaseException: pass\n"
+        "def scenario(sim): sim.process('p', work)\n"
+    )
+    ended = simulated("mine:scenario", "--seeds", "4", "--start", "3", "--jobs", "1", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "pybroker: seed 3 did not end within" in ended.stderr
+    assert "Let BaseException pass" in ended.stderr
+
+
+@pytest.mark.slow
+def test_an_interrupt_of_the_code_itself_is_not_taken_for_the_user_s(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "async def work(): raise KeyboardInterrupt\ndef scenario(sim): sim.process('p', work)\n"
+    )
+    ended = simulated("mine:scenario", "--seeds", "1", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "seed 0: the code raised KeyboardInterrupt" in ended.stderr
 
 
 @pytest.mark.slow
