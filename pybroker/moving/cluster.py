@@ -14,13 +14,11 @@ from pybroker.moving.record import MoveFailed
 
 
 @asynccontextmanager
-async def cluster(
-    servers: str, clock: Clock, rng: random.Random, config: ClusterConfig
-) -> AsyncIterator[BookKeeperBackend]:
-    """The cluster's storage, while no broker uses it. Raises DirectoryInUse, ZooKeeperError; and
-    MoveFailed, in the middle of the block, when that is no longer certain.
+async def alone(servers: str, rng: random.Random, session_timeout_ms: int) -> AsyncIterator[None]:
+    """No broker uses the cluster. Raises DirectoryInUse, ZooKeeperError; and MoveFailed, whatever
+    runs within, when that is not certain any more.
     """
-    lock = ZooKeeper(servers, rng, config.session_timeout_ms)
+    lock = ZooKeeper(servers, rng, session_timeout_ms)
     await lock.open()
     task = asyncio.current_task()
     assert task is not None
@@ -32,12 +30,7 @@ async def cluster(
     try:
         await move_lock.hold(lock)
         lock.on_state(changed)
-        backend = BookKeeperBackend(servers, clock, rng, config)
-        await backend.open()
-        try:
-            yield backend
-        finally:
-            await backend.close()
+        yield
     except asyncio.CancelledError:
         if lock.state is SessionState.EXPIRED and task.uncancel() == 0:
             raise MoveFailed(
@@ -47,3 +40,17 @@ async def cluster(
         raise
     finally:
         await lock.close()
+
+
+@asynccontextmanager
+async def cluster(
+    servers: str, clock: Clock, rng: random.Random, config: ClusterConfig
+) -> AsyncIterator[BookKeeperBackend]:
+    """The cluster's storage, and no broker beside it. Raises as `alone`."""
+    async with alone(servers, rng, config.session_timeout_ms):
+        backend = BookKeeperBackend(servers, clock, rng, config)
+        await backend.open()
+        try:
+            yield backend
+        finally:
+            await backend.close()

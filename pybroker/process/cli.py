@@ -76,6 +76,10 @@ def main(arguments: list[str] | None = None) -> int:
         from pybroker.moving.main import main as move
 
         return move(words[1:])
+    if words[:1] == ["hand-over"]:
+        from pybroker.handing_over.main import main as hand_over
+
+        return hand_over(words[1:])
     if words[:1] == ["simulate"]:
         from pybroker.simulation.main import main as simulate
 
@@ -128,6 +132,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("check", help="check a data directory while no broker uses it")
     commands.add_parser(
         "move", help="copy all data from a directory to a BookKeeper cluster, or back"
+    )
+    commands.add_parser(
+        "hand-over", help="prepare a cluster for Apache Pulsar's brokers, instead of these"
     )
     commands.add_parser("eos-check", help="crash a pipeline at each step: is it exactly once?")
     commands.add_parser("simulate", help="run your asyncio code with a broker, faults, and a judge")

@@ -161,11 +161,18 @@ async def cluster_broker(
     clock, rng = SystemClock(), Random()
     config = reachable(config)
     try:
-        settings = cluster_settings(config)
+        backend = shared_storage(config, clock, rng)
         peers = peer_options(config)
     except (BadSettings, BadBrokerClient) as error:
         raise StartFailed(str(error)) from error
-    backend = BookKeeperBackend(
+    membership: Membership = ClusterMembership(backend, config, clock, lost, peers)
+    return await standalone(config, backend, http, clock, shut_down, logs, membership=membership)
+
+
+def shared_storage(config: BrokerConfig, clock: Clock, rng: Random) -> BookKeeperBackend:
+    """Raises BadSettings."""
+    settings = cluster_settings(config)
+    return BookKeeperBackend(
         settings.servers,
         clock,
         rng,
@@ -177,8 +184,6 @@ async def cluster_broker(
         message_count,
         FOREIGN,
     )
-    membership: Membership = ClusterMembership(backend, config, clock, lost, peers)
-    return await standalone(config, backend, http, clock, shut_down, logs, membership=membership)
 
 
 def reachable(config: BrokerConfig) -> BrokerConfig:

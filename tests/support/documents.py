@@ -26,7 +26,7 @@ REASONS: Final[Mapping[str, str]] = {
     "root": r"/etc/systemd",
     "Prometheus": r"^scrape_configs:",
     "Spark cluster": r"spark-submit|venv-pack",
-    "cluster": r"\bzk:\w",  # of ZooKeeper and bookies
+    "cluster": r"\bzk:\w|^pybroker hand-over",  # of ZooKeeper and bookies
 }
 _FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMENT: Final = re.compile(r"<!-- (.*) -->\n\Z")

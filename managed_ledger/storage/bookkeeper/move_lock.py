@@ -33,7 +33,9 @@ async def refuse_during_move(zookeeper: ZooKeeper) -> None:
         await zookeeper.get(LOCK_PATH)
     except NoNode:
         return
-    raise DirectoryInUse("`pybroker move` copies this cluster's data: start brokers afterwards")
+    raise DirectoryInUse(
+        "`pybroker move` or `pybroker hand-over` uses this cluster: start brokers afterwards"
+    )
 
 
 async def _take(zookeeper: ZooKeeper) -> None:
@@ -45,8 +47,8 @@ async def _take(zookeeper: ZooKeeper) -> None:
         owner = (await zookeeper.get(LOCK_PATH)).ephemeral_owner
         if owner != zookeeper.session_id:  # else the answer was lost, and the request repeated
             raise DirectoryInUse(
-                "another `pybroker move` copies this cluster's data: let it end; one that was "
-                "killed holds the cluster until its session ends"
+                "another `pybroker move` or `pybroker hand-over` uses this cluster: let it end; "
+                "one that was killed holds the cluster until its session ends"
             ) from None
 
 

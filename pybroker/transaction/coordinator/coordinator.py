@@ -56,9 +56,8 @@ log = logging.getLogger(__name__)
 
 
 class TransactionCoordinator:
-    """Transactions of one coordinator id. Build it with `open`.
-
-    A `principal` of None may do everything: authentication is off, or it is a superuser.
+    """Transactions of one coordinator id. Build it with `open`. A `principal` of None may do
+    everything: authentication is off, or it is a superuser.
     """
 
     def __init__(
@@ -400,6 +399,10 @@ class TransactionCoordinator:
             self._fail(error)
         finally:
             self._snapshotting = None
+
+    async def replace_past(self) -> None:
+        """Write a snapshot now. Raises ManagedLedgerError."""
+        await self._log.snapshot(self._store)
 
     def _fail(self, error: Exception) -> None:
         if not self._closed:

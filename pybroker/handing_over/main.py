@@ -1,0 +1,111 @@
+"""`pybroker hand-over --config broker.conf`: says how far it is, and what prevents it."""
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from managed_ledger.errors import ManagedLedgerError
+from pybroker.base.config import BrokerConfig
+from pybroker.base.config_file import load_config
+from pybroker.base.errors import PulsarError
+from pybroker.base.runtime import Clock, SystemClock
+from pybroker.cluster.settings import cluster_settings
+from pybroker.cluster.transactions.formats import use_pulsars_formats
+from pybroker.handing_over.hand_over import HandOver, Summary
+from pybroker.moving.cluster import alone
+from pybroker.process.app import Broker
+from pybroker.process.clustered import shared_storage
+
+EXIT_FAILED: Final = 1
+EXIT_INTERRUPTED: Final = 130
+
+
+def main(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        config = load_config(options.config)
+        return asyncio.run(_hand_over(config, options))
+    except (ManagedLedgerError, PulsarError, OSError, ValueError) as error:
+        print(f"pybroker: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        print("pybroker: interrupted; the same command continues from here", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pybroker hand-over",
+        description="Prepare a cluster so that Apache Pulsar's brokers serve it instead of "
+        "pybroker's. Stop all brokers first. It ends transactions, names aborted ones in Apache "
+        "Pulsar's snapshots, and closes all ledgers. It can be interrupted and repeated. Exit "
+        "code 0: handed over, 1: not.",
+    )
+    parser.add_argument(
+        "--config", type=Path, required=True, help="the brokers' own configuration file"
+    )
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="how long to wait until open transactions time out (default: 0)",
+    )
+    parser.add_argument("--abort-open", action="store_true", help="abort open transactions")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    return parser
+
+
+async def _hand_over(config: BrokerConfig, options: argparse.Namespace) -> int:
+    clock, rng, began_s = SystemClock(), random.Random(), time.monotonic()
+    servers = cluster_settings(config).servers  # raises BadSettings
+    tell = _silent if options.quiet else partial(print, file=sys.stderr, flush=True)
+    async with alone(servers, rng, config.metadata_store_session_timeout_millis):
+        summary = await handed_over(
+            lonely_broker(config, clock, rng), config, clock, tell, options.wait, options.abort_open
+        )
+    print(_said(summary, time.monotonic() - began_s))
+    return 0
+
+
+def _silent(line: str) -> None:
+    """No progress is shown."""
+
+
+def lonely_broker(config: BrokerConfig, clock: Clock, rng: random.Random) -> Broker:
+    """It owns everything, and listens nowhere."""
+    config = replace(config, authentication_enabled=False, authorization_enabled=False)
+    return Broker(config, shared_storage(config, clock, rng), clock, rng)
+
+
+async def handed_over(
+    broker: Broker,
+    config: BrokerConfig,
+    clock: Clock,
+    tell: Callable[[str], None],
+    wait_s: float,
+    abort_open: bool,
+) -> Summary:
+    """`broker` has not started. Raises NotHandedOver, ManagedLedgerError, PulsarError."""
+    use_pulsars_formats(broker.coordinators)
+    await broker.start(None)
+    try:
+        return await HandOver(broker, clock, tell, config.max_message_size).run(wait_s, abort_open)
+    finally:
+        await broker.stop()
+
+
+def _said(done: Summary, took_s: float) -> str:
+    aborted = f"{done.aborted} open transactions were aborted; " if done.aborted else ""
+    return (
+        f"{aborted}handed over {done.coordinators} transaction coordinators and {done.topics} "
+        f"topics with transactions ({done.snapshots} snapshots name {done.hidden} aborted ones) in "
+        f"{took_s:.1f} s; start Apache Pulsar's brokers now"
+    )
