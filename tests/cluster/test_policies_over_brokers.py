@@ -1,14 +1,18 @@
 """Policies and permissions that are changed at one broker act at all of them, at once."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from credentials import TOKEN_SETTINGS, token
+from documents import ROOT, blocks
 from rest import Rest
 from txn_cluster import TxnCluster
 
+from pybroker.base.config_file import load_config
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName
+from pybroker.cluster.transactions.broker_client import peer_options
 
 NAMESPACE = "v2/namespaces/public/default"
 OWN_ROLE = {
@@ -100,6 +104,18 @@ def test_with_authorization_brokers_ask_each_other_and_users_only_what_they_may(
     alice.do("PUT", f"{orders}/subscription/billing")
     assert alice.get(f"{orders}/subscriptions") == ["billing"]
     admin.do("DELETE", f"{orders}/partitions", force="true")
+
+
+def test_the_documented_settings_are_the_role_of_brokers(tmp_path: Path) -> None:
+    text = next(b.text for b in blocks(ROOT / "docs/cluster.md") if "brokerClient" in b.text)
+    role = tmp_path / "broker.token"
+    role.write_text(token("broker"))
+    conf = tmp_path / "broker.conf"
+    conf.write_text(text.replace("/etc/pybroker/broker.token", str(role)))
+    config = load_config(conf)
+    options = peer_options(config)
+    assert options.authentication is not None and "broker" in config.super_user_roles
+    assert options.authentication.data() == token("broker").encode()
 
 
 def test_a_transaction_is_shown_to_its_owner_by_any_broker(guarded: TxnCluster) -> None:
