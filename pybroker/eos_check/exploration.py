@@ -39,6 +39,7 @@ class Explored:
     singles: int = 0
     singles_tried: int = 0
     pairs_tried: int = 0
+    runs: int = 0
     missed: int = 0
     steps: int = 0
     out_of_time: bool = False
@@ -84,8 +85,13 @@ class Exploration:
                 failed = self._try(self._pairs(plan), clean)
             if failed is not None:
                 self.explored.counter_example = self._shrink(failed)
-            if self.explored.singles_tried + self.explored.pairs_tried == 0:
+            if not plan:
                 raise CannotRun("no crash was tried: the pipeline never spoke to the broker")
+            if self.explored.singles_tried == 0 and failed is None:
+                raise CannotRun(
+                    f"none of {self.explored.runs} runs came to the step at which it was to crash: "
+                    "does the pipeline do the same each time?"
+                )
             return self.explored
         finally:
             self._stop.set()
@@ -143,6 +149,7 @@ class Exploration:
                         try:
                             result = each.result()
                         except HalfPublished:
+                            self.explored.runs += 1
                             self.explored.missed += 1
                             continue
                         self._count(result)
@@ -161,7 +168,7 @@ class Exploration:
     ) -> set[Future[RunResult]]:
         submitted: set[Future[RunResult]] = set()
         while len(submitted) < count:
-            if self.explored.singles_tried and time.monotonic() > self._give_up_s:
+            if self.explored.runs and time.monotonic() > self._give_up_s:
                 if next(left, None) is not None:
                     self.explored.out_of_time = True
                 break
@@ -172,12 +179,13 @@ class Exploration:
         return submitted
 
     def _count(self, result: RunResult) -> None:
+        self.explored.runs += 1
         if result.struck < len(result.schedule):
             self.explored.missed += 1
+            return
         if len(result.schedule) == 1:
             self.explored.singles_tried += 1
-            if result.struck:
-                self._behind[result.schedule[0]] = result.passings[1]
+            self._behind[result.schedule[0]] = result.passings[1]
         else:
             self.explored.pairs_tried += 1
 

@@ -6,15 +6,14 @@ time between its COMMIT and the answer.
 """
 
 import json
-import urllib.request
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
+from pybroker.eos_check.admin import ask
 from pybroker.eos_check.faults import Fault, Passing, Phase, Step
 from pybroker.faults.points import POINTS, STEPS
 
 _BASE: Final = "/admin/v3/faults"
-_TIMEOUT_S: Final = 10.0
 _COMMANDS: Final = {step.name for step in STEPS.values()}
 INNER: Final = {
     name: Passing(Step(name.rpartition(".")[0]), Phase(name.rpartition(".")[2]))
@@ -30,17 +29,11 @@ def is_inner(fault: Fault) -> bool:
 
 def passed(admin_url: str) -> dict[Passing, int]:
     """How often each was passed since the broker's start."""
-    counts: Mapping[str, int] = _ask(f"{admin_url}{_BASE}/passings?limit=1")["counts"]
+    counts: Mapping[str, int] = ask(f"{admin_url}{_BASE}/passings?limit=1", "GET")["counts"]
     return {INNER[name]: count for name, count in counts.items() if name in INNER and count}
 
 
 def crash_at(admin_url: str, fault: Fault) -> None:
     """The broker ends by itself at this fault; passings are counted from now on."""
     rule = {"point": _POINTS[fault.passing], "action": "crash", "after": fault.number - 1}
-    _ask(f"{admin_url}{_BASE}/rules", json.dumps(rule).encode())
-
-
-def _ask(url: str, body: bytes | None = None) -> Any:
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-        return json.loads(answer.read())
+    ask(f"{admin_url}{_BASE}/rules", "POST", json.dumps(rule).encode())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from pybroker.base.colours import BOLD, GREEN, RED, coloured
+from pybroker.base.names import TopicName
 from pybroker.client import PulsarException
 from pybroker.demo.progress import ProgressBar
 from pybroker.eos_check.drawing import page
@@ -23,6 +24,7 @@ from pybroker.eos_check.topics import HalfPublished, OutputIsTooLarge
 EXIT_BROKEN: Final = 1
 EXIT_NOT_JUDGED: Final = 2
 EXIT_INTERRUPTED: Final = 130
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BREACHES_SHOWN: Final = 5
 _DEFAULTS: Final = Settings(())
 _DESCRIPTION: Final = """\
@@ -46,10 +48,12 @@ def main(words: Sequence[str]) -> int:
     """Run the check and return the process's exit code."""
     mine, command = _split(words)
     options = _parser().parse_args(mine)
-    if not command:
+    if not command or not command[0]:
         print("pybroker: name the pipeline's command behind --", file=sys.stderr)
         return EXIT_NOT_JUDGED
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends all processes then, too
+    for number in _ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupted)
     try:
         return run(_settings(options, command), options)
     except (
@@ -65,6 +69,13 @@ def main(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("pybroker: interrupted; all processes are ended", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _interrupted(*_: object) -> None:
+    """Ends all processes, which takes a moment: another Ctrl-C would leave some behind."""
+    for number in _ENDING:
+        signal.signal(number, lambda *_: None)
+    raise KeyboardInterrupt
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -190,6 +201,14 @@ def _pattern(text: str) -> re.Pattern[bytes]:
 
 
 def _settings(options: argparse.Namespace, command: Sequence[str]) -> Settings:
+    """Raises CannotRun and InvalidTopicName."""
+    topics = [options.input, *(options.output or _DEFAULTS.outputs)]
+    names = [TopicName.parse(topic) for topic in topics]
+    if len(set(names)) < len(names):
+        raise CannotRun(f"{', '.join(topics)}: each --input and --output must be another topic")
+    for name in names:
+        if not name.persistent:
+            raise CannotRun(f"{name} stores nothing that could be judged: use persistent://")
     return Settings(
         command=tuple(command),
         input=options.input,
@@ -277,7 +296,9 @@ def _tried(explored: Explored, took_s: float) -> list[str]:
             f"as: {explored.disorder}"
         )
     if explored.missed:
-        lines.append(f"{explored.missed} of these runs did not come to all of their steps")
+        lines.append(
+            f"{explored.missed} more runs did not come to the steps at which they were to crash"
+        )
     if explored.out_of_time:
         lines.append("the time limit ended the check; --time-limit raises it")
     return lines

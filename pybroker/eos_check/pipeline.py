@@ -1,7 +1,7 @@
 """The pipeline under test: the user's command, in a session of its own so that all of it dies.
 
-A process that the command starts may leave its process group (Spark's Python workers do), but
-stays in the session unless it takes pains. `kill` ends every process of the session.
+A process that the command starts may leave its process group (Spark's Python workers do), or the
+session (a daemon does), but it inherits the environment. `kill` ends all of them.
 """
 
 import contextlib
@@ -14,15 +14,22 @@ from pathlib import Path
 from typing import Final
 
 _LOG_TAIL_BYTES: Final = 4000
+_ROUNDS: Final = 10
 
 
 class Pipeline:
-    """`command` with its output in `log`. It is not running before `start`."""
+    """`command` with its output in `log`. It is not running before `start`.
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    `mark`: the variable of the environment that no other process has with this value.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], mark: str, log: Path
+    ) -> None:
         self.lives = 0
         self._command = list(command)
         self._environment = os.environ | environment
+        self._mark = f"{mark}={environment[mark]}".encode()
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -50,21 +57,30 @@ class Pipeline:
         session = self._process.pid
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(session, signal.SIGKILL)
-        for pid in _others_of(session):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        for _ in range(_ROUNDS):  # what they started meanwhile
+            others = _others_of(session, self._mark)
+            for pid in others:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            if not others:
+                break
         self._process.wait()
 
     def log_tail(self) -> str:
         """The last lines of its output, as text."""
-        with contextlib.suppress(OSError), self._log.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
-            return log.read().decode(errors="replace").strip()
-        return ""
+        return tail(self._log)
 
 
-def _others_of(session: int) -> list[int]:
-    """The processes of the session that have left its first group. Linux only."""
+def tail(log: Path) -> str:
+    """The last lines of a file; empty if it cannot be read."""
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+        return file.read().decode(errors="replace").strip()
+    return ""
+
+
+def _others_of(session: int, mark: bytes) -> list[int]:
+    """The processes that live in the session, or have the mark. Linux only."""
     if sys.platform != "linux":
         return []
     found = []
@@ -73,6 +89,10 @@ def _others_of(session: int) -> list[int]:
             with contextlib.suppress(OSError):
                 # Behind the name, which may contain anything: state, parent, group, session.
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == session:
+                if fields[0] == "Z":
+                    continue
+                if int(fields[3]) == session or mark in (entry / "environ").read_bytes().split(
+                    b"\0"
+                ):
                     found.append(int(entry.name))
     return found

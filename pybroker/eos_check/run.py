@@ -19,7 +19,7 @@ from pybroker.eos_check.connection_trace import Event, Position, Txn
 from pybroker.eos_check.faults import NO_FAULT, Fault, Passing, Schedule, Victim
 from pybroker.eos_check.inner_steps import crash_at, is_inner, passed
 from pybroker.eos_check.judgement import same
-from pybroker.eos_check.pipeline import Pipeline
+from pybroker.eos_check.pipeline import Pipeline, tail
 from pybroker.eos_check.proxy import Proxy
 from pybroker.eos_check.settings import WAVES, Input, Settings
 from pybroker.eos_check.topics import Output, Topics
@@ -38,6 +38,11 @@ _LIMIT_AT_LEAST_S: Final = 60.0
 _TIMES_CLEAN: Final = 10.0
 _ENDS_WITHIN_S: Final = 5.0  # of not answering any more, a broker that crashes
 _PAUSE_S: Final = 0.2  # before a pipeline that ended by itself is started again
+
+
+_PLACES: Final = (
+    "Does the command use {service_url} and {input}, or PULSAR_SERVICE_URL and EOS_INPUT?"
+)
 
 
 class CannotRun(Exception):
@@ -96,13 +101,16 @@ def run(
         if not settings.config:  # one of the user's own may not allow test mode
             config = directory / "broker.conf"
             config.write_text(_BROKER_CONF)
-        arguments = ["--config", str(config)]
-        with (
-            (directory / "broker.log").open("ab") as log,
-            BrokerProcess(directory / "data", arguments, log) as broker,
-        ):
-            one = _Run(settings, schedule, clean, stop, broker)
-            return one.play(directory)
+        arguments, said = ["--config", str(config)], directory / "broker.log"
+        try:
+            with (
+                said.open("ab") as log,
+                BrokerProcess(directory / "data", arguments, log) as broker,
+            ):
+                one = _Run(settings, schedule, clean, stop, broker)
+                return one.play(directory)
+        except RuntimeError as error:
+            raise CannotRun(f"{error}:\n{tail(said)}") from error
 
 
 class _Run:
@@ -143,7 +151,10 @@ class _Run:
             proxy.forward_to(self._broker.service_url)
             urls = proxy.url, self._broker.admin_url, str(directory / "pipeline")
             self._pipeline = Pipeline(
-                settings.words(*urls), settings.environment(*urls), directory / "pipeline.log"
+                settings.words(*urls),
+                settings.environment(*urls),
+                "EOS_DIRECTORY",
+                directory / "pipeline.log",
             )
             try:
                 self._arm()
@@ -382,14 +393,19 @@ def clean_run(settings: Settings, stop: threading.Event) -> RunResult:
     result = run(settings, NO_FAULT, None, stop)
     if result.stuck and not result.backlogs:
         raise CannotRun(
-            f"without any fault, {result.stuck}, and {settings.input} has no subscription: does "
-            "the command use {service_url} and {input}, or PULSAR_SERVICE_URL and EOS_INPUT?\n"
-            f"{result.log}"
+            f"without any fault, {result.stuck}, and {settings.input} has no subscription. "
+            f"{_PLACES} If it is slow to start, raise --run-limit.\n{result.log}"
         )
     if result.stuck:
         raise CannotRun(
             f"without any fault, {result.stuck}: backlogs {result.backlogs}. "
             f"Raise --run-limit if it is slow.\n{result.log}"
+        )
+    if not result.outputs and not result.backlogs:
+        raise CannotRun(
+            f"without any fault, the command ended with code 0, nothing came out on "
+            f"{', '.join(settings.outputs)}, and {settings.input} has no subscription. {_PLACES}\n"
+            f"{result.log}"
         )
     if not result.outputs:
         raise CannotRun(

@@ -1,10 +1,8 @@
 """The topics of a run, past the proxy: publishes the input, asks for backlogs, reads the output."""
 
 import contextlib
-import json
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -13,6 +11,7 @@ from urllib.parse import quote
 
 from pybroker.base.names import TopicName
 from pybroker.client import Client, MessageId, PulsarException
+from pybroker.eos_check.admin import ask
 from pybroker.eos_check.connection_trace import Position, Txn
 from pybroker.eos_check.settings import Input
 
@@ -114,9 +113,5 @@ class Topics:
         return f"/admin/v2/{name.domain}/{name.tenant}/{name.namespace}/{local}"
 
     def _ask(self, path: str, method: str = "GET", body: bytes | None = None) -> dict[str, Any]:
-        url, headers = self._admin_url + path, {"Content-Type": "application/json"}
-        request = urllib.request.Request(url, body, headers, method=method)
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            text = answer.read()
-        found: dict[str, Any] = json.loads(text) if text else {}
+        found: dict[str, Any] = ask(self._admin_url + path, method, body)
         return found

@@ -10,10 +10,15 @@ from pathlib import Path
 import pytest
 
 from pybroker.demo.topics import until
+from pybroker.eos_check.exploration import Exploration
+from pybroker.eos_check.faults import Fault, Passing, Phase, Step, Victim
 from pybroker.eos_check.main import main
+from pybroker.eos_check.pipeline import Pipeline
+from pybroker.eos_check.run import RunResult
 from pybroker.eos_check.settings import Settings
 
 LIMIT_S = 120.0
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 EOS_CHECK = [sys.executable, "-m", "pybroker", "eos-check"]
 
 
@@ -53,10 +58,81 @@ def test_each_input_has_an_id_a_key_and_a_number():
     assert (last.id, last.key, last.value) == ("eos-000004", "key-1", b"4 eos-000004 key-1 {other}")
 
 
-def checked(*words: str) -> "subprocess.CompletedProcess[str]":
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--", ""], "name the pipeline's command behind --"),
+        (["--input", "a", "--output", "a", "--", "true"], "must be another topic"),
+        (["--output", "a", "--output", "public/default/a", "--", "true"], "must be another topic"),
+        (["--output", "a b//c/d/e", "--", "true"], "Topic 'a b//c/d/e'"),
+        (["--output", "non-persistent://public/default/a", "--", "true"], "stores nothing"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_before_any_run(words, says, capsys):
+    assert main(words) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before():
+    handlers = {number: signal.getsignal(number) for number in ENDING}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def test_a_daemon_that_left_the_pipeline_s_session_is_killed_with_it(tmp_path):
+    pids = tmp_path / "pids"
+    script = f"setsid sh -c 'echo $$ >> {pids}; sleep 1000; true' & echo $! >> {pids}; wait"
+    environment = {"EOS_DIRECTORY": str(tmp_path)}
+    pipeline = Pipeline(["sh", "-c", script], environment, "EOS_DIRECTORY", tmp_path / "log")
+    pipeline.start()
+    try:
+        assert until(lambda: pids.exists() and len(pids.read_text().split()) == 2, LIMIT_S)
+    finally:
+        pipeline.kill()
+    ended = [int(pid) for pid in pids.read_text().split()]
+    assert until(lambda: not any(map(is_alive, ended)), LIMIT_S)
+
+
+def test_a_crash_that_did_not_happen_is_not_counted_as_tried():
+    show = say = lambda *_: None
+    settings = Settings(("true",))
+    exploration = Exploration(settings, time_limit_s=1, pairs_at_most=1, jobs=1, say=say, show=show)
+    fault = Fault(Victim.PIPELINE, Passing(Step("SEND", "t"), Phase.AFTER), 7)
+    exploration._count(RunResult((fault,)))
+    exploration._count(RunResult((fault, fault), passings=[[], []]))
+    explored = exploration.explored
+    assert (explored.singles_tried, explored.pairs_tried, explored.missed) == (0, 0, 2)
+
+
+def checked(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [*EOS_CHECK, *words], capture_output=True, text=True, timeout=LIMIT_S, check=False
+        [*EOS_CHECK, *words],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
+
+
+@pytest.mark.slow
+def test_a_command_that_does_nothing_is_asked_for_its_placeholders():
+    """An HTTP proxy in the environment is not asked for the broker's admin API."""
+    ended = checked("--jobs", "1", "--", "true", http_proxy="http://127.0.0.1:9", no_proxy="")
+    assert ended.returncode == 2
+    assert "ended with code 0, nothing came out on eos-output, and eos-input has" in ended.stderr
+    assert "Does the command use {service_url}" in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_broker_that_does_not_start_says_why(tmp_path):
+    (tmp_path / "broker.conf").write_text("testMode=true\nnoSuchKey=1\n")
+    ended = checked("--jobs", "1", "--config", str(tmp_path / "broker.conf"), "--", "true")
+    assert ended.returncode == 2
+    assert "before it was ready" in ended.stderr
+    assert "unknown key 'noSuchKey'" in ended.stderr
 
 
 @pytest.mark.slow
@@ -64,7 +140,7 @@ def test_a_pipeline_that_never_subscribes_is_asked_for_its_placeholders():
     waiting = [sys.executable, "-c", "import time; time.sleep(600)"]
     ended = checked("--jobs", "1", "--run-limit", "3", "--", *waiting)
     assert ended.returncode == 2
-    assert "eos-input has no subscription: does the command use {service_url}" in ended.stderr
+    assert "eos-input has no subscription. Does the command use {service_url}" in ended.stderr
 
 
 @pytest.mark.slow
@@ -84,7 +160,8 @@ def test_a_command_that_is_not_there_is_named():
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_all_processes_and_leaves_no_files(tmp_path: Path):
+@pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGINT] * 3, [signal.SIGHUP]])
+def test_ctrl_c_ends_all_processes_and_leaves_no_files(tmp_path: Path, numbers):
     temporary, pids = tmp_path / "tmp", tmp_path / "pids"
     temporary.mkdir()
     script = f"echo $$ >> {pids}; sleep 1000 & echo $! >> {pids}; wait"
@@ -98,7 +175,9 @@ def test_ctrl_c_ends_all_processes_and_leaves_no_files(tmp_path: Path):
     )
     try:
         assert until(lambda: pids.exists() and len(pids.read_text().split()) == 2, LIMIT_S)
-        process.send_signal(signal.SIGINT)
+        for number in numbers:
+            process.send_signal(number)
+            until(lambda: process.poll() is not None, 0.3)  # somebody is impatient
         _, said = process.communicate(timeout=LIMIT_S)
     finally:
         process.kill()
