@@ -129,7 +129,7 @@ class TransactionalSessions:
         """
         held = await self._find(connection, claim)
         held.connections[connection] = None
-        connection.sessions[claim.id] = held.session
+        before, connection.sessions[claim.id] = connection.sessions.get(claim.id), held.session
         if connection.closed:
             self.left(connection)
         assert held.granting is not None
@@ -139,7 +139,11 @@ class TransactionalSessions:
                 f"Transactional id {claim.id.name!r}: transactions of the previous session are "
                 "still being ended; try again"
             )
-        await held.granting
+        try:
+            await held.granting
+        except Exception:
+            _take_back(held, connection, before)
+            raise
         held.session.require_current()
         await self._coordinators.ids.used(claim.id)
         held.session.require_current()
@@ -271,6 +275,15 @@ def _is_of(held: _Held, connection: Holder, claim: Claim) -> bool:
     if claim.session:
         return session.name == claim.session
     return connection in held.connections
+
+
+def _take_back(held: _Held, connection: Holder, before: TransactionalSession | None) -> None:
+    """It did not get the id: its connection is in the session that it was in before, if any."""
+    held.connections.pop(connection, None)
+    if connection.sessions.get(held.session.id) is held.session:
+        del connection.sessions[held.session.id]
+        if before is not None and before is not held.session:
+            connection.sessions[held.session.id] = before
 
 
 def _was_fenced(known: IdRecord | None, claim: Claim) -> bool:

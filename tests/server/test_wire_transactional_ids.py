@@ -325,6 +325,21 @@ def test_ids_of_a_principal_are_bounded() -> None:
         assert epoch(produce(other, topic, "a")) == 2
 
 
+def test_an_id_that_was_refused_leaves_the_connection_s_session_as_it_was() -> None:
+    topic = "persistent://public/default/t"
+    with (
+        pybroker.testing.broker(max_transactional_ids_per_principal=1) as broker,
+        RawClient(broker.service_url) as raw,
+        RawClient(broker.service_url) as newer,
+    ):
+        produce(raw, topic, "a")
+        for number in range(2, 4):
+            assert "maxTransactionalIdsPerPrincipal" in ask(raw, topic, "b", number).message
+        txn = raw.new_txn()  # by the only id of its connection
+        assert epoch(produce(newer, topic, "a")) == 2
+        assert raw.end(txn, commit=True).error == INVALID
+
+
 def test_a_refusal_comes_behind_the_receipts_of_what_was_sent_before(
     connect: Connect, topic: str, name: str
 ) -> None:
