@@ -16,7 +16,9 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 
 async def ask_transaction(session: Connection, command: pb.CommandAskTransaction) -> None:
-    """Raises TransactionCoordinatorNotFound; TransactionNotFound for what it has not begun."""
+    """Raises TransactionCoordinatorNotFound; TransactionNotFound for what it has not begun;
+    ServiceNotReady.
+    """
     txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
     coordinators, takes_part = session.services.coordinators, False
     if coordinators.serving(txn_id.most) is None and txn_id.most < coordinators.count:
@@ -29,6 +31,7 @@ async def ask_transaction(session: Connection, command: pb.CommandAskTransaction
         takes_part = await _takes_part(coordinators, txn_id, name, subscription)
     coordinator = await coordinators.get(txn_id.most)
     require_begun(coordinator, txn_id)
+    coordinators.require_durable(txn_id)
     status = coordinator.status(txn_id)
     answer = pb.CommandAskTransactionResponse(
         request_id=command.request_id, takes_part=takes_part and status is TxnStatus.OPEN

@@ -301,11 +301,13 @@ async def _decided(session: Connection, txn_id: TxnId, action: TxnAction, topic:
     and only brokers have the permission, the request itself says so. True: its coordinator is here
     and has not finished the end, so it knows what takes part.
 
-    Raises NotServedHere, InvalidTxnStatus, TransactionNotFound, TransactionCoordinatorNotFound.
+    Raises NotServedHere, ServiceNotReady (not durable yet), InvalidTxnStatus, TransactionNotFound,
+    TransactionCoordinatorNotFound.
     """
     await _require_owned(session.services.topics.ownership, TopicName.parse(topic))
     elsewhere = session.services.coordinators.elsewhere(txn_id.most)
     if elsewhere is None:
+        session.services.coordinators.require_durable(txn_id)
         return require_decided(session.services.coordinators, txn_id, action)
     await elsewhere.told(txn_id, action, trusted=session.services.authorizes)
     return False

@@ -11,6 +11,7 @@ from raw_client import RawClient, Refused
 import pybroker.testing
 from pybroker.client import Client, InitialPosition, Timeout
 from pybroker.testing import RunningBroker
+from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 
 LONG_MS = 30_000
@@ -274,6 +275,39 @@ def test_a_participant_that_fails_is_told_again(
     assert fails.hits == 2
     with pytest.raises(Timeout):
         reader.receive(100)
+
+
+@pytest.mark.parametrize("part", ["topic", "subscription"])
+def test_what_is_decided_but_not_durably_ends_nowhere(
+    broker: RunningBroker, raw: RawClient, topic: str, part: str
+) -> None:
+    """Whoever claims to be a broker cannot have a marker written ahead of its decision."""
+    raw.create_producer(topic)
+    txn_id = raw.new_txn()
+    raw.add_partition(txn_id, topic)
+    raw.publish(b"in", 0, txn_id)
+    hold = broker.faults.inject("transaction.decided.before", "hold", once=True)
+    raw.send_end(txn_id, commit=True)
+    hold.wait_for_hit()
+    ids = {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least}
+    body: Any
+    if part == "topic":
+        body = pb.CommandEndTxnOnPartition(**ids, topic=topic, txn_action=pb.COMMIT)
+        answer = raw.request(_T.END_TXN_ON_PARTITION, "endTxnOnPartition", body)
+    else:
+        subscription = pb.Subscription(topic=topic, subscription="sub")
+        body = pb.CommandEndTxnOnSubscription(
+            **ids, subscription=subscription, txn_action=pb.COMMIT
+        )
+        answer = raw.request(_T.END_TXN_ON_SUBSCRIPTION, "endTxnOnSubscription", body)
+    assert (answer.error, "not durable" in answer.message) == (pb.ServiceNotReady, True)
+    asked = pb.CommandAskTransaction(**ids)
+    answer = raw.request(_T.ASK_TRANSACTION, "askTransaction", asked)
+    assert (answer.error, "not durable" in answer.message) == (pb.ServiceNotReady, True)
+    hold.release()
+    assert not raw.receive(_T.END_TXN_RESPONSE).HasField("error")
+    answer = raw.request(_T.ASK_TRANSACTION, "askTransaction", asked)
+    assert answer.status == TxnStatus.COMMITTED
 
 
 def test_a_coordinator_whose_log_fails_is_reopened(

@@ -344,14 +344,12 @@ class TransactionCoordinator:
             transaction = self._store.get(local_id)
             if transaction is not None and transaction.status is TxnStatus.OPEN:
                 self._timed_out += 1
-                self._abort_at_timeout(local_id)
                 told += 1 + transaction.participant_count
+                now_ms = self._clock.now_ms()
+                decision = self._store.decide_end(local_id, TxnAction.ABORT, None, now_ms)
+                assert decision is not None
+                self._start_end(local_id, TxnAction.ABORT, decision, DecidedBy.TIMEOUT)
         self._set_timer()
-
-    def _abort_at_timeout(self, local_id: int) -> None:
-        decision = self._store.decide_end(local_id, TxnAction.ABORT, None, self._clock.now_ms())
-        assert decision is not None
-        self._start_end(local_id, TxnAction.ABORT, decision, DecidedBy.TIMEOUT)
 
     # Recovery, snapshots, failure
 
@@ -438,6 +436,10 @@ class TransactionCoordinator:
 
     def status(self, txn_id: TxnId) -> TxnStatus | None:
         return self._store.status(txn_id.least)
+
+    def is_deciding(self, txn_id: TxnId) -> bool:
+        """Its status is that of a decision which is not durable yet."""
+        return self._endings.is_undecided(txn_id.least)
 
     def metadata(self, txn_id: TxnId) -> TransactionMetadata | None:
         """A live transaction; read-only for the caller."""

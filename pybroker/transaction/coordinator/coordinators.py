@@ -13,6 +13,7 @@ from managed_ledger.deletion import all_done
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.transaction.coordinator.coordinator import (
@@ -157,6 +158,16 @@ class Coordinators:
             return elsewhere.owner_of(txn_id)
         transaction = self.begun(txn_id)
         return None if transaction is None else transaction.owner
+
+    def require_durable(self, txn_id: TxnId) -> None:
+        """Its status must not have consequences elsewhere before it is durable. Raises
+        ServiceNotReady.
+        """
+        coordinator = self._served.get(txn_id.most)
+        if coordinator is not None and coordinator.is_deciding(txn_id):
+            raise ServiceNotReady(
+                f"The decision on transaction {txn_id} is not durable yet: try again"
+            )
 
     def live_of(self, owner: str) -> int:
         """How many live transactions this owner has on all open coordinators."""
