@@ -7,7 +7,11 @@ through `TransactionOutcomes`, so they act on decisions, never on guesses.
 import enum
 from typing import Final, Protocol
 
-from pybroker.base.errors import InvalidTxnStatus, TransactionNotFound
+from pybroker.base.errors import (
+    InvalidTxnStatus,
+    TransactionCoordinatorNotFound,
+    TransactionNotFound,
+)
 from pybroker.base.names import TxnId
 
 
@@ -88,6 +92,13 @@ class _NothingBegun:
 
 
 NOTHING_BEGUN: Final = _NothingBegun()
+
+
+def coordinator_not_ready(coordinator_id: int) -> TransactionCoordinatorNotFound:
+    return TransactionCoordinatorNotFound(
+        f"Transaction coordinator {coordinator_id} is not served here at the moment: reconnect "
+        "and retry"
+    )
 
 
 def require_open(outcomes: TransactionOutcomes, txn_id: TxnId) -> None:

@@ -48,7 +48,12 @@ from pybroker.transaction.coordinator.timeout_tracker import TimeoutTracker
 from pybroker.transaction.coordinator.transaction_log import TransactionLog
 from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.snapshot_log import Done, InOrder
-from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
+from pybroker.transaction.txn_status import (
+    ACTION_OF_STATUS,
+    TxnAction,
+    TxnStatus,
+    coordinator_not_ready,
+)
 
 _TOLD_A_TURN: Final = 200  # participants of transactions that time out
 
@@ -493,10 +498,3 @@ class TransactionCoordinator:
 
 def _close_books(error: Exception | None) -> None:
     """Nobody waits for it; if it fails, the log notifies the coordinator."""
-
-
-def coordinator_not_ready(coordinator_id: int) -> TransactionCoordinatorNotFound:
-    return TransactionCoordinatorNotFound(
-        f"Transaction coordinator {coordinator_id} is not served here at the moment: reconnect "
-        "and retry"
-    )

@@ -16,10 +16,7 @@ from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Clock, Tasks
-from pybroker.transaction.coordinator.coordinator import (
-    TransactionCoordinator,
-    coordinator_not_ready,
-)
+from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.elsewhere import Elsewhere
 from pybroker.transaction.coordinator.ended_transactions import EndedTransactions
 from pybroker.transaction.coordinator.groups import Groups
@@ -29,7 +26,12 @@ from pybroker.transaction.coordinator.namespaces import Admission
 from pybroker.transaction.coordinator.participants import Participants
 from pybroker.transaction.coordinator.transaction_log import TransactionLog, log_name
 from pybroker.transaction.coordinator.transactional_ids import TransactionalIds
-from pybroker.transaction.txn_status import NOTHING_BEGUN, TransactionOutcomes, TxnStatus
+from pybroker.transaction.txn_status import (
+    NOTHING_BEGUN,
+    TransactionOutcomes,
+    TxnStatus,
+    coordinator_not_ready,
+)
 
 _REOPEN_PAUSE_S: Final = 1.0
 OpenLog = Callable[[int, ManagedLedgerFactory, MetadataStore], Awaitable[TransactionLog]]
