@@ -314,6 +314,11 @@ class ManagedLedger:
             self._appender.hold_until(written)
         return written
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may open it next."""
+        return self._backend.is_shared
+
     # rolling over and trimming
 
     async def roll_over(self) -> None:

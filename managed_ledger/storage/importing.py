@@ -23,6 +23,12 @@ class UnfinishedMove(ManagedLedgerError):
 
 
 class ImportTarget(Backend, Protocol):
+    def read_back(self, key: str, value: bytes) -> bytes:
+        """What `metadata` has of a key into which this value was put: a format of others may have
+        no room for its very bytes. Raises CorruptStorage.
+        """
+        ...
+
     async def begin_import(self, ledger_id: int, key: str) -> None:
         """Create an empty ledger of that number and, in the same step, the key with an empty value.
 

@@ -57,8 +57,9 @@ class Belongings:
         await self._factory.delete_all(pending_ack_logs(topic))
         await self._factory.delete_all(compacted_logs(topic))
         await self._factory.delete(side_log(topic.ledger_name))
-        await self._factory.delete(topic.ledger_name)
+        # They may be stored below the managed ledger, which can only be deleted after them.
         await self._remove_snapshots(topic.ledger_name)
+        await self._factory.delete(topic.ledger_name)
 
     async def remove_shared(self, topic: TopicName) -> None:
         """What exists once per topic, with or without partitions."""

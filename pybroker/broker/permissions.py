@@ -5,12 +5,13 @@ A change is durable and effective when it returns.
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
-from managed_ledger.errors import BadVersion
+from managed_ledger.errors import BadVersion, CorruptStorage
 from managed_ledger.storage.backend import MetadataStore, Versioned
 from pybroker.base.errors import NamingError
 from pybroker.base.names import TopicName, check_subscription_name
@@ -18,6 +19,7 @@ from pybroker.broker.policies.table import SUBSCRIPTION_AUTH_MODE
 from pybroker.broker.tenants import PERMISSIONS, Conflict, NotFound, Tenants
 from pybroker.security.authorization import Grants
 
+log = logging.getLogger(__name__)
 _TENANTS: Final = "/tenants/"
 _NAMESPACES: Final = "/namespaces/"
 _NAMESPACE: Final = "namespace_auth"
@@ -57,7 +59,7 @@ class Permissions:
     # -- GrantStore
 
     def tenant_admins(self, tenant: str) -> Collection[str]:
-        stored = self._metadata.get(_TENANTS + tenant)
+        stored = self._readable(_TENANTS + tenant)
         if stored is None:
             return ()  # do not cache names that clients make up
         known = self._known_admins.get(tenant)
@@ -69,8 +71,8 @@ class Permissions:
         return known[1]
 
     def grants(self, namespace: str) -> Grants:
-        granted = self._metadata.get(PERMISSIONS + namespace)
-        policies = self._metadata.get(_NAMESPACES + namespace)
+        granted = self._readable(PERMISSIONS + namespace)
+        policies = self._readable(_NAMESPACES + namespace)
         if granted is None and policies is None:
             return _NO_GRANTS
         known = self._known.get(namespace)
@@ -79,6 +81,14 @@ class Permissions:
                 self._known.clear()
             known = self._known[namespace] = (granted, policies), _parsed(granted, policies)
         return known[1]
+
+    def _readable(self, key: str) -> Versioned | None:
+        """None: what cannot be read grants nothing, and concerns nobody else."""
+        try:
+            return self._metadata.get(key)
+        except CorruptStorage as error:
+            _say_ignored(str(error))
+            return None
 
     def record(self, namespace: str) -> dict[str, Any]:
         """Apache Pulsar's AuthPolicies of a namespace that may not exist."""
@@ -146,6 +156,11 @@ class Permissions:
                 # A later namespace must not inherit it.
                 await self._metadata.delete(PERMISSIONS + namespace)
                 self._tenants.check_namespace(namespace)
+
+
+@lru_cache(maxsize=1000)  # once of each
+def _say_ignored(why: str) -> None:
+    log.warning("no permissions are granted there: %s", why)
 
 
 def check_role(role: str) -> str:

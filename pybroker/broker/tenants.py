@@ -7,9 +7,10 @@ They live in the metadata store as JSON; a namespace's holds its policies, see p
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
+from managed_ledger.errors import BadVersion, CorruptStorage
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import InvalidTopicName, NotAllowed, PulsarError
@@ -110,7 +111,12 @@ class Tenants:
         return sorted(n for n in stored | set(_BUILT_IN) if n.split("/")[0] == tenant)
 
     def has_namespace(self, namespace: str) -> bool:
-        return namespace in _BUILT_IN or self._metadata.get(NAMESPACES + namespace) is not None
+        if namespace in _BUILT_IN:
+            return True
+        try:
+            return self._metadata.get(NAMESPACES + namespace) is not None
+        except CorruptStorage:  # it is there, for whoever repairs it
+            return True
 
     def check_namespace(self, namespace: str) -> None:
         if not self.has_namespace(namespace):
@@ -182,6 +188,18 @@ class Tenants:
             self._metadata.delete(PERMISSIONS + namespace),
             self._metadata.delete(NAMESPACES + namespace),
         )
+
+    async def put_built_in(self) -> None:
+        """What always exists gets a record, for others who look at the storage."""
+        cluster = self._config.cluster_name
+        records: dict[str, Mapping[str, Any]] = {}
+        for namespace in _BUILT_IN:
+            tenant = namespace.partition("/")[0]
+            records[_TENANTS + tenant] = {"adminRoles": [], "allowedClusters": [cluster]}
+            records[NAMESPACES + namespace] = {}
+        for key, record in records.items():
+            with suppress(BadVersion):  # it is there, or another broker was faster
+                await self._metadata.put(key, json.dumps(record).encode(), -1)
 
     # -- partitioned topics
 

@@ -1,8 +1,8 @@
 """How each namespace's topics are divided into bundles: once for all brokers, in ZooKeeper.
 
-The first broker that is asked for a topic of the namespace writes the division, with its own
-defaultNumberOfNamespaceBundles. Later only splits change it. The node's version says which division
-a broker knows, so that nobody takes a bundle of a former one.
+The first broker that is asked for a topic of the namespace writes the division: as the policies of
+the namespace say, or with its own defaultNumberOfNamespaceBundles. Later only splits change it. The
+node's version says which division a broker knows, so that nobody takes a bundle of a former one.
 """
 
 import json
@@ -12,7 +12,12 @@ from itertools import pairwise
 from typing import Final
 
 from managed_ledger.storage.zookeeper.client import ZooKeeper
-from managed_ledger.storage.zookeeper.errors import BadVersionError, ConnectionLoss, NodeExists
+from managed_ledger.storage.zookeeper.errors import (
+    BadVersionError,
+    ConnectionLoss,
+    NodeExists,
+    NoNode,
+)
 from managed_ledger.storage.zookeeper.operations import Node
 from pybroker.base.errors import MetadataError
 from pybroker.base.names import TopicName
@@ -22,6 +27,7 @@ from pybroker.cluster.tree_mirror import TreeMirror, make_parents
 
 log = logging.getLogger(__name__)
 ROOT: Final = "/admin/local-policies"
+POLICIES: Final = "/admin/policies"
 
 
 class Boundaries:
@@ -96,15 +102,25 @@ class Boundaries:
             node = await self._mirror.look(path)
             try:
                 if node is None:
+                    value = await self._of_policies(namespace) or self._default
                     await make_parents(self._zookeeper, path)
-                    await self._zookeeper.create(path, self._default)
-                    self._mirror.put(path, Node(self._default, 0, 0))
-                elif (value := self._completed(node.value)) is not None:
-                    version = await self._zookeeper.set(path, value, node.version)
-                    self._mirror.put(path, Node(value, version, 0))
+                    await self._zookeeper.create(path, value)
+                    self._mirror.put(path, Node(value, 0, 0))
+                elif (completed := self._completed(node.value)) is not None:
+                    version = await self._zookeeper.set(path, completed, node.version)
+                    self._mirror.put(path, Node(completed, version, 0))
                 return
             except (NodeExists, BadVersionError, ConnectionLoss):
                 continue  # look at what is there now
+
+    async def _of_policies(self, namespace: str) -> bytes | None:
+        """As the namespace was to be divided when it was created; None if that is not known."""
+        try:
+            node = await self._zookeeper.get(f"{POLICIES}/{namespace}")
+        except NoNode:
+            return None
+        found = boundaries_of(node.value)
+        return None if found is None else boundaries_value(found)
 
     def _completed(self, value: bytes) -> bytes | None:
         """With our boundaries, if the node is there without any. None: it stays as it is."""

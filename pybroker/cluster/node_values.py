@@ -70,9 +70,12 @@ def broker_of(value: bytes) -> Place | None:
 
 def boundaries_value(boundaries: Sequence[int], known: Mapping[str, Any] | None = None) -> bytes:
     """`known`: what stands there already, which stays."""
+    return json.dumps({**(known or {}), "bundles": bundles_data(boundaries)}).encode()
+
+
+def bundles_data(boundaries: Sequence[int]) -> dict[str, Any]:
     texts = [f"0x{each:08x}" for each in boundaries]
-    bundles = {"boundaries": texts, "numBundles": len(texts) - 1}
-    return json.dumps({**(known or {}), "bundles": bundles}).encode()
+    return {"boundaries": texts, "numBundles": len(texts) - 1}
 
 
 def boundaries_of(value: bytes) -> tuple[int, ...] | None:

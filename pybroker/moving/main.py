@@ -13,7 +13,10 @@ from typing import Final
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
 from managed_ledger.storage.importing import ImportTarget
+from pybroker.base.config import BrokerConfig
 from pybroker.base.runtime import SystemClock
+from pybroker.cluster.node_values import bundles_data, equal_boundaries
+from pybroker.formats.apache.families import in_apaches_formats
 from pybroker.moving.cluster import cluster
 from pybroker.moving.directory import directory_source, directory_target
 from pybroker.moving.move import Move, discard
@@ -62,6 +65,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--discard", action="store_true", help="delete an unfinished copy from the place --to"
     )
+    parser.add_argument(
+        "--cluster-name",
+        default=BrokerConfig().cluster_name,
+        help="the clusterName of the brokers on the cluster (default: %(default)s)",
+    )
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     return parser
 
@@ -72,8 +80,9 @@ def _is_cluster(place: str) -> bool:
 
 async def _move(options: argparse.Namespace) -> int:
     async with AsyncExitStack() as places:
-        source = await places.enter_async_context(_source(options.source))
-        target = await places.enter_async_context(_target(options.target))
+        name = options.cluster_name
+        source = await places.enter_async_context(_source(options.source, name))
+        target = await places.enter_async_context(_target(options.target, name))
         planned = await plan(source, SystemClock().now_ms())
         progress = Progress(None if options.quiet else sys.stderr)
         progress.begin(len(planned.ledgers), planned.size_bytes)
@@ -88,7 +97,7 @@ async def _move(options: argparse.Namespace) -> int:
 
 
 async def _discard(options: argparse.Namespace) -> int:
-    async with _target(options.target) as target:
+    async with _target(options.target, options.cluster_name) as target:
         ledgers = await discard(target)
     print(f"deleted an unfinished copy with {ledgers} ledgers from {options.target}")
     return 0
@@ -102,9 +111,9 @@ def _summary(planned: Plan, total: Sum, took_s: float) -> str:
 
 
 @asynccontextmanager
-async def _source(place: str) -> AsyncIterator[Source]:
+async def _source(place: str, cluster_name: str) -> AsyncIterator[Source]:
     if _is_cluster(place):
-        async with _cluster(place) as backend:
+        async with _cluster(place, cluster_name) as backend:
             yield BackendSource(backend)
     else:
         async with directory_source(Path(place)) as directory:
@@ -112,9 +121,9 @@ async def _source(place: str) -> AsyncIterator[Source]:
 
 
 @asynccontextmanager
-async def _target(place: str) -> AsyncIterator[ImportTarget]:
+async def _target(place: str, cluster_name: str) -> AsyncIterator[ImportTarget]:
     if _is_cluster(place):
-        async with _cluster(place) as backend:
+        async with _cluster(place, cluster_name) as backend:
             yield backend
     else:
         async with directory_target(Path(place), SystemClock()) as directory:
@@ -122,9 +131,11 @@ async def _target(place: str) -> AsyncIterator[ImportTarget]:
 
 
 @asynccontextmanager
-async def _cluster(place: str) -> AsyncIterator[BookKeeperBackend]:
+async def _cluster(place: str, cluster_name: str) -> AsyncIterator[BookKeeperBackend]:
     servers = place.removeprefix(_CLUSTER)
-    async with cluster(servers, SystemClock(), random.Random(), ClusterConfig()) as backend:
+    bundles = bundles_data(equal_boundaries(BrokerConfig().default_number_of_namespace_bundles))
+    config = in_apaches_formats(ClusterConfig(), cluster_name, bundles)
+    async with cluster(servers, SystemClock(), random.Random(), config) as backend:
         yield backend
 
 

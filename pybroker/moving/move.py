@@ -17,6 +17,7 @@ from managed_ledger.deletion import all_done
 from managed_ledger.errors import CorruptStorage, DamagedEntries
 from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.storage.importing import MOVE_PREFIX, STATE_KEY, ImportTarget
+from pybroker.formats.apache.families import SET_UP
 from pybroker.moving.ledger_copy import LedgerCopy
 from pybroker.moving.places import Source
 from pybroker.moving.plan import Plan
@@ -75,7 +76,7 @@ class Move:
             if state.phase == DISCARDING:
                 raise MoveFailed("this copy is being given up: repeat that with --discard")
             return state
-        keys = self._metadata.keys("")
+        keys = [key for key in self._metadata.keys("") if not _is_of_set_up(key)]
         if keys or self._target.ledger_ids():
             what = f"keys such as {keys[0]!r}" if keys else "ledgers"
             raise MoveFailed(f"the target is not empty: it has {what}; choose an empty one")
@@ -122,7 +123,7 @@ class Move:
 
     async def _copy_keys(self) -> None:
         wanted = self._plan.items
-        there = {key for key in self._metadata.keys("") if not _is_note(key)}
+        there = {key for key in self._metadata.keys("") if not _stays(key)}
         await _all(self._metadata.delete(key) for key in there.difference(wanted))
         changed = [key for key in wanted if not self._has(key)]
         await _all(self._metadata.put(key, wanted[key]) for key in changed)
@@ -135,7 +136,9 @@ class Move:
 
     def _has(self, key: str) -> bool:
         found = self._metadata.get(key)
-        return found is not None and found.value == self._plan.items[key]
+        if found is None:
+            return False
+        return found.value == self._target.read_back(key, self._plan.items[key])
 
     async def _end(self) -> None:
         await _all(map(self._metadata.delete, self._metadata.keys(LEDGERS_PREFIX)))
@@ -158,7 +161,7 @@ async def discard(target: ImportTarget) -> int:
     await metadata.put(STATE_KEY, State(state.source, DISCARDING).encode())
     notes = metadata.keys(LEDGERS_PREFIX)
     ids = [int(key.removeprefix(LEDGERS_PREFIX)) for key in notes]
-    await _all(metadata.delete(key) for key in metadata.keys("") if not _is_note(key))
+    await _all(metadata.delete(key) for key in metadata.keys("") if not _stays(key))
     await _all(map(target.delete_ledger, ids))
     await _all(map(metadata.delete, notes))
     await metadata.delete(STATE_KEY)
@@ -167,6 +170,15 @@ async def discard(target: ImportTarget) -> int:
 
 def _is_note(key: str) -> bool:
     return key.startswith(MOVE_PREFIX)
+
+
+def _is_of_set_up(key: str) -> bool:
+    """Apache Pulsar's set-up of a cluster makes these, and they are no reason to refuse it."""
+    return key.startswith(SET_UP)
+
+
+def _stays(key: str) -> bool:
+    return _is_note(key) or _is_of_set_up(key)
 
 
 async def _all(changes: Iterable[Awaitable[object]]) -> None:

@@ -32,12 +32,13 @@ from pybroker.cluster.balancing import Balancing, BundleSize
 from pybroker.cluster.bundle_ownership import BundleOwnership
 from pybroker.cluster.bundles import ClusterBundles
 from pybroker.cluster.cluster import Cluster
-from pybroker.cluster.node_values import Place
+from pybroker.cluster.node_values import Place, bundles_data, equal_boundaries
 from pybroker.cluster.settings import BadSettings, cluster_settings
 from pybroker.cluster.transactions.broker_client import BadBrokerClient, peer_options
 from pybroker.cluster.transactions.formats import FOREIGN, message_count, use_pulsars_formats
 from pybroker.cluster.transactions.peers import PeerOptions
 from pybroker.cluster.transactions.shared import SharedTransactions
+from pybroker.formats.apache.families import in_apaches_formats
 from pybroker.logs.control import LogControl
 from pybroker.process.app import Broker, standalone
 from pybroker.process.membership import Membership, Parts
@@ -109,6 +110,7 @@ class ClusterMembership:
             partial(release_topics, broker.topics),
         )
         self.balancing = self._cluster.balancing(partial(size_of, broker.topics), self._config)
+        await broker.topics.tenants.put_built_in()
         await self._cluster.open()
 
     async def join(self, address: BrokerAddress, listeners: Listeners) -> None:
@@ -176,10 +178,14 @@ def shared_storage(config: BrokerConfig, clock: Clock, rng: Random) -> BookKeepe
         settings.servers,
         clock,
         rng,
-        ClusterConfig(
-            ledgers_root=settings.ledgers_root,
-            session_timeout_ms=config.metadata_store_session_timeout_millis,
-            quorums=settings.quorums,
+        in_apaches_formats(
+            ClusterConfig(
+                ledgers_root=settings.ledgers_root,
+                session_timeout_ms=config.metadata_store_session_timeout_millis,
+                quorums=settings.quorums,
+            ),
+            config.cluster_name,
+            bundles_data(equal_boundaries(config.default_number_of_namespace_bundles)),
         ),
         message_count,
         FOREIGN,

@@ -26,7 +26,7 @@ from pybroker.spark.jars import resolved_jars
 from pybroker.testing.reserved_port import ReservedPort
 
 HERE: Final = Path(__file__).resolve().parent
-START_S: Final = 90
+START_S: Final = 180
 SESSION_TIMEOUT_MS: Final = 4000
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -48,8 +48,16 @@ class JavaServer:
         self.name = name
         self.port = port
         self._log = folder / f"{name}.log"
-        self._command = _java(main, arguments)
+        self._command = self.command(main, arguments)
         self._process: subprocess.Popen[bytes] | None = None
+
+    @staticmethod
+    def command(main: str, arguments: Sequence[str]) -> list[str]:
+        return java_command(server_jars(), main, arguments)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
 
     def start(self) -> None:
         self._log_bytes = self._log.stat().st_size if self._log.exists() else 0
@@ -62,9 +70,9 @@ class JavaServer:
         deadline = time.monotonic() + START_S
         while not ready():
             if self._process is None or self._process.poll() is not None:
-                raise RuntimeError(f"{self.name} has ended:\n{self._log.read_text()[-3000:]}")
+                raise RuntimeError(f"{self.name} has ended:\n{self.log[-3000:]}")
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{self.name} is not ready:\n{self._log.read_text()[-3000:]}")
+                raise RuntimeError(f"{self.name} is not ready:\n{self.log[-3000:]}")
             _pause()
 
     def answers(self) -> bool:
@@ -73,6 +81,9 @@ class JavaServer:
         except OSError:
             return False
         return True
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def is_registered(self) -> bool:
         """A bookie's component starts once ZooKeeper lists it."""
@@ -97,10 +108,12 @@ class JavaServer:
         self._process.send_signal(signal.SIGCONT)
 
 
-def _java(main: str, arguments: Sequence[str]) -> list[str]:
-    jars = server_jars()
+def java_command(
+    jars: Sequence[Path], main: str, arguments: Sequence[str], more_options: Sequence[str] = ()
+) -> list[str]:
+    """`more_options` count before those that all servers have."""
     options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
-    options += ["-Dio.netty.maxDirectMemory=67108864"]
+    options += ["-Dio.netty.maxDirectMemory=67108864", *more_options]
     return ["java", *options, "-cp", f"{jars[0].parent}/*", main, *arguments]
 
 
@@ -112,8 +125,12 @@ def _pause() -> None:
 class Cluster:
     """ZooKeeper and `bookies` bookies, empty, started by `with`."""
 
-    def __init__(self, bookies: int = 3) -> None:
+    def __init__(
+        self, bookies: int = 3, set_up: Callable[["Cluster"], object] | None = None
+    ) -> None:
+        """`set_up` prepares ZooKeeper, if it does not do to format BookKeeper's metadata."""
         self._count = bookies
+        self._set_up = set_up or Cluster.format
         self._cleanup = ExitStack()
         self.bookies: list[JavaServer] = []
 
@@ -143,11 +160,14 @@ class Cluster:
     def shell(self, *arguments: str) -> str:
         """The output of BookKeeper's own shell."""
         main = "org.apache.bookkeeper.bookie.BookieShell"
-        command = _java(main, ["-conf", str(self._client_conf), *arguments])
+        command = JavaServer.command(main, ["-conf", str(self._client_conf), *arguments])
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         if done.returncode != 0:
             raise RuntimeError(f"{arguments}:\n{(done.stdout + done.stderr)[-3000:]}")
         return done.stdout + done.stderr
+
+    def format(self) -> None:
+        self.shell("metaformat", "-nonInteractive", "-force")
 
     def _start(self) -> None:
         self.folder = Path(
@@ -157,7 +177,7 @@ class Cluster:
         self._cleanup.callback(self.zookeeper.kill)
         self.start_again(self.zookeeper)
         self._client_conf = self._bookie_conf("client", 3181)
-        self.shell("metaformat", "-nonInteractive", "-force")
+        self._set_up(self)
         for number in range(self._count):
             bookie = self._bookie(f"bookie{number}")
             self.bookies.append(bookie)
@@ -167,7 +187,7 @@ class Cluster:
             bookie.wait_until(bookie.is_registered)
 
     def _zookeeper(self) -> JavaServer:
-        port = self._port()
+        port = self.port()
         conf = self.folder / "zoo.cfg"
         settings = {
             "tickTime": 200,
@@ -179,12 +199,12 @@ class Cluster:
             "admin.enableServer": "false",
             "maxClientCnxns": 0,
         }
-        _write_settings(conf, settings)
+        write_settings(conf, settings)
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
         return JavaServer("zookeeper", self.folder, main, [str(conf)], port)
 
     def _bookie(self, name: str) -> JavaServer:
-        port = self._port()
+        port = self.port()
         conf = self._bookie_conf(name, port)
         main = "org.apache.bookkeeper.server.Main"
         return JavaServer(name, self.folder, main, ["--conf", str(conf)], port)
@@ -208,17 +228,17 @@ class Cluster:
             "numAddWorkerThreads": 1,
             "numReadWorkerThreads": 1,
         }
-        _write_settings(conf, settings)
+        write_settings(conf, settings)
         return conf
 
-    def _port(self) -> int:
+    def port(self) -> int:
         """Reserved until the end, so nobody else takes it while its server is down."""
         reserved = ReservedPort()
         self._cleanup.callback(reserved.release)
         return reserved.number
 
 
-def _write_settings(conf: Path, settings: dict[str, object]) -> None:
+def write_settings(conf: Path, settings: dict[str, object]) -> None:
     conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
 

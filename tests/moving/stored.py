@@ -1,5 +1,6 @@
 """What a storage holds, to be compared before and after a move; and a storage worth moving."""
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,35 @@ READ = (3, 1 << 20)  # entries, bytes: a ledger takes several reads
 class Stored:
     lists: dict[str, LedgerList]
     ledgers: dict[int, list[Entry]]
-    items: dict[str, bytes]  # all other keys
+    items: dict[str, object]  # all other keys; what JSON says
+
+
+RECORDS: dict[str, object] = {
+    "/tenants/t": {"allowedClusters": ["east"], "adminRoles": ["joe"]},
+    "/namespaces/t/ns": {
+        "topicDispatchRate": {"dispatchThrottlingRateInMsg": 7, "ratePeriodInSecond": 1},
+        "message_ttl_in_seconds": 5,
+        "transaction_limits": {"maxOpenTransactions": 3},
+    },
+    "/permissions/t/ns": {"namespace_auth": {"bob": ["produce"]}},
+    "/partitioned-topics/t/ns/persistent/p q": {"partitions": 3, "properties": {"a": "b"}},
+    "/schemas/t%2Fns%2Fpersistent%2Forders/000000000000": {
+        "name": "Order",
+        "type": 4,
+        "data": "e30=",
+        "properties": {"a": "b"},
+        "added_at_ms": 7,
+    },
+    "/schemas/t%2Fns%2Fpersistent%2Forders/000000000001": {
+        "name": "orders",
+        "type": 4,
+        "data": "",
+        "properties": {},
+        "added_at_ms": 8,
+        "deletion": True,
+    },
+    "/clusters/west": {"data": {"serviceUrl": "http://west"}, "failureDomains": {"a": {}}},
+}
 
 
 async def fill(backend: Backend, clock: Any, topic: str = "orders") -> None:
@@ -43,6 +72,8 @@ async def fill(backend: Backend, clock: Any, topic: str = "orders") -> None:
     await backend.metadata.put("/boots", b"7")
     await backend.metadata.put("/boots", b"8")
     await backend.metadata.put("policies/t/ns", b"\x00\xff" * 500)
+    for key, record in RECORDS.items():
+        await backend.metadata.put(key, json.dumps(record).encode())
     await factory.close()
 
 
@@ -51,13 +82,14 @@ async def stored_in(backend: Backend) -> Stored:
     metadata = backend.metadata
     lists: dict[str, LedgerList] = {}
     ledgers: dict[int, list[Entry]] = {}
-    items = {key: _value(backend, key) for key in metadata.keys("")}
+    values = {key: _value(backend, key) for key in metadata.keys("")}
     for key in metadata.keys(LEDGERS_PREFIX):
-        found = LedgerList.decode(items.pop(key), key)
+        found = LedgerList.decode(values.pop(key), key)
         for info in found.ledgers:
             summary = await backend.recover_ledger(info.ledger_id)
             ledgers[info.ledger_id] = await _entries(backend, info.ledger_id, summary.last_entry_id)
         lists[key] = found
+    items = {key: json.loads(v) if v[:1] == b"{" else v for key, v in values.items()}
     return Stored(lists, ledgers, items)
 
 

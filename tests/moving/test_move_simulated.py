@@ -16,6 +16,7 @@ from managed_ledger.storage.bookkeeper.entry_body import master_key
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from managed_ledger.storage.embedded.journal import EmbeddedBackend
 from managed_ledger.storage.importing import STATE_KEY, LedgerExists
+from pybroker.formats.apache.families import in_apaches_formats
 from pybroker.moving.move import Move, discard
 from pybroker.moving.places import BackendSource
 from pybroker.moving.plan import plan
@@ -43,6 +44,7 @@ class Machines:
             return EmbeddedBackend(self.disks[place].mount(), self.clock, journal_max_bytes=2000)
         quorums = Quorums(1, 1, 1) if len(self.life.disks) == 1 else Quorums(2, 2, 2)
         config = ClusterConfig(session_timeout_ms=SESSION_MS, quorums=quorums, limits=LIMITS)
+        config = in_apaches_formats(config, "east", {"boundaries": [], "numBundles": 1})
         rng = self.world.stream(f"backend {self._starts}")
         return BookKeeperBackend(ADDRESS, self.clock, rng, config)
 

@@ -32,7 +32,7 @@ from managed_ledger.storage.bookkeeper.client import PULSARS_QUORUMS, BookKeeper
 from managed_ledger.storage.bookkeeper.entry_body import HEAD_BYTES
 from managed_ledger.storage.bookkeeper.entry_header import Count, Headers, decode
 from managed_ledger.storage.bookkeeper.errors import BookKeeperError
-from managed_ledger.storage.bookkeeper.formats.family import Family
+from managed_ledger.storage.bookkeeper.formats.family import Family, JoinedFamily, ListFamily
 from managed_ledger.storage.bookkeeper.formats.managed_ledgers import ManagedLedgers
 from managed_ledger.storage.bookkeeper.importing import refuse_leftovers, take_over
 from managed_ledger.storage.bookkeeper.ledger_ids import LedgerIds
@@ -66,6 +66,8 @@ class ClusterConfig:
     quorums: Quorums = PULSARS_QUORUMS
     limits: BookieLimits = field(default_factory=BookieLimits)
     families: tuple[Family, ...] = (ManagedLedgers(),)  # in formats of Apache Pulsar
+    joined: tuple[JoinedFamily, ...] = ()
+    lists: tuple[ListFamily, ...] = ()
 
 
 def one_message(_: bytes) -> int:
@@ -102,7 +104,13 @@ class BookKeeperBackend:
         self._ids = LedgerIds(self._store)
         self._values = ValueLedgers(self._client)
         self._metadata = Metadata(
-            self, self._store, self._values, self._config.metadata_root, self._config.families
+            self,
+            self._store,
+            self._values,
+            self._config.metadata_root,
+            self._config.families,
+            self._config.joined,
+            self._config.lists,
         )
         self._count, self._foreign = count, foreign
         self._headers = Headers()
@@ -206,6 +214,9 @@ class BookKeeperBackend:
             ledger_id, self._planned.pop(ledger_id), 0, self._store, self._client.bookies
         )
         self._next[ledger_id] = 0
+
+    def read_back(self, key: str, value: bytes) -> bytes:
+        return self._metadata.read_back(key, value)
 
     async def begin_import(self, ledger_id: int, key: str) -> None:
         await refuse_leftovers(self._client.bookies, ledger_id)

@@ -19,9 +19,17 @@ from typing import Final, NamedTuple, Protocol
 
 from managed_ledger.errors import BadVersion, CorruptStorage, ManagedLedgerError
 from managed_ledger.storage.backend import Versioned
-from managed_ledger.storage.bookkeeper.formats.family import NO_LEDGER, Family, Stored
+from managed_ledger.storage.bookkeeper.formats.family import (
+    NO_LEDGER,
+    Family,
+    JoinedFamily,
+    ListFamily,
+    Stored,
+)
 from managed_ledger.storage.bookkeeper.formats.known import KnownFormats
+from managed_ledger.storage.bookkeeper.joined_nodes import ATTEMPTS, JoinedNodes
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
+from managed_ledger.storage.bookkeeper.listed_values import ListedValues
 from managed_ledger.storage.bookkeeper.mirror_table import MirrorTable
 from managed_ledger.storage.bookkeeper.value_ledgers import ValueLedgers
 from managed_ledger.storage.operations import DeleteLedger, Put, Remove
@@ -78,6 +86,8 @@ class Metadata:
         values: ValueLedgers,
         root: str,
         families: Sequence[Family],
+        joined: Sequence[JoinedFamily] = (),
+        lists: Sequence[ListFamily] = (),
     ) -> None:
         """Keys of no family are below `root`, in a format of our own."""
         self.table = MirrorTable(self.submit, self._refresh_below)
@@ -85,7 +95,9 @@ class Metadata:
         self._store = store
         self._zookeeper = store.zookeeper
         self._values = values
-        self._formats = KnownFormats(families, root)
+        self._formats = KnownFormats(families, root, joined, lists)
+        self._joined = JoinedNodes(self._zookeeper, self.table.known)
+        self._listed = ListedValues(self._zookeeper, values, self.table, self._look_at)
         self._written_to: dict[str, int] = {}  # the ledgers with values that are being put
         self._unused: list[tuple[str, int]] = []  # keys, and ledgers that they no longer need
         self._queue: deque[Mutation] = deque()
@@ -109,6 +121,7 @@ class Metadata:
         """Everything queued has an outcome when this returns."""
         while self._task is not None:
             await asyncio.shield(self._task)
+        self._listed.close()
         await self._refresh.close()
 
     def submit(self, mutation: Mutation) -> None:
@@ -126,6 +139,10 @@ class Metadata:
         self._refresh.request()
         await done
 
+    def read_back(self, key: str, value: bytes) -> bytes:
+        """What `get` has once the value was put. Raises CorruptStorage."""
+        return self._formats.read_back(key, value)
+
     # --- changes
 
     async def _drain(self) -> None:
@@ -140,13 +157,17 @@ class Metadata:
         self._task = None
 
     def _take(self) -> list[Mutation]:
-        """From the front; a key or ledger at most once, so that one look tells what was made."""
+        """From the front; a node or ledger at most once, so that one look tells what was made."""
         batch: list[Mutation] = []
         seen: set[object] = set()
         size = 0
         while self._queue and len(batch) < MAX_OPERATIONS:
             mutation = self._queue[0]
-            what = mutation.ledger_id if isinstance(mutation, DeleteLedger) else mutation.key
+            what: object
+            if isinstance(mutation, DeleteLedger):
+                what = mutation.ledger_id
+            else:
+                what = self._formats.path_of(mutation.key)
             size += _size(mutation)
             if batch and (size > MAX_BYTES or what in seen):
                 break
@@ -164,10 +185,12 @@ class Metadata:
                 log.debug("one by one: %s", why)
         return [await self._write_one(each) for each in batch]
 
-    async def _write_one(self, mutation: Mutation) -> Exception | None:
+    async def _write_one(self, mutation: Mutation, attempt: int = 1) -> Exception | None:
         try:
             await self._make(await self._parts(mutation))
         except (BadVersionError, NodeExists) as why:
+            if not isinstance(mutation, DeleteLedger) and self._formats.is_shared(mutation.key):
+                return why if attempt == ATTEMPTS else await self._write_one(mutation, attempt + 1)
             if isinstance(mutation, Put) and await self._is_only_above_others(mutation):
                 mutation.stored = mutation.stored._replace(version=1)
                 return await self._write_one(mutation)
@@ -193,16 +216,32 @@ class Metadata:
     async def _parts(self, mutation: Mutation) -> list[Operation]:
         if isinstance(mutation, DeleteLedger):
             return [Delete(self._store.path(mutation.ledger_id))]
+        if self._formats.is_shared(mutation.key):
+            return await self._shared_parts(mutation)
         path = self._formats.path_of(mutation.key)
         if isinstance(mutation, Remove):
             return [Delete(path)]
         value, version = await self._node(mutation), mutation.stored.version
         change = Create(path, value) if version == 0 else SetData(path, value, version - 1)
+        put = self._formats.read_back(mutation.key, mutation.stored.value)
+        mutation.stored = mutation.stored._replace(value=put)
         if version == 0:
             await self._make_parents(path)
         if mutation.new_ledger_id is None:
             return [change]
         return [await self._ledgers.creation(mutation.new_ledger_id), change]
+
+    async def _shared_parts(self, mutation: Put | Remove) -> list[Operation]:
+        """Of a key whose node has others', too."""
+        if (listed := self._formats.listed(mutation.key)) is not None:
+            change = await self._listed.change(*listed, mutation)
+        else:
+            joined = self._formats.joined(mutation.key)
+            assert joined is not None
+            change = await self._joined.change(*joined, mutation)
+        if isinstance(change, Create):
+            await self._make_parents(change.path)
+        return [] if change is None else [change]
 
     async def _node(self, put: Put) -> bytes:
         """What is too large for it is in a ledger when this returns. Raises ManagedLedgerError."""
@@ -216,7 +255,7 @@ class Metadata:
 
     async def _make(self, parts: list[Operation]) -> None:
         """All or nothing, also over lost connections."""
-        while True:
+        while parts:
             try:
                 await self._zookeeper.multi(parts)
                 return
@@ -239,6 +278,8 @@ class Metadata:
         return False
 
     def _settle(self, mutation: Mutation, error: Exception | None) -> None:
+        if not isinstance(mutation, DeleteLedger):
+            self._settle_listed(mutation, error is None)
         if isinstance(mutation, DeleteLedger):
             if error is None:
                 self._ledgers.deleted(mutation.ledger_id)
@@ -253,6 +294,12 @@ class Metadata:
             self.table.withdraw(mutation)
             self._look_at(mutation.key)
         mutation.complete(error)
+
+    def _settle_listed(self, mutation: Put | Remove, made: bool) -> None:
+        if (listed := self._formats.listed(mutation.key)) is not None:
+            unused = self._listed.settle(listed[0], mutation, made)
+            if unused is not None:
+                self._unused.append((mutation.key, unused))
 
     def _moved_to(self, mutation: Put | Remove) -> None:
         """Where the value is now: a ledger that it has left is of no use any more."""
@@ -301,12 +348,23 @@ class Metadata:
             below = [f"{path}/{name}" for name in await self._zookeeper.children(path)]
         except NoNode:
             return {}, []
-        keys = [key for each in below if (key := self._formats.key_of(each)) is not None]
+        keys = [key for each in below for key in self._formats.keys_of(each)]
         found: dict[str, Found] = {}
         for at in range(0, len(keys), _LOADED_AT_ONCE):
             some = keys[at : at + _LOADED_AT_ONCE]
-            found |= zip(some, await asyncio.gather(*map(self._fetch, some)), strict=True)
+            for each in await asyncio.gather(*map(self._found, some)):
+                found |= each
         return found, [each for each in below if self._formats.has_children(each)]
+
+    async def _found(self, key: str) -> dict[str, Found]:
+        """What is there of a key, or of all keys of a folder."""
+        if (listed := self._formats.listed(key)) is None:
+            return {key: await self._fetch(key)}
+        read = await self._listed.read(*listed)
+        return {
+            each: Found(stored, -1 if stored is None and why is None else 0, why)
+            for each, (stored, why) in read.items()
+        }
 
     async def _fetch(self, key: str, is_taken_over: bool = False) -> Found:
         """What is there now. With `is_taken_over` also from the ledger that has its value, unless
@@ -318,6 +376,8 @@ class Metadata:
             return Found()
         try:
             stored = self._formats.decoded(key, node.value)
+            if stored is None:
+                return Found()
             if is_taken_over and not self._is_here(key, stored, node.version):
                 entry = await self._values.read(stored.ledger_id)
                 stored = self._formats.decoded(key, node.value, entry)
@@ -351,8 +411,9 @@ class Metadata:
         if event is EventType.RESYNC:
             self._is_stale = True
             self._refresh.request()
-        elif (key := self._formats.key_of(path)) is not None:
-            self._look_at(key)
+        else:
+            for key in self._formats.keys_of(path):
+                self._look_at(key)
 
     def _look_at(self, key: str) -> None:
         if key not in self._foreign:
@@ -375,11 +436,12 @@ class Metadata:
             key = next(iter(self._foreign))
             del self._foreign[key]
             try:
-                found_now = await self._fetch(key)
+                found_now = await self._found(key)
             except ZooKeeperError:
                 self._foreign[key] = None
                 raise
-            self._apply_foreign(key, found_now)
+            for each, found in found_now.items():
+                self._apply_foreign(each, found)
             self._looked += 1
             self._tell_those_behind()
 
@@ -400,6 +462,11 @@ class Metadata:
                 self.table.set_unreadable(key, None)
                 self.table.apply(Remove(key, asyncio.get_running_loop().create_future()))
             return
+        if self._formats.joined(key) is not None:
+            known = self.table.known(key)
+            if stored is not None and known is not None and known.value == stored.value:
+                return
+            found = found._replace(version=0 if version is None else version + 1)
         if stored is None:
             value = Versioned(b"", found.version)
         else:

@@ -6,13 +6,15 @@ recovers the ledger, which fences this writer.
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Final
 
-from managed_ledger.errors import LedgerNotFound, ManagedLedgerError
+from managed_ledger.errors import CorruptStorage, LedgerNotFound, ManagedLedgerError
 from managed_ledger.storage.bookkeeper.client import BookKeeper
 from managed_ledger.storage.bookkeeper.errors import BookKeeperError
 from managed_ledger.storage.bookkeeper.reader import LedgerReader
 from managed_ledger.storage.bookkeeper.writer import LedgerWriter
+from managed_ledger.storage.operations import settle
 
 log = logging.getLogger(__name__)
 MAX_ENTRY_BYTES: Final = 5 << 20  # what bookies take by default: nettyMaxFrameSizeBytes
@@ -62,6 +64,25 @@ class ValueLedgers:
             return None
         reader = LedgerReader(ledger_id, metadata, self._client.bookies)
         return (await reader.read(last, last, MAX_ENTRY_BYTES))[0].payload
+
+    async def write_once(self, custom: Mapping[str, bytes], entry: bytes) -> int:
+        """A new ledger with this entry only, closed: its number. Raises ManagedLedgerError."""
+        if len(entry) > MAX_ENTRY_BYTES:
+            raise BookKeeperError(f"{len(entry)} bytes are more than an entry takes")
+        writer = await self._client.create(custom)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        writer.append(entry, lambda error: settle(done, None, error))
+        await done
+        await writer.close()
+        return writer.ledger_id
+
+    async def read_one(self, ledger_id: int, entry_id: int) -> bytes:
+        """Of a ledger that nobody writes to any more. Raises ManagedLedgerError."""
+        metadata = await self._client.recover(ledger_id)
+        if not 0 <= entry_id <= metadata.last_entry_id:
+            raise CorruptStorage(f"ledger {ledger_id} has no entry {entry_id}")
+        reader = LedgerReader(ledger_id, metadata, self._client.bookies)
+        return (await reader.read(entry_id, entry_id, MAX_ENTRY_BYTES))[0].payload
 
     def writes(self, key: str, ledger_id: int) -> bool:
         """Whether that ledger is being written here, for this key."""

@@ -220,6 +220,7 @@ class Deduplication:
 
     async def recover(self, buffer: OpenOnTopic) -> None:
         """`buffer` knows the transactions that have not ended on this topic."""
+        await self._metadata.refresh(self._key)
         stored = self._metadata.get(self._key)
         if stored is not None:
             self._recovered_from, producers = decode(stored.value, self._key)
@@ -244,6 +245,9 @@ class Deduplication:
         for txn_id in [txn_id for txn_id in self._writers if txn_id not in still_open]:
             self._outcome_lost(txn_id)
         self._ledger.kept_from += (lambda: self._recovered_from,)
+        if stored is None and self._ledger.is_shared:
+            # A broker of Apache Pulsar that is next reads nothing that is before its snapshot.
+            await self._catch_up()
         if self._since_snapshot:  # otherwise the log would be kept until somebody publishes
             self._visit_later()
 

@@ -25,6 +25,10 @@ class Effective:
         self._found: dict[Policy[Any], Any] = {}
         self._made: dict[Any, Any] = {}
 
+    @property
+    def least_specific(self) -> Values:
+        return self._levels[-1]
+
     def __getitem__(self, policy: Policy[T]) -> T:
         if policy not in self._found:
             self._found[policy] = self._find(policy)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
-from managed_ledger.errors import BadVersion
+from managed_ledger.errors import BadVersion, CorruptStorage
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.config import BrokerConfig
 from pybroker.base.names import TopicName
@@ -33,6 +33,7 @@ NOTHING: Final[Values] = {}
 # Field names in namespaces' records from before the table.
 _OLD_FIELDS: Final = {"autoTopicCreation": "autoTopicCreationOverride"}
 _OF_NAMESPACES: Final = {p.namespace.field: p for p in POLICIES if p.namespace is not None}
+NAMESPACE_LEVELS: Final = {field: p.namespace for field, p in _OF_NAMESPACES.items() if p.namespace}
 _OF_TOPICS: Final = {p.topic.field: p for p in POLICIES if p.topic is not None}
 # Called with the namespace (None: all), and the topic (for partitions: the whole) if only one is
 # concerned.
@@ -84,8 +85,14 @@ class Policies:
     # -- values that were set
 
     def namespace_values(self, namespace: str) -> Values:
+        """Raises CorruptStorage if they cannot be read and never could."""
         key = NAMESPACES + namespace
-        return _by_policy(self._record(key), _OF_NAMESPACES, key)
+        try:
+            return _by_policy(self._record(key), _OF_NAMESPACES, key)
+        except CorruptStorage:
+            if (last := self._of_namespaces.get(namespace)) is None:
+                raise
+            return last.least_specific
 
     def _of_topic(self, topic: TopicName, everywhere: bool) -> Values:
         record = self._record(topic_key(topic)).get(_part(everywhere), {})
@@ -164,8 +171,7 @@ class Policies:
 
     def _record(self, key: str) -> dict[str, Any]:
         stored = self._metadata.get(key)
-        record = {} if stored is None else json.loads(stored.value)
-        return {_OLD_FIELDS.get(field, field): value for field, value in record.items()}
+        return with_new_names({} if stored is None else json.loads(stored.value))
 
     def configure(self, config: BrokerConfig) -> None:
         """From now on it provides the defaults."""
@@ -182,6 +188,11 @@ class Policies:
 
     def _namespace_changed(self, key: str) -> None:
         namespace = key.removeprefix(NAMESPACES)
+        try:
+            self._record(key)
+        except CorruptStorage as error:
+            log.warning("the policies of %s stay as they were: %s", namespace, error)
+            return
         self._of_namespaces.pop(namespace, None)
         for heard in self._heard:
             heard(namespace, None)
@@ -190,6 +201,10 @@ class Policies:
         topic = TopicName.of_ledger(unquote(key.removeprefix(TOPIC_POLICIES)))
         for heard in self._heard:
             heard(topic.namespace_name, topic)
+
+
+def with_new_names(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {_OLD_FIELDS.get(field, field): value for field, value in record.items()}
 
 
 def _part(everywhere: bool) -> str:

@@ -29,6 +29,11 @@ class Family(Protocol):
         """The node above all of the family's."""
         ...
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether `decode` brings back the very bytes that `encode` was given."""
+        ...
+
     def path_of(self, key: str) -> str | None:
         """None if the key is of another family."""
         ...
@@ -47,8 +52,10 @@ class Family(Protocol):
         """
         ...
 
-    def decode(self, key: str, node: bytes) -> Stored:
-        """Raises CorruptStorage, which says what to do."""
+    def decode(self, key: str, node: bytes) -> Stored | None:
+        """None: the node is there for others below it. Raises CorruptStorage, which says what to
+        do.
+        """
         ...
 
     def entry(self, key: str, value: bytes, kept: Kept) -> bytes | None:
@@ -60,8 +67,84 @@ class Family(Protocol):
         ...
 
 
+class JoinedFamily(Protocol):
+    """Several keys have their values in one node."""
+
+    @property
+    def root(self) -> str: ...
+
+    def path_of(self, key: str) -> str | None: ...
+
+    def keys_of(self, path: str) -> tuple[str, ...]:
+        """All keys that may have their values in the node."""
+        ...
+
+    def has_children(self, path: str) -> bool: ...
+
+    def split(self, path: str, node: bytes) -> Mapping[str, bytes]:
+        """The values that are there, by key. Raises CorruptStorage."""
+        ...
+
+    def join(self, path: str, values: Mapping[str, bytes], node: bytes) -> bytes | None:
+        """The node with these values and no others of its keys; the rest stays as it is in `node`,
+        which is empty if there is none yet. None: the node is to go. Raises CorruptStorage.
+        """
+        ...
+
+
+class Listed(NamedTuple):
+    """Where a node says that a value is, and all that it says of it."""
+
+    ledger_id: int
+    entry_id: int
+    line: bytes
+
+
+class ListFamily(Protocol):
+    """A node lists values that never change; each is in a ledger of its own. Their keys begin with
+    the node's folder, which ends with '/'.
+    """
+
+    @property
+    def root(self) -> str: ...
+
+    def path_of(self, key: str) -> str | None:
+        """The node that lists the key; also of its folder."""
+        ...
+
+    def folder_of(self, path: str) -> str | None: ...
+
+    def has_children(self, path: str) -> bool: ...
+
+    def split(self, path: str, node: bytes) -> Mapping[str, Listed]:
+        """By key. Raises CorruptStorage."""
+        ...
+
+    def join(self, path: str, listed: Mapping[str, Listed]) -> bytes | None:
+        """None: nothing is left, and the node is to go."""
+        ...
+
+    def listed(self, key: str, value: bytes, ledger_id: int) -> Listed:
+        """Of the value whose `entry` is the first of that ledger. Raises CorruptStorage."""
+        ...
+
+    def entry(self, key: str, value: bytes) -> bytes:
+        """Raises CorruptStorage if `value` is none of the seam's."""
+        ...
+
+    def value(self, key: str, entry: bytes) -> bytes:
+        """Raises CorruptStorage."""
+        ...
+
+    def custom(self, key: str) -> Mapping[str, bytes]:
+        """The custom metadata of the ledger with the value."""
+        ...
+
+
 class OwnFormat:
     """Keys of no other family, and their values as they are."""
+
+    is_exact = True
 
     def __init__(self, root: str) -> None:
         self.root = root

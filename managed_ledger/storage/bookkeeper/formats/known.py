@@ -7,36 +7,78 @@ from managed_ledger.storage.bookkeeper.formats.family import (
     NO_LEDGER,
     NOTHING,
     Family,
+    JoinedFamily,
     Kept,
+    ListFamily,
     OwnFormat,
     Stored,
 )
 
 
 class KnownFormats:
-    def __init__(self, families: Sequence[Family], own_root: str) -> None:
+    def __init__(
+        self,
+        families: Sequence[Family],
+        own_root: str,
+        joined: Sequence[JoinedFamily] = (),
+        lists: Sequence[ListFamily] = (),
+    ) -> None:
         """Keys of no family stay as they are, below `own_root`."""
         self._families: Final = (*families, OwnFormat(own_root))
+        self._joined: Final = tuple(joined)
+        self._lists: Final = tuple(lists)
+        self._all: Final[tuple[Family | JoinedFamily | ListFamily, ...]] = (
+            *self._joined,
+            *self._lists,
+            *self._families,
+        )
         self._kept: dict[str, Kept] = {}
         self._ledger_ids: dict[str, int] = {}
 
     @property
     def roots(self) -> list[str]:
-        return sorted({family.root for family in self._families})
+        return sorted({family.root for family in self._all})
 
     def path_of(self, key: str) -> str:
+        if (shared := self.joined(key) or self.listed(key)) is not None:
+            return shared[1]
         return self._found(key)[1]
 
-    def key_of(self, path: str) -> str | None:
+    def joined(self, key: str) -> tuple[JoinedFamily, str] | None:
+        """The node that the key shares with others; None if it has one of its own."""
+        for family in self._joined:
+            if (path := family.path_of(key)) is not None:
+                return family, path
+        return None
+
+    def listed(self, key: str) -> tuple[ListFamily, str] | None:
+        """The node that lists the key, or what is in this folder; None: no such node."""
+        for family in self._lists:
+            if (path := family.path_of(key)) is not None:
+                return family, path
+        return None
+
+    def is_shared(self, key: str) -> bool:
+        """Whether its node has other keys', too."""
+        return (self.joined(key) or self.listed(key)) is not None
+
+    def keys_of(self, path: str) -> tuple[str, ...]:
+        """Those whose values may be in the node, or the folder of those that it lists."""
+        for lists in self._lists:
+            if path.startswith(f"{lists.root}/") and (folder := lists.folder_of(path)):
+                return (folder,)
+        for joined in self._joined:
+            if path.startswith(f"{joined.root}/") and (keys := joined.keys_of(path)):
+                return keys
         for family in self._families:
             if path.startswith(f"{family.root}/") and (key := family.key_of(path)) is not None:
-                return key
-        return None
+                return (key,)
+        return ()
 
     def has_children(self, path: str) -> bool:
         return any(
             family.has_children(path)
-            for family in self._families
+            for family in self._all
             if f"{path}/".startswith(f"{family.root}/")
         )
 
@@ -50,11 +92,31 @@ class KnownFormats:
         """What belongs into a ledger because it is too large for a node. Raises CorruptStorage."""
         return self._found(key)[0].entry(key, value, self._kept.get(key, NOTHING))
 
-    def decoded(self, key: str, node: bytes, entry: bytes | None = None) -> Stored:
-        """Raises CorruptStorage."""
+    def decoded(self, key: str, node: bytes, entry: bytes | None = None) -> Stored | None:
+        """None if the node has no value of the key. Raises CorruptStorage."""
+        if (joined := self.joined(key)) is not None:
+            value = joined[0].split(joined[1], node).get(key)
+            return None if value is None else Stored(value)
         family, _ = self._found(key)
         stored = family.decode(key, node)
-        return stored if entry is None else family.with_entry(key, stored, entry)
+        if stored is None or entry is None:
+            return stored
+        return family.with_entry(key, stored, entry)
+
+    def read_back(self, key: str, value: bytes) -> bytes:
+        """What the value is once it was stored: some formats have no room for its very bytes.
+        Raises CorruptStorage.
+        """
+        if (listed := self.listed(key)) is not None:
+            return listed[0].value(key, listed[0].entry(key, value))
+        if (joined := self.joined(key)) is not None:
+            family, path = joined
+            node = family.join(path, {key: value}, b"")
+            return value if node is None else family.split(path, node).get(key, value)
+        if self._found(key)[0].is_exact:
+            return value
+        stored = self.decoded(key, self.node(key, value))
+        return value if stored is None else stored.value
 
     # --- what is true of a key now
 

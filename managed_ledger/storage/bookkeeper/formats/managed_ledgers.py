@@ -29,6 +29,8 @@ _CURSOR_PARTS: Final = 5
 
 
 class ManagedLedgers:
+    is_exact = True
+
     def __init__(self, root: str = "/managed-ledgers") -> None:
         self.root = root
 

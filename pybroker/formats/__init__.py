@@ -1,0 +1,1 @@
+"""Formats that pybroker's records have elsewhere than in its own storage."""

@@ -1,0 +1,1 @@
+"""Tenants, namespaces and topics' records as Apache Pulsar has them in ZooKeeper."""

@@ -1,0 +1,140 @@
+"""What all nodes with a JSON object have in common, whoever wrote them."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from managed_ledger.errors import CorruptStorage
+from managed_ledger.storage.bookkeeper.formats.family import NO_LEDGER, Kept, Stored
+from managed_ledger.storage.bookkeeper.formats.java_names import escape, unescape
+
+Fields = dict[str, Any]
+_NODE: Final = 0  # what is kept of a node: all of it
+_PLAIN: Final = re.compile(r"[-=:.\w]+", re.ASCII)  # a tenant, a namespace, a cluster
+DOMAINS: Final = ("persistent", "non-persistent")
+
+
+def fields_of(value: bytes, what: str) -> Fields:
+    """Raises CorruptStorage."""
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError) as why:
+        raise CorruptStorage(
+            f"{what} is not JSON: {why}; correct that node in ZooKeeper, or delete it"
+        ) from None
+    if not isinstance(found, dict):
+        raise CorruptStorage(
+            f"{what} is not a JSON object; correct that node in ZooKeeper, or delete it"
+        )
+    return found
+
+
+def encoded(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def compact(fields: Mapping[str, Any]) -> bytes:
+    """As Apache Pulsar writes it."""
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def is_plain(name: str) -> bool:
+    """Whether it is a node's name as it is."""
+    return _PLAIN.fullmatch(name) is not None and bool(name.strip("."))
+
+
+def node_name(local: str) -> str | None:
+    """Of a topic; None if ZooKeeper takes no such name."""
+    escaped = escape(local)
+    return escaped if escaped.strip(".") else None
+
+
+class JsonFamily:
+    """Keys that begin with `prefix`, each a JSON object with a node of its own below `root`.
+
+    `known` are the fields that the seam's value has; a node's other fields stay as they are.
+    """
+
+    is_exact = False
+
+    def __init__(self, prefix: str, root: str, parts: int, known: tuple[str, ...]) -> None:
+        """`parts`: how many names a key is made of."""
+        self.root = root
+        self._prefix = prefix
+        self._parts = parts
+        self._known = known
+
+    def path_of(self, key: str) -> str | None:
+        if not key.startswith(self._prefix):
+            return None
+        names = key.removeprefix(self._prefix).split("/", self._parts - 1)
+        return f"{self.root}/{'/'.join(names)}" if self._are_names(names) else None
+
+    def key_of(self, path: str) -> str | None:
+        names = path[len(self.root) + 1 :].split("/")
+        return self._prefix + "/".join(names) if self._are_names(names) else None
+
+    def has_children(self, path: str) -> bool:
+        return path[len(self.root) :].count("/") < self._parts
+
+    def _are_names(self, names: list[str]) -> bool:
+        return len(names) == self._parts and all(map(is_plain, names))
+
+    def encode(self, key: str, value: bytes, kept: Kept, ledger_id: int = NO_LEDGER) -> bytes:
+        said = fields_of(value, f"the value of {key!r}")
+        other = {
+            name: each
+            for name, each in (json.loads(kept[_NODE]) if kept else self.new(key)).items()
+            if name not in self._known
+        }
+        return compact(other | self.said(said))
+
+    def decode(self, key: str, node: bytes) -> Stored | None:
+        if not node:
+            return None
+        fields = fields_of(node, f"the node of {key!r}")
+        known = {name: fields[name] for name in self._known if fields.get(name) is not None}
+        return Stored(encoded(self.read(known, key)), {_NODE: node})
+
+    def entry(self, key: str, value: bytes, kept: Kept) -> bytes | None:
+        return None
+
+    def with_entry(self, key: str, stored: Stored, entry: bytes) -> Stored:
+        return stored
+
+    # --- what is special
+
+    def new(self, key: str) -> Fields:
+        """What a new node says beside the value."""
+        return {}
+
+    def said(self, value: Fields) -> Fields:
+        """The value as the node has it."""
+        return value
+
+    def read(self, fields: Fields, key: str) -> Fields:
+        """The value that the node's known fields say. Raises CorruptStorage."""
+        return fields
+
+
+class TopicFamily(JsonFamily):
+    """Keys of topics: tenant, namespace, domain, and the topic's own name."""
+
+    def __init__(self, prefix: str, root: str, known: tuple[str, ...]) -> None:
+        super().__init__(prefix, root, 4, known)
+
+    def path_of(self, key: str) -> str | None:
+        if not key.startswith(self._prefix):
+            return None
+        names = key.removeprefix(self._prefix).split("/", 3)
+        topic = node_name(names[-1]) if len(names) == 4 else None
+        if topic is None or names[2] not in DOMAINS or not all(map(is_plain, names[:2])):
+            return None
+        return "/".join((self.root, *names[:3], topic))
+
+    def key_of(self, path: str) -> str | None:
+        names = path[len(self.root) + 1 :].split("/")
+        local = unescape(names[-1]) if len(names) == 4 else None
+        key = None if local is None else self._prefix + "/".join((*names[:3], local))
+        return key if key is not None and self.path_of(key) == path else None

@@ -1,0 +1,116 @@
+"""A broker of ours and Apache Pulsar's in one cluster, for all tests of a worker that want both."""
+
+import asyncio
+import random
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pulsar
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "cluster"))
+
+from apache_broker import ApacheBroker, set_up_metadata
+from broker_processes import BrokerProcess
+from servers import Cluster
+
+from managed_ledger.ledger_metadata import CursorRecord, cursor_key
+from managed_ledger.storage.bookkeeper.formats.managed_ledgers import ManagedLedgers
+from managed_ledger.storage.zookeeper.client import ZooKeeper
+from managed_ledger.storage.zookeeper.errors import NoNode
+from pybroker.base.names import TopicName
+
+AnyBroker = ApacheBroker | BrokerProcess
+ClientOf = Callable[[AnyBroker], pulsar.Client]
+
+
+class Two:
+    """A broker of each kind, in one cluster."""
+
+    def __init__(self, folder: Path, storage: Cluster) -> None:
+        self.storage = storage
+        self.apache = ApacheBroker(storage, {"acknowledgmentAtBatchIndexLevelEnabled": "true"})
+        with ThreadPoolExecutor() as threads:
+            starting = threads.submit(self.apache.start_and_wait)
+            self.ours = BrokerProcess(folder, "ours", storage.zookeeper_address)
+            starting.result()
+
+    def close(self) -> None:
+        self.apache.kill()
+        self.ours.kill()
+
+    def node(self, path: str) -> bytes | None:
+        """What is in ZooKeeper."""
+
+        async def looked() -> bytes | None:
+            zookeeper = ZooKeeper(self.storage.zookeeper_address, random.Random(), 4000)
+            await zookeeper.open()
+            try:
+                return (await zookeeper.get(path)).value
+            except NoNode:
+                return None
+            finally:
+                await zookeeper.close()
+
+        return asyncio.run(looked())
+
+    def left_in_batches(self, topic: TopicName, subscription: str) -> int:
+        """How many messages of partly acknowledged batches a stored cursor has still to deliver."""
+        family, key = ManagedLedgers(), cursor_key(topic.ledger_name, subscription)
+        node = self.node(str(family.path_of(key)))
+        if node is None:
+            return 0
+        record = CursorRecord.decode(family.decode(key, node).value, key)
+        return sum(bits.bit_count() for bits in record.batches.values())
+
+
+@pytest.fixture(scope="session")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    with Cluster(set_up=set_up_metadata) as storage:
+        two = Two(tmp_path_factory.mktemp("two"), storage)
+        yield two
+        two.close()
+
+
+@pytest.fixture
+def two(both: Two) -> Two:
+    """Both are running, whatever the test before did to them."""
+    if both.ours.process.poll() is not None:
+        both.ours.start()
+    if not both.apache.is_running():
+        print(f"the broker of Apache Pulsar had ended:\n{both.apache.log[-6000:]}")
+        both.apache.start_and_wait()
+    return both
+
+
+@pytest.fixture
+def client_of(two: Two) -> Iterator[Callable[[AnyBroker], pulsar.Client]]:
+    made: list[pulsar.Client] = []
+
+    def client(broker: AnyBroker) -> pulsar.Client:
+        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        made.append(pulsar.Client(broker.service_url, operation_timeout_seconds=60, logger=logger))
+        return made[-1]
+
+    yield client
+    for each in made:
+        each.close()
+
+
+def take(broker: AnyBroker, topic: str) -> None:
+    """From now on this broker serves the topic, if nobody else does."""
+    url = f"{broker.admin_url}/lookup/v2/topic/{topic.replace('://', '/')}"
+    found = httpx.get(url, params={"authoritative": "true"}, timeout=30)
+    assert found.json()["brokerUrl"] == broker.service_url, found.text
+
+
+def admin(broker: AnyBroker, method: str, path: str, body: Any = None) -> Any:
+    """What the admin API answers; an error fails the test."""
+    url = f"{broker.admin_url}/admin/v2/{path}"
+    answer = httpx.request(method, url, json=body, follow_redirects=True, timeout=30)
+    assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
+    return answer.json() if answer.content else None
