@@ -208,6 +208,31 @@ def test_nobody_is_told_of_a_side_log_that_could_not_be_made_but_who_sends_and_t
     assert caplog.text.count("opening the side log failed: no room") == 2
 
 
+@in_aside_world
+async def test_a_topic_that_goes_before_its_side_log_is_there_answers_who_sent(
+    world: AsideWorld,
+) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    sent = world.start_send(buffer, txn_id, "a")
+    await buffer.stop()  # the log's opening has not begun
+    assert isinstance(sent.exception(), ManagedLedgerError)
+    assert "is being unloaded" in str(sent.exception())
+    assert not buffer.has_open
+
+
+@in_aside_world
+async def test_an_error_that_nobody_expected_answers_who_sent(world: AsideWorld) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    with (
+        patch.object(SideLog, "open", side_effect=RuntimeError("a bug")),
+        pytest.raises(ManagedLedgerError, match="cannot be opened: a bug"),
+    ):
+        await world.start_send(buffer, txn_id, "a")
+    await world.send(txn_id, "b")
+    await world.end(txn_id, COMMIT)
+    assert await world.read(ORDERS) == ["b"]
+
+
 # Which copies are made in the turn of the END
 
 

@@ -210,15 +210,18 @@ class CommitOrderBuffer:
         try:
             await self.log_order.prepare_for_copies()
             self._side = await SideLog.open(self._factory, side_log(self._ledger_name))
-        except (ManagedLedgerError, asyncio.CancelledError) as error:
-            why = f"{self._topic}: the log beside it cannot be opened: {error}"
-            held, self._held = self._held or [], None
-            for _, _, answered, _ in held:
-                answered(None, LedgerClosed(why))
+        except BaseException as error:
+            self._refuse_held(error)
             raise
         held, self._held = self._held or [], None
         for entries, message_counts, answered, tag in held:
             self._side.ledger.append(entries, message_counts, answered, tag)
+
+    def _refuse_held(self, error: BaseException) -> None:
+        held, self._held = self._held or [], None
+        why = f"{self._topic}: the log beside it cannot be opened: {error}"
+        for _, _, answered, _ in held:
+            answered(None, LedgerClosed(why))
 
     def _appended(
         self,
@@ -473,10 +476,12 @@ class CommitOrderBuffer:
             self._visit.cancel()
             self._visit = None
         await self._tasks.close()
-        for _, transaction in self.open.items():
+        why = f"{self._topic} is being unloaded"
+        self._refuse_held(ServiceNotReady(why))  # the log's opening may not have begun
+        for _, transaction in list(self.open.items()):
             ending, transaction.ending = transaction.ending, None
             if ending is not None and not ending.done():
-                ending.set_exception(ServiceNotReady(f"{self._topic} is being unloaded"))
+                ending.set_exception(ServiceNotReady(why))
                 ending.exception()
 
     async def close(self) -> None:
