@@ -39,9 +39,6 @@ CASES = {
     "ages-by-the-wall-clock": Case("KEPT", 4, ("clocks", "trimming")),
     "batches-that-come-twice-taken-whole": Case("CURSOR AHEAD", 35, ("mixed acknowledgements",)),
     "clients-drop-nothing": Case("CURSOR AHEAD", 20, ("succession",)),
-    "commit-order-swapped-by-recovery": Case(
-        "COMMIT ORDER", 302, ("commit order", "slow reads", "unloads")
-    ),
     "committed-twice-after-a-crash": Case("DUPLICATE", 1, ("commit order",)),
     "compaction-reads-past-max-read-position": Case("NOT IN THE LOG", 2, ("compacting",)),
     "copy-answered-as-duplicate": Case("LOST COPY", 0, ("copying",)),

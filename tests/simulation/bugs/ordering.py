@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 from pybroker.transaction.buffer.commit_order.commit_order_buffer import CommitOrderBuffer
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
-from pybroker.transaction.coordinator.metadata_store import TransactionMetadataStore
 
 
 def _hand_on(to: "asyncio.Future[None]", ended: "asyncio.Future[None]") -> None:
@@ -62,22 +61,7 @@ def committed_twice_after_a_crash() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def commit_order_swapped_by_recovery() -> Iterator[None]:
-    """What was decided before a crash is ended after it in the opposite order."""
-    right = TransactionMetadataStore.decided_first
-
-    def decided_first(self: TransactionMetadataStore) -> Any:
-        found = right(self)
-        decided = len(self._decided)
-        return found[:decided][::-1] + found[decided:]
-
-    with patch.object(TransactionMetadataStore, "decided_first", decided_first):
-        yield
-
-
 BUGS = {
     "side-data-trimmed-early": side_data_trimmed_early,
-    "commit-order-swapped-by-recovery": commit_order_swapped_by_recovery,
     "committed-twice-after-a-crash": committed_twice_after_a_crash,
 }
