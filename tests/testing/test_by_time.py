@@ -20,6 +20,7 @@ from raw_client import RawClient
 
 import pybroker.testing
 from pybroker.base.config import BrokerConfig
+from pybroker.base.names import TopicName
 from pybroker.client import (
     AuthenticationToken,
     Client,
@@ -40,10 +41,10 @@ NAMESPACE: Final = "namespaces/public/default"
 A_TIME: Final = re.compile(r"_(seconds?|minutes?|ms|millis|sec)(_|$)")
 MOVED: Final[set[str]] = set()
 NOT_MOVED: Final = {
-    "broker_deduplication_snapshot_interval_seconds": "how much a restart reads again",
     "delayed_delivery_max_delay_in_millis": "a limit to what a producer may ask for",
     "delayed_delivery_tick_time_millis": "how exact delays are",
     "keep_alive_interval_seconds": "clients have their own time: test_connections_outlive_it",
+    "load_balancer_shedding_interval_minutes": "of several brokers",
     "max_transaction_timeout_ms": "a limit to what a client may ask for",
     "max_transaction_timeout_ms_per_namespace": "a limit to what a client may ask for",
     "metadata_store_session_timeout_millis": "of ZooKeeper, which keeps its own time",
@@ -180,7 +181,51 @@ def test_a_topic_is_compacted(pulsar_broker: RunningBroker, pulsar_client: Clien
     assert asked(pulsar_broker, f"v2/{T}/compaction")["status"] == "SUCCESS"
 
 
+@by("broker_deduplication_snapshot_interval_seconds")
+@pytest.mark.pulsar_broker(
+    brokerDeduplicationEnabled=True, brokerDeduplicationSnapshotIntervalSeconds=3600
+)
+def test_a_snapshot_for_deduplication_is_written(
+    pulsar_broker: RunningBroker, pulsar_client: Client
+) -> None:
+    pulsar_client.create_producer(TOPIC).send(b"one")
+
+    async def left_out(running: Any) -> int:
+        topic = await running.topics.get(TopicName.parse(TOPIC))
+        return int(topic.deduplication._since_snapshot)
+
+    pulsar_broker.clock.advance("59m")
+    assert pulsar_broker.call(left_out) == 1
+    pulsar_broker.clock.advance("2m")
+    pulsar_broker.wait_until(lambda: pulsar_broker.call(left_out) == 0)
+
+
 # -- topics and subscriptions
+
+
+def test_an_unused_topic_that_stores_nothing_is_deleted(
+    pulsar_broker: RunningBroker, pulsar_client: Client
+) -> None:
+    topic = "non-persistent://public/default/t"
+    pulsar_client.create_producer(topic).close()
+    assert asked(pulsar_broker, "v2/non-persistent/public/default") == [topic]
+    pulsar_broker.clock.advance("5m")
+    assert asked(pulsar_broker, "v2/non-persistent/public/default") == []
+
+
+def test_a_reader_that_does_not_return_from_its_seek_is_forgotten(
+    pulsar_broker: RunningBroker,
+) -> None:
+    with RawClient(pulsar_broker.service_url) as raw:
+        raw.subscribe(TOPIC, 1, subscription="reader", durable=False)
+        raw.request(
+            pb.BaseCommand.SEEK, "seek", pb.CommandSeek(consumer_id=1, message_publish_time=0)
+        )
+    path = f"v2/{T}/subscriptions"
+    pulsar_broker.clock.advance("50s")
+    assert asked(pulsar_broker, path) == ["reader"]
+    pulsar_broker.clock.advance("11s")
+    pulsar_broker.wait_until(lambda: asked(pulsar_broker, path) == [])
 
 
 @by("broker_delete_inactive_topics_frequency_seconds")
