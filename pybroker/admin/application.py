@@ -13,9 +13,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from managed_ledger.errors import CorruptStorage, ManagedLedgerError
 from pybroker.admin.http.audited import Audited
-from pybroker.admin.http.authenticated import Authenticated, Known
+from pybroker.admin.http.authenticated import WITHIN, Authenticated, Known
 from pybroker.admin.http.guard import Guard
-from pybroker.admin.http.permitted import permitted
+from pybroker.admin.http.permitted import identity_of, permitted, target_of
 from pybroker.admin.http.unsaid_bodies import UnsaidBodies
 from pybroker.admin.operation import DescribedRoute
 from pybroker.admin.routes.blocking import BlockingRoutes
@@ -47,14 +47,19 @@ from pybroker.admin.routes.tenant import TenantRoutes
 from pybroker.admin.routes.topic import TopicRoutes
 from pybroker.admin.routes.transaction import TransactionRoutes
 from pybroker.admin.routes.transactional_id import TransactionalIdRoutes
+from pybroker.admin.routing import BODY
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import refusal
-from pybroker.base.errors import PulsarError
+from pybroker.base.errors import PulsarError, ServiceNotReady
+from pybroker.base.names import COORDINATOR_ASSIGN
 from pybroker.broker.other_brokers import BundleElsewhere, Bundles, OtherBrokers
 from pybroker.broker.ownership import BrokerAddress, Elsewhere, NotServedHere
+from pybroker.security.authorization import Need
 
 log = logging.getLogger(__name__)
 
+_ATTEMPTS: Final = 3
+_REDIRECT: Final = 307
 _AUTHORITATIVE: Final = "authoritative"  # a broker has sent the client here: Apache Pulsar's own
 
 # An application in front of the API. It is given the whole API, its routes for requests that are
@@ -157,12 +162,46 @@ async def _redirected(services: AdminServices, request: Request, error: Exceptio
         return await _pulsar_error(request, unknown)
     query = request.url.query
     base = ""
+    if request.scope.get(WITHIN) and services.brokers is not None:
+        return await _forwarded(services, services.brokers, request, error, elsewhere)
     if elsewhere is not None:
         base = _web_url(request, elsewhere.address)
         if not sent_here:
             query = "&".join(filter(None, (query, f"{_AUTHORITATIVE}=true")))
     path = request.scope["raw_path"].decode("ascii")
-    return RedirectResponse(f"{base}{path}{f'?{query}' if query else ''}", 307)
+    return RedirectResponse(f"{base}{path}{f'?{query}' if query else ''}", _REDIRECT)
+
+
+async def _forwarded(
+    services: AdminServices,
+    brokers: OtherBrokers,
+    request: Request,
+    error: Exception,
+    elsewhere: Elsewhere | None,
+) -> Response:
+    """The console cannot be redirected: this broker asks the other one, whose answer it is. Only a
+    coordinator's own broker knows whose a transaction is, so those are asked for superusers only.
+    """
+    is_of_coordinator = (
+        isinstance(error, NotServedHere) and error.name.partitioned_name == COORDINATOR_ASSIGN
+    )
+    try:
+        if is_of_coordinator and services.authorizer is not None:
+            doing = "see transactions of other brokers' coordinators"
+            identity = identity_of(request)
+            services.authorizer.require(identity, Need.SUPER_USER, target_of(request), doing)
+        if elsewhere is None:
+            raise ServiceNotReady("This broker has just taken it: try again")
+        said = "&".join(filter(None, (request.url.query, f"{_AUTHORITATIVE}=true")))
+        target = f"{request.scope['raw_path'].decode('ascii')}?{said}"
+        body = request.scope.get(BODY, b"")
+        for _ in range(_ATTEMPTS):  # the first may be a redirect to itself: it takes the topic
+            reply = await brokers.ask(elsewhere.address, request.method, target, body)
+            if reply.status != _REDIRECT:
+                break
+    except PulsarError as refused:
+        return await _pulsar_error(request, refused)
+    return Response(reply.body, reply.status, media_type=reply.media_type)
 
 
 async def _looked_up(

@@ -14,8 +14,9 @@ ASKED_BY_A_BROKER: Final = "X-Pybroker-Asked-By-A-Broker"
 @dataclass(frozen=True, slots=True)
 class Reply:
     status: int
-    body: bytes = b""  # JSON, or empty
+    body: bytes = b""
     location: str = ""  # of a redirect
+    media_type: str = "application/json"
 
     @property
     def is_done(self) -> bool:

@@ -137,6 +137,7 @@ class Topics:
         return await self._found(name, create)
 
     async def _found(self, name: TopicName, create: bool) -> ServedTopic | None:
+        check_owned(self.ownership, name)  # a deletion of its owner's is not finished here
         await self.settled(name)
         check_owned(self.ownership, name)
         if (topic := self._loaded.get(name)) is not None:
@@ -366,6 +367,7 @@ class Topics:
     async def delete(self, name: TopicName, force: bool = False) -> None:
         """Raises TopicNotFound; InUse if it is in use and `force` is not set."""
         refuse_internal(name)
+        check_owned(self.ownership, name)
         await self.settled(name)
         check_owned(self.ownership, name)
         if not self.exists(name):

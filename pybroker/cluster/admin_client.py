@@ -89,21 +89,24 @@ async def request_over_http(
 
 
 async def _answer(parser: h11.Connection, reader: asyncio.StreamReader) -> Reply:
-    status, location, pieces, size = 0, "", [], 0
+    status, headers, pieces, size = 0, dict[bytes, bytes](), list[bytes](), 0
     while True:
         event = parser.next_event()
         if event is h11.NEED_DATA:
             parser.receive_data(await reader.read(_READ_BYTES))
         elif isinstance(event, h11.Response):
             status = event.status_code
-            location = dict(event.headers).get(b"location", b"").decode("latin-1")
+            headers = dict(event.headers)
         elif isinstance(event, h11.Data):
             pieces.append(bytes(event.data))
             size += len(pieces[-1])
             if size > _MOST_BYTES:
                 raise OSError(f"its answer is larger than {_MOST_BYTES} bytes")
         elif isinstance(event, h11.EndOfMessage):
-            return Reply(status, b"".join(pieces), location)
+            location, media = (
+                headers.get(name, b"").decode("latin-1") for name in (b"location", b"content-type")
+            )
+            return Reply(status, b"".join(pieces), location, media)
         elif isinstance(event, h11.ConnectionClosed):
             raise EOFError("the connection ended before the answer")
 

@@ -23,7 +23,9 @@ class Rest:
     role: str = ""
 
     def ask(self, method: str, path: str, body: bytes = b"", /, **query: Any) -> Reply:
-        target = f"/admin/{path}" + (f"?{urlencode(query)}" if query else "")
+        """`path`: below /admin, or from the root if it begins with a slash."""
+        whole = path if path.startswith("/") else f"/admin/{path}"
+        target = whole + (f"?{urlencode(query)}" if query else "")
         reply = self.cluster.call(self._ask(self.broker.http_url, method, target, body))
         assert isinstance(reply, Reply)
         return reply

@@ -7,6 +7,8 @@ from rest import Rest
 from txn_cluster import TxnBroker, TxnCluster
 
 from pybroker.base.names import TopicName
+from pybroker.broker.deletions import Doomed
+from pybroker.broker.ownership import NotServedHere
 
 ORDERS = "v2/persistent/public/default/orders"
 PARTITIONS = 8
@@ -240,3 +242,30 @@ def test_a_coordinator_is_asked_wherever_it_is(brokers: TwoBrokers) -> None:
     brokers.rest.do("POST", f"v3/transactions/abortTransaction/{most}/{least}", reason="stuck")
     ended = brokers.other_rest.get(f"v3/transactions/timeline/{most}/{least}")
     assert "stuck" in ended["abortReason"]
+
+
+def test_the_console_of_any_broker_shows_a_topic_of_another(brokers: TwoBrokers) -> None:
+    name = next(each for each in brokers.names if brokers.owner(each) is brokers.two)
+    brokers.publish()
+    shown = brokers.rest.ask("GET", f"/console/topics/persistent/public/default/{name.local}")
+    assert shown.status == 200, shown.body
+    assert name.local.encode() in shown.body
+
+
+def test_a_deletion_is_finished_by_the_topics_broker_alone(brokers: TwoBrokers) -> None:
+    """Whoever asks another broker meanwhile is sent on, and starts nothing there."""
+    name = next(each for each in brokers.names if brokers.owner(each) is brokers.two)
+    brokers.publish()
+    deletions = brokers.one.broker.topics.deletions
+    started: list[object] = []
+    deletions._start = lambda doomed, work: started.append(doomed)  # type: ignore[method-assign]
+    doomed, theirs = Doomed(name), brokers.two.broker.topics.deletions
+
+    async def decide() -> None:
+        await theirs._metadata.put(doomed.key, doomed.encode())
+
+    brokers.cluster.world.call(brokers.two.node, decide())
+    brokers.cluster.until(lambda: deletions.concerns(name))
+    with pytest.raises(NotServedHere):
+        brokers.cluster.world.call(brokers.one.node, brokers.one.broker.topics.get(name))
+    assert started == []

@@ -37,9 +37,6 @@ class World:
             self.cluster.call(self.cluster.send(broker, str(name), b"x"))
         return found
 
-    def range_of(self, rest: Rest, name: TopicName) -> str:
-        return rest.get(f"../lookup/v2/topic/persistent/{NAMESPACE}/{name.local}/bundle")
-
 
 @pytest.fixture
 def world() -> Iterator[World]:

@@ -20,6 +20,7 @@ from pybroker.security.authentication import Authentication
 from pybroker.security.identity import Certificate, Credentials, Identity
 
 IDENTITY: Final = "pybroker.identity"  # in the scope
+WITHIN: Final = "pybroker.within"  # of a request that comes from this process
 CERTIFICATE: Final = "pybroker.certificate"
 _METRICS: Final = ("/metrics", "/metrics/")
 _CHALLENGES: Final = {"token": "Bearer", "basic": 'Basic realm="pybroker", charset="UTF-8"'}
@@ -66,7 +67,7 @@ class Known:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if IDENTITY in scope:
             _act_as(scope[IDENTITY])
-        await self._app(scope, receive, send)
+        await self._app({**scope, WITHIN: True}, receive, send)
 
 
 def _act_as(identity: Identity) -> None:
