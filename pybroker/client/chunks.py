@@ -47,7 +47,7 @@ class ChunkAssembler:
         return bool(self._given_back)
 
     def reached(self, key: EntryKey) -> None:
-        """Everything is redelivered in order: what has not come by now went to another consumer."""
+        """Everything is redelivered in order: whatever has not arrived went to another consumer."""
         if self._given_back:
             self._given_back = [first for first in self._given_back if first > key]
 

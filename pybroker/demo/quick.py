@@ -39,7 +39,7 @@ _DIES_AT_TRANSACTION: Final = 3
 
 
 class DemoFailed(Exception):
-    """The demo could not go on; the message says where to look."""
+    """The demo could not continue; the message says where to look."""
 
 
 def main(words: Sequence[str]) -> int:

@@ -33,11 +33,11 @@ class Action(StrEnum):
 
 ACTIONS: Final[Mapping[Action, str]] = {
     Action.CRASH: "the broker ends here as if killed; nothing after this point happens",
-    Action.DELAY: "this step waits for some seconds of the broker's clock, then goes on",
+    Action.DELAY: "this step waits for some seconds of the broker's clock, then continues",
     Action.DROP: "what was to be done or sent here is lost; the connection stays open",
     Action.CUT: "as drop, and the connection is closed without sending what is pending",
     Action.FAIL: "this step fails with an error code and a message",
-    Action.HOLD: "this step waits until it is released, or for a time limit, then goes on",
+    Action.HOLD: "this step waits until it is released, or for a time limit, then continues",
 }
 _WAITS: Final = (Action.CRASH, Action.DELAY, Action.HOLD)
 _LOSES: Final = (*_WAITS, Action.DROP, Action.CUT)

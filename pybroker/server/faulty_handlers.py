@@ -16,7 +16,7 @@ from pybroker.server.requests import as_answer, though_closed
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T: Final = pb.BaseCommand
-# While one of a consumer's waits, the rest of its connection goes on.
+# While a command of a consumer waits, the rest of its connection continues.
 _OF_CONSUMERS: Final = frozenset({_T.ACK, _T.FLOW, _T.REDELIVER_UNACKNOWLEDGED_MESSAGES})
 
 

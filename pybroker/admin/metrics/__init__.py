@@ -1,5 +1,5 @@
-"""/metrics: Apache Pulsar's names, so that its dashboards work, and our own beside them.
+"""/metrics: Apache Pulsar's names, so that its dashboards work, and pybroker's extensions.
 
-Each area is a module: its rows, which say what there is, and functions that add the samples.
-`table` has all rows; docs/metrics.md is made from it.
+Each area is a module: its rows, which describe the metrics, and functions that add the samples.
+`table` has all rows; docs/metrics.md is generated from it.
 """

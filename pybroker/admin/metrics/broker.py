@@ -1,4 +1,4 @@
-"""Of the whole broker: sums over its topics, connections, lookups, topics that are loaded."""
+"""Metrics of the whole broker: sums over its topics, connections, lookups, topic loads."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Summaries and histograms as Prometheus knows them, out of counts by bound."""
+"""Prometheus' summaries and histograms, from counts by bound."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from pybroker.base.metrics import Exposition
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[float], share: float) -> float:
-    """The bound that at most this share of the values is below; NaN where nothing was counted."""
+    """The bound below which this share of the values lies; NaN if nothing was counted."""
     total = sum(counts)
     if not total:
         return math.nan
@@ -29,7 +29,7 @@ def add_summary(
     shares: Sequence[float],
     **labels: str,
 ) -> None:
-    """Quantiles are of the last minute, count and sum of all time."""
+    """Quantiles cover the last minute; count and sum cover all time."""
     key = "".join((names[0], *labels.values()))
     counts = windows.of(key, histogram.counts)
     for name in names:

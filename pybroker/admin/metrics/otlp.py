@@ -1,8 +1,8 @@
-"""The broker's metrics sent by OTLP over HTTP, where the standard OTEL_… variables name an endpoint.
+"""Sends the broker's metrics by OTLP over HTTP, if the standard OTEL_… variables name an endpoint.
 
-Once an interval they are rendered without those of topics, which a collector may scrape, and the
-SDK's reader, which has a thread of its own, sends what the last rendering said. Nothing that goes
-wrong here affects the broker: it is logged.
+They are rendered once per interval, without those of topics, which a collector may scrape. The
+SDK's reader, which has its own thread, sends the last rendering. Failures are logged and do not
+affect the broker.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Render = Callable[[], Awaitable[Sequence[bytes]]]
 
 
 def samples(text: str) -> Iterator[tuple[str, Sample]]:
-    """Without quantiles of what was not measured, for which OTLP has no value."""
+    """Leaves out quantiles without measurements, for which OTLP has no value."""
     for line in text.splitlines():
         if not line.startswith("#"):
             name, _, rest = line.partition("{")
@@ -44,7 +44,7 @@ def _unescaped(label: str) -> str:
 
 
 def interval_ms(given: str | None) -> float:
-    """OTEL_METRIC_EXPORT_INTERVAL; as OpenTelemetry specifies, what is no interval is ignored."""
+    """OTEL_METRIC_EXPORT_INTERVAL; as OpenTelemetry specifies, an invalid value is ignored."""
     if not given:
         return _INTERVAL_MS
     try:
@@ -70,7 +70,7 @@ class OtlpMetrics:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Raises ImportError, and what the SDK raises about its variables."""
+        """Raises ImportError, and the SDK's errors about its variables."""
         # In a thread: clients are served while the SDK loads.
         self._provider = await asyncio.get_running_loop().run_in_executor(None, self._make_provider)
         self._meter = self._provider.get_meter("pybroker")
@@ -97,7 +97,7 @@ class OtlpMetrics:
                 log.exception("the metrics to send are not renewed")
 
     async def look(self) -> None:
-        """Renders what is sent next. There are samples of each namespace: the loop is yielded."""
+        """Renders what is sent next. Yields the loop, because there are samples for each namespace."""
         found: dict[str, list[Sample]] = {}
         pace = Pace(1)
         for piece in await self._render():  # of whole lines
@@ -118,7 +118,7 @@ class OtlpMetrics:
         make(name, [partial(self._observed, name)], description=help_text)
 
     def _observed(self, name: str, _: object) -> Iterator[Any]:
-        """In the reader's thread; what is looked at is replaced as a whole, never changed."""
+        """In the reader's thread; the data that it reads is replaced as a whole, never changed."""
         from opentelemetry.metrics import Observation
 
         for value, labels in self._last.get(name, ()):

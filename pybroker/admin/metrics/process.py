@@ -1,4 +1,4 @@
-"""Of the process, as Prometheus' clients call it; from /proc where there is one."""
+"""Metrics of the process, under the names of Prometheus' clients; from /proc if there is one."""
 
 import os
 import resource
@@ -40,7 +40,7 @@ def add_process(exposition: Exposition) -> None:
 
 
 def _from_proc() -> Iterator[tuple[str, float]]:
-    """Nothing where the system has no /proc."""
+    """Empty if the system has no /proc."""
     try:
         fields = (_PROC / "self/stat").read_text().rpartition(")")[2].split()
         boot = (_PROC / "stat").read_text().partition("\nbtime ")[2].partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Rows of the table of metrics, as they are written down in each area's module."""
+"""Parses rows of the table of metrics, as written in each area's module."""
 
 from typing import cast
 

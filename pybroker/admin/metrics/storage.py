@@ -1,4 +1,4 @@
-"""Of what is written and read: by topic, by namespace (the managed ledgers), and of the storage."""
+"""Metrics of writes and reads: by topic, by namespace (the managed ledgers), and of the storage."""
 
 from array import array
 from collections import defaultdict
@@ -176,7 +176,7 @@ _BUCKETS: Final = (
 
 
 class _Namespace:
-    """What its topics add up to."""
+    """The sums over its topics."""
 
     def __init__(self) -> None:
         self.counts: array[float] | None = None  # of the last minute
@@ -192,7 +192,7 @@ class _Namespace:
 
 
 class StorageSamples:
-    """Of one scrape: adds each topic's, and in the end those of namespaces and of the storage."""
+    """One scrape: adds each topic's samples, then those of namespaces and of the storage."""
 
     def __init__(
         self, exposition: Exposition, rates: Rates, windows: Windows, with_topics: bool
@@ -205,7 +205,7 @@ class StorageSamples:
         self.totals: defaultdict[str, float] = defaultdict(float)
 
     def rates_of(self, topic: Topic) -> Flow:
-        """Of entries written, read, and read from the disk."""
+        """Rates of entries written, read, and read from the disk."""
         name, ledger = str(topic.name), topic.ledger
         return (
             self._rates.of((name, "written"), topic.writes.entries),
@@ -243,7 +243,7 @@ class StorageSamples:
         return found
 
     def _add_writes(self, topic: Topic, labels: str, namespace: _Namespace) -> None:
-        """Only of a topic that was written to: an idle one has no latency."""
+        """Only for a topic that was written to: an idle one has no latency."""
         counts = self._windows.of(str(topic.name), topic.writes.counts)
         namespace.add(counts)
         if not self._with_topics:

@@ -1,4 +1,4 @@
-"""All metrics there are, by name."""
+"""All metrics, by name."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,5 +1,5 @@
-"""Of topics and their subscriptions: fields of their stats under Apache Pulsar's names, and what a
-topic knows of its compactions and its open transactions.
+"""Metrics of topics and subscriptions: fields of their stats under Apache Pulsar's names, and those of
+compactions and open transactions.
 """
 
 from collections.abc import Callable, Mapping
@@ -148,7 +148,7 @@ _COMPACTION_VALUES: Final[Mapping[str, Callable[[Compaction], float]]] = {
 
 
 def _per_s(size_bytes: int, compaction: Compaction) -> float:
-    """By the last one, which may have been over within a millisecond."""
+    """For the last one, which may have taken less than a millisecond."""
     results = compaction.results
     return 1000 * size_bytes / max(1, results.duration_ms) if results.succeeded else 0.0
 
@@ -195,7 +195,7 @@ def _add_subscription(exposition: Exposition, names: dict[str, str], fields: Sta
 
 
 def _add_throttled(exposition: Exposition, topic: Topic, subscription: Subscription) -> None:
-    """Where there is a rate that dispatch waits for."""
+    """If there is a rate that dispatch waits for."""
     if subscription.pace is None:
         return
     held_back = subscription.pace.held_back
@@ -221,6 +221,6 @@ def backlog(topic: Stats) -> int:
 
 
 def dropped(subscription: Mapping[str, Any]) -> float | None:
-    """Messages a second that nobody could take; None where nothing is ever dropped."""
+    """Messages per second that no consumer could take; None if nothing is ever dropped."""
     rate: float | None = subscription.get("msgDropRate")
     return rate

@@ -1,4 +1,4 @@
-"""Of the transaction coordinators."""
+"""Metrics of the transaction coordinators."""
 
 from typing import Final
 

@@ -257,5 +257,5 @@ def _paging(request: Request) -> tuple[int, int]:
 def _limit(request: Request) -> int:
     limit = number(request, "limit", _UNLESS_SAID)
     if not 1 <= limit <= _MOST:
-        raise HTTPException(400, f"limit is {limit}: say 1 to {_MOST}")
+        raise HTTPException(400, f"limit is {limit}; it must be 1 to {_MOST}")
     return limit

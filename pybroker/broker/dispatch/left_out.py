@@ -88,7 +88,7 @@ class LeftOut:
                 continue
             size = parts[entry_id][1] if batch is None else batch.size
             given = parts[entry_id][0] if entry_id in parts else (1 << size) - 1
-            # If nothing from earlier deliveries comes again, all of that is acknowledged.
+            # If nothing from earlier deliveries is delivered again, all of it is acknowledged.
             if batch is not None and any(each & given for each in batch.owed):
                 batch.delivered_again(left_out, given)
                 known[position] = batch

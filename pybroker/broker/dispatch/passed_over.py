@@ -8,7 +8,7 @@ So an acknowledgement up to `position` covers such a message only if the active 
 the entry at `position` after the message, and not before. If the entry was given twice, the client
 may mean either delivery. Then a plain acknowledgement does not cover the message, which may come
 once more than necessary but is never lost. One in a transaction is refused, because its effects
-would remain although the message comes again.
+would remain although the message is delivered again.
 
 Clients silently drop a message before their own last plain cumulative acknowledgement (Java for the
 lifetime of the consumer object, also across reconnects). The broker cannot tell whether one did. So
@@ -131,7 +131,7 @@ class PassedOver:
             self._doubtful.pop(position, None)
 
     def read_anew(self) -> None:
-        """From the mark-delete position on: everything comes again, in order."""
+        """From the mark-delete position on, everything is delivered again, in order."""
         self._given.clear()
         self._doubtful.clear()
 
@@ -145,7 +145,7 @@ class PassedOver:
                 given[position] = max(position, read_to)
 
     def passed(self, before: Position, read_to: Position, name: str) -> None:
-        """As `given`, for everything before `before`: what has not come by now never will."""
+        """As `given`, for everything before `before`: nothing older will still be given."""
         passed = self._restored.irange(maximum=before, inclusive=(True, False))
         self.given(list(passed), read_to, name)
 
