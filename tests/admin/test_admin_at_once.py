@@ -37,7 +37,7 @@ PAYMENTS = TopicName.parse("persistent://public/shop/payments")
 
 def services(world: World, **others: Any) -> Any:
     given = {"topics": world.topics, "config": BrokerConfig(), "permissions": None}
-    given["permissions_applied"] = None
+    given |= {"permissions_applied": None, "bundles": None, "brokers": None}
     return SimpleNamespace(**given, clock=LoopClock(), broker_id="broker", **others)
 
 
