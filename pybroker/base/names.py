@@ -178,6 +178,11 @@ def pending_ack_log(topic: TopicName, subscription: str) -> str:
     return pending_ack_logs(topic) + quote(subscription, safe="")
 
 
+def foreign_pending_ack_log(topic: TopicName, subscription: str) -> str:
+    """As Apache Pulsar names it."""
+    return f"{topic.ledger_name}-{subscription}{PENDING_ACK_SUFFIX}"
+
+
 def pending_ack_logs(topic: TopicName) -> str:
     """The prefix of exactly the names of a topic's pending-ack logs."""
     return f"{PENDING_ACK_LOGS}{quote(topic.ledger_name, safe='')}/"

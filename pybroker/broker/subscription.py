@@ -36,7 +36,7 @@ from pybroker.broker.subscribed_topic import SubscribedTopic
 from pybroker.broker.transactional_acks import TransactionalAcks
 from pybroker.broker.waiting_entries import waiting_entry
 from pybroker.transaction.pending_acks.pending_ack import PendingAck, PendingAcks
-from pybroker.transaction.pending_acks.store import Held
+from pybroker.transaction.pending_acks.records import Held
 from pybroker.transaction.txn_status import TxnAction
 
 READER_RETURN_S: Final = 60.0  # for a reader to reconnect after its seek

@@ -16,12 +16,12 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import PersistenceError, ServiceNotReady, TransactionConflict
-from pybroker.base.names import TopicName, TxnId, pending_ack_log
+from pybroker.base.names import TopicName, TxnId, foreign_pending_ack_log, pending_ack_log
 from pybroker.base.runtime import Tasks, nobody_cares
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.passed_over import GivenSoFar, PassedOver
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
-from pybroker.transaction.pending_acks.store import ALL_INDEXES, NOTHING_HELD, Held, PendingAck
+from pybroker.transaction.pending_acks.records import ALL_INDEXES, NOTHING_HELD, Held, PendingAck
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
 
@@ -73,11 +73,15 @@ class TransactionalAcks:
         self._notify = notify
         self._opening: asyncio.Task[PendingAcks] | None = None
         self._closed = False
-        self.exist = cursor.durable and topic.factory.exists(self._log_name)
+        self.exist = cursor.durable and self._has_log()
 
-    @property
-    def _log_name(self) -> str:
-        return pending_ack_log(self._topic.name, self._cursor.name)
+    def _has_log(self) -> bool:
+        """Of its own, or one that Apache Pulsar's broker left."""
+        exists, name = self._topic.factory.exists, self._topic.name
+        subscription = self._cursor.name
+        if exists(pending_ack_log(name, subscription)):
+            return True
+        return exists(foreign_pending_ack_log(name, subscription))
 
     # -- opening
 
@@ -133,7 +137,7 @@ class TransactionalAcks:
                 topic.factory, topic.name, self._cursor, topic.outcomes, topic.config
             )
         except ManagedLedgerError as error:
-            self.exist = topic.factory.exists(self._log_name)  # or there was no room to create it
+            self.exist = self._has_log()  # or there was no room to create it
             raise PersistenceError(
                 f"The pending acknowledgements of subscription {self._cursor.name}, "
                 f"{self._topic.name}, could not be read; try again: {error}"
@@ -313,4 +317,4 @@ class TransactionalAcks:
 
     async def delete(self) -> None:
         if self.exist:
-            await self._topic.factory.delete(self._log_name)
+            await self._topic.factory.delete(pending_ack_log(self._topic.name, self._cursor.name))

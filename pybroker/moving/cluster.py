@@ -10,6 +10,7 @@ from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, Cluster
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.runtime import Clock
+from pybroker.cluster.transactions.formats import FOREIGN, message_count
 from pybroker.moving.record import MoveFailed
 
 
@@ -48,7 +49,7 @@ async def cluster(
 ) -> AsyncIterator[BookKeeperBackend]:
     """The cluster's storage, and no broker beside it. Raises as `alone`."""
     async with alone(servers, rng, config.session_timeout_ms):
-        backend = BookKeeperBackend(servers, clock, rng, config)
+        backend = BookKeeperBackend(servers, clock, rng, config, message_count, FOREIGN)
         await backend.open()
         try:
             yield backend

@@ -73,7 +73,6 @@ if TYPE_CHECKING:
     from pybroker.server.local.connection import LocalConnections
 
 log = logging.getLogger("pybroker")
-
 _BOOTS: Final = "/boots"
 _LOOK_AGAIN_S: Final = 0.05
 
@@ -214,7 +213,8 @@ class Broker:
     async def _finish_what_a_crash_left(self) -> None:
         """Of the whole storage: nobody else uses it."""
         await self.ledgers.sweep()
-        await migrate_pending_ack_logs(self.ledgers)
+        if not self._backend.is_shared:  # else logs of such names are Apache Pulsar's
+            await migrate_pending_ack_logs(self.ledgers)
         await self.topics.deletions.finish_all()
 
     @property

@@ -16,7 +16,7 @@ from pybroker.server.connection import Connection, Rest
 from pybroker.server.slots import ConsumerSlot
 from pybroker.server.transaction_owner import check_owner
 from pybroker.transaction.coordinator.joining import Joined
-from pybroker.transaction.pending_acks.store import PendingAck
+from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.commands import ack_set_bits
 

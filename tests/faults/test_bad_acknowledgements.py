@@ -14,12 +14,8 @@ from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import CursorRecord, LedgerInfo
 from managed_ledger.position import Position
 from pybroker.base.names import TopicName, TxnId
-from pybroker.transaction.pending_acks.store import (
-    AckRecord,
-    PendingAck,
-    decode_entry,
-    encode_entry,
-)
+from pybroker.transaction.pending_acks.records import AckRecord, PendingAck
+from pybroker.transaction.pending_acks.store import decode_entry, encode_entry
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame
 

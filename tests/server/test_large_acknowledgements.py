@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from pybroker.server import on_acknowledge
-from pybroker.transaction.pending_acks.store import PendingAck
+from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.wire import pulsar_api_pb2 as pb
 
 A_TURN = 10

@@ -20,9 +20,9 @@ from pybroker.transaction.coordinator.records import (
     Record,
     SpanNamespace,
 )
-from pybroker.transaction.pending_acks import store
+from pybroker.transaction.pending_acks import records, store
 from pybroker.transaction.pending_acks.pending_ack import PendingAck
-from pybroker.transaction.pending_acks.store import (
+from pybroker.transaction.pending_acks.records import (
     HELD_WHOLE,
     AckRecord,
     EndRecord,
@@ -50,7 +50,7 @@ ID, AT = TxnId(1, 2), Position(3, 200)
     ],
 )
 def test_a_pending_acknowledgement_is_stored_as_it_always_was(
-    record: store.Record, stored: str
+    record: records.Record, stored: str
 ) -> None:
     assert store.encode_entry([record]).hex() == stored
     assert store.decode_entry(bytes.fromhex(stored), "test") == [record]

@@ -16,7 +16,7 @@ from managed_ledger.storage.operations import Append
 from pybroker.base.errors import PulsarError, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
-from pybroker.transaction.pending_acks.store import PendingAck
+from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
 COMMIT = TxnAction.COMMIT

@@ -35,7 +35,7 @@ from pybroker.transaction import snapshot_log
 from pybroker.transaction.pending_acks import pending_ack
 from pybroker.transaction.pending_acks import state as pending_ack_state
 from pybroker.transaction.pending_acks.pending_ack import PendingAck
-from pybroker.transaction.pending_acks.store import HELD_WHOLE, AckRecord, Held
+from pybroker.transaction.pending_acks.records import HELD_WHOLE, AckRecord, Held
 from pybroker.transaction.txn_status import TxnStatus
 
 

@@ -11,15 +11,9 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.base.errors import TransactionConflict
 from pybroker.base.names import TxnId
+from pybroker.transaction.pending_acks.records import AckRecord, EndRecord, PendingAck, Record
 from pybroker.transaction.pending_acks.state import PendingAckState
-from pybroker.transaction.pending_acks.store import (
-    AckRecord,
-    EndRecord,
-    PendingAck,
-    Record,
-    decode_entry,
-    encode_entry,
-)
+from pybroker.transaction.pending_acks.store import decode_entry, encode_entry
 from pybroker.transaction.txn_status import TxnAction
 
 ENTRIES, SIZE = 5, 4

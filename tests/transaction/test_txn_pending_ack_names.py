@@ -8,13 +8,8 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction.pending_acks.migration import migrate_pending_ack_logs
-from pybroker.transaction.pending_acks.store import (
-    AckRecord,
-    EndRecord,
-    PendingAck,
-    PendingAckStore,
-    Record,
-)
+from pybroker.transaction.pending_acks.records import AckRecord, EndRecord, PendingAck, Record
+from pybroker.transaction.pending_acks.store import PendingAckStore
 from pybroker.transaction.txn_status import TxnAction
 
 EU, ALL = "persistent://public/default/orders-eu", "persistent://public/default/orders"

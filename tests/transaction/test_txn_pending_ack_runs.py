@@ -9,8 +9,8 @@ from txn_world import cursor_over
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
+from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.transaction.pending_acks.state import PendingAckState
-from pybroker.transaction.pending_acks.store import PendingAck
 
 ID = TxnId(0, 1)
 

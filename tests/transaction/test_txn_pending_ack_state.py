@@ -11,16 +11,15 @@ from managed_ledger.position import Position
 from pybroker.base.errors import TransactionConflict
 from pybroker.base.names import TxnId
 from pybroker.transaction.pending_acks import state as pending_ack_state
-from pybroker.transaction.pending_acks.state import PendingAckState
-from pybroker.transaction.pending_acks.store import (
+from pybroker.transaction.pending_acks.records import (
     HELD_WHOLE,
     AckRecord,
     EndRecord,
     Held,
     PendingAck,
-    decode_entry,
-    encode_entry,
 )
+from pybroker.transaction.pending_acks.state import PendingAckState
+from pybroker.transaction.pending_acks.store import decode_entry, encode_entry
 from pybroker.transaction.txn_status import TxnAction
 
 ONE, TWO = TxnId(0, 1), TxnId(0, 2)

@@ -18,7 +18,7 @@ from pybroker.base.errors import (
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction import snapshot_log
 from pybroker.transaction.pending_acks.pending_ack import PendingAck, PendingAcks
-from pybroker.transaction.pending_acks.store import EndRecord, Record
+from pybroker.transaction.pending_acks.records import EndRecord, Record
 
 
 async def ten_messages(world: World) -> tuple[PendingAcks, ManagedCursor, list[Position]]:

@@ -17,7 +17,7 @@ from typing import Final
 
 from pybroker.base.errors import TransactionConflict
 from pybroker.broker.dispatch.delivery import Delivery
-from pybroker.transaction.pending_acks.store import PendingAck
+from pybroker.transaction.pending_acks.records import PendingAck
 
 MOST_DELIVERIES: Final = 100  # of one batch, unacknowledged
 MOST_BATCHES: Final = 10_000  # of one consumer; beyond that, the oldest are forgotten

@@ -27,7 +27,7 @@ from typing import Final
 from sortedcontainers import SortedDict
 
 from managed_ledger.position import EARLIEST, Position
-from pybroker.transaction.pending_acks.store import Held
+from pybroker.transaction.pending_acks.records import Held
 
 _PRUNE_FROM: Final = 1000  # messages
 MOST_CLIENTS: Final = 1000

@@ -20,8 +20,8 @@ from typing import Final
 
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
+from pybroker.transaction.pending_acks.records import Held
 from pybroker.transaction.pending_acks.state import PendingAckState
-from pybroker.transaction.pending_acks.store import Held
 
 APPLIED_A_TURN: Final = 1000  # at once, and the same for long ones
 PIECE: Final = 500

@@ -5,6 +5,8 @@ The log of topic T, subscription S was `<T>-<quoted S>__transaction_pending_ack`
 several subscriptions. A ledger id belongs to one topic for ever, so it tells which records belong
 to which subscription.
 
+Apache Pulsar names its logs like that, too, without quotes; `take_over` is for these.
+
 At start, before any log is used, each subscription that a name may refer to gets its records in its
 own log; then the old one is deleted. While the old one exists, the new logs do not count: a
 migration that a crash cut short starts again.
@@ -17,8 +19,15 @@ from itertools import filterfalse
 from urllib.parse import quote, unquote
 
 from managed_ledger.factory import ManagedLedgerFactory
-from pybroker.base.names import PENDING_ACK_SUFFIX, TopicName, TxnId, belongs_to_a_topic
-from pybroker.transaction.pending_acks.store import AckRecord, EndRecord, PendingAckStore, Record
+from pybroker.base.names import (
+    PENDING_ACK_SUFFIX,
+    TopicName,
+    TxnId,
+    belongs_to_a_topic,
+    foreign_pending_ack_log,
+)
+from pybroker.transaction.pending_acks.records import AckRecord, EndRecord, Record
+from pybroker.transaction.pending_acks.store import PendingAckStore
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +70,8 @@ def _owners(factory: ManagedLedgerFactory, old_name: str) -> Iterator[_Subscript
         subscription = unquote(quoted)
         if quote(subscription, safe="") == quoted and factory.has_cursor(ledger_name, subscription):
             yield _Subscription(TopicName.of_ledger(ledger_name), subscription)
+        elif quoted != subscription and factory.has_cursor(ledger_name, quoted):
+            yield _Subscription(TopicName.of_ledger(ledger_name), quoted)
 
 
 def _of_topic(records: Sequence[Record], ledger_ids: Sequence[int]) -> list[Record]:
@@ -87,3 +98,30 @@ async def _write_anew(
 
 async def _nothing() -> None:
     """Nothing elsewhere depends on what the log had before: nobody has used it."""
+
+
+async def take_over(
+    factory: ManagedLedgerFactory, topic: TopicName, subscription: str, store: PendingAckStore
+) -> None:
+    """Append what Apache Pulsar's broker left of this subscription to its own log, then delete the
+    other. A crash in between repeats records, which changes nothing. Raises ManagedLedgerError.
+    """
+    name = foreign_pending_ack_log(topic, subscription)
+    if not factory.exists(name):
+        return
+    this = _Subscription(topic, subscription)
+    if others := [each for each in _owners(factory, name) if each != this]:
+        log.error(
+            "%s is the log of several subscriptions (%s; %s on %s), so acknowledgements in "
+            "transactions that were open there are given up: their messages come again",
+            name,
+            "; ".join(f"{each.name} on {each.topic}" for each in others),
+            subscription,
+            topic,
+        )
+        return
+    records = await _records(factory, name)
+    own = _of_topic(records, factory.ledger_ids(topic.ledger_name))
+    await store.append_durably(own)
+    await factory.delete(name)
+    log.info("%s: took over %d of %d records", name, len(own), len(records))

@@ -44,8 +44,8 @@ from pybroker.transaction.pending_acks.applying import (
     abort_in_pieces,
     commit_in_pieces,
 )
-from pybroker.transaction.pending_acks.state import AcksOfTransaction, PendingAckState
-from pybroker.transaction.pending_acks.store import (
+from pybroker.transaction.pending_acks.migration import take_over
+from pybroker.transaction.pending_acks.records import (
     ALL_INDEXES,
     NOTHING_HELD,
     AckRecord,
@@ -53,9 +53,10 @@ from pybroker.transaction.pending_acks.store import (
     Held,
     PassedOverRecord,
     PendingAck,
-    PendingAckStore,
     Record,
 )
+from pybroker.transaction.pending_acks.state import AcksOfTransaction, PendingAckState
+from pybroker.transaction.pending_acks.store import PendingAckStore
 from pybroker.transaction.txn_status import (
     TransactionOutcomes,
     TxnAction,
@@ -140,6 +141,7 @@ class PendingAcks:
         """Creates the log, named `pending_ack_log(topic, cursor.name)`, if there is none."""
         ledger = await factory.open(topic.ledger_name)
         store = await PendingAckStore.open(factory, topic, cursor.name)
+        await take_over(factory, topic, cursor.name, store)
         pending = cls(topic, ledger, cursor, store, outcomes, config)
         await store.replay(pending._apply)
         await pending._forget_acknowledged()

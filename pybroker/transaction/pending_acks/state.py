@@ -24,7 +24,7 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.base.errors import TransactionConflict
 from pybroker.base.names import TxnId
-from pybroker.transaction.pending_acks.store import (
+from pybroker.transaction.pending_acks.records import (
     ALL_INDEXES,
     HELD_WHOLE,
     NOTHING_HELD,

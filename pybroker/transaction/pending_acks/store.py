@@ -7,9 +7,7 @@ format byte, a count and that many records.
 import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from managed_ledger.codec import Reader, Writer
 from managed_ledger.config import ANY_BATCH, MAX_MESSAGES_PER_ENTRY
@@ -17,89 +15,21 @@ from managed_ledger.errors import CorruptStorage
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
+from pybroker.transaction.pending_acks.records import (
+    ALL_INDEXES,
+    HELD_WHOLE,
+    AckRecord,
+    EndRecord,
+    Held,
+    PassedOverRecord,
+    PendingAck,
+    Record,
+)
 from pybroker.transaction.snapshot_log import Done, SnapshotLog
 from pybroker.transaction.txn_status import TxnAction
 
 _FORMAT: Final = 1
 _CURSOR: Final = "__pending_ack_state"
-ALL_INDEXES: Final = -1  # as bits: of an entry, whatever its number of messages
-
-
-@dataclass(frozen=True, slots=True)
-class PendingAck:
-    """An entry, or the indexes of a batch that are not set in `still_unacked`."""
-
-    position: Position
-    still_unacked: int | None = None  # None or 0: the whole entry
-    batch_size: int = 0
-
-    @property
-    def acked_indexes(self) -> int:
-        """As bits; 0 means the whole entry."""
-        if not self.still_unacked:
-            return 0
-        return ~self.still_unacked & ((1 << self.batch_size) - 1)
-
-
-class Held(NamedTuple):
-    """What transactions hold, or held, of an entry: these indexes of a batch, or all of it."""
-
-    bits: int = ALL_INDEXES
-    batch_size: int = 0  # irrelevant for a whole entry
-
-    def __or__(self, other: "Held") -> "Held":
-        return Held(self.bits | other.bits, max(self.batch_size, other.batch_size))
-
-
-HELD_WHOLE: Final = Held()
-NOTHING_HELD: Final[Mapping[Position, Held]] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class AckRecord:
-    """A cumulative one has a single item in `acks`: everything up to it, except what is `spared`,
-    which its consumer was not given because other transactions held it.
-    """
-
-    txn_id: TxnId
-    cumulative: bool
-    acks: Sequence[PendingAck]
-    spared: Mapping[Position, Held] = field(default_factory=lambda: NOTHING_HELD)
-
-    @property
-    def last(self) -> PendingAck:
-        return self.acks[-1]
-
-    def left_of(self, position: Position) -> int:
-        """For a cumulative one: what it leaves of the entry, as bits; all of them for an entry
-        beyond it.
-        """
-        if position > self.last.position:
-            return ALL_INDEXES
-        left = 0
-        if position == self.last.position:
-            left = self.last.still_unacked or 0
-        if (spared := self.spared.get(position)) is not None:
-            left |= spared.bits
-        return left
-
-
-@dataclass(frozen=True, slots=True)
-class EndRecord:
-    txn_id: TxnId
-    action: TxnAction
-
-
-@dataclass(frozen=True, slots=True)
-class PassedOverRecord:
-    """Of a snapshot: what aborted transactions held individually and is still unacknowledged.
-    Consumers may have received later messages but not these.
-    """
-
-    messages: Mapping[Position, Held]
-
-
-Record = AckRecord | EndRecord | PassedOverRecord
 
 
 class _Operation(enum.IntEnum):
@@ -165,10 +95,19 @@ def _write_bits(out: Writer, position: Position, bits: int, batch_size: int) -> 
 
 
 def decode_entry(entry: bytes, source: str) -> list[Record]:
-    """Raises CorruptStorage."""
+    """Also if Apache Pulsar's broker wrote it. Raises CorruptStorage."""
+    if not is_own_format(entry):
+        from pybroker.transaction.pending_acks.pulsar_log import decode_pulsar
+
+        return decode_pulsar(entry, source)
     data = Reader(entry, source)
     data.version(_FORMAT)
     return [_read_record(data, source) for _ in range(data.number())]
+
+
+def is_own_format(entry: bytes) -> bool:
+    """No message in Protocol Buffers begins like that."""
+    return entry[:1] == bytes([_FORMAT])
 
 
 def _read_record(data: Reader, source: str) -> Record:
@@ -211,6 +150,10 @@ def _read_ack(data: Reader) -> PendingAck:
     return PendingAck(position, bits or None, batch_size)
 
 
+def nobody_waits(error: Exception | None) -> None:
+    """A later record, which cannot be durable without this one, has a waiter."""
+
+
 class PendingAckStore:
     def __init__(self, log: SnapshotLog[Record]) -> None:
         self._log = log
@@ -239,6 +182,25 @@ class PendingAckStore:
     def append(self, record: Record, done: Done) -> None:
         """Queue it now; `done` is called when it is durable, or with the error."""
         self._log.append(record, done)
+
+    async def append_durably(self, records: Sequence[Record]) -> None:
+        """Raises ManagedLedgerError."""
+        if not records:
+            return
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def written(error: Exception | None) -> None:
+            if durable.done():
+                return  # the caller was cancelled
+            if error is None:
+                durable.set_result(None)
+            else:
+                durable.set_exception(error)
+
+        for record in records[:-1]:
+            self._log.append(record, nobody_waits)
+        self._log.append(records[-1], written)
+        await durable
 
     def append_not_later(self, record: Record, done: Done) -> None:
         """As `append`, in this turn, or fails with WouldWait."""

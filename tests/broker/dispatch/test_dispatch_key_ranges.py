@@ -10,7 +10,7 @@ from pybroker.broker.dispatch.hash_ring import RING_SIZE, slot_of
 from pybroker.broker.dispatch.key_ranges import LOOK_AHEAD, ranges_of
 from pybroker.broker.policies.dispatch_rate import DispatchPace, HeldBack
 from pybroker.broker.policies.throttle import Throttle
-from pybroker.transaction.pending_acks.store import PendingAck
+from pybroker.transaction.pending_acks.records import PendingAck
 from pybroker.transaction.txn_status import TxnAction
 
 MIDDLE = RING_SIZE // 2

@@ -19,8 +19,8 @@ from pybroker.broker.subscription import Subscription
 from pybroker.broker.transactional_acks import TransactionalAcks
 from pybroker.client.consuming.acks import AckGroup, all_bits
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
+from pybroker.transaction.pending_acks.records import AckRecord
 from pybroker.transaction.pending_acks.state import AcksOfTransaction
-from pybroker.transaction.pending_acks.store import AckRecord
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.left_out import _Batch
 from pybroker.broker.dispatch.passed_over import LastAcknowledged, PassedOver
 from pybroker.broker.transactional_acks import TransactionalAcks
-from pybroker.transaction.pending_acks import store
+from pybroker.transaction.pending_acks import records, store
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
 from pybroker.transaction.pending_acks.state import PendingAckState
 
@@ -57,8 +57,8 @@ def spared_forgotten_by_the_log() -> Iterator[None]:
 
     def read_record(data: Any, source: str) -> Any:
         record = right(data, source)
-        if isinstance(record, store.AckRecord):
-            return store.AckRecord(record.txn_id, record.cumulative, record.acks)
+        if isinstance(record, records.AckRecord):
+            return records.AckRecord(record.txn_id, record.cumulative, record.acks)
         return record
 
     with patch.object(store, "_read_record", read_record):
@@ -82,7 +82,7 @@ def given_back_forgotten_by_an_unload() -> Iterator[None]:
     right = PendingAcks._apply
 
     def apply(self: PendingAcks, record: Any) -> None:
-        if not isinstance(record, store.PassedOverRecord):
+        if not isinstance(record, records.PassedOverRecord):
             right(self, record)
 
     with patch.object(PendingAcks, "_apply", apply):

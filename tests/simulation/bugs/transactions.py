@@ -15,7 +15,7 @@ from pybroker.transaction.buffer.log_order.open_transactions import OpenTransact
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadataStore
 from pybroker.transaction.coordinator.outcome_window import OutcomeWindow
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
-from pybroker.transaction.pending_acks.store import AckRecord
+from pybroker.transaction.pending_acks.records import AckRecord
 
 
 @contextmanager
