@@ -4,7 +4,6 @@ import asyncio
 import random
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +33,9 @@ class Two:
     def __init__(self, folder: Path, storage: Cluster) -> None:
         self.storage = storage
         self.apache = ApacheBroker(storage, {"acknowledgmentAtBatchIndexLevelEnabled": "true"})
-        with ThreadPoolExecutor() as threads:
-            starting = threads.submit(self.apache.start_and_wait)
-            self.ours = BrokerProcess(folder, "ours", storage.zookeeper_address)
-            starting.result()
+        self.apache.start()  # by this thread: a server dies with the thread that started it
+        self.ours = BrokerProcess(folder, "ours", storage.zookeeper_address)
+        self.apache.wait_until(self.apache.is_healthy)
 
     def close(self) -> None:
         self.apache.kill()

@@ -37,7 +37,9 @@ def server_jars() -> list[Path]:
 
 
 def _dies_with_us() -> None:
-    """In the child, before it becomes Java: the kernel kills it when its parent is gone."""
+    """In the child, before it becomes Java: the kernel kills it when its parent is gone, and that
+    is the thread that started it.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
