@@ -1,5 +1,6 @@
 """The admin API of any broker, for topics, namespaces and coordinators of all brokers."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -269,3 +270,27 @@ def test_a_deletion_is_finished_by_the_topics_broker_alone(brokers: TwoBrokers) 
     with pytest.raises(NotServedHere):
         brokers.cluster.world.call(brokers.one.node, brokers.one.broker.topics.get(name))
     assert started == []
+
+
+def test_messages_over_http_go_to_the_broker_of_their_partition(brokers: TwoBrokers) -> None:
+    schema = json.dumps({"type": "STRING", "schema": "", "properties": {}})
+    messages = [{"payload": "b3JkZXI="}] * 3
+    body = json.dumps({"producerSchema": schema, "messages": messages}).encode()
+    name = next(each for each in brokers.names if brokers.owner(each) is brokers.two)
+    topics = "/topics/persistent/public/default"
+    for path in (f"{topics}/{name.local}", f"{topics}/orders/partitions/{name.partition}"):
+        published = brokers.rest.do("POST", path, body)["messagePublishResults"]
+        assert [each["errorCode"] for each in published] == [0, 0, 0]
+    assert brokers.rest.get(f"{ORDERS}/partitioned-stats")["msgInCounter"] == 6
+
+
+def test_messages_over_http_for_partitions_elsewhere_are_refused_one_by_one(
+    brokers: TwoBrokers,
+) -> None:
+    schema = json.dumps({"type": "STRING", "schema": "", "properties": {}})
+    messages = [{"payload": "b3JkZXI="}] * PARTITIONS
+    body = json.dumps({"producerSchema": schema, "messages": messages}).encode()
+    answer = brokers.rest.do("POST", "/topics/persistent/public/default/orders", body)
+    codes = [each["errorCode"] for each in answer["messagePublishResults"]]
+    assert codes.count(0) == codes.count(1) == PARTITIONS // 2
+    assert brokers.rest.get(f"{ORDERS}/partitioned-stats")["msgInCounter"] == PARTITIONS // 2

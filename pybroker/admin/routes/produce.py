@@ -34,6 +34,7 @@ from pybroker.base.errors import (
 )
 from pybroker.base.names import TopicName, check_client
 from pybroker.broker.local_messages import LocalBatch, LocalMessage, LocalSender
+from pybroker.broker.ownership import check_owned
 from pybroker.broker.schemas.compatibility import NONE, StoredSchema
 
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ class ProduceRoutes:
         return parts[index]
 
     async def _publish(self, request: Request, parts: Parts) -> dict[str, Any]:
-        parts()  # fail early if the topic is missing
+        there = parts()  # fail early if the topic is missing
+        if len(there) == 1:
+            check_owned(self._topics.ownership, there[0])  # its broker is asked
         with self._room(len(await read_body(request))):
             return await self._publish_body(request, parts)
 
