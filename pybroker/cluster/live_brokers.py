@@ -4,7 +4,8 @@ import asyncio
 import logging
 from typing import Final
 
-from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.errors import DirectoryInUse, ManagedLedgerError
+from managed_ledger.storage.bookkeeper.move_lock import refuse_during_move
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.errors import ConnectionLoss, NodeExists, NoNode
 from managed_ledger.storage.zookeeper.operations import Node
@@ -43,7 +44,8 @@ class LiveBrokers:
 
     async def join(self, broker_id: str, value: bytes, patience_s: float) -> None:
         """Raises NameTaken if another broker has the address for so long: an earlier process of
-        this one has it until its session ends. Raises ZooKeeperError.
+        this one has it until its session ends. Raises DirectoryInUse while `pybroker move` copies
+        the cluster's data. Raises ZooKeeperError.
         """
         path = f"{ROOT}/{broker_id}"
         try:
@@ -56,6 +58,11 @@ class LiveBrokers:
                 f"a broker at {broker_id} is in this cluster already; stop it, or give this one "
                 "an address of its own with advertisedAddress and webServicePort"
             ) from None
+        try:
+            await refuse_during_move(self._zookeeper)
+        except DirectoryInUse:
+            await delete(self._zookeeper, path)
+            raise
         self.own_id = broker_id
         self._mirror.put(path, Node(value, 0, self._zookeeper.session_id))
 

@@ -6,7 +6,11 @@ import json
 import pytest
 from cluster_world import BUNDLES, TIMEOUT_MS, ClusterWorld, Member
 from sim_ledger import until
+from sim_zookeeper import ADDRESS
 
+from managed_ledger.errors import DirectoryInUse
+from managed_ledger.storage.bookkeeper import move_lock
+from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.errors import MetadataError, ServiceNotReady
 from pybroker.base.names import TopicName
@@ -47,6 +51,21 @@ def knows(member: Member, name: TopicName) -> bool:
     bundle = member._boundaries.bundle_of(name)
     owns = member.ownership.owns(name)
     return bundle is not None and (owns or member.ownership.place_elsewhere(bundle) is not None)
+
+
+def test_no_broker_joins_a_cluster_whose_data_are_being_moved(world: ClusterWorld) -> None:
+    """One that tried is not listed either: the move would wait for it to stop."""
+    member = world.member("a")
+    world.call(member, member.stop())
+    mover = world.life.node("mover")
+    zookeeper = ZooKeeper(ADDRESS, world.life.world.stream("mover"), TIMEOUT_MS)
+    world.life.world.call(mover, zookeeper.open())
+    world.life.world.call(mover, move_lock.hold(zookeeper))
+    with pytest.raises(DirectoryInUse, match="start brokers afterwards"):
+        world.member("b")
+    assert world.life.world.call(mover, zookeeper.children(move_lock.BROKERS_PATH)) == []
+    world.life.world.call(mover, zookeeper.close())
+    world.member("c")
 
 
 def test_of_two_that_take_a_bundle_at_once_one_gets_it(world: ClusterWorld) -> None:
