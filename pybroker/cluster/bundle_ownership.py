@@ -72,6 +72,7 @@ class BundleOwnership:
         self._states: dict[Bundle, BundleState] = {}
         self._acquiring: dict[Bundle, asyncio.Task[Place | None]] = {}
         self._releasing: dict[Bundle, asyncio.Task[None]] = {}
+        self._closing: dict[Bundle, asyncio.Task[None]] = {}  # their topics
         self._splitting: dict[Bundle, asyncio.Task[None]] = {}
         self._came: list[Came] = []
         self._goes: list[Goes] = []
@@ -192,6 +193,8 @@ class BundleOwnership:
         if state is BundleState.OWNED:
             return None
         if state is BundleState.RELEASING:
+            if (place := self.place_elsewhere(bundle)) is not None:
+                return Elsewhere(place.address, place.listeners, True)
             raise ServiceNotReady(f"{bundle} is being released; look it up again")
         if state is None:
             if (place := self.place_elsewhere(bundle)) is not None:
@@ -324,19 +327,36 @@ class BundleOwnership:
 
     async def _release(self, bundle: Bundle) -> None:
         log.info("gives %s back", bundle)
-        try:
-            async with asyncio.timeout(RELEASE_S):
-                for goes in self._goes:
-                    await goes(bundle)
-        except TimeoutError:
-            log.warning("%s: topics did not close within %g s", bundle, RELEASE_S)
-        except Exception:  # whatever it is, the bundle must not stay without a broker
-            log.exception("%s did not close cleanly", bundle)
+        await self._close_topics(bundle)
         try:
             await delete(self._zookeeper, path_of(bundle))
         finally:
-            del self._states[bundle]
+            self._released(bundle)
         self._owners.forget(path_of(bundle))
+
+    async def _close_topics(self, bundle: Bundle) -> None:
+        """Returns when time is up, too, so that the bundle does not stay without a broker. This one
+        then goes on closing, and takes the bundle again only when it is through: what is still
+        loaded here would be out of date.
+        """
+        closing = self._closing[bundle] = shared_task(self._close_all(bundle))
+        done, _ = await asyncio.wait([closing], timeout=RELEASE_S)
+        if not done:
+            log.warning("%s: topics did not close within %g s", bundle, RELEASE_S)
+
+    async def _close_all(self, bundle: Bundle) -> None:
+        for goes in self._goes:
+            try:
+                await goes(bundle)
+            except Exception:  # whatever it is, the rest must be closed
+                log.exception("%s did not close cleanly", bundle)
+
+    def _released(self, bundle: Bundle) -> None:
+        closing = self._closing.pop(bundle)
+        if closing.done():
+            del self._states[bundle]
+        else:
+            closing.add_done_callback(lambda _: self._states.pop(bundle))
 
     def _owner_changed(self, path: str) -> None:
         """Somebody has deleted a node of this session: the bundle may be another's already."""
@@ -354,14 +374,8 @@ class BundleOwnership:
 
     async def _let_go(self, bundle: Bundle) -> None:
         """Without a deletion: the node, if there is one, is another's."""
-        try:
-            async with asyncio.timeout(RELEASE_S):
-                for goes in self._goes:
-                    await goes(bundle)
-        except Exception:
-            log.exception("%s did not close cleanly", bundle)
-        finally:
-            del self._states[bundle]
+        await self._close_topics(bundle)
+        self._released(bundle)
 
 
 class FormerBundle(ServiceNotReady):

@@ -23,6 +23,7 @@ import many_policies
 import many_transactions
 import official
 import scaling
+import several_brokers
 import spark_reading
 import spark_topics
 import spark_writing
@@ -71,6 +72,7 @@ ROWS: Mapping[str, Row] = {
     "txn-aborted-million": many_transactions.aborted_transactions,
     "scaling": scaling.scaling,
     "tls": tls.tls,
+    "cluster": several_brokers.several_brokers,
     "spark-read": spark_reading.reading,
     "spark-topics": spark_topics.many_topics,
     "spark-write": spark_writing.writing,

@@ -206,6 +206,51 @@ def test_a_broker_that_stops_gives_its_bundles_back_when_they_are_closed(
     assert world.owner(second, ORDERS) is None
 
 
+def test_a_bundle_comes_back_only_when_its_topics_are_closed(world: ClusterWorld) -> None:
+    """They took longer than a release waits for: what is still loaded is out of date."""
+    first, second = world.member("a"), world.member("b")
+    assert world.call(first, first.ownership.lookup(ORDERS, True)) is None
+    closed = asyncio.Event()
+
+    async def slow() -> None:
+        await closed.wait()
+
+    first.holds = slow
+    (bundle,) = first.ownership.owned()
+    world.call(first, first.ownership.release(bundle))
+    world.until(lambda: second.ownership.place_elsewhere(bundle) is None)
+    assert world.call(second, second.ownership.lookup(ORDERS, True)) is None
+    world.until(lambda: first.ownership.place_elsewhere(bundle) is not None)
+    assert world.owner(first, ORDERS) == second.place.address.broker_url
+    world.call(second, second.ownership.release(bundle))
+    world.until(lambda: first.ownership.place_elsewhere(bundle) is None)
+    with pytest.raises(ServiceNotReady, match="being released"):
+        world.call(first, first.ownership.lookup(ORDERS, True))
+    world.call(first, _set(closed))
+    world.until(lambda: first.events[-1][0] == "goes")
+    assert world.call(first, first.ownership.lookup(ORDERS, True)) is None
+    assert [what for what, _ in first.events] == ["came", "goes", "came"]
+
+
+def test_what_one_part_cannot_close_does_not_keep_the_others_open(world: ClusterWorld) -> None:
+    member = world.member("a")
+    assert world.call(member, member.ownership.lookup(ORDERS, True)) is None
+
+    async def fails() -> None:
+        raise ServiceNotReady("its ledger is fenced")
+
+    member.holds = fails
+    closed: list[object] = []
+
+    async def goes(bundle: object) -> None:
+        closed.append(bundle)
+
+    member.ownership.on_change(lambda bundle: None, goes)
+    bundles = member.ownership.owned()
+    world.call(member, member.ownership.release(bundles[0]))
+    assert closed == bundles
+
+
 def test_a_broker_that_stops_sends_clients_elsewhere(world: ClusterWorld) -> None:
     first, second = world.member("a"), world.member("b")
     world.until(lambda: len(first.brokers.all()) == 2)
