@@ -40,6 +40,25 @@ def test_in_go(surroundings: dict[str, str], test: GoTest) -> None:
     run_go_test(test.name, surroundings)
 
 
+@pytest.fixture(scope="module")
+def in_commit_order() -> Iterator[dict[str, str]]:
+    built()
+    with pybroker.testing.broker(http=True, transaction_buffer="commitOrder") as broker:
+        yield {"SERVICE_URL": broker.service_url, "ADMIN_URL": broker.admin_url}
+
+
+def in_any_order() -> Iterator[GoTest]:
+    for test in go_tests(SOURCES / "transactions_test.go"):
+        # It waits for the timeout by a plain message, which commit order shows at once.
+        if test.name != "TestATransactionThatTimesOutIsAborted":
+            yield test
+
+
+@pytest.mark.parametrize("test", list(in_any_order()), ids=lambda test: test.name)
+def test_transactions_in_commit_order_in_go(in_commit_order: dict[str, str], test: GoTest) -> None:
+    run_go_test(test.name, in_commit_order)
+
+
 @pytest.mark.parametrize(
     "test", list(go_tests(SOURCES / "restarts_test.go")), ids=lambda test: test.name
 )
