@@ -55,6 +55,14 @@ def received(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:
     return [consumer.receive(WAIT_MS) for _ in range(count)]
 
 
+def topic_of_its_own(one: AnyBroker, other: AnyBroker, name: str) -> str:
+    """In a new namespace, so nobody serves its bundle yet."""
+    namespace = f"public/{name}"
+    admin(one, "PUT", f"namespaces/{namespace}", {})
+    wait_until(lambda: namespace in admin(other, "GET", "namespaces/public"))
+    return f"persistent://{namespace}/orders"
+
+
 def is_done_with(content: bytes) -> bool:
     """What the first consumer acknowledges: some of each batch, all of none."""
     return content.endswith((b"1", b"4", b"8"))
@@ -66,7 +74,7 @@ def hand_over(
     first: AnyBroker,
     second: AnyBroker,
 ) -> None:
-    topic = f"persistent://public/default/from-{type(first).__name__.lower()}"
+    topic = topic_of_its_own(first, second, f"from-{type(first).__name__.lower()}")
     take(first, topic)
     client = client_of(first)
     consumer = subscribe(client, topic)
@@ -113,7 +121,7 @@ def pair(two: Two, maker: str) -> tuple[AnyBroker, AnyBroker]:  # noqa: F811
 @DIRECTIONS
 def test_a_client_of_either_broker_is_led_to_the_other(two, client_of, maker):  # noqa: F811
     owner, other = pair(two, maker)
-    topic = f"persistent://public/default/led-to-{maker}"
+    topic = topic_of_its_own(owner, other, f"led-to-{maker}")
     take(owner, topic)
     producer = client_of(other).create_producer(topic)
     consumer = client_of(owner).subscribe(topic, "sub")
@@ -198,10 +206,8 @@ def move(one: AnyBroker, other: AnyBroker, topic: str) -> None:
 @DIRECTIONS
 def test_schemas_go_with_their_topic(two, client_of, maker):  # noqa: F811
     one, other = pair(two, maker)
+    topic = topic_of_its_own(one, other, f"schemas-of-{maker}")
     namespace = f"public/schemas-of-{maker}"
-    admin(one, "PUT", f"namespaces/{namespace}", {})
-    wait_until(lambda: namespace in admin(other, "GET", "namespaces/public"))
-    topic = f"persistent://{namespace}/orders"
     take(one, topic)
     client_of(one).subscribe(topic, "s").close()
     producer = client_of(one).create_producer(topic, schema=JsonSchema(Order))
@@ -227,11 +233,8 @@ def test_schemas_go_with_their_topic(two, client_of, maker):  # noqa: F811
 @DIRECTIONS
 def test_deduplication_goes_on_where_the_other_was_killed(two, client_of, maker):  # noqa: F811
     one, other = pair(two, maker)
-    namespace = f"public/dedup-of-{maker}"
-    topic = f"persistent://{namespace}/orders"
-    admin(one, "PUT", f"namespaces/{namespace}", {})
-    admin(one, "POST", f"namespaces/{namespace}/deduplication", True)
-    wait_until(lambda: namespace in admin(other, "GET", "namespaces/public"))
+    topic = topic_of_its_own(one, other, f"dedup-of-{maker}")
+    admin(one, "POST", f"namespaces/public/dedup-of-{maker}/deduplication", True)
     take(one, topic)
     client_of(one).subscribe(topic, "s").close()
     producer = client_of(one).create_producer(topic, producer_name="p", initial_sequence_id=-1)
