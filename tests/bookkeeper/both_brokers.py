@@ -103,6 +103,7 @@ def take(broker: AnyBroker, topic: str) -> None:
     """From now on this broker serves the topic, if nobody else does."""
     url = f"{broker.admin_url}/lookup/v2/topic/{topic.replace('://', '/')}"
     found = httpx.get(url, params={"authoritative": "true"}, timeout=30)
+    assert found.status_code == 200, f"{found.status_code} {found.headers} {found.text}"
     assert found.json()["brokerUrl"] == broker.service_url, found.text
 
 
