@@ -101,8 +101,14 @@ def _text(report: Report, done: list[str], repairs: bool) -> str:
     counted = f"{report.ledgers} ledgers, {report.logs} logs, {report.topics} topics"
     lines.append(f"checked {report.path}: {counted}, {report.transactions} transactions")
     damaged = len(report.damage)
-    lines.append(f"DAMAGED in {damaged} places" if damaged else "whole: nothing is damaged")
+    lines.append(f"DAMAGED in {damaged} places" if damaged else _whole(report))
     return "\n".join(lines)
+
+
+def _whole(report: Report) -> str:
+    if report.findings:
+        return "nothing is damaged for certain; the notes say what cannot be told apart from it"
+    return "whole: nothing is damaged"
 
 
 def _described(finding: Finding) -> list[str]:

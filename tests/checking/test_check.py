@@ -136,6 +136,19 @@ def test_the_command_says_what_it_looked_at(
     assert body["findings"][0]["where"] == "metadata/snapshot"
 
 
+def test_a_journal_that_may_have_been_cut_off_is_not_called_whole(
+    stopped: Files, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """A crash leaves the same, so it is no damage either."""
+    path = lay(tmp_path / "d", stopped)
+    journal = max((path / "journal").iterdir())
+    journal.write_bytes(journal.read_bytes().rstrip(b"\0") + b"the beginning of a write")
+    assert main([str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "of a write that did not complete" in said
+    assert "nothing is damaged for certain" in said
+
+
 def test_a_journal_that_is_damaged_in_the_middle_is_moved_aside(
     killed: Files, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
