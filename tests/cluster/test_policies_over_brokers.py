@@ -100,6 +100,7 @@ def test_with_authorization_brokers_ask_each_other_and_users_only_what_they_may(
         assert mallory.ask("GET", f"{orders}/{path}").status in (401, 403)
     assert mallory.ask("DELETE", f"{orders}/partitions").status in (401, 403)
     admin.do("POST", f"{NAMESPACE}/permissions/alice", b'["produce", "consume"]')
+    guarded.world.sleep(1)  # the watch
     alice = Rest(guarded, two, "alice")
     alice.do("PUT", f"{orders}/subscription/billing")
     assert alice.get(f"{orders}/subscriptions") == ["billing"]

@@ -18,8 +18,11 @@ from pybroker.client.connection.auth import AuthenticationToken
 from pybroker.client.errors import Timeout
 from pybroker.client.options import InitialPosition
 from pybroker.cluster.bundle_ownership import BundleOwnership
+from pybroker.cluster.node_values import bundles_data, equal_boundaries
 from pybroker.cluster.transactions.broker_client import peer_options
+from pybroker.cluster.transactions.formats import FOREIGN, message_count
 from pybroker.cluster.transactions.shared import SharedTransactions
+from pybroker.formats.apache.families import in_apaches_formats
 from pybroker.process.app import Broker
 from pybroker.process.clustered import ClusterMembership
 from pybroker.simulation.node import Node
@@ -34,8 +37,15 @@ class TxnBroker:
     """A process of its own: `crash` is kill -9."""
 
     def __init__(
-        self, life: LedgerLife, name: str, port: int, config: BrokerConfig, http_port: int
+        self,
+        life: LedgerLife,
+        name: str,
+        port: int,
+        config: BrokerConfig,
+        http_port: int,
+        in_apaches_formats: bool,
     ) -> None:
+        self._in_apaches_formats = in_apaches_formats
         self.name = name
         self._config = config
         self.node: Node = life.node(name)
@@ -49,7 +59,10 @@ class TxnBroker:
         rng, clock = life.world.stream(self.node.name), SimulatedClock(life.world)
         quorums = Quorums(1, 1, 1) if len(life.disks) == 1 else Quorums(2, 2, 2)
         cluster = ClusterConfig(session_timeout_ms=SESSION_MS, quorums=quorums, limits=LIMITS)
-        backend = BookKeeperBackend(ADDRESS, clock, rng, cluster)
+        bundles = bundles_data(equal_boundaries(self._config.default_number_of_namespace_bundles))
+        if self._in_apaches_formats:
+            cluster = in_apaches_formats(cluster, self._config.cluster_name, bundles)
+        backend = BookKeeperBackend(ADDRESS, clock, rng, cluster, message_count, FOREIGN)
         config = replace(self._config, metadata_store_session_timeout_millis=SESSION_MS)
         self.membership = ClusterMembership(
             backend, config, clock, self._lost, peer_options(config)
@@ -85,7 +98,14 @@ class TxnBroker:
 class TxnCluster:
     """Two brokers and a client's process. Topics are named after the broker that serves them."""
 
-    def __init__(self, seed: int, serves_http: bool = False, **settings: Any) -> None:
+    def __init__(
+        self,
+        seed: int,
+        serves_http: bool = False,
+        in_apaches_formats: bool = True,
+        **settings: Any,
+    ) -> None:
+        self._in_apaches_formats = in_apaches_formats
         self._serves_http = serves_http
         self.config = replace(CONFIG, **settings)
         self.life = LedgerLife(seed)
@@ -102,7 +122,7 @@ class TxnCluster:
     def start(self, name: str) -> TxnBroker:
         port = next(self._ports)
         http_port = port + 1000 if self._serves_http else 0
-        broker = TxnBroker(self.life, name, port, self.config, http_port)
+        broker = TxnBroker(self.life, name, port, self.config, http_port, self._in_apaches_formats)
         self.brokers.append(broker)
         return broker
 

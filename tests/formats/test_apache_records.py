@@ -161,7 +161,8 @@ def test_a_partitioned_topics_node_is_apaches():
     assert json.loads(family.encode(key, value, {})) == {"partitions": 3, "deleted": False}
     stored = family.decode(key, b'{"partitions":3,"deleted":true,"later":1}')
     assert isinstance(stored, Stored)
-    more = json.dumps({"partitions": 5, "properties": {}}).encode()
+    assert json.loads(stored.value) == {"partitions": 3, "properties": {}, "deleted": True}
+    more = json.dumps({"partitions": 5, "properties": {}, "deleted": True}).encode()
     assert json.loads(family.encode(key, more, stored.kept)) == {
         "partitions": 5, "deleted": True, "later": 1
     }  # fmt: skip

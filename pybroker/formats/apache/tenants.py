@@ -70,13 +70,13 @@ class ClusterNodes(JsonFamily):
 class PartitionedTopics(TopicFamily):
     def __init__(self) -> None:
         super().__init__(
-            "/partitioned-topics/", "/admin/partitioned-topics", ("partitions", "properties")
+            "/partitioned-topics/",
+            "/admin/partitioned-topics",
+            ("partitions", "properties", "deleted"),
         )
 
-    def new(self, key: str) -> Fields:
-        return {"deleted": False}
-
     def said(self, value: Fields) -> Fields:
+        value = {"deleted": False, **value}
         if not value.get("properties"):
             value = {name: each for name, each in value.items() if name != "properties"}
         return value
@@ -92,7 +92,8 @@ class PartitionedTopics(TopicFamily):
             raise CorruptStorage(
                 f"the node of {key!r}: properties is no object of texts; correct it in ZooKeeper"
             )
-        return {"partitions": partitions, "properties": properties}
+        doomed = {"deleted": True} if fields.get("deleted") is True else {}
+        return {"partitions": partitions, "properties": properties, **doomed}
 
 
 def _are_texts(found: object) -> bool:
