@@ -42,7 +42,7 @@ def _command(main: str, arguments: Sequence[str]) -> list[str]:
     return java_command(broker_jars(), main, arguments, _OPTIONS)
 
 
-def set_up_metadata(cluster: Cluster) -> None:
+def set_up_metadata(cluster: Cluster, coordinators: int = 16) -> None:
     """What every installation of Apache Pulsar does once: BookKeeper's metadata, its cluster, and
     the first namespaces.
     """
@@ -53,6 +53,7 @@ def set_up_metadata(cluster: Cluster) -> None:
         "configuration-metadata-store": f"zk:{cluster.zookeeper_address}",
         "web-service-url": "http://127.0.0.1:8080",
         "broker-service-url": "pulsar://127.0.0.1:6650",
+        "initial-num-transaction-coordinators": str(coordinators),
     }
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     done = subprocess.run(_command(main, words), capture_output=True, text=True, timeout=START_S)

@@ -13,7 +13,11 @@ from documents import ROOT, blocks
 
 SESSION_MS: Final = 4000
 END_S: Final = 60
-_CONF, _COMMAND = (block.text for block in blocks(ROOT / "docs/cluster.md")[:2])
+_CONF, _COMMAND = (
+    block.text
+    for block in blocks(ROOT / "docs/cluster.md")
+    if "test_broker_processes" in block.declared
+)
 
 
 class BrokerProcess:
