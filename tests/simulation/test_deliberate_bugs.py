@@ -84,7 +84,7 @@ CASES = {
     "plain-ones-cover-what-is-held": Case("CURSOR AHEAD", 1, ("succession",)),
     "ranges-end-early": Case("STUCK", 0, ("key ranges",)),
     "ranges-ignored": Case("WRONG KEYS", 0, ("key ranges",)),
-    "receipt-before-the-fsync": Case("LOSS", 13),
+    "receipt-before-the-fsync": Case("LOSS", 2),
     "resent-never-answered": Case("STUCK", 0, ("returning producers",)),
     "reserve-for-records-only": Case("NOT HEALED", 118, FULL_DISK),
     "reserve-kept-at-a-start": Case("NOT HEALED", 18, FULL_DISK),
@@ -92,7 +92,7 @@ CASES = {
     "rest-of-a-commit-forgotten-by-an-unload": Case(
         "ACKNOWLEDGED TWICE", 12, ("long ends", "unloads")
     ),
-    "rollover-turns-the-order": Case("ORDER", 71),
+    "rollover-turns-the-order": Case("ORDER", 14),
     "seek-keeps-single-acknowledgements": Case("MOVED WRONGLY", 1, ("navigation",)),
     "seek-leaves-old-records": Case("MOVED WRONGLY", 68, ("navigation",)),
     "sequence-ids-forgotten-at-recovery": Case("DUPLICATE", 30),
