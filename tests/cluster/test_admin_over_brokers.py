@@ -18,8 +18,8 @@ PARTITIONS = 8
 class TwoBrokers:
     """With a topic of eight partitions, of which both serve some."""
 
-    def __init__(self, seed: int, in_apaches_formats: bool = True) -> None:
-        self.cluster = TxnCluster(seed, serves_http=True, in_apaches_formats=in_apaches_formats)
+    def __init__(self, seed: int) -> None:
+        self.cluster = TxnCluster(seed, serves_http=True)
         self.one, self.two = self.cluster.start("one"), self.cluster.start("two")
         self.rest = Rest(self.cluster, self.one)
         self.other_rest = Rest(self.cluster, self.two)
@@ -273,7 +273,7 @@ def test_a_deletion_is_finished_by_the_topics_broker_alone(brokers: TwoBrokers) 
 
 
 def test_messages_over_http_go_to_the_broker_of_their_partition() -> None:
-    brokers = TwoBrokers(0, in_apaches_formats=False)
+    brokers = TwoBrokers(0)
     schema = json.dumps({"type": "STRING", "schema": "", "properties": {}})
     messages = [{"payload": "b3JkZXI="}] * 3
     body = json.dumps({"producerSchema": schema, "messages": messages}).encode()

@@ -43,9 +43,7 @@ class TxnBroker:
         port: int,
         config: BrokerConfig,
         http_port: int,
-        in_apaches_formats: bool,
     ) -> None:
-        self._in_apaches_formats = in_apaches_formats
         self.name = name
         self._config = config
         self.node: Node = life.node(name)
@@ -60,8 +58,7 @@ class TxnBroker:
         quorums = Quorums(1, 1, 1) if len(life.disks) == 1 else Quorums(2, 2, 2)
         cluster = ClusterConfig(session_timeout_ms=SESSION_MS, quorums=quorums, limits=LIMITS)
         bundles = bundles_data(equal_boundaries(self._config.default_number_of_namespace_bundles))
-        if self._in_apaches_formats:
-            cluster = in_apaches_formats(cluster, self._config.cluster_name, bundles)
+        cluster = in_apaches_formats(cluster, self._config.cluster_name, bundles)
         backend = BookKeeperBackend(ADDRESS, clock, rng, cluster, message_count, FOREIGN)
         config = replace(self._config, metadata_store_session_timeout_millis=SESSION_MS)
         self.membership = ClusterMembership(
@@ -102,10 +99,8 @@ class TxnCluster:
         self,
         seed: int,
         serves_http: bool = False,
-        in_apaches_formats: bool = True,
         **settings: Any,
     ) -> None:
-        self._in_apaches_formats = in_apaches_formats
         self._serves_http = serves_http
         self.config = replace(CONFIG, **settings)
         self.life = LedgerLife(seed)
@@ -122,7 +117,7 @@ class TxnCluster:
     def start(self, name: str) -> TxnBroker:
         port = next(self._ports)
         http_port = port + 1000 if self._serves_http else 0
-        broker = TxnBroker(self.life, name, port, self.config, http_port, self._in_apaches_formats)
+        broker = TxnBroker(self.life, name, port, self.config, http_port)
         self.brokers.append(broker)
         return broker
 
