@@ -3,7 +3,8 @@
     1  every decided transaction is ended, and every open one waited for, or aborted
     2  every topic with aborted messages gets a snapshot that names them
     3  every coordinator's log is replaced by its live state, which is nothing but the ids used
-    4  topics, cursors and ledgers are closed
+    4  the number of coordinators is recorded where Apache's brokers look for it
+    5  topics, cursors and ledgers are closed
 
 It may be interrupted anywhere and repeated: each step finds what was done before.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
-from pybroker.base.names import SNAPSHOT_TOPIC, TopicName
+from pybroker.base.names import COORDINATOR_ASSIGN, SNAPSHOT_TOPIC, TopicName
 from pybroker.base.runtime import Clock
 from pybroker.broker.topic import Topic
 from pybroker.handing_over.snapshot import (
@@ -78,6 +79,9 @@ class HandOver:
         for coordinator in self._broker.coordinators.served():
             await coordinator.replace_past()
             self._done.coordinators += 1
+        await self._broker.topics.tenants.set_partitions(
+            COORDINATOR_ASSIGN, self._broker.coordinators.count
+        )
         return self._done
 
     # Transactions

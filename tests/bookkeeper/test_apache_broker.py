@@ -1,6 +1,7 @@
 """Apache Pulsar's broker and ours on the same ZooKeeper and bookies, with an official client.
 
-What one has written and acknowledged when it is killed, the other serves: exactly the rest.
+What one has written and acknowledged when it is killed, the other serves: exactly the rest. But if
+ours had a part of a batch acknowledged, Apache's broker delivers the whole batch.
 """
 
 import pulsar
@@ -67,6 +68,10 @@ def is_done_with(content: bytes) -> bool:
     return content.endswith((b"1", b"4", b"8"))
 
 
+def is_batched(content: bytes) -> bool:
+    return content.startswith(b"batched")
+
+
 def hand_over(
     two: Two,  # noqa: F811
     client_of: ClientOf,  # noqa: F811
@@ -82,13 +87,16 @@ def hand_over(
         if is_done_with(message.data()):
             consumer.acknowledge(message)
     rest = [each for each in sent if not is_done_with(each[1])]
-    left_in_batches = sum(content.startswith(b"batched") for _, content in rest)
+    left_in_batches = sum(is_batched(content) for _, content in rest)
     name = TopicName.parse(topic)
     if isinstance(first, ApacheBroker):
         # It writes acknowledgements when it likes, and all of them when the topic is closed.
         admin(first, "PUT", f"{topic.replace('://', '/')}/unload")
     else:
         wait_until(lambda: two.left_in_batches(name, "half") == left_in_batches)
+        # Apache's broker writes parts of batches to a cursor's node, but reads them from its ledger
+        # only, and here they are in the node: it delivers these batches whole.
+        rest = [each for each in sent if is_batched(each[1]) or not is_done_with(each[1])]
     first.kill()
     consumer = subscribe(client_of(second), topic)
     found = received(consumer, len(rest))
@@ -101,14 +109,14 @@ def hand_over(
         consumer.receive(NOTHING_MS)
 
 
+def test_what_apaches_broker_wrote_ours_serves_when_it_is_killed(two, client_of):  # noqa: F811
+    topic = topic_of_its_own(two.apache, two.ours, "from-apache")
+    hand_over(two, client_of, two.apache, two.ours, topic)
+
+
 def test_what_ours_wrote_apaches_broker_serves_when_ours_is_killed(two, client_of):  # noqa: F811
     topic = topic_of_its_own(two.ours, two.apache, "from-ours")
     hand_over(two, client_of, two.ours, two.apache, topic)
-
-
-def test_what_apaches_broker_wrote_ours_serves_when_it_is_killed(two, client_of):  # noqa: F811
-    topic = "persistent://public/default/from-apache"
-    hand_over(two, client_of, two.apache, two.ours, topic)
 
 
 DIRECTIONS = pytest.mark.parametrize("maker", ["ours", "apache"])

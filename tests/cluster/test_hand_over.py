@@ -3,6 +3,7 @@
 That Apache Pulsar's broker goes on from there: tests/bookkeeper/test_apache_transactions.py.
 """
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,9 @@ from managed_ledger.position import Position
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from pybroker.base.names import TopicName, TxnId
+from pybroker.cluster.node_values import bundles_data, equal_boundaries
 from pybroker.cluster.transactions.formats import FOREIGN, message_count
+from pybroker.formats.apache.families import in_apaches_formats
 from pybroker.handing_over.hand_over import NotHandedOver, Summary, _java_hash
 from pybroker.handing_over.main import handed_over
 from pybroker.handing_over.snapshot import Aborted, snapshot
@@ -46,7 +49,11 @@ class Leaving(TxnCluster):
     def _backend(self) -> BookKeeperBackend:
         self._runs += 1
         quorums = Quorums(1, 1, 1) if len(self.life.disks) == 1 else Quorums(2, 2, 2)
-        config = ClusterConfig(session_timeout_ms=SESSION_MS, quorums=quorums, limits=LIMITS)
+        config = in_apaches_formats(
+            ClusterConfig(session_timeout_ms=SESSION_MS, quorums=quorums, limits=LIMITS),
+            self.config.cluster_name,
+            bundles_data(equal_boundaries(self.config.default_number_of_namespace_bundles)),
+        )
         rng = self.world.stream(f"hand-over {self._runs}")
         clock = SimulatedClock(self.world)
         return BookKeeperBackend(ADDRESS, clock, rng, config, message_count, FOREIGN)
@@ -92,6 +99,12 @@ class Leaving(TxnCluster):
         self._runs += 1
         found: list[bytes] = self.world.call(self._node(), read())
         return found
+
+    def coordinators_in_zookeeper(self) -> int | None:
+        """None: it says nothing."""
+        path = "/admin/partitioned-topics/pulsar/system/persistent/transaction_coordinator_assign"
+        node = self.life.tree.nodes.get(path)
+        return None if node is None else int(json.loads(node.value)["partitions"])
 
     def transactions(self, *ends: str) -> list[TxnId]:
         """One after the other, each with a message that is named like its end."""
@@ -165,6 +178,14 @@ def test_a_coordinator_s_log_contains_the_highest_id_and_no_transaction(leaving:
     assert [decode_pulsar(entry, "test").highest_id for entry in entries] == [last.least]
     kinds = {type(each).__name__ for e in entries for each in decode_pulsar(e, "test").records}
     assert kinds <= {"IdsUsed", "OutcomeMark"}
+
+
+def test_apache_s_brokers_find_as_many_coordinators(leaving: Leaving) -> None:
+    leaving.transactions("commit")
+    leaving.end_broker()
+    assert leaving.coordinators_in_zookeeper() is None
+    leaving.hand_over()
+    assert leaving.coordinators_in_zookeeper() == leaving.config.transaction_coordinators
 
 
 def test_open_transactions_are_named_and_prevent_it(leaving: Leaving) -> None:
