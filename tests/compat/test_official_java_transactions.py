@@ -25,9 +25,11 @@ def gateway() -> Iterator[object]:
         yield gateway
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path / "data") as broker:
+@pytest.fixture(params=["logOrder", "commitOrder"])
+def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    config = tmp_path / "ordered.conf"
+    config.write_text(f"transactionBuffer={request.param}")
+    with BrokerProcess(tmp_path / "data", ["--config", str(config)]) as broker:
         yield broker
 
 
