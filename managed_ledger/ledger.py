@@ -315,6 +315,10 @@ class ManagedLedger:
         return written
 
     @property
+    def keeps_appends_whole(self) -> bool:
+        return self._backend.keeps_appends_whole
+
+    @property
     def is_shared(self) -> bool:
         """Whether other processes may open it next."""
         return self._backend.is_shared

@@ -110,6 +110,13 @@ class LogStorage(Protocol):
         ...
 
     @property
+    def keeps_appends_whole(self) -> bool:
+        """Whether a crash leaves either all entries of an append or none. False: it may leave only
+        the first ones, each with the append's tag.
+        """
+        ...
+
+    @property
     def is_shared(self) -> bool:
         """Whether other processes keep managed ledgers here. Then ledgers unknown to this process
         belong to them and must not be deleted.

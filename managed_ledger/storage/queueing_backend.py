@@ -26,6 +26,7 @@ class QueueingBackend(ABC):
     """A subclass makes groups durable and adds reading."""
 
     is_ordered = True
+    keeps_appends_whole = True
     is_shared = False
 
     def __init__(self) -> None:

@@ -19,7 +19,8 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "pybroker", "managed_ledger
 MAX_BYTES = 1_500_000  # without the parts for several brokers
 MAX_CLUSTER_BYTES = 250_000
 OF_CLUSTERS = (
-    *("pybroker/cluster/", "pybroker/moving/"),
+    *("pybroker/cluster/", "pybroker/moving/", "pybroker/formats/"),
+    *("pybroker/handing_over/", "pybroker/admin/over_brokers/"),
     *("managed_ledger/storage/bookkeeper/", "managed_ledger/storage/zookeeper/"),
 )
 _HEADERS = 30 + 46  # bytes of a file in a zip, twice with its name

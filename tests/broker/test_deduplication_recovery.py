@@ -41,6 +41,23 @@ def test_a_recovery_knows_what_was_seen(between: Between) -> None:
     with_world(scenario)
 
 
+@pytest.mark.parametrize(
+    ("whole", "appends"), [(True, [(0, 3)]), (False, [(0, 1), (1, 2), (2, 3)])]
+)
+def test_messages_share_an_append_only_where_a_crash_leaves_all_of_it_or_nothing(
+    whole: bool, appends: list[tuple[int, int]]
+) -> None:
+    """Its tag names all of them: what a crash had torn off would be taken for stored."""
+
+    async def scenario(world: World) -> None:
+        world.ledger._backend.keeps_appends_whole = whole  # type: ignore[misc]
+        run = Run([one(0), one(1), one(2)], None)
+        pieces = [(each.start, each.stop) for each in world.new().pieces("p", run)]
+        assert pieces == appends
+
+    with_world(scenario)
+
+
 @pytest.mark.parametrize("between", [nothing, snapshot])
 def test_a_recovery_knows_what_an_open_transaction_carried(between: Between) -> None:
     async def scenario(world: World) -> None:

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -159,6 +158,12 @@ def test_a_command_that_is_not_there_is_named():
     assert "no-such-command cannot be started" in ended.stderr
 
 
+def heeding_signals() -> None:
+    """What a shell or nohup starts in the background ignores them."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGINT] * 3, [signal.SIGHUP]])
 def test_ctrl_c_ends_all_processes_and_leaves_no_files(tmp_path: Path, numbers):
@@ -170,8 +175,7 @@ def test_ctrl_c_ends_all_processes_and_leaves_no_files(tmp_path: Path, numbers):
         env=os.environ | {"TMPDIR": str(temporary)},
         stderr=subprocess.PIPE,
         text=True,
-        # What a shell starts in the background ignores it.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heeding_signals,
     )
     try:
         assert until(lambda: pids.exists() and len(pids.read_text().split()) == 2, LIMIT_S)

@@ -17,6 +17,7 @@ CASES = {
     "no-entry-by-timeout": (("exodus", "partitions"), 44, "STILL OPEN"),
     "recovery-add-on-the-normal-path": (("exodus",), 12, "FORGOTTEN"),
     "serving-after-the-session-is-lost": ((), 10, ""),
+    "torn-appends-taken-for-whole": (("exodus",), 173, "LOSS"),
 }
 
 

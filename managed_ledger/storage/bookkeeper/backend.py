@@ -76,6 +76,7 @@ def one_message(_: bytes) -> int:
 
 class BookKeeperBackend:
     is_ordered = False
+    keeps_appends_whole = False  # each entry is confirmed on its own
     is_shared = True
 
     def __init__(

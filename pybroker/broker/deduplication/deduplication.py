@@ -95,6 +95,8 @@ class Deduplication:
         self._ledger = ledger
         self._metadata = metadata
         (self._key,) = snapshot_keys(metadata, ledger.name)
+        # A tag names all messages of its append; a crash must not leave only some of them.
+        self._most_taken = MAX_TAKEN if ledger.keeps_appends_whole else 1
         self._max_producers = max_producers
         self._interval = interval
         self._since_snapshot = 0  # messages and ends of transactions
@@ -123,7 +125,7 @@ class Deduplication:
     def pieces(self, producer: str, run: SequencedRun) -> Iterator[Piece]:
         """What to do with a run, piece by piece; a Copy is always the last piece."""
         state = self._state(producer)
-        for piece in pieces_of(state, producer, run):
+        for piece in pieces_of(state, producer, run, self._most_taken):
             if isinstance(piece, New):
                 self._since_snapshot += piece.stop - piece.start
                 if self._visit is None:

@@ -133,7 +133,10 @@ class Refused(Piece):
     error: NotAllowed
 
 
-def pieces_of(state: ProducerSequence, producer: str, run: SequencedRun) -> Iterator[Piece]:
+def pieces_of(
+    state: ProducerSequence, producer: str, run: SequencedRun, most_taken: int = MAX_TAKEN
+) -> Iterator[Piece]:
+    """`most_taken`: new messages in a piece, which are one append."""
     firsts, lasts = run.sequence_ids(), run.highest_sequence_ids()
     some_too_high = max(max(firsts), max(lasts)) > HIGHEST_ID
     chunk = _chunk_of(run) if run.chunked and not some_too_high else None
@@ -142,7 +145,7 @@ def pieces_of(state: ProducerSequence, producer: str, run: SequencedRun) -> Iter
         return
     start, taken = 0, Taken(state, run.txn_id)
     for index, (first, last) in enumerate(zip(firsts, lasts, strict=True)):
-        if index - start == MAX_TAKEN:
+        if index - start == most_taken:
             taken.settle()
             yield New(start, index, taken)
             start, taken = index, Taken(state, run.txn_id)

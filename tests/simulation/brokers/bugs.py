@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 from sim_bugs import no_entry_by_timeout, recovery_add_on_the_normal_path
 
+from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import Elsewhere, NotServedHere
@@ -44,6 +45,11 @@ def serving_after_the_session_is_lost() -> Iterator[None]:
         yield
 
 
+def torn_appends_taken_for_whole() -> AbstractContextManager[Any]:
+    """Messages that a crash has torn off an append are answered as stored."""
+    return patch.object(BookKeeperBackend, "keeps_appends_whole", True)
+
+
 @contextmanager
 def an_end_without_the_bundle_is_ok() -> Iterator[None]:
     """What is not served here is taken for what does not exist."""
@@ -70,4 +76,5 @@ BUGS: Final[dict[str, Bug]] = {
     "no-entry-by-timeout": no_entry_by_timeout,
     "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,
     "serving-after-the-session-is-lost": serving_after_the_session_is_lost,
+    "torn-appends-taken-for-whole": torn_appends_taken_for_whole,
 }
