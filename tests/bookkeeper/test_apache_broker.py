@@ -90,7 +90,9 @@ def hand_over(
     left_in_batches = sum(is_batched(content) for _, content in rest)
     name = TopicName.parse(topic)
     if isinstance(first, ApacheBroker):
-        # It writes acknowledgements when it likes, and all of them when the topic is closed.
+        # The client sends acknowledgements late, and the broker writes them when it likes: all of
+        # them are sent when the consumer is closed, and written when the topic is.
+        consumer.close()
         admin(first, "PUT", f"{topic.replace('://', '/')}/unload")
     else:
         wait_until(lambda: two.left_in_batches(name, "half") == left_in_batches)
