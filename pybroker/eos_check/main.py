@@ -72,9 +72,12 @@ def main(words: Sequence[str]) -> int:
 
 
 def _interrupted(*_: object) -> None:
-    """Ends all processes, which takes a moment: another Ctrl-C would leave some behind."""
+    """Ends all processes, which takes a moment: another Ctrl-C would leave some behind.
+
+    A handler in Python would not do: the interpreter removes those while it exits.
+    """
     for number in _ENDING:
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
     except BrokenProcessPool:
         why = "a process that simulates has ended by itself: does the code call os._exit?"
         if hung.value:
-            why = _too_long(hung.value - 1) + " Let BaseException pass where you catch exceptions."
+            why = _too_long(hung.value - 1, caught=True)
         print(f"pybroker: {why}", file=sys.stderr)
         return EXIT_CANNOT_RUN
 
@@ -275,14 +275,11 @@ class _Limit:
 
     def __init__(self, hung: Any) -> None:
         self._hung = hung
-        self._seed: int | None = None
-        self._strikes = 0
 
     def strike(self, *_: Any) -> None:
-        self._strikes = self._strikes + 1 if self._seed == _running_seed[0] else 1
-        self._seed = _running_seed[0]
-        if self._strikes > _MOST_CAUGHT and self._hung is not None:
-            self._hung.value = self._seed + 1
+        _running.strikes += 1
+        if _running.strikes > _MOST_CAUGHT and self._hung is not None:
+            self._hung.value = _running.seed + 1
             os._exit(EXIT_CANNOT_RUN)
         raise Hung
 
@@ -319,12 +316,12 @@ def _in_silence() -> Iterator[None]:
 def _limited(
     scenario: Callable[[Simulation], object], seed: int, chosen: tuple[int, ...] | None
 ) -> Outcome:
-    _running_seed[0] = seed
+    _running.seed, _running.strikes = seed, 0
     signal.setitimer(signal.ITIMER_REAL, _SEED_LIMIT_S, _AGAIN_AFTER_S)
     try:
         return run_seed(scenario, seed, chosen)
     except Hung:
-        raise ScenarioError(_too_long(seed)) from None
+        raise ScenarioError(_too_long(seed, caught=_running.strikes > 1)) from None
     except KeyboardInterrupt:  # these processes ignore SIGINT
         raise ScenarioError(f"seed {seed}: the code raised KeyboardInterrupt") from None
     except ScenarioError:
@@ -336,14 +333,24 @@ def _limited(
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-def _too_long(seed: int) -> str:
+def _too_long(seed: int, caught: bool) -> str:
+    """`caught`: the code has caught what was to end it."""
     return (
         f"seed {seed} did not end within {_SEED_LIMIT_S:.0f} s of real time: is there a loop "
         "without an await, or a call that blocks?"
+        + (" Let BaseException pass where you catch exceptions." if caught else "")
     )
 
 
-_running_seed = [0]
+@dataclass(slots=True)
+class _Running:
+    """The seed that this process simulates, and how often its limit has struck."""
+
+    seed: int = 0
+    strikes: int = 0
+
+
+_running = _Running()
 _loaded: dict[str, Callable[[Simulation], object]] = {}
 
 
