@@ -14,6 +14,7 @@ WITHIN_SEEDS = 500
 # By bug: its features, the hint, and how a violation begins.
 CASES = {
     "end-without-the-bundle-is-ok": (("restless bundles",), 2, "STILL OPEN"),
+    "load-forgets-what-it-learned": (("copying", "exodus"), 253, ""),
     "no-entry-by-timeout": (("exodus", "partitions"), 44, "STILL OPEN"),
     "recovery-add-on-the-normal-path": (("exodus",), 12, "FORGOTTEN"),
     "serving-after-the-session-is-lost": ((), 10, ""),

@@ -30,6 +30,7 @@ from managed_ledger.storage.bookkeeper.formats.known import KnownFormats
 from managed_ledger.storage.bookkeeper.joined_nodes import ATTEMPTS, JoinedNodes
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
 from managed_ledger.storage.bookkeeper.listed_values import ListedValues
+from managed_ledger.storage.bookkeeper.looks import Looks
 from managed_ledger.storage.bookkeeper.mirror_table import MirrorTable
 from managed_ledger.storage.bookkeeper.value_ledgers import ValueLedgers
 from managed_ledger.storage.operations import DeleteLedger, Put, Remove
@@ -102,10 +103,10 @@ class Metadata:
         self._unused: list[tuple[str, int]] = []  # keys, and ledgers that they no longer need
         self._queue: deque[Mutation] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._foreign: dict[str, None] = {}  # keys to look at
+        self._foreign = Looks()
         self._is_stale = False
-        self._told = self._looked = 0  # of `_foreign`: came, and were looked at
-        self._behind: list[tuple[int, asyncio.Future[None]]] = []  # waiting for `_looked`
+        self._loading = asyncio.Lock()
+        self._learned: set[str] | None = None  # while everything is read: keys known from later
         self._refresh = Refresh(self._look)
         self.pending_bytes = 0
 
@@ -114,8 +115,7 @@ class Metadata:
         for root in self._formats.roots:
             await self._make_parents(f"{root}/x")
             await self._zookeeper.watch(root, True, self._event)
-        for key, found in (await self._load()).items():
-            self._apply_foreign(key, found)
+        await self._load()
 
     async def close(self) -> None:
         """Everything queued has an outcome when this returns."""
@@ -134,8 +134,7 @@ class Metadata:
         """Return when the mirror shows what events up to now tell of: after an own change, all that
         was changed before it.
         """
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._behind.append((self._told, done))
+        done = self._foreign.wait()
         self._refresh.request()
         await done
 
@@ -279,6 +278,7 @@ class Metadata:
 
     def _settle(self, mutation: Mutation, error: Exception | None) -> None:
         if not isinstance(mutation, DeleteLedger):
+            self._learn(mutation.key)
             self._settle_listed(mutation, error is None)
         if isinstance(mutation, DeleteLedger):
             if error is None:
@@ -332,8 +332,28 @@ class Metadata:
 
     # --- the mirror
 
-    async def _load(self) -> dict[str, Found]:
-        """Everything there is."""
+    async def _load(self) -> None:
+        """Read everything there is. What changes meanwhile may be found as it was: events, which
+        are looked at while this waits, and own changes tell of what is newer.
+        """
+        async with self._loading:
+            learned = self._learned = set()
+            try:
+                everything = await self._everything()
+            finally:
+                self._learned = None
+            for key in self.table.keys(""):
+                if key not in everything:
+                    self._look_at(key)
+            for key, found in everything.items():
+                if key not in learned:
+                    self._apply_foreign(key, found)
+
+    def _learn(self, key: str) -> None:
+        if self._learned is not None:
+            self._learned.add(key)
+
+    async def _everything(self) -> dict[str, Found]:
         found: dict[str, Found] = {}
         paths = self._formats.roots
         while paths:
@@ -416,45 +436,38 @@ class Metadata:
                 self._look_at(key)
 
     def _look_at(self, key: str) -> None:
-        if key not in self._foreign:
-            self._foreign[key] = None
-            self._told += 1
+        self._foreign.add(key)
         self._refresh.request()
 
     async def _look(self) -> None:
         """At what was changed; an own change is there already, with the same version."""
         if self._is_stale:
             self._is_stale = False
-            known = dict.fromkeys(self.table.keys(""))
-            for key, found in (await self._load()).items():
-                self._apply_foreign(key, found)
-                known.pop(key, None)
-            for key in known:
-                self._look_at(key)
+            try:
+                await self._load()
+            except ZooKeeperError:
+                self._is_stale = True
+                raise
         self._tell_those_behind()
         while self._foreign:
-            key = next(iter(self._foreign))
-            del self._foreign[key]
+            key, told = self._foreign.take()
             try:
                 found_now = await self._found(key)
             except ZooKeeperError:
-                self._foreign[key] = None
+                self._foreign.put_back(key, told)
                 raise
             for each, found in found_now.items():
                 self._apply_foreign(each, found)
-            self._looked += 1
             self._tell_those_behind()
 
     def _tell_those_behind(self) -> None:
-        """Keys are looked at in the order in which they came."""
-        while self._behind and self._behind[0][0] <= self._looked and not self._is_stale:
-            done = self._behind.pop(0)[1]
-            if not done.done():
-                done.set_result(None)
+        if not self._is_stale:
+            self._foreign.tell()
 
     def _apply_foreign(self, key: str, found: Found, is_taken_over: bool = False) -> None:
         if self.table.is_queued(key):
             return
+        self._learn(key)
         version, stored = self.table.version(key), found.stored
         if stored is None and found.unreadable is None:
             if version is not None:

@@ -1,0 +1,175 @@
+"""The metadata in memory, read anew while it changes, on the simulated cluster."""
+
+import asyncio
+
+from apache_storage import storage  # noqa: F401
+from simulated_storage import life, process, run  # noqa: F401
+
+from managed_ledger.storage.bookkeeper.looks import Looks
+from managed_ledger.storage.zookeeper.errors import ConnectionLoss
+from managed_ledger.storage.zookeeper.operations import EventType
+
+KEYS = ["anything/1", "anything/2"]
+
+
+def delay_the_load(one, meanwhile):
+    """All is read, then `meanwhile` happens, then what was read is there."""
+    mirror = one.backend._metadata
+    everything = mirror._everything
+
+    async def late():
+        found = await everything()
+        await meanwhile()
+        return found
+
+    mirror._everything = late
+
+
+def read_everything_anew(one):
+    one.backend._metadata._event(EventType.RESYNC, "")
+
+
+def test_what_changes_while_a_broker_starts_is_not_overwritten_by_what_it_read_first(storage, run):  # noqa: F811
+    async def scenario():
+        two = storage()
+
+        async def change():
+            await one.metadata.put(KEYS[0], b"new")
+            await two.seen()
+            assert two.metadata.get(KEYS[0]) == (b"new", 1)
+            await one.metadata.delete(KEYS[1])
+            await two.seen()
+
+        async with storage() as one:
+            for key in KEYS:
+                await one.metadata.put(key, b"old")
+            delay_the_load(two, change)
+            async with two:
+                assert two.metadata.get(KEYS[0]) == (b"new", 1)
+                assert two.metadata.get(KEYS[1]) is None
+
+    run(scenario())
+
+
+def test_an_own_change_while_everything_is_read_anew_is_kept(storage, run):  # noqa: F811
+    async def scenario():
+        async with storage() as one:
+            await one.metadata.put(KEYS[0], b"old")
+            changed, go_on = asyncio.Event(), asyncio.Event()
+
+            async def change():
+                await one.metadata.put(KEYS[0], b"new")
+                changed.set()
+                await go_on.wait()
+
+            delay_the_load(one, change)
+            heard = []
+            one.metadata.watch("anything/", lambda key: heard.append(one.metadata.get(key)))
+            read_everything_anew(one)
+            await changed.wait()
+            go_on.set()
+            await one.seen()
+            assert set(heard) == {(b"new", 1)}
+
+    run(scenario())
+
+
+def test_a_load_that_fails_is_repeated_before_anybody_is_told_of_it(storage, run):  # noqa: F811
+    async def scenario():
+        async with storage() as one, storage() as two:
+            two.backend.zookeeper._watches.clear()  # no event says what has changed
+            mirror, failures = two.backend._metadata, [ConnectionLoss("the connection is lost")]
+            everything = mirror._everything
+
+            async def failing():
+                if failures:
+                    raise failures.pop()
+                return await everything()
+
+            mirror._everything = failing
+            await one.metadata.put(KEYS[0], b"unseen")
+            read_everything_anew(two)
+            await two.seen()
+            assert two.metadata.get(KEYS[0]) == (b"unseen", 0)
+
+    run(scenario())
+
+
+class Told:
+    """Looks, and for which of those who wait they are over."""
+
+    def __init__(self):
+        self.looks = Looks()
+        self.waiting = {}
+
+    def wait(self, name):
+        self.waiting[name] = self.looks.wait()
+
+    @property
+    def over(self):
+        return [name for name, done in self.waiting.items() if done.done()]
+
+
+def test_who_waits_is_told_once_all_was_looked_at_that_came_before():
+    async def scenario():
+        told = Told()
+        told.looks.add("a")
+        told.looks.add("b")
+        told.wait("first")
+        told.looks.add("c")
+        told.wait("second")
+        for over in ([], ["first"], ["first", "second"]):
+            told.looks.take()
+            told.looks.tell()
+            assert told.over == over
+
+    asyncio.run(scenario())
+
+
+def test_one_look_serves_all_that_told_of_its_key_before_it_began():
+    async def scenario():
+        told = Told()
+        told.looks.add("a")
+        told.looks.add("a")
+        told.wait("first")
+        told.looks.take()
+        told.looks.add("a")
+        told.wait("second")
+        told.looks.tell()
+        assert told.over == ["first"]
+        told.looks.take()
+        told.looks.tell()
+        assert told.over == ["first", "second"]
+        assert not told.looks
+
+    asyncio.run(scenario())
+
+
+def test_a_look_that_failed_keeps_its_place():
+    async def scenario():
+        told = Told()
+        told.looks.add("a")
+        told.wait("first")
+        told.looks.add("b")
+        failed = told.looks.take()
+        told.looks.add("a")
+        told.wait("second")
+        told.looks.put_back(*failed)
+        assert told.looks.take()[0] == "a"
+        told.looks.tell()
+        assert told.over == ["first"]
+        assert told.looks.take()[0] == "b"
+        told.looks.tell()
+        assert told.over == ["first", "second"]
+
+    asyncio.run(scenario())
+
+
+def test_nobody_waits_where_nothing_is_to_be_looked_at():
+    async def scenario():
+        told = Told()
+        told.wait("first")
+        told.looks.tell()
+        assert told.over == ["first"]
+
+    asyncio.run(scenario())
