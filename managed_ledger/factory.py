@@ -8,13 +8,14 @@ the factory and closes it afterwards.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 from managed_ledger.config import Clock, ManagedLedgerConfig
-from managed_ledger.cursors import Cursors
+from managed_ledger.cursors import Cursors, nobody_cares
 from managed_ledger.deletion import all_done, delete_managed_ledger, sweep
 from managed_ledger.errors import LedgerClosed
 from managed_ledger.housekeeper import Housekeeper
@@ -53,24 +54,29 @@ class ManagedLedgerFactory:
         self._config = config
         self._trim_interval_s = trim_interval_ms / 1000
         self._ledgers: dict[str, ManagedLedger] = {}
-        self._opening: dict[str, asyncio.Task[ManagedLedger]] = {}
+        self._opening: dict[str, asyncio.Task[ManagedLedger | None]] = {}
+        self._waiting: Counter[str] = Counter()  # for each opening: how many
         self._deleting: dict[str, asyncio.Task[None]] = {}
         # Ledgers with cursors to write, by flush interval.
         self._dirty: dict[int, dict[ManagedLedger, None]] = {}
         self._work: dict[asyncio.Task[None], None] = {}  # of visits
         self._closed = False
         self.housekeeper = Housekeeper()
+        # Called with the name of a managed ledger that stopped: whoever has it must open it again.
+        self.on_fenced: Callable[[str], None] = nobody_cares
 
     async def open(self, name: str, config: ManagedLedgerConfig | None = None) -> ManagedLedger:
         """The managed ledger of that name, created if there is none; open ones are shared."""
-        if (ledger := self.opened(name)) is not None:
-            return ledger
-        if self._closed:
-            raise LedgerClosed(f"{name} cannot be opened: the storage is closing")
-        if name not in self._opening:
-            work = self._open(name, config or self._config)
-            own(self._opening, name, work)
-        return await asyncio.shield(self._opening[name])
+        while True:
+            if (opening := self._opening.get(name)) is None or opening.done():
+                if (ledger := self.opened(name)) is not None:
+                    return ledger
+                if self._closed:
+                    raise LedgerClosed(f"{name} cannot be opened: the storage is closing")
+                work = self._open_if_wanted(name, config or self._config)
+                own(self._opening, name, work)
+            if (ledger := await self._wait_for(name)) is not None:
+                return ledger
 
     @property
     def fullness(self) -> Fullness:
@@ -170,6 +176,23 @@ class ManagedLedgerFactory:
             if isinstance(outcome, BaseException):
                 raise outcome
 
+    async def _wait_for(self, name: str) -> ManagedLedger | None:
+        self._waiting[name] += 1
+        try:
+            return await asyncio.shield(self._opening[name])
+        finally:
+            self._waiting[name] -= 1
+            if not self._waiting[name]:
+                del self._waiting[name]
+
+    async def _open_if_wanted(self, name: str, config: ManagedLedgerConfig) -> ManagedLedger | None:
+        """None: nobody waited for it any more, and nobody would close it."""
+        ledger = await self._open(name, config)
+        if name in self._waiting:
+            return ledger
+        await ledger.close()
+        return None
+
     async def _open(self, name: str, config: ManagedLedgerConfig) -> ManagedLedger:
         self.housekeeper.start()
         await self._end_earlier(name)
@@ -214,6 +237,9 @@ class ManagedLedgerFactory:
         """Its entries are on disk: nothing of it needs to stay in memory."""
         if self._ledgers.get(ledger.name) is ledger:
             del self._ledgers[ledger.name]
+
+    def was_fenced(self, ledger: ManagedLedger) -> None:
+        self.on_fenced(ledger.name)
 
     def _write_cursors(self, interval_ms: int) -> None:
         """Write some; the others follow in the next turn."""
@@ -279,4 +305,9 @@ class ManagedLedgerFactory:
 def own(tasks: "dict[str, asyncio.Task[T]]", name: str, work: Coroutine[Any, Any, T]) -> None:
     """Run `work` as the task of that name until it ends; waiters must shield it."""
     task = tasks[name] = shared_task(work)
-    task.add_done_callback(lambda _: tasks.pop(name, None))
+
+    def ended(_: object) -> None:
+        if tasks.get(name) is task:
+            del tasks[name]
+
+    task.add_done_callback(ended)

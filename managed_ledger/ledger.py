@@ -46,6 +46,7 @@ class Keeper(Protocol):
     def became_active(self, ledger: "ManagedLedger") -> None: ...
     def became_dirty(self, ledger: "ManagedLedger") -> None: ...
     def was_closed(self, ledger: "ManagedLedger") -> None: ...
+    def was_fenced(self, ledger: "ManagedLedger") -> None: ...
 
 
 class ManagedLedger:
@@ -465,6 +466,7 @@ class ManagedLedger:
         self._rollover.stop()
         self._end_visits()
         self._appender.refuse(self._closed)
+        self._keeper.was_fenced(self)
 
     def _end_visits(self) -> None:
         if self.visit is not None:

@@ -227,6 +227,13 @@ def subscription_of_log(name: str) -> tuple[str, str]:
     return topic, subscription
 
 
+def topic_of_log(name: str) -> TopicName | None:
+    """The topic to which a managed ledger belongs, or that is stored in it."""
+    if name.startswith((PENDING_ACK_LOGS, COMPACTED_LOGS, SIDE_LOGS)) and belongs_to_a_topic(name):
+        name = unquote(name.split("/")[1])
+    return TopicName.of_ledger(name) if name.count("/") >= 3 else None
+
+
 SYSTEM_NAMESPACE: Final = "pulsar/system"
 HEALTH_LOG: Final = "__health"  # a managed ledger without a topic
 COORDINATOR_ASSIGN: Final = TopicName(

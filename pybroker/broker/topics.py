@@ -462,18 +462,18 @@ class Topics:
         if found := [work for name, work in at_work if name.namespace_name == namespace]:
             await asyncio.wait(found)
 
-    async def unload(self, name: TopicName) -> None:
+    async def unload(self, name: TopicName, why: str = "unloaded by the administrator") -> None:
         """Close it; the next use loads it again. Clients reconnect by themselves."""
         await self.settled(name)
         if name in self._loaded or name in self._loading:
-            await self._change(name, self._close(name))
+            await self._change(name, self._close(name, why))
 
-    async def _close(self, name: TopicName) -> None:
+    async def _close(self, name: TopicName, why: str) -> None:
         await self._loads_of([name])
         if (topic := self._loaded.get(name)) is None:
             return
         try:
-            await topic.close("unloaded by the administrator")
+            await topic.close(why)
         finally:
             self._forget(name)
 

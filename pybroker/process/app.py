@@ -20,13 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import BadVersion, ManagedLedgerError
-from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import Backend, MetadataStore
 from managed_ledger.storage.importing import check_complete
 from managed_ledger.storage.memory import MemoryBackend
-from managed_ledger.trim import Retention
 from pybroker.base.config import BrokerConfig
 from pybroker.base.listeners import BadListeners, parse_listeners
 from pybroker.base.names import COORDINATOR_ASSIGN
@@ -34,14 +31,15 @@ from pybroker.base.runtime import Clock, SystemClock
 from pybroker.base.telemetry import INSTALL, wanted
 from pybroker.broker.dynamic_configuration import DynamicConfiguration
 from pybroker.broker.entry_metadata import BadInterceptors
+from pybroker.broker.lost_logs import LostLogs
 from pybroker.broker.ownership import BrokerAddress
 from pybroker.broker.permissions import Permissions
-from pybroker.broker.policies.persistence import flush_interval_ms
 from pybroker.broker.policies.transaction_limits import namespace_limits
 from pybroker.broker.tenants import Tenants
 from pybroker.broker.topics import Topics
 from pybroker.broker.txn_participants import LocalParticipants, check_may_join
 from pybroker.logs.control import LogControl
+from pybroker.process.ledger_factory import ledger_factory
 from pybroker.process.membership import Membership
 from pybroker.process.ports import Ports, StartFailed, tls_contexts, web_tls_contexts
 from pybroker.security.authentication import authentication_of
@@ -113,10 +111,12 @@ class Broker:
         self._tls: list[TlsContexts] = []
         self._local: LocalConnections | None = None
         metadata = backend.metadata
-        self.ledgers = ledgers = _ledger_factory(backend, clock, config)
+        self.ledgers = ledgers = ledger_factory(backend, clock, config)
         self.coordinators = Coordinators(ledgers, metadata, clock, config)
         tenants = Tenants(metadata, config)
         self.topics = Topics(ledgers, metadata, tenants, self.coordinators, clock, config)
+        self._lost_logs = LostLogs(self.topics)
+        ledgers.on_fenced = self._lost_logs.lost
         if membership is not None:
             self.topics.ownership = membership.ownership
         self.coordinators.admission.limits_of = namespace_limits(self.topics.policies, config)
@@ -189,6 +189,7 @@ class Broker:
             if self._membership is None:
                 await self._finish_what_a_crash_left()
             parts.push_async_callback(self.topics.close)
+            parts.push_async_callback(self._lost_logs.close)
             parts.push_async_callback(self.coordinators.close)
             self.coordinators.count = self.topics.tenants.partitions(COORDINATOR_ASSIGN)
             self.coordinators.joining.check = partial(check_may_join, self.topics.policies)
@@ -404,33 +405,6 @@ def _authorizer(config: BrokerConfig, permissions: Permissions) -> Authorizer | 
 def _import_admin() -> None:
     import_module("pybroker.admin.application")
     import_module("pybroker.admin.http.server")
-
-
-def _ledger_factory(backend: Backend, clock: Clock, config: BrokerConfig) -> ManagedLedgerFactory:
-    cursor_writes_per_s = config.managed_ledger_default_mark_delete_rate_limit
-    return ManagedLedgerFactory(
-        backend,
-        clock,
-        ManagedLedgerConfig(
-            max_entries_per_ledger=config.managed_ledger_max_entries_per_ledger,
-            max_size_per_ledger_bytes=config.managed_ledger_max_size_per_ledger_mbytes * 1024**2,
-            min_rollover_time_ms=config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
-            max_rollover_time_ms=config.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
-            retention=_retention(config),
-            cursor_flush_interval_ms=flush_interval_ms(cursor_writes_per_s),
-        ),
-    )
-
-
-def _retention(config: BrokerConfig) -> Retention:
-    minutes, megabytes = (
-        config.default_retention_time_in_minutes,
-        config.default_retention_size_in_mb,
-    )
-    return Retention(
-        time_ms=minutes * 60_000 if minutes >= 0 else -1,
-        size_bytes=megabytes * 1024**2 if megabytes >= 0 else -1,
-    )
 
 
 # -- standalone: a broker on real sockets

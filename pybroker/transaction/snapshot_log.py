@@ -93,7 +93,11 @@ class SnapshotLog(Generic[R]):
     ) -> "SnapshotLog[R]":
         """`encode` makes one entry of some records; `tag` is the storage's, of all entries."""
         ledger = await factory.open(name, _CONFIG)
-        return cls(ledger, await ledger.open_cursor(cursor_name, None), encode, tag)
+        try:
+            return cls(ledger, await ledger.open_cursor(cursor_name, None), encode, tag)
+        except BaseException:  # nobody else would close it
+            await ledger.close()
+            raise
 
     @property
     def name(self) -> str:

@@ -283,6 +283,39 @@ def test_a_failed_opening_that_nobody_waits_for_any_more_is_no_alarm(run, clock)
     run(scenario())
 
 
+def test_what_nobody_waits_for_any_more_is_closed_and_opened_anew_by_the_next(run, clock):
+    async def scenario():
+        factory = ManagedLedgerFactory(MemoryBackend(), clock)
+        waiting = asyncio.ensure_future(factory.open("log"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait(factory._opening.values())
+        assert factory.open_count == 0
+        first, second = (asyncio.ensure_future(factory.open("log")) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert not (await second).closed
+        assert not factory._waiting
+
+    run(scenario())
+
+
+def test_who_asks_while_what_nobody_waited_for_is_closed_gets_an_open_one(run, clock):
+    async def scenario():
+        for turns in range(20):
+            factory = ManagedLedgerFactory(MemoryBackend(), clock)
+            waiting = asyncio.ensure_future(factory.open("log"))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            ledger = await factory.open("log")
+            await ledger.append_one(b"x")
+            assert not ledger.closed
+
+    run(scenario())
+
+
 # -- deleting, and what a crash left of it
 
 

@@ -13,6 +13,7 @@ from test_cluster_simulation import quiet  # noqa: F401
 WITHIN_SEEDS = 500
 # By bug: its features, the hint, and how a violation begins.
 CASES = {
+    "abandoned-openings-stay": (("copying", "restless bundles", "small logs"), 745, "STUCK"),
     "end-without-the-bundle-is-ok": (("restless bundles",), 2, "STILL OPEN"),
     "load-forgets-what-it-learned": (("copying", "exodus"), 253, ""),
     "no-entry-by-timeout": (("exodus", "partitions"), 44, "STILL OPEN"),

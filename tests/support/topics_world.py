@@ -16,7 +16,7 @@ from pybroker.broker.producers import Producer
 from pybroker.broker.tenants import Tenants
 from pybroker.broker.topic import Topic
 from pybroker.broker.topics import Topics
-from pybroker.process.app import _ledger_factory
+from pybroker.process.ledger_factory import ledger_factory
 from pybroker.wire.frames import SendRun
 
 ORDERS = TopicName.parse("orders")
@@ -40,7 +40,7 @@ class Owner:
 class World:
     def __init__(self, backend: MemoryBackend, config: BrokerConfig) -> None:
         clock = LoopClock()
-        self.factory: ManagedLedgerFactory = _ledger_factory(backend, clock, config)
+        self.factory: ManagedLedgerFactory = ledger_factory(backend, clock, config)
         self.backend = backend
         self.tenants = Tenants(backend.metadata, config)
         outcomes: Any = FakeOutcomes()

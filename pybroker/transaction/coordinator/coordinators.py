@@ -246,15 +246,19 @@ class Coordinators:
     async def _open(self, coordinator_id: int) -> TransactionCoordinator:
         assert self._participants is not None
         transaction_log = await self.open_log(coordinator_id, self._factory, self._metadata)
-        coordinator = await TransactionCoordinator.open(
-            coordinator_id,
-            transaction_log,
-            self._limits,
-            self._clock,
-            self._participants,
-            self._reopen,
-            self.ended,
-        )
+        try:
+            coordinator = await TransactionCoordinator.open(
+                coordinator_id,
+                transaction_log,
+                self._limits,
+                self._clock,
+                self._participants,
+                self._reopen,
+                self.ended,
+            )
+        except BaseException:  # nobody else would close it
+            await transaction_log.close()
+            raise
         if not self._serves(coordinator_id):  # meanwhile
             await coordinator.close()
             raise coordinator_not_ready(coordinator_id)

@@ -141,10 +141,14 @@ class PendingAcks:
         """Creates the log, named `pending_ack_log(topic, cursor.name)`, if there is none."""
         ledger = await factory.open(topic.ledger_name)
         store = await PendingAckStore.open(factory, topic, cursor.name)
-        await take_over(factory, topic, cursor.name, store)
         pending = cls(topic, ledger, cursor, store, outcomes, config)
-        await store.replay(pending._apply)
-        await pending._forget_acknowledged()
+        try:
+            await take_over(factory, topic, cursor.name, store)
+            await store.replay(pending._apply)
+            await pending._forget_acknowledged()
+        except BaseException:  # an unload: the log must not stay open here
+            await store.close()
+            raise
         if store.records_since_snapshot:
             pending._visit_later()
         pending._settle(list(pending._state.transactions))

@@ -7,10 +7,12 @@ from unittest.mock import patch
 
 from sim_bugs import no_entry_by_timeout, recovery_add_on_the_normal_path
 
+from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
 from managed_ledger.storage.bookkeeper.metadata import Metadata
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.names import TopicName
+from pybroker.broker.lost_logs import LostLogs
 from pybroker.broker.ownership import Elsewhere, NotServedHere
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.cluster.bundle_ownership import BundleOwnership, BundleState
@@ -51,6 +53,16 @@ def torn_appends_taken_for_whole() -> AbstractContextManager[Any]:
     return patch.object(BookKeeperBackend, "keeps_appends_whole", True)
 
 
+@contextmanager
+def abandoned_openings_stay() -> Iterator[None]:
+    """A log whose opening an unload cancelled stays open, is fenced, and stays in use."""
+    with (
+        patch.object(ManagedLedgerFactory, "_open_if_wanted", ManagedLedgerFactory._open),
+        patch.object(LostLogs, "lost", lambda self, log_name: None),
+    ):
+        yield
+
+
 def a_load_forgets_what_it_learned() -> AbstractContextManager[Any]:
     """All metadata is read while it changes, and what was read first counts."""
     return patch.object(Metadata, "_learn", lambda self, key: None)
@@ -78,6 +90,7 @@ def an_end_without_the_bundle_is_ok() -> Iterator[None]:
 
 
 BUGS: Final[dict[str, Bug]] = {
+    "abandoned-openings-stay": abandoned_openings_stay,
     "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
     "load-forgets-what-it-learned": a_load_forgets_what_it_learned,
     "no-entry-by-timeout": no_entry_by_timeout,

@@ -48,7 +48,11 @@ class SideLog:
     async def open(cls, factory: ManagedLedgerFactory, name: str) -> "SideLog":
         """Created if it does not exist; durable when this returns. Raises ManagedLedgerError."""
         ledger = await factory.open(name, _CONFIG)
-        return cls(ledger, await ledger.open_cursor(_CURSOR, ledger.first_position.before))
+        try:
+            return cls(ledger, await ledger.open_cursor(_CURSOR, ledger.first_position.before))
+        except BaseException:  # nobody else would close it
+            await ledger.close()
+            raise
 
     # Reading
 

@@ -1,0 +1,38 @@
+"""A topic whose log was fenced is closed. Its next use opens all of its logs anew.
+
+That happens to a broker that still served a topic after another one had taken it over, and where
+the list of a log's ledgers could not be written. The topic would refuse everything until it is
+loaded again.
+"""
+
+import logging
+
+from pybroker.base.names import TopicName, topic_of_log
+from pybroker.base.runtime import Tasks
+from pybroker.broker.topics import Topics
+
+log = logging.getLogger(__name__)
+
+
+class LostLogs:
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._tasks = Tasks("topics whose logs were fenced")
+        self._closing: set[TopicName] = set()
+
+    def lost(self, log_name: str) -> None:
+        """The managed ledger of this name was fenced."""
+        name = topic_of_log(log_name)
+        if name is not None and name not in self._closing:
+            self._closing.add(name)
+            self._tasks.start(self._close(name), f"closing {name}")
+
+    async def _close(self, name: TopicName) -> None:
+        try:
+            log.warning("%s is closed, because one of its logs was fenced", name)
+            await self._topics.unload(name, "one of its logs was fenced")
+        finally:
+            self._closing.discard(name)
+
+    async def close(self) -> None:
+        await self._tasks.close()
