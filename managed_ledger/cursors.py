@@ -108,6 +108,20 @@ class Cursors:
         for cursor in self._by_name.values():
             cursor.skip_removed()
 
+    async def finish(self) -> None:
+        """Write what is dirty, and wait for what is being written: nothing of this object is under
+        way when this returns or raises. Raises the first failure.
+        """
+        self._dirty = {}
+        durable = [cursor for cursor in self._by_name.values() if cursor.durable]
+        outcomes = await asyncio.gather(
+            *[cursor.flush() for cursor in durable], return_exceptions=True
+        )
+        await self._metadata.release(cursor_key(self._ledger_name, each.name) for each in durable)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
     async def flush_dirty(self) -> None:
         """Write every dirty cursor, all in one commit. Raises the first failure."""
         dirty, self._dirty = self._dirty, {}

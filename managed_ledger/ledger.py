@@ -431,7 +431,7 @@ class ManagedLedger:
         try:
             if self._closed is None:
                 await self._stop(LedgerClosed(reason))
-                await self._cursors.flush_dirty()
+                await self._cursors.finish()
         finally:
             self._break_cycles()
             self._keeper.was_closed(self)

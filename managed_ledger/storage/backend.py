@@ -94,6 +94,12 @@ class MetadataStore(Protocol):
         """
         ...
 
+    async def release(self, keys: Iterable[str]) -> None:
+        """This process will not write these keys before it has refreshed them: what it keeps open
+        for their sake ends. Never raises.
+        """
+        ...
+
     def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
         """`changed(key)` is called when a key that starts with `prefix` was written or deleted."""
         ...

@@ -59,6 +59,9 @@ class MetadataTable:
     async def refresh(self, prefix: str) -> None:
         """There are no other writers."""
 
+    async def release(self, keys: Iterable[str]) -> None:
+        """Nothing is open for their sake."""
+
     def apply(self, mutation: Put | Remove) -> None:
         if isinstance(mutation, Put):
             self._durable[mutation.key] = mutation.stored

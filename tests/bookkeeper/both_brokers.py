@@ -1,6 +1,7 @@
 """A broker of ours and Apache Pulsar's in one cluster, for all tests of a worker that want both."""
 
 import asyncio
+import itertools
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -14,11 +15,16 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "cluster"))
 
 from apache_broker import ApacheBroker, set_up_metadata
+from bookkeeper_client import client_of as storage_client_of
 from broker_processes import BrokerProcess
 from servers import Cluster
 
+from managed_ledger.errors import CorruptStorage
 from managed_ledger.ledger_metadata import CursorRecord, cursor_key
+from managed_ledger.storage.bookkeeper.client import PULSARS_QUORUMS
+from managed_ledger.storage.bookkeeper.formats.family import NO_LEDGER
 from managed_ledger.storage.bookkeeper.formats.managed_ledgers import ManagedLedgers
+from managed_ledger.storage.bookkeeper.reader import LedgerReader
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.errors import NoNode
 from pybroker.base.names import TopicName
@@ -57,13 +63,32 @@ class Two:
         return asyncio.run(looked())
 
     def left_in_batches(self, topic: TopicName, subscription: str) -> int:
-        """How many messages of partly acknowledged batches a stored cursor has still to deliver."""
+        """How many messages of partly acknowledged batches a stored cursor has still to deliver.
+        Its ledger is read without fencing its writer.
+        """
         family, key = ManagedLedgers(), cursor_key(topic.ledger_name, subscription)
         node = self.node(str(family.path_of(key)))
         if node is None:
             return 0
-        record = CursorRecord.decode(family.decode(key, node).value, key)
+        stored = family.decode(key, node)
+        if stored.ledger_id == NO_LEDGER:
+            return 0
+        entry = asyncio.run(self._last_written(stored.ledger_id))
+        record = CursorRecord.decode(family.with_entry(key, stored, entry).value, key)
         return sum(bits.bit_count() for bits in record.batches.values())
+
+    async def _last_written(self, ledger_id: int) -> bytes:
+        async with storage_client_of(self.storage.zookeeper_address, PULSARS_QUORUMS) as client:
+            metadata = (await client.store.get(ledger_id)).metadata
+            reader = LedgerReader(ledger_id, metadata, client.bookies)
+            found = b""
+            for entry_id in itertools.count():
+                try:
+                    [body] = await reader.read(entry_id, entry_id, 1 << 20)
+                except CorruptStorage:  # no bookie has it
+                    return found
+                found = body.payload
+        raise AssertionError("it ends before")
 
 
 @pytest.fixture(scope="session")

@@ -220,6 +220,21 @@ def test_a_large_cursor_is_in_a_ledger_as_bits():
     assert cursor_in(node, entry) == large
 
 
+def test_a_cursor_with_a_part_of_a_batch_is_in_a_ledger():
+    """Apache's broker reads those from a ledger only."""
+    with_part = record(acked={7: acked(0)}, batches={(7, 2): 6})
+    assert FAMILY.entry(CURSOR, with_part.encode(), {}) is not None
+
+
+def test_a_cursor_stays_in_the_ledger_that_is_written_for_it():
+    """Else each second of a subscription with parts of batches would make a new ledger."""
+    small = record(acked={7: acked(0)})
+    entry = FAMILY.entry(CURSOR, small.encode(), {}, stays=True)
+    assert entry is not None
+    assert cursor_in(node_of(small, 44), entry) == small
+    assert FAMILY.entry(CURSOR, small.encode(), {}) is None
+
+
 def test_ranges_in_a_ledger_count_before_bits():
     entry = b"\x08\x06\x10\x09" + RANGES.replace(b"\x22", b"\x1a") + b"\x32\x04\x08\x08\x10\x01"
     assert cursor_in(b"\x08\x2c", entry) == record(acked={7: acked(0, 1, 4, 5)})

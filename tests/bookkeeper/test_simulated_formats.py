@@ -13,6 +13,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger_metadata import CursorRecord, LedgerList, cursor_key, ledgers_key
 from managed_ledger.position import EARLIEST
 from managed_ledger.storage.bookkeeper.formats import cursor_record
+from managed_ledger.storage.bookkeeper.metadata_record import LedgerState
 
 MAX_RANGES = 20
 HOLES = MAX_RANGES + 10
@@ -117,6 +118,81 @@ def test_the_writer_of_a_large_cursor_is_fenced_by_who_takes_it_over(broker, run
             with pytest.raises(Exception, match=r"fenced|changed"):
                 await cursor.flush()
             first.backend.crash()
+
+    run(scenario())
+
+
+def acknowledge_a_part(cursor, ledger_id, entry_id):
+    cursor.delete_batch_indexes((ledger_id, entry_id), 0b101, 3)
+
+
+def test_a_part_of_a_batch_is_written_to_a_ledger_and_all_that_follows_to_the_same(broker, run):  # noqa: F811
+    async def scenario():
+        async with broker() as one:
+            cursor, ledger_id = await one.fill(10)
+            found = []
+            for entry_id in range(3, 6):
+                acknowledge_a_part(cursor, ledger_id, entry_id)
+                await cursor.flush()
+                found.append(await one.cursors_ledger())
+                cursor.delete(ledger_id, entry_id)
+                await cursor.flush()
+                found.append(await one.cursors_ledger())
+            assert found[0] >= 0
+            assert set(found) == {found[0]}
+
+    run(scenario())
+
+
+def test_parts_of_batches_outlive_a_broker_that_is_killed(broker, run):  # noqa: F811
+    async def scenario():
+        async with broker() as second:
+            first = broker()
+            await first.__aenter__()
+            cursor, ledger_id = await first.fill(10)
+            acknowledge_a_part(cursor, ledger_id, 3)
+            await cursor.flush()
+            first.backend.crash()
+            log = await second.factory.open("log")
+            assert log.cursors["sub"].partial_batches == {(ledger_id, 3): 0b101}
+
+    run(scenario())
+
+
+def test_the_ledger_of_a_cursor_is_closed_with_its_log(broker, run):  # noqa: F811
+    """Whoever serves the log next has nothing to recover, and this broker keeps nothing of it."""
+
+    async def scenario():
+        async with broker() as one:
+            cursor, ledger_id = await one.fill(10)
+            acknowledge_a_part(cursor, ledger_id, 3)
+            await (await one.factory.open("log")).close()
+            stored = await one.backend._store.get(await one.cursors_ledger())
+            assert stored.metadata.state is LedgerState.CLOSED
+            assert not one.backend._values._writers
+            log = await one.factory.open("log")
+            cursor = log.cursors["sub"]
+            assert cursor.partial_batches == {(ledger_id, 3): 0b101}
+            cursor.mark_delete(log.last_confirmed)
+            await cursor.flush()
+            assert await one.cursors_ledger() == -1
+
+    run(scenario())
+
+
+def test_a_log_is_closed_when_the_cursors_that_are_being_written_are(broker, run):  # noqa: F811
+    """Its next owner must find them, and must not find them changed later."""
+
+    async def scenario():
+        async with broker() as one:
+            cursor, ledger_id = await one.fill(10)
+            acknowledge_a_part(cursor, ledger_id, 3)
+            log = await one.factory.open("log")
+            writing = asyncio.ensure_future(log.flush_cursors())
+            await asyncio.sleep(0)
+            await log.close()
+            assert await one.cursors_ledger() >= 0
+            await writing
 
     run(scenario())
 

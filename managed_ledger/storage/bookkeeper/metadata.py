@@ -32,6 +32,7 @@ from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
 from managed_ledger.storage.bookkeeper.listed_values import ListedValues
 from managed_ledger.storage.bookkeeper.looks import Looks
 from managed_ledger.storage.bookkeeper.mirror_table import MirrorTable
+from managed_ledger.storage.bookkeeper.placed_values import Mutation, PlacedValues
 from managed_ledger.storage.bookkeeper.value_ledgers import ValueLedgers
 from managed_ledger.storage.operations import DeleteLedger, Put, Remove
 from managed_ledger.storage.zookeeper.errors import (
@@ -54,7 +55,6 @@ log = logging.getLogger(__name__)
 MAX_OPERATIONS: Final = 100  # in one transaction of ZooKeeper
 MAX_BYTES: Final = 256 * 1024  # whose jute.maxbuffer is 1 MiB by default
 _LOADED_AT_ONCE: Final = 200
-Mutation = Put | Remove | DeleteLedger
 
 
 class Ledgers(Protocol):
@@ -91,7 +91,7 @@ class Metadata:
         lists: Sequence[ListFamily] = (),
     ) -> None:
         """Keys of no family are below `root`, in a format of our own."""
-        self.table = MirrorTable(self.submit, self._refresh_below)
+        self.table = MirrorTable(self.submit, self._refresh_below, values.release)
         self._ledgers = ledgers
         self._store = store
         self._zookeeper = store.zookeeper
@@ -99,8 +99,7 @@ class Metadata:
         self._formats = KnownFormats(families, root, joined, lists)
         self._joined = JoinedNodes(self._zookeeper, self.table.known)
         self._listed = ListedValues(self._zookeeper, values, self.table, self._look_at)
-        self._written_to: dict[str, int] = {}  # the ledgers with values that are being put
-        self._unused: list[tuple[str, int]] = []  # keys, and ledgers that they no longer need
+        self._placed = PlacedValues(self._formats, values)
         self._queue: deque[Mutation] = deque()
         self._task: asyncio.Task[None] | None = None
         self._foreign = Looks()
@@ -151,8 +150,7 @@ class Metadata:
             for mutation, error in zip(batch, errors, strict=True):
                 self.pending_bytes -= _size(mutation)
                 self._settle(mutation, error)
-            while self._unused:
-                await self._values.delete(*self._unused.pop())
+            await self._placed.delete_unused()
         self._task = None
 
     def _take(self) -> list[Mutation]:
@@ -178,6 +176,7 @@ class Metadata:
         """The outcome of each."""
         if len(batch) > 1:
             try:
+                await self._placed.write(batch)
                 await self._make([part for each in batch for part in await self._parts(each)])
                 return [None] * len(batch)
             except ManagedLedgerError as why:
@@ -186,6 +185,7 @@ class Metadata:
 
     async def _write_one(self, mutation: Mutation, attempt: int = 1) -> Exception | None:
         try:
+            await self._placed.write([mutation])
             await self._make(await self._parts(mutation))
         except (BadVersionError, NodeExists) as why:
             if not isinstance(mutation, DeleteLedger) and self._formats.is_shared(mutation.key):
@@ -220,7 +220,7 @@ class Metadata:
         path = self._formats.path_of(mutation.key)
         if isinstance(mutation, Remove):
             return [Delete(path)]
-        value, version = await self._node(mutation), mutation.stored.version
+        value, version = self._placed.node(mutation), mutation.stored.version
         change = Create(path, value) if version == 0 else SetData(path, value, version - 1)
         put = self._formats.read_back(mutation.key, mutation.stored.value)
         mutation.stored = mutation.stored._replace(value=put)
@@ -241,16 +241,6 @@ class Metadata:
         if isinstance(change, Create):
             await self._make_parents(change.path)
         return [] if change is None else [change]
-
-    async def _node(self, put: Put) -> bytes:
-        """What is too large for it is in a ledger when this returns. Raises ManagedLedgerError."""
-        key, value = put.key, put.stored.value
-        entry = self._formats.entry(key, value)
-        if entry is None:
-            self._written_to.pop(key, None)
-            return self._formats.node(key, value)
-        ledger_id = self._written_to[key] = await self._values.write(key, entry)
-        return self._formats.node(key, value, ledger_id)
 
     async def _make(self, parts: list[Operation]) -> None:
         """All or nothing, also over lost connections."""
@@ -286,11 +276,11 @@ class Metadata:
         elif error is None:
             if isinstance(mutation, Put) and mutation.new_ledger_id is not None:
                 self._ledgers.created(mutation.new_ledger_id)
-            self._moved_to(mutation)
+            self._placed.made(mutation)
             self.table.set_unreadable(mutation.key, None)
             self.table.apply(mutation)
         else:
-            self._written_to.pop(mutation.key, None)
+            self._placed.failed(mutation)
             self.table.withdraw(mutation)
             self._look_at(mutation.key)
         mutation.complete(error)
@@ -299,18 +289,7 @@ class Metadata:
         if (listed := self._formats.listed(mutation.key)) is not None:
             unused = self._listed.settle(listed[0], mutation, made)
             if unused is not None:
-                self._unused.append((mutation.key, unused))
-
-    def _moved_to(self, mutation: Put | Remove) -> None:
-        """Where the value is now: a ledger that it has left is of no use any more."""
-        key = mutation.key
-        before, now = self._formats.ledger_id(key), self._written_to.pop(key, NO_LEDGER)
-        if before not in (NO_LEDGER, now):
-            self._unused.append((key, before))
-        if isinstance(mutation, Remove):
-            self._formats.forget(key)
-        else:
-            self._formats.set_ledger_id(key, now)
+                self._placed.is_unused(mutation.key, unused)
 
     async def _make_parents(self, path: str) -> None:
         parts = path.split("/")[1:-1]

@@ -1,6 +1,6 @@
 """The table of the mirror: some values cannot be read, and others have to be looked at first."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.backend import Versioned
@@ -13,9 +13,11 @@ class MirrorTable(MetadataTable):
         self,
         submit: Callable[[Put | Remove], None],
         refresh: Callable[[str], Awaitable[None]],
+        release: Callable[[Iterable[str]], Awaitable[None]],
     ) -> None:
         super().__init__(submit)
         self._refresh = refresh
+        self._release = release
         self._unreadable: dict[str, str] = {}
 
     def get(self, key: str) -> Versioned | None:
@@ -34,6 +36,9 @@ class MirrorTable(MetadataTable):
 
     async def refresh(self, prefix: str) -> None:
         await self._refresh(prefix)
+
+    async def release(self, keys: Iterable[str]) -> None:
+        await self._release(keys)
 
     def set_unreadable(self, key: str, why: str | None) -> None:
         """None: it can be read."""

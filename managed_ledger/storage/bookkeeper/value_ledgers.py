@@ -6,7 +6,7 @@ recovers the ledger, which fences this writer.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from managed_ledger.errors import CorruptStorage, LedgerNotFound, ManagedLedgerError
@@ -98,10 +98,13 @@ class ValueLedgers:
         except ManagedLedgerError as why:
             log.warning("ledger %d of %r stays, although nothing uses it: %s", ledger_id, key, why)
 
+    async def release(self, keys: Iterable[str]) -> None:
+        """Whoever opens their ledgers next has nothing to recover."""
+        released = [self._writers.pop(key) for key in keys if key in self._writers]
+        await asyncio.gather(*map(self._close, released))
+
     async def close(self) -> None:
-        """Whoever opens the ledgers next has nothing to recover."""
-        await asyncio.gather(*map(self._close, self._writers.values()))
-        self._writers.clear()
+        await self.release(list(self._writers))
 
     async def _close(self, writer: LedgerWriter | None) -> None:
         if writer is not None and writer.ended is None:

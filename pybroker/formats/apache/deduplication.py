@@ -78,7 +78,7 @@ class DeduplicationCursors:
     def decode(self, key: str, node: bytes) -> Stored:
         return _decoded(key, node, (2, 3), _NODE_NUMBERS, max(NO_LEDGER, _ledger_id(node, key)))
 
-    def entry(self, key: str, value: bytes, kept: Kept) -> bytes | None:
+    def entry(self, key: str, value: bytes, kept: Kept, stays: bool = False) -> bytes | None:
         if len(value) <= MAX_NODE_BYTES:
             return None
         position, ids = durable_ids(value, key)

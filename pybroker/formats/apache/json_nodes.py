@@ -97,7 +97,7 @@ class JsonFamily:
         known = {name: fields[name] for name in self._known if fields.get(name) is not None}
         return Stored(encoded(self.read(known, key)), {_NODE: node})
 
-    def entry(self, key: str, value: bytes, kept: Kept) -> bytes | None:
+    def entry(self, key: str, value: bytes, kept: Kept, stays: bool = False) -> bytes | None:
         return None
 
     def with_entry(self, key: str, stored: Stored, entry: bytes) -> Stored:

@@ -1,10 +1,10 @@
 """ManagedCursorInfo and PositionInfo: what a subscription has acknowledged, in Apache's format.
 
-A small cursor is in its node, with ledger id -1. A large one is in a ledger, whose last entry
-counts; the node then has a mark-delete position that is not newer. Acknowledged entries are ranges
-(lower exclusive) in the node, and bits of 64-bit words for each ledger in the entry, as Apache's
-managedLedgerPersistIndividualAckAsLongArray wants it; both are read. In a batch's set a bit means
-that the index is still unacknowledged.
+A small cursor is in its node, with ledger id -1. One that is large or has parts of batches is in a
+ledger, whose last entry counts; the node then has a mark-delete position that is not newer.
+Acknowledged entries are ranges (lower exclusive) in the node, and bits of 64-bit words for each
+ledger in the entry, as Apache's managedLedgerPersistIndividualAckAsLongArray wants it; both are
+read. In a batch's set a bit means that the index is still unacknowledged.
 
 Source: MLDataFormats.proto; org.apache.bookkeeper.mledger.impl.ManagedCursorImpl.
 """
@@ -36,7 +36,6 @@ from managed_ledger.storage.bookkeeper.formats.protobuf import (
 )
 
 MAX_RANGES: Final = 1000  # in a node: managedLedgerMaxUnackedRangesToPersistInMetadataStore
-MAX_BATCH_BYTES: Final = 64 * 1024
 MAX_ACKED: Final = 1 << 28  # entries; more are a mistake, and would fill the memory
 _MAX_WORDS: Final = 1 << 22
 _WORD: Final = (1 << 64) - 1
@@ -46,13 +45,14 @@ _LONG_PROPERTIES: Final = 5
 _UNKNOWN: Final = -1
 
 
-def is_large(record: CursorRecord) -> bool:
-    """Whether it belongs into a ledger."""
-    ranges = sum(AckSet.decode(each).range_count() for each in record.acked.values())
-    if ranges > MAX_RANGES:
+def belongs_into_ledger(record: CursorRecord) -> bool:
+    """Because it is large, or has parts of batches: Apache's broker reads those from a ledger only,
+    although it writes them to the node as well.
+    """
+    if record.batches:
         return True
-    batches = record.batches.values()
-    return sum(40 + bits.bit_length() // 6 for bits in batches) > MAX_BATCH_BYTES
+    ranges = sum(AckSet.decode(each).range_count() for each in record.acked.values())
+    return ranges > MAX_RANGES
 
 
 # --- the node

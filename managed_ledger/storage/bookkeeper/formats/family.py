@@ -58,8 +58,11 @@ class Family(Protocol):
         """
         ...
 
-    def entry(self, key: str, value: bytes, kept: Kept) -> bytes | None:
-        """What belongs into a ledger because it is too large for a node; None: it is not."""
+    def entry(self, key: str, value: bytes, kept: Kept, stays: bool = False) -> bytes | None:
+        """What belongs into a ledger and not into a node, because it is too large or is read from
+        there only; None: it belongs into the node. `stays`: a ledger is being written for this key,
+        so the next value may as well go there.
+        """
         ...
 
     def with_entry(self, key: str, stored: Stored, entry: bytes) -> Stored:
@@ -164,7 +167,7 @@ class OwnFormat:
     def decode(self, key: str, node: bytes) -> Stored:
         return Stored(node)
 
-    def entry(self, key: str, value: bytes, kept: Kept) -> bytes | None:
+    def entry(self, key: str, value: bytes, kept: Kept, stays: bool = False) -> bytes | None:
         return None
 
     def with_entry(self, key: str, stored: Stored, entry: bytes) -> Stored:

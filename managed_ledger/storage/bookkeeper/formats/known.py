@@ -88,9 +88,9 @@ class KnownFormats:
         """Raises CorruptStorage."""
         return self._found(key)[0].encode(key, value, self._kept.get(key, NOTHING), ledger_id)
 
-    def entry(self, key: str, value: bytes) -> bytes | None:
-        """What belongs into a ledger because it is too large for a node. Raises CorruptStorage."""
-        return self._found(key)[0].entry(key, value, self._kept.get(key, NOTHING))
+    def entry(self, key: str, value: bytes, stays: bool) -> bytes | None:
+        """What belongs into a ledger. Raises CorruptStorage."""
+        return self._found(key)[0].entry(key, value, self._kept.get(key, NOTHING), stays)
 
     def decoded(self, key: str, node: bytes, entry: bytes | None = None) -> Stored | None:
         """None if the node has no value of the key. Raises CorruptStorage."""

@@ -84,11 +84,13 @@ class ManagedLedgers:
         record, kept, ledger_id = cursor_record.decode_node(plain(node, what), what)
         return Stored(record.encode(), kept, ledger_id)
 
-    def entry(self, key: str, value: bytes, kept: Kept) -> bytes | None:
+    def entry(self, key: str, value: bytes, kept: Kept, stays: bool = False) -> bytes | None:
         if key.startswith(LEDGERS_PREFIX):
             return None
         record = CursorRecord.decode(value, key)
-        return cursor_record.encode_entry(record, kept) if cursor_record.is_large(record) else None
+        if not stays and not cursor_record.belongs_into_ledger(record):
+            return None
+        return cursor_record.encode_entry(record, kept)
 
     def with_entry(self, key: str, stored: Stored, entry: bytes) -> Stored:
         what = f"the cursor {key!r} in ledger {stored.ledger_id}"
