@@ -12,7 +12,7 @@ already be gone. The snapshots are deleted after the ledger: by then the last sn
 flight has arrived.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from managed_ledger.deletion import all_done
 from managed_ledger.factory import ManagedLedgerFactory
@@ -48,26 +48,42 @@ class Belongings:
         self._metadata = metadata
         self._permissions = permissions
 
-    async def remove_subscription(self, topic: TopicName, subscription: str) -> None:
+    async def remove_subscription(
+        self, topic: TopicName, subscription: str, check: Callable[[], None]
+    ) -> None:
+        """Here as below, `check` is called before each step, and raises if nothing more may be
+        removed.
+        """
+        check()
         await self._factory.delete(pending_ack_log(topic, subscription))
+        check()
         await self._factory.delete_cursor(topic.ledger_name, subscription)
 
-    async def remove_topic(self, topic: TopicName) -> None:
+    async def remove_topic(self, topic: TopicName, check: Callable[[], None]) -> None:
         """One topic, or one partition."""
+        check()
         await self._factory.delete_all(pending_ack_logs(topic))
+        check()
         await self._factory.delete_all(compacted_logs(topic))
+        check()
         await self._factory.delete(side_log(topic.ledger_name))
+        check()
         # They may be stored below the managed ledger, which can only be deleted after them.
         await self._remove_snapshots(topic.ledger_name)
+        check()
         await self._factory.delete(topic.ledger_name)
 
-    async def remove_shared(self, topic: TopicName) -> None:
+    async def remove_shared(self, topic: TopicName, check: Callable[[], None]) -> None:
         """What exists once per topic, with or without partitions."""
+        check()
         await self._permissions.forget_topic(topic)
         if topic.partition < 0:
+            check()
             await self._remove_keys(known_versions.schema_keys(self._metadata, topic))
+            check()
             if self._metadata.get(topic_key(topic)) is not None:  # most have none
                 await self._remove_keys([topic_key(topic)])
+            check()
             await self._remove_keys([tenants.partitions_key(topic)])
 
     async def remove_strays(self) -> None:

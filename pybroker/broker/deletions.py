@@ -14,7 +14,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -34,6 +34,10 @@ log = logging.getLogger(__name__)
 _PREFIX: Final = "/deletions/"
 _AT_ONCE: Final = 64  # partitions
 _RETRY_S: Final = 1.0
+
+
+class _FinishedElsewhere(Exception):
+    """The tombstone is gone: another broker has carried the deletion out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class Deletions:
         self._metadata = metadata
         self._belongings = Belongings(factory, metadata, permissions)
         self._running: dict[str, asyncio.Task[None]] = {}  # by the tombstone's key
+        self._concerned: dict[str, TopicName] = {}  # of those that run
         self._tasks = Tasks("deletions")
 
     async def finish_all(self) -> None:
@@ -151,7 +156,12 @@ class Deletions:
 
     def _start(self, doomed: Doomed, work: Coroutine[Any, Any, None]) -> None:
         task = self._running[doomed.key] = self._tasks.start(work, f"deletion of {doomed}")
-        task.add_done_callback(lambda _: self._running.pop(doomed.key))
+        self._concerned[doomed.key] = doomed.topic
+
+        def ended(_: object) -> None:
+            del self._running[doomed.key], self._concerned[doomed.key]
+
+        task.add_done_callback(ended)
 
     async def _decide_and_remove(
         self, doomed: Doomed, vacate: Callable[[], Awaitable[None]]
@@ -176,15 +186,41 @@ class Deletions:
                 return
 
     async def _remove(self, doomed: Doomed) -> None:
-        """Repeatable."""
-        if doomed.subscription is not None:
-            await self._belongings.remove_subscription(doomed.topic, doomed.subscription)
+        """Repeatable. Returns also when another broker has finished it."""
+        stored = self._metadata.get(doomed.key)
+        if stored is None:
+            return
+        decided = partial(self._check_decided, doomed.key, stored.version)
+        try:
+            if doomed.subscription is not None:
+                await self._belongings.remove_subscription(
+                    doomed.topic, doomed.subscription, decided
+                )
+            else:
+                topics, remove = doomed.topics(), self._belongings.remove_topic
+                for at in range(0, len(topics), _AT_ONCE):
+                    await all_done(remove(each, decided) for each in topics[at : at + _AT_ONCE])
+                await self._belongings.remove_shared(doomed.topic, decided)
+            decided()
+        except _FinishedElsewhere:
+            log.info("another broker has finished the deletion of %s", doomed)
         else:
-            topics = doomed.topics()
-            for at in range(0, len(topics), _AT_ONCE):
-                await all_done(map(self._belongings.remove_topic, topics[at : at + _AT_ONCE]))
-            await self._belongings.remove_shared(doomed.topic)
-        await self._metadata.delete(doomed.key)
+            await self._metadata.delete(doomed.key)
+
+    def _check_decided(self, key: str, version: int) -> None:
+        """Another broker may have finished the deletion meanwhile, and then the name may be in use
+        again. The tombstone goes before anything new is created, also in what this broker knows.
+        Raises _FinishedElsewhere.
+        """
+        stored = self._metadata.get(key)
+        if stored is None or stored.version != version:
+            raise _FinishedElsewhere(key)
+
+    async def at_rest(self, concerned: Callable[[TopicName], bool]) -> None:
+        """Waits for deletions of these topics that run now."""
+        running = [task for key, task in self._running.items() if concerned(self._concerned[key])]
+        if running:
+            await asyncio.wait(running)
 
     def _stored(self, key: str) -> Doomed:
         stored = self._metadata.get(key)

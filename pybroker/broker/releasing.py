@@ -17,6 +17,8 @@ async def release_topics(topics: Topics, bundle: Bundle) -> None:
     A failure is logged: the next owner fences the ledgers that could not be closed.
     """
     await topics.at_rest(bundle.namespace)  # loads that had begun
+    # The next owner finishes deletions, too, and creates anew what this one would still delete.
+    await topics.deletions.at_rest(bundle.holds)
     names = [name for name in topics.loaded_names() if bundle.holds(name)]
     for at in range(0, len(names), _AT_ONCE):
         some = names[at : at + _AT_ONCE]

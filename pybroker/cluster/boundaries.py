@@ -78,9 +78,11 @@ class Boundaries:
         bounds = await self._divided(namespace)
         return tuple(Bundle(namespace, low, high) for low, high in pairwise(bounds))
 
-    async def look(self, namespace: str) -> None:
-        """At what stands in ZooKeeper now. Raises ZooKeeperError."""
-        await self._mirror.look(f"{ROOT}/{namespace}")
+    async def look(self, namespace: str, insist: bool = False) -> None:
+        """At what stands in ZooKeeper now. Raises ZooKeeperError; SessionExpired only, if the
+        caller insists.
+        """
+        await self._mirror.look(f"{ROOT}/{namespace}", insist)
 
     def was_set(self, namespace: str, value: bytes, version: int) -> None:
         """This broker has changed it."""

@@ -305,7 +305,7 @@ class BundleOwnership:
                 ]
             )
         except ConnectionLoss:
-            await self._boundaries.look(bundle.namespace)
+            await self._boundaries.look(bundle.namespace, insist=True)
             if not self._boundaries.is_current(halves[0]):
                 self._forget(halves)
                 raise

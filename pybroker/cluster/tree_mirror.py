@@ -39,10 +39,10 @@ class TreeMirror:
         """Idempotent."""
         await self._refresh.close()
 
-    async def look(self, path: str) -> Node | None:
+    async def look(self, path: str, insist: bool = False) -> Node | None:
         """As it is now, or was a moment ago. Raises ZooKeeperError."""
         try:
-            node = await self._zookeeper.get(path)
+            node = await self._zookeeper.get(path, insist)
         except NoNode:
             self.forget(path)
             return None

@@ -13,6 +13,8 @@ from managed_ledger.position import EARLIEST
 from pybroker.base.errors import ServiceNotReady, TopicNotFound
 from pybroker.broker import deletions
 from pybroker.broker.deletions import Doomed
+from pybroker.broker.ownership import LAST_HASH, Bundle
+from pybroker.broker.releasing import release_topics
 from pybroker.broker.schemas.registry import Schemas, StoredSchema
 
 
@@ -131,6 +133,53 @@ def test_a_deletion_that_finds_no_room_is_tried_again_a_second_later(
         assert slept.count(1.0) == 2  # others may sleep, too
         assert removal.tries == 3
         assert life.traces(ORDERS) == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_decided_again", [False, True])
+def test_a_deletion_that_another_broker_has_finished_spares_what_is_new(
+    is_decided_again: bool,
+) -> None:
+    async def scenario(life: Life) -> None:
+        await life.fill(ORDERS)
+        removal = Removal(life, "remove_topic")
+        deleting = asyncio.ensure_future(life.topics.delete(ORDERS))
+        await removal.begun.wait()
+        # As the mirror shows it when another broker has deleted and created the topic.
+        deletions, key = life.topics.deletions, Doomed(ORDERS).key
+        await deletions._metadata.delete(key)
+        if is_decided_again:
+            for _ in range(2):
+                await deletions._metadata.put(key, Doomed(ORDERS).encode())
+        log = await life.topics._factory.open(ORDERS.ledger_name)
+        await log.append_one(b"new")
+        await log.close()
+        removal.may_go_on.set()
+        await deleting
+        if not is_decided_again:
+            assert life.topics._factory.exists(ORDERS.ledger_name)
+        assert (deletions._metadata.get(key) is not None) == is_decided_again
+
+    run(scenario)
+
+
+def test_who_gives_topics_away_waits_until_their_deletions_have_ended() -> None:
+    """The next owner would create anew what this broker still deletes."""
+
+    async def scenario(life: Life) -> None:
+        await life.fill(ORDERS)
+        removal = Removal(life, "remove_topic")
+        deleting = asyncio.ensure_future(life.topics.delete(ORDERS))
+        await removal.begun.wait()
+        releasing = asyncio.ensure_future(
+            release_topics(life.topics, Bundle(ORDERS.namespace_name, 0, LAST_HASH))
+        )
+        await turns()
+        assert not releasing.done()
+        removal.may_go_on.set()
+        await releasing
+        assert deleting.done()
 
     run(scenario)
 

@@ -158,9 +158,9 @@ def test_who_left_while_a_topic_was_deleted_makes_no_new_one(
         belongings, may_go_on = running.topics.deletions._belongings, asyncio.Event()
         remove = belongings.remove_topic
 
-        async def slowly(removed: TopicName) -> None:
+        async def slowly(*what: Any) -> None:
             await may_go_on.wait()
-            await remove(removed)
+            await remove(*what)
 
         belongings.remove_topic = slowly
         return asyncio.ensure_future(running.topics.delete(name, force=True)), may_go_on, belongings

@@ -25,9 +25,9 @@ def deletion_without_a_tombstone() -> Iterator[None]:
 
     async def remove(self: Deletions, doomed: Any, vacate: Any) -> None:
         await vacate()
-        await self._belongings.remove_shared(doomed.topic)
+        await self._belongings.remove_shared(doomed.topic, lambda: None)
         for topic in doomed.topics():
-            await self._belongings.remove_topic(topic)
+            await self._belongings.remove_topic(topic, lambda: None)
 
     with patch.object(Deletions, "_decide_and_remove", remove):
         yield
