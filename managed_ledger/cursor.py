@@ -114,6 +114,8 @@ class ManagedCursor:
 
     def backlog(self, up_to: Position) -> int:
         """How many entries after the mark-delete position, up to `up_to`, are unacknowledged."""
+        if self.mark_delete_position >= up_to:
+            return 0
         self._forget_acks()
         acked = 0
         for ledger_id, acks in self._acked.items():

@@ -1,16 +1,15 @@
 """Metrics of the whole broker: sums over its topics, connections, lookups, topic loads."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from operator import itemgetter
+from collections.abc import Mapping, Sequence
+from operator import add
 from typing import Final
 
 from pybroker.admin.metrics.distributions import add_summary, quantile
 from pybroker.admin.metrics.rows import rows
-from pybroker.admin.metrics.topics import backlog, consumer_count
 from pybroker.admin.metrics.windows import Windows
 from pybroker.admin.services import AdminServices
-from pybroker.admin.stats.topic import Stats
+from pybroker.admin.stats.sums import Share
 from pybroker.base.metrics import Exposition
 from pybroker.base.names import SYSTEM_NAMESPACE
 from pybroker.base.version import version
@@ -37,19 +36,19 @@ pulsar_broker_storage_read_cache_misses_rate | sum | Entries read from the disk 
 pybroker_txn_blocked_topics | sum | Topics where an open transaction blocks readers.
 """,
 )
-_SUMMED: Final[Mapping[str, Callable[[Stats], float]]] = {
-    "pulsar_broker_topics_count": lambda topic: 1,
-    "pulsar_broker_subscriptions_count": lambda topic: len(topic["subscriptions"]),
-    "pulsar_broker_producers_count": lambda topic: len(topic["publishers"]),
-    "pulsar_broker_consumers_count": lambda topic: consumer_count(topic),
-    "pulsar_broker_rate_in": itemgetter("msgRateIn"),
-    "pulsar_broker_rate_out": itemgetter("msgRateOut"),
-    "pulsar_broker_throughput_in": itemgetter("msgThroughputIn"),
-    "pulsar_broker_throughput_out": itemgetter("msgThroughputOut"),
-    "pulsar_broker_storage_size": itemgetter("storageSize"),
-    "pulsar_broker_storage_logical_size": itemgetter("storageSize"),
-    "pulsar_broker_msg_backlog": lambda topic: backlog(topic),
-    "pybroker_txn_blocked_topics": lambda topic: int(topic.get("blockedEntries", 0) > 0),
+_SUMMED: Final[Mapping[str, str]] = {
+    "pulsar_broker_topics_count": "topics",
+    "pulsar_broker_subscriptions_count": "subscriptions",
+    "pulsar_broker_producers_count": "producers",
+    "pulsar_broker_consumers_count": "consumers",
+    "pulsar_broker_rate_in": "messages_in_rate",
+    "pulsar_broker_rate_out": "messages_out_rate",
+    "pulsar_broker_throughput_in": "bytes_in_rate",
+    "pulsar_broker_throughput_out": "bytes_out_rate",
+    "pulsar_broker_storage_size": "stored_bytes",
+    "pulsar_broker_storage_logical_size": "stored_bytes",
+    "pulsar_broker_msg_backlog": "backlog",
+    "pybroker_txn_blocked_topics": "blocked",
 }
 _BYTES: Final = (
     *rows(
@@ -172,31 +171,31 @@ class BrokerSums:
     """Over one scrape's topics, kept or not."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, float] = dict.fromkeys(_SUMMED, 0)
-        self._in = {"true": 0, "false": 0}
-        self._out = 0
+        self._sums: Sequence[float] = (0,) * len(Share._fields)
+        self._system_bytes_in = 0
         self._topics: Counter[str] = Counter()
 
-    def add(self, namespace: str, stats: Stats) -> None:
+    def add(self, namespace: str, share: Share) -> None:
         self._topics[namespace] += 1
-        for name, value_of in _SUMMED.items():
-            self._sums[name] += value_of(stats)
-        self._in["true" if namespace == SYSTEM_NAMESPACE else "false"] += stats["bytesInCounter"]
-        self._out += stats["bytesOutCounter"]
+        self._sums = tuple(map(add, self._sums, share))
+        if namespace == SYSTEM_NAMESPACE:
+            self._system_bytes_in += share.bytes_in
 
     def show(self, exposition: Exposition, storage: Mapping[str, float]) -> None:
         """`storage`: the sums of `pulsar_storage_…_rate`."""
         for namespace, count in self._topics.items():
             exposition.add("pulsar_topics_count", count, exposition.labels(namespace=namespace))
-        for name, total in self._sums.items():
-            exposition.add(name, total)
+        sums = dict(zip(Share._fields, self._sums, strict=True))
+        for name, field in _SUMMED.items():
+            exposition.add(name, sums[field])
         for name, total in storage.items():
             exposition.add(name.replace("pulsar_", "pulsar_broker_"), total)
-        for system, total in self._in.items():
+        own = self._system_bytes_in
+        for system, total in (("true", own), ("false", sums["bytes_in"] - own)):
             labels = exposition.labels(system_topic=system)
             exposition.add("pulsar_broker_in_bytes_total", total, labels)
         labels = exposition.labels(system_subscription="false")
-        exposition.add("pulsar_broker_out_bytes_total", self._out, labels)
+        exposition.add("pulsar_broker_out_bytes_total", sums["bytes_out"], labels)
 
 
 def add_broker(

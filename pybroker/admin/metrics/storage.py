@@ -1,9 +1,9 @@
 """Metrics of writes and reads: by topic, by namespace (the managed ledgers), and of the storage."""
 
 from array import array
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from operator import add
 from typing import Final
 
 from managed_ledger.factory import ManagedLedgerFactory
@@ -12,7 +12,7 @@ from pybroker.admin.metrics.rows import rows
 from pybroker.admin.metrics.windows import WINDOW_S, Windows
 from pybroker.admin.stats.flows import Flow
 from pybroker.admin.stats.rates import Rates
-from pybroker.admin.stats.topic import Stats
+from pybroker.admin.stats.sums import Share
 from pybroker.base.metrics import Exposition, Metric
 from pybroker.broker.topic import Topic
 from pybroker.broker.write_counts import (
@@ -175,15 +175,24 @@ _BUCKETS: Final = (
 )
 
 
+_FLOWS: Final = (
+    "pulsar_ml_AddEntryMessagesRate",
+    "pulsar_ml_ReadEntriesRate",
+    "pulsar_ml_ReadEntriesOpsCacheMissesRate",
+)
+
+
 class _Namespace:
-    """The sums over its topics."""
+    """The sums over its topics. `flows` are entries per second, in the order of `_FLOWS`."""
+
+    __slots__ = ("backlog", "counts", "flows", "read_entries", "stored_bytes")
 
     def __init__(self) -> None:
         self.counts: array[float] | None = None  # of the last minute
-        self.sums: defaultdict[str, float] = defaultdict(float)
-        self.read_entries = 0
+        self.flows: Flow = (0.0,) * len(_FLOWS)
+        self.backlog = self.stored_bytes = self.read_entries = 0
 
-    def add(self, counts: "array[float]") -> None:
+    def add_counts(self, counts: "array[float]") -> None:
         if self.counts is None:
             self.counts = array("d", counts)
         else:
@@ -202,7 +211,12 @@ class StorageSamples:
         self._rates = rates
         self._windows = windows
         self._namespaces: dict[str, _Namespace] = {}
-        self.totals: defaultdict[str, float] = defaultdict(float)
+
+    @property
+    def totals(self) -> Mapping[str, float]:
+        """By the names of a topic's rates."""
+        flows = [namespace.flows for namespace in self._namespaces.values()]
+        return {each.name: sum(flow[at] for flow in flows) for at, each in enumerate(_RATES)}
 
     def rates_of(self, topic: Topic) -> Flow:
         """Rates of entries written, read, and read from the disk."""
@@ -213,26 +227,19 @@ class StorageSamples:
             self._rates.of((name, "missed"), ledger.missed_entries),
         )
 
-    def add_topic(self, topic: Topic, stats: Stats, rates: Flow) -> None:
+    def add_topic(self, topic: Topic, share: Share, rates: Flow) -> None:
         """`rates` are those of `rates_of`."""
         exposition, labels = self._exposition, ""
         if self._with_topics:
             labels = exposition.labels(namespace=topic.name.namespace_name, topic=str(topic.name))
-        namespace = self._of(topic.name.namespace_name)
-        ledger, sums = topic.ledger, namespace.sums
-        for metric, rate in zip(_RATES, rates, strict=True):
-            if self._with_topics:
+            for metric, rate in zip(_RATES, rates, strict=True):
                 exposition.add(metric.name, rate, labels)
-            self.totals[metric.name] += rate
-        written, read, missed = rates
-        sums["pulsar_ml_AddEntryMessagesRate"] += written
-        sums["pulsar_ml_ReadEntriesRate"] += read
-        sums["pulsar_ml_ReadEntriesOpsCacheMissesRate"] += missed
-        sums["pulsar_ml_NumberOfMessagesInBacklog"] += sum(
-            each["msgBacklog"] for each in stats["subscriptions"].values()
-        )
-        sums["pulsar_ml_StoredMessagesSize"] += stats["storageSize"]
-        namespace.read_entries += ledger.read_entries
+        namespace = self._of(topic.name.namespace_name)
+        if any(rates):
+            namespace.flows = tuple(map(add, namespace.flows, rates))
+        namespace.backlog += share.backlog
+        namespace.stored_bytes += share.stored_bytes
+        namespace.read_entries += topic.ledger.read_entries
         if topic.writes.entries:
             self._add_writes(topic, labels, namespace)
 
@@ -245,7 +252,7 @@ class StorageSamples:
     def _add_writes(self, topic: Topic, labels: str, namespace: _Namespace) -> None:
         """Only for a topic that was written to: an idle one has no latency."""
         counts = self._windows.of(str(topic.name), topic.writes.counts)
-        namespace.add(counts)
+        namespace.add_counts(counts)
         if not self._with_topics:
             return
         add = self._exposition.add
@@ -263,7 +270,9 @@ class StorageSamples:
         for name, namespace in self._namespaces.items():
             whole = f"{name}/persistent"
             labels = exposition.labels(namespace=whole)
-            counts, sums = namespace.counts, namespace.sums
+            counts, sums = namespace.counts, dict(zip(_FLOWS, namespace.flows, strict=True))
+            sums["pulsar_ml_NumberOfMessagesInBacklog"] = namespace.backlog
+            sums["pulsar_ml_StoredMessagesSize"] = namespace.stored_bytes
             (read,) = self._windows.of(f"{name} reads", (namespace.read_entries,))
             sums["pulsar_ml_ReadEntriesSucceeded"] = read
             if counts is not None:
@@ -294,7 +303,7 @@ class StorageSamples:
         exposition.add("pulsar_ml_count", ledgers.open_count)
         if (cached_bytes := ledgers.cached_bytes) is not None:
             exposition.add("pulsar_ml_cache_used_size", cached_bytes)
-        read, missed = (self.totals[each.name] for each in _RATES[1:])
+        _, read, missed = self.totals.values()
         exposition.add("pulsar_ml_cache_hits_rate", read - missed)
         exposition.add("pulsar_ml_cache_misses_rate", missed)
         if commits.fsync_seconds.count:

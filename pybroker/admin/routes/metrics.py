@@ -20,7 +20,7 @@ from pybroker.admin.services import AdminServices
 from pybroker.admin.shared_answer import Renderings, SharedAnswer
 from pybroker.admin.stats.nonpersistent import nonpersistent_stats
 from pybroker.admin.stats.rates import Rates
-from pybroker.admin.stats.sums import TopicFlows
+from pybroker.admin.stats.sums import TopicFlows, share_of
 from pybroker.admin.stats.topic import PARTS_A_TURN, Wanted, topic_stats
 from pybroker.base.json_schema import TEXT
 from pybroker.base.metrics import (
@@ -100,20 +100,21 @@ class MetricsRoutes:
             if with_topics:
                 stats = await topic_stats(topic, self._rates, now_ms, pace, _WANTED)
                 add_topic(exposition, topic, stats)
-                storage.add_topic(topic, stats, storage.rates_of(topic))
+                share = share_of(stats)
+                storage.add_topic(topic, share, storage.rates_of(topic))
                 await pace.step(1 + len(stats["subscriptions"]))
             else:
-                stats, rates = await light.of(topic, light_pace)
-                storage.add_topic(topic, stats, rates)
+                share, rates = await light.of(topic, light_pace)
+                storage.add_topic(topic, share, rates)
                 await light_pace.step()
-            sums.add(topic.name.namespace_name, stats)
+            sums.add(topic.name.namespace_name, share)
         if not with_topics:
             light.keep()
         for kept_nothing in services.topics.loaded_nonpersistent():
             stats = await nonpersistent_stats(kept_nothing, self._rates, pace, _WANTED)
             if with_topics:
                 add_served(exposition, kept_nothing, stats)
-            sums.add(kept_nothing.name.namespace_name, stats)
+            sums.add(kept_nothing.name.namespace_name, share_of(stats))
             await pace.step(1 + len(stats["subscriptions"]))
         sums.show(exposition, storage.totals)
         storage.add_namespaces()

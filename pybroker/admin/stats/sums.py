@@ -1,6 +1,6 @@
-"""What the broker's sums need of a topic: some of its statistics, at a tenth of their price."""
+"""What a topic adds to the broker's sums: some of its statistics, at a tenth of their price."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from pybroker.admin.stats.blocking import blocked_entries
 from pybroker.admin.stats.flows import Flow, Flows
@@ -12,6 +12,44 @@ from pybroker.broker.topic import Topic
 
 _OF_TOPIC: Final = 5  # messages and bytes that came in; entries written, read, read from the disk
 _OF_CONSUMER: Final = 2  # messages and bytes
+
+
+class Share(NamedTuple):
+    """One topic's share. Rates are per second; `blocked` is 1 if a transaction blocks readers."""
+
+    topics: int
+    subscriptions: int
+    producers: int
+    consumers: int
+    backlog: int
+    blocked: int
+    stored_bytes: int
+    bytes_in: int
+    bytes_out: int
+    messages_in_rate: float
+    bytes_in_rate: float
+    messages_out_rate: float
+    bytes_out_rate: float
+
+
+def share_of(stats: Stats) -> Share:
+    """From the statistics of a topic of either domain."""
+    subscriptions = stats["subscriptions"].values()
+    return Share(
+        topics=1,
+        subscriptions=len(subscriptions),
+        producers=len(stats["publishers"]),
+        consumers=sum(len(each["consumers"]) for each in subscriptions),
+        backlog=sum(each["msgBacklog"] for each in subscriptions),
+        blocked=int(stats.get("blockedEntries", 0) > 0),
+        stored_bytes=stats["storageSize"],
+        bytes_in=stats["bytesInCounter"],
+        bytes_out=stats["bytesOutCounter"],
+        messages_in_rate=stats["msgRateIn"],
+        bytes_in_rate=stats["msgThroughputIn"],
+        messages_out_rate=stats["msgRateOut"],
+        bytes_out_rate=stats["msgThroughputOut"],
+    )
 
 
 class TopicFlows:
@@ -32,10 +70,8 @@ class TopicSums:
         self._topics = topics.reading()
         self._consumers = consumers.reading()
 
-    async def of(self, topic: Topic, pace: Pace) -> tuple[Stats, Flow]:
-        """Fields of `topic_stats`, and the rates of entries written, read, and read from the
-        disk.
-        """
+    async def of(self, topic: Topic, pace: Pace) -> tuple[Share, Flow]:
+        """Its share, and the rates of entries written, read, and read from the disk."""
         ledger = topic.ledger
         counts = (
             topic.messages_in,
@@ -46,32 +82,33 @@ class TopicSums:
         )
         messages_in, bytes_in, *stored = self._topics.of(topic.name, counts)
         messages_out = bytes_out = 0.0
-        all_bytes_out = 0
-        subscriptions = {}
-        for name, subscription in list(topic.subscriptions.items()):
+        all_bytes_out = consumers = backlog = 0
+        subscriptions = list(topic.subscriptions.values())
+        for subscription in subscriptions:
             for consumer in list(subscription.consumers):
                 rates = self._of_consumer(topic, subscription, consumer)
                 messages_out, bytes_out = messages_out + rates[0], bytes_out + rates[1]
                 all_bytes_out += consumer.bytes_out
+                consumers += 1
                 await pace.step()
-            subscriptions[name] = {
-                "msgBacklog": subscription.backlog,
-                "consumers": subscription.consumers,
-            }
+            backlog += subscription.backlog
             await pace.step()
-        stats = {
-            "msgRateIn": messages_in,
-            "msgThroughputIn": bytes_in,
-            "msgRateOut": messages_out,
-            "msgThroughputOut": bytes_out,
-            "bytesInCounter": topic.bytes_in,
-            "bytesOutCounter": all_bytes_out,
-            "storageSize": ledger.total_size_bytes + topic.buffer.aside_bytes,
-            "blockedEntries": blocked_entries(topic),
-            "publishers": topic.producers.all(),
-            "subscriptions": subscriptions,
-        }
-        return stats, tuple(stored)
+        share = Share(
+            1,
+            len(subscriptions),
+            len(topic.producers),
+            consumers,
+            backlog,
+            int(blocked_entries(topic) > 0),
+            ledger.total_size_bytes + topic.buffer.aside_bytes,
+            topic.bytes_in,
+            all_bytes_out,
+            messages_in,
+            bytes_in,
+            messages_out,
+            bytes_out,
+        )
+        return share, tuple(stored)
 
     def _of_consumer(self, topic: Topic, subscription: Subscription, consumer: Consumer) -> Flow:
         request = consumer.request

@@ -410,6 +410,8 @@ class EntryReader:
     def hidden_backlog(self, up_to: Position) -> int:
         """Hidden entries that the cursor still counts as unacknowledged."""
         after = max(self._cursor.mark_delete_position, self._settled_to)
+        if after >= up_to or not self._topic.hidden:
+            return 0
         count = 0
         for info in self._ledger.ledgers():
             first = after.entry_id + 1 if info.ledger_id == after.ledger_id else 0
