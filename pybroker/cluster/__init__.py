@@ -1,1 +1,3 @@
-"""Several brokers on one BookKeeper and ZooKeeper: who is there, and who serves what."""
+"""Several brokers on one BookKeeper and ZooKeeper: which are alive, and which topics each one
+serves.
+"""

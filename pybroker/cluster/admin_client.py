@@ -1,7 +1,8 @@
 """Requests to other brokers' admin API, with this broker's own role.
 
-One connection for each request, because they are rare. An answer is complete, or the request has
-failed; then nobody knows whether the other broker has done it. Redirects are answers.
+One connection for each request, because they are rare. A request returns a complete answer or
+fails; after a failure it is unknown whether the other broker has executed it. Redirects are
+returned as answers.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 60.0
 _MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer
 _READ_BYTES: Final = 64 * 1024
-_AT_ONCE: Final = 32  # to all brokers together; others wait
+_AT_ONCE: Final = 32  # to all brokers together; further ones wait
 
 
 class AdminClient:
@@ -117,4 +118,4 @@ def _login(authentication: Authentication | None) -> list[tuple[str, str]]:
             return [("Authorization", f"Bearer {authentication.data().decode()}")]
         case Authentication("basic"):
             return [("Authorization", f"Basic {base64.b64encode(authentication.data()).decode()}")]
-    return []  # nobody, or a certificate of the connection
+    return []  # no login, or a certificate of the connection

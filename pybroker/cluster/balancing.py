@@ -1,10 +1,11 @@
-"""Keeps bundles and brokers from growing too large: divides bundles, and gives some back.
+"""Keeps bundles and brokers from growing too large: divides bundles, and releases some.
 
     a bundle with too many topics, or producers and consumers     is divided; its topics stay open
-    a broker with bundles that the hash gives to one with less    gives one back, the quietest
+    a broker with bundles that belong on a less loaded broker     releases one, the quietest
 
-Each broker judges only itself, once a minute. What it gives back goes where lookups send clients:
-to the first broker by the hash that is below the bound (`placement.py`). So what has moved stays.
+Each broker examines only itself, once a minute. A released bundle goes where lookups send clients:
+to the broker that ranks first by the hash among those below the bound (`placement.py`). So it does
+not move back.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ class Balancing:
             try:
                 await self.balance()
             except (PulsarError, ZooKeeperError) as error:
-                log.info("bundles stay as they are for now: %s", error)
+                log.info("bundles are not balanced now: %s", error)
 
     async def balance(self) -> None:
         """Once. Raises ZooKeeperError, ServiceNotReady."""
@@ -99,5 +100,5 @@ class Balancing:
         ]
         if movable:
             quietest = min(movable, key=lambda bundle: self._size_of(bundle).sessions)
-            log.info("this broker has %d bundles: %s moves", counts[own_id], quietest)
+            log.info("this broker has %d bundles: it releases %s", counts[own_id], quietest)
             await self._ownership.release(quietest)

@@ -2,7 +2,8 @@
 
 The first broker that is asked for a topic of the namespace writes the division: as the policies of
 the namespace say, or with its own defaultNumberOfNamespaceBundles. Later only splits change it. The
-node's version says which division a broker knows, so that nobody takes a bundle of a former one.
+node's version says which division a broker knows, so that no broker takes a bundle of an earlier
+division.
 """
 
 import json
@@ -32,7 +33,7 @@ POLICIES: Final = "/admin/policies"
 
 class Boundaries:
     def __init__(self, zookeeper: ZooKeeper, bundles: int) -> None:
-        """`bundles`: of a namespace that is not divided yet."""
+        """`bundles`: how many a namespace gets that is not divided yet."""
         self._zookeeper = zookeeper
         self._default = boundaries_value(equal_boundaries(bundles))
         self._mirror = TreeMirror(zookeeper, ROOT, self._changed)
@@ -46,7 +47,7 @@ class Boundaries:
         await self._mirror.close()
 
     def known(self, namespace: str) -> tuple[int, ...]:
-        """Empty if it is not known whether, and how, it is divided."""
+        """Empty while it is unknown whether and how the namespace is divided."""
         return self._known.get(namespace, ())
 
     def bundle_of(self, name: TopicName) -> Bundle | None:
@@ -79,13 +80,13 @@ class Boundaries:
         return tuple(Bundle(namespace, low, high) for low, high in pairwise(bounds))
 
     async def look(self, namespace: str, insist: bool = False) -> None:
-        """At what stands in ZooKeeper now. Raises ZooKeeperError; SessionExpired only, if the
-        caller insists.
+        """Read the division from ZooKeeper. Raises ZooKeeperError; with `insist`, only
+        SessionExpired.
         """
         await self._mirror.look(f"{ROOT}/{namespace}", insist)
 
     def was_set(self, namespace: str, value: bytes, version: int) -> None:
-        """This broker has changed it."""
+        """This broker has changed the division."""
         self._mirror.put(f"{ROOT}/{namespace}", Node(value, version, 0))
 
     async def _divided(self, namespace: str) -> tuple[int, ...]:
@@ -116,7 +117,7 @@ class Boundaries:
                 continue  # look at what is there now
 
     async def _of_policies(self, namespace: str) -> bytes | None:
-        """As the namespace was to be divided when it was created; None if that is not known."""
+        """The division requested when the namespace was created; None if unknown."""
         try:
             node = await self._zookeeper.get(f"{POLICIES}/{namespace}")
         except NoNode:
@@ -125,7 +126,7 @@ class Boundaries:
         return None if found is None else boundaries_value(found)
 
     def _completed(self, value: bytes) -> bytes | None:
-        """With our boundaries, if the node is there without any. None: it stays as it is."""
+        """The node's value with our boundaries, if it has none. None: the node stays as it is."""
         if not value:
             return self._default
         try:

@@ -1,15 +1,15 @@
-"""This broker's bundles: which it has, and who has the others.
+"""This broker's bundles, and the owners of all others.
 
-A bundle belongs to the session that created its ephemeral node. Nothing else decides it; what other
-brokers think is out of date at times, and then ZooKeeper refuses the second node.
+A bundle belongs to the session that created its ephemeral node. Nothing else decides ownership:
+what other brokers know may be out of date, and then ZooKeeper refuses the second node.
 
-    nobody's ──create──▶ ACQUIRING ──caught up──▶ OWNED ──unload, stop──▶ RELEASING ──delete──▶
+    unowned ──create──▶ ACQUIRING ──caught up──▶ OWNED ──unload, stop──▶ RELEASING ──delete──▶
 
-Between the node and OWNED, the metadata in memory catches up with what the last owner has written.
-Between RELEASING and the deletion, topics and coordinators are closed. A session that is SUSPENDED
-takes nothing and loads nothing new, for it may be over; what is loaded goes on, because whoever
-opens those ledgers next fences them. When the session is over, `lost` is called and the process
-ends: see ARCHITECTURE.md.
+While it is ACQUIRING, the metadata in memory catches up with what the last owner has written. While
+it is RELEASING, topics and coordinators are closed. While the session is SUSPENDED, it may have
+expired: the broker acquires no bundle and loads no topic. Loaded topics go on, because the next
+owner fences their ledgers when it opens them. When the session has expired, `lost` is called and
+the process ends: see ARCHITECTURE.md.
 """
 
 import asyncio
@@ -81,15 +81,15 @@ class BundleOwnership:
     # --- life
 
     async def open(self) -> None:
-        """Others' bundles are known; this broker takes none yet. Raises ZooKeeperError."""
+        """Learn the owners of all bundles; this broker takes none yet. Raises ZooKeeperError."""
         await self._owners.open()
 
     def serve(self, place: Place) -> None:
-        """Take bundles, for clients that reach this broker there."""
+        """From now on take bundles; clients reach this broker at `place`."""
         self._value = owner_value(place)
 
     async def give_all_back(self) -> None:
-        """Take no more, and release what there is: when this returns, others may have it all."""
+        """Take no more bundles, and release all: when this returns, other brokers may take them."""
         self._value = b""
         under_way = (*self._acquiring.values(), *self._splitting.values())
         await asyncio.gather(*under_way, return_exceptions=True)
@@ -141,7 +141,7 @@ class BundleOwnership:
         self._came.append(came)
         self._goes.append(goes)
 
-    # --- what administrators ask
+    # --- requests of administrators
 
     def owned(self) -> list[Bundle]:
         return [each for each, state in self._states.items() if state is BundleState.OWNED]
@@ -205,7 +205,7 @@ class BundleOwnership:
                 return Elsewhere(other.address, other.listeners, False)
             if not self._value:
                 raise ServiceNotReady(f"{bundle}: this broker is stopping; ask another one")
-            self._states[bundle] = BundleState.ACQUIRING  # before anybody else asks
+            self._states[bundle] = BundleState.ACQUIRING  # before another caller asks
             self._acquiring[bundle] = shared_task(self._acquire(bundle))
         place = await asyncio.shield(self._acquiring[bundle])
         return None if place is None else Elsewhere(place.address, place.listeners, True)
@@ -335,9 +335,9 @@ class BundleOwnership:
         self._owners.forget(path_of(bundle))
 
     async def _close_topics(self, bundle: Bundle) -> None:
-        """Returns when time is up, too, so that the bundle does not stay without a broker. This one
-        then goes on closing, and takes the bundle again only when it is through: what is still
-        loaded here would be out of date.
+        """Returns after a time limit in any case, so that the bundle does not stay without a
+        broker. Closing then continues here, and this broker takes the bundle again only after it
+        has finished: topics that are still loaded would be out of date.
         """
         closing = self._closing[bundle] = shared_task(self._close_all(bundle))
         done, _ = await asyncio.wait([closing], timeout=RELEASE_S)
@@ -359,7 +359,9 @@ class BundleOwnership:
             closing.add_done_callback(lambda _: self._states.pop(bundle))
 
     def _owner_changed(self, path: str) -> None:
-        """Somebody has deleted a node of this session: the bundle may be another's already."""
+        """Another client has deleted a node of this session: another broker may already own the
+        bundle.
+        """
         bundle = bundle_at(path)
         if bundle in self._splitting:
             return  # its node is replaced by those of its halves
@@ -373,13 +375,13 @@ class BundleOwnership:
             task.add_done_callback(lambda _: self._releasing.pop(bundle))
 
     async def _let_go(self, bundle: Bundle) -> None:
-        """Without a deletion: the node, if there is one, is another's."""
+        """Does not delete the node: if there is one, it is another broker's."""
         await self._close_topics(bundle)
         self._released(bundle)
 
 
 class FormerBundle(ServiceNotReady):
-    """The namespace is divided in another way now."""
+    """The namespace is divided differently now."""
 
     def __init__(self, bundle: Bundle) -> None:
         super().__init__(f"{bundle} is no bundle of {bundle.namespace} any more; look it up again")
@@ -406,7 +408,7 @@ def bundle_at(path: str) -> Bundle | None:
 
 @contextmanager
 def _as_not_ready(what: str) -> Iterator[None]:
-    """What ZooKeeper does not answer now, it may answer later."""
+    """ZooKeeper's errors as ServiceNotReady: the client tries again."""
     try:
         yield
     except TimeoutError:

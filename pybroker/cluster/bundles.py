@@ -58,5 +58,5 @@ def _as_not_ready(what: str) -> Iterator[None]:
         raise ServiceNotReady(f"{what}: not done within {_PATIENCE_S:g} s; look again") from None
     except ZooKeeperError as error:
         raise ServiceNotReady(
-            f"{what}: ZooKeeper does not take it now; try again: {error}"
+            f"{what}: ZooKeeper cannot store it now; try again: {error}"
         ) from error

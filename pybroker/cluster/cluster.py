@@ -2,7 +2,7 @@
 
 The session of ZooKeeper decides. While it is CONNECTED, bundles come and go. SUSPENDED: nothing new
 is taken or loaded. EXPIRED: other brokers may have all of it already, so `lost` is called, which
-ends the process: nothing that it still holds in memory may be answered with.
+ends the process: it must not answer from what is still in its memory.
 """
 
 import logging
@@ -37,8 +37,8 @@ class Cluster:
         lost: Callable[[str], None],
         peers: PeerOptions,
     ) -> None:
-        """`bundles`: of a namespace that no broker has divided yet. `lost` is called once, with the
-        reason, and should not return.
+        """`bundles`: how many a namespace gets that no broker has divided yet. `lost` is called
+        once, with the reason, and should not return.
         """
         self._zookeeper = zookeeper
         self._clock = clock
@@ -70,7 +70,7 @@ class Cluster:
     async def join(self, broker_id: str, place: Place) -> None:
         """Raises NameTaken, ZooKeeperError."""
         value = broker_value(place, version(), self._clock.now_ms())
-        # An earlier process with this address is gone when its session is.
+        # An earlier process with this address remains registered until its session ends.
         await self._brokers.join(broker_id, value, 2 * self._session_timeout_s + 5)
         self.ownership.serve(place)
 

@@ -43,9 +43,9 @@ class LiveBrokers:
         return self._places.get(broker_id)
 
     async def join(self, broker_id: str, value: bytes, patience_s: float) -> None:
-        """Raises NameTaken if another broker has the address for so long: an earlier process of
-        this one has it until its session ends. Raises DirectoryInUse while `pybroker move` copies
-        the cluster's data. Raises ZooKeeperError.
+        """Waits for an earlier process of this broker, which has the address until its session
+        ends, and raises NameTaken if it still has it after `patience_s`. Raises DirectoryInUse
+        while `pybroker move` copies the cluster's data. Raises ZooKeeperError.
         """
         path = f"{ROOT}/{broker_id}"
         try:
@@ -67,7 +67,7 @@ class LiveBrokers:
         self._mirror.put(path, Node(value, 0, self._zookeeper.session_id))
 
     async def leave(self) -> None:
-        """No other broker chooses this one from now on. Raises ZooKeeperError."""
+        """Other brokers no longer choose this one. Raises ZooKeeperError."""
         own_id, self.own_id = self.own_id, ""
         if own_id:
             await delete(self._zookeeper, f"{ROOT}/{own_id}")

@@ -1,10 +1,10 @@
-"""What stands in the nodes of brokers, bundles and namespaces: Apache Pulsar's own JSON.
+"""The values of the nodes of brokers, bundles and namespaces: Apache Pulsar's own JSON.
 
     /loadbalance/brokers/<host:port>    LocalBrokerData, as far as others read it
     /namespace/<t>/<ns>/<lo>_<hi>       NamespaceEphemeralData: who serves the bundle
     /admin/local-policies/<t>/<ns>      LocalPolicies: the boundaries of the bundles
 
-They come from other processes, so whatever cannot be read is an answer: None, not an exception.
+Other processes write them, so an unreadable value is an expected result: None, not an exception.
 """
 
 import json
@@ -69,7 +69,7 @@ def broker_of(value: bytes) -> Place | None:
 
 
 def boundaries_value(boundaries: Sequence[int], known: Mapping[str, Any] | None = None) -> bytes:
-    """`known`: what stands there already, which stays."""
+    """`known`: the fields that the node already has; they are kept."""
     return json.dumps({**(known or {}), "bundles": bundles_data(boundaries)}).encode()
 
 
@@ -79,7 +79,7 @@ def bundles_data(boundaries: Sequence[int]) -> dict[str, Any]:
 
 
 def boundaries_of(value: bytes) -> tuple[int, ...] | None:
-    """From 0 to LAST_HASH, ascending; None if that is not what the value says."""
+    """From 0 to LAST_HASH, ascending; None if the value has no such boundaries."""
     texts = _fields(_fields(_parsed(value)).get("bundles")).get("boundaries")
     if not isinstance(texts, list) or not 2 <= len(texts) <= MAX_BUNDLES + 1:
         return None

@@ -1,9 +1,10 @@
-"""Which broker should take a bundle that nobody has: rendezvous hashing with a bound on load.
+"""Which broker should take a bundle that has no owner: rendezvous hashing with a bound on load.
 
 Every broker ranks the live brokers for a bundle by a hash of both, and the first one takes it
-unless it has more than its share. So all brokers mostly name the same one. Their counts may differ
-for a moment; then the first that creates the bundle's node has it. When a broker goes, only its own
-bundles move. Source: Mirrokni, Thorup, Zadimoghaddam: Consistent Hashing with Bounded Loads.
+unless it has more than its share. So all brokers usually choose the same one. Their counts may
+differ briefly; then the first one that creates the bundle's node owns it. When a broker leaves,
+only its own bundles move. Source: Mirrokni, Thorup, Zadimoghaddam: Consistent Hashing with Bounded
+Loads.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ def chosen(bundle: str, loads: Mapping[str, int]) -> str | None:
 
 
 def most(loads: Mapping[str, int]) -> int:
-    """How many bundles one broker may have once another one is taken. At least one has fewer."""
+    """How many bundles a broker may own after one more is taken. At least one broker owns fewer."""
     return int(_SLACK * (sum(loads.values()) + 1) / len(loads)) + 1
 
 

@@ -1,7 +1,7 @@
 """The nodes below one path of ZooKeeper, in memory, kept up to date by a recursive watch.
 
-It is a little late at any time. So it answers questions and chooses what to try; what must not be
-done twice is decided by ZooKeeper itself, when a node is created.
+It always lags a little behind. So it answers questions and chooses what to try; where brokers
+compete, ZooKeeper decides, when one of them creates a node.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from managed_ledger.storage.zookeeper.errors import ConnectionLoss, NodeExists, 
 from managed_ledger.storage.zookeeper.operations import EventType, Node
 from managed_ledger.storage.zookeeper.refresh import Refresh
 
-_AT_ONCE: Final = 200  # nodes that are asked for
+_AT_ONCE: Final = 200  # nodes that are read
 
 
 class TreeMirror:
@@ -40,7 +40,7 @@ class TreeMirror:
         await self._refresh.close()
 
     async def look(self, path: str, insist: bool = False) -> Node | None:
-        """As it is now, or was a moment ago. Raises ZooKeeperError."""
+        """Read one node, which may already have changed again. Raises ZooKeeperError."""
         try:
             node = await self._zookeeper.get(path, insist)
         except NoNode:

@@ -1,1 +1,1 @@
-"""Formats that pybroker's records have elsewhere than in its own storage."""
+"""Formats of pybroker's records in storage that it shares with others."""

@@ -1,6 +1,6 @@
-"""Leaves a cluster so that Apache Pulsar's brokers serve it, and lose and double nothing.
+"""Leaves a cluster to Apache Pulsar's brokers, without losing or duplicating any message.
 
-    1  every decided transaction is ended, and every open one waited for, or aborted
+    1  every decided transaction is completed; open ones are waited for, or aborted
     2  every topic with aborted messages gets a snapshot that names them
     3  every coordinator's log is replaced by its live state, which is nothing but the ids used
     4  the number of coordinators is recorded where Apache's brokers look for it
@@ -71,7 +71,7 @@ class HandOver:
         self._done = Summary()
 
     async def run(self, wait_s: float, abort_open: bool) -> Summary:
-        """Open transactions have so long to time out. Raises NotHandedOver, ManagedLedgerError."""
+        """Open transactions have `wait_s` to time out. Raises NotHandedOver, ManagedLedgerError."""
         await self._end_transactions(wait_s, abort_open)
         await self._write_snapshots()
         if self._done.problems:
@@ -169,7 +169,7 @@ class HandOver:
             await self._broker.topics.unload(name)
 
     async def _settled(self, topic: Topic) -> None:
-        """What was left open there is ended by asking for its outcome."""
+        """Transactions that were left open there are ended after asking for their outcome."""
         until_s = self._clock.monotonic_s() + _SETTLE_S
         while topic.buffer.has_open:
             if self._clock.monotonic_s() >= until_s:

@@ -1,4 +1,4 @@
-"""`pybroker hand-over --config broker.conf`: says how far it is, and what prevents it."""
+"""`pybroker hand-over --config broker.conf`: reports its progress, and what prevents it."""
 
 import argparse
 import asyncio

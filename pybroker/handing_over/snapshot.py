@@ -45,7 +45,9 @@ SCHEMA: Final = StoredSchema(
 
 
 class Aborted(NamedTuple):
-    """`position` is the last entry that tells of it: while its ledger exists, it counts."""
+    """`position` is the last entry of the transaction: the snapshot names it while that ledger
+    exists.
+    """
 
     txn_id: TxnId
     position: Position
@@ -59,7 +61,7 @@ class Hidden(NamedTuple):
 
 
 async def hidden_transactions(ledger: ManagedLedger, hidden: HiddenEntries) -> Hidden:
-    """Of what consumers never see. It reads only that. Raises ManagedLedgerError."""
+    """The transactions of hidden entries; reads only these. Raises ManagedLedgerError."""
     untagged, pace = UntaggedSpan.of(ledger.properties), Pace(_READS_A_TURN)
     last_message: dict[TxnId, Position] = {}
     ends: dict[TxnId, tuple[TxnAction, Position]] = {}

@@ -16,8 +16,8 @@ from pybroker.moving.record import MoveFailed
 
 @asynccontextmanager
 async def alone(servers: str, rng: random.Random, session_timeout_ms: int) -> AsyncIterator[None]:
-    """No broker uses the cluster. Raises DirectoryInUse, ZooKeeperError; and MoveFailed, whatever
-    runs within, when that is not certain any more.
+    """Within this context no broker uses the cluster. Raises DirectoryInUse, ZooKeeperError, and
+    MoveFailed as soon as that is no longer certain.
     """
     lock = ZooKeeper(servers, rng, session_timeout_ms)
     await lock.open()
@@ -47,7 +47,7 @@ async def alone(servers: str, rng: random.Random, session_timeout_ms: int) -> As
 async def cluster(
     servers: str, clock: Clock, rng: random.Random, config: ClusterConfig
 ) -> AsyncIterator[BookKeeperBackend]:
-    """The cluster's storage, and no broker beside it. Raises as `alone`."""
+    """The cluster's storage, which no broker uses. Raises as `alone`."""
     async with alone(servers, rng, config.session_timeout_ms):
         backend = BookKeeperBackend(servers, clock, rng, config, message_count, FOREIGN)
         await backend.open()

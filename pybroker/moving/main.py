@@ -55,15 +55,17 @@ def _parser() -> argparse.ArgumentParser:
         prog="pybroker move",
         description="Copy everything that a broker stores from a data directory to a BookKeeper "
         "cluster, or back, while no broker uses either. Message ids stay the same. The source is "
-        "not changed. A repetition after a crash continues where it ended, and no broker starts on "
+        "not changed. After a crash, repeat the command to continue. No broker starts on "
         "the target before everything is copied and verified. Exit code 0: moved, 1: not.",
         epilog="A place is a data directory, or zk:host:port[,host:port] for the cluster of these "
         "ZooKeeper servers.",
     )
-    parser.add_argument("--from", dest="source", metavar="PLACE", help="what is copied")
-    parser.add_argument("--to", dest="target", metavar="PLACE", required=True, help="an empty one")
+    parser.add_argument("--from", dest="source", metavar="PLACE", help="the place to copy")
     parser.add_argument(
-        "--discard", action="store_true", help="delete an unfinished copy from the place --to"
+        "--to", dest="target", metavar="PLACE", required=True, help="an empty place"
+    )
+    parser.add_argument(
+        "--discard", action="store_true", help="delete an unfinished copy from --to"
     )
     parser.add_argument(
         "--cluster-name",

@@ -1,9 +1,9 @@
-"""A move, step by step; it may end anywhere, and a repetition continues from there.
+"""A move, step by step; it may stop anywhere, and a repetition continues from there.
 
 1. `move/state` is written: from now on no broker starts on the target.
 2. Ledgers, several at once: each is copied, closed, read back, and recorded.
 3. All other keys, which are also read back. New ledger numbers follow those of the source.
-4. `move/state` says that everything is copied; the records are deleted, and it last.
+4. `move/state` says that everything is copied. Then the records are deleted, `move/state` last.
 
 The target must be empty; the source is only read.
 """
@@ -146,8 +146,8 @@ class Move:
 
 
 async def discard(target: ImportTarget) -> int:
-    """Delete an unfinished copy; returns the number of its ledgers. A repetition after a crash
-    continues. Raises MoveFailed, and deletes nothing, if there is none.
+    """Delete an unfinished copy; returns the number of its ledgers. Repeat it after a crash. Raises
+    MoveFailed, and deletes nothing, if there is none.
     """
     metadata = target.metadata
     found = metadata.get(STATE_KEY)

@@ -1,1 +1,1 @@
-"""What the admin API of one broker does about topics and coordinators of the others."""
+"""How the admin API of one broker answers for topics and coordinators of the others."""

@@ -25,7 +25,7 @@ from pybroker.broker.ownership import BrokerAddress, Bundle, NotServedHere, Owne
 T = TypeVar("T")
 R = TypeVar("R")
 _ATTEMPTS: Final = 40
-_PAUSE_S: Final = 0.25  # while a bundle finds its next broker
+_PAUSE_S: Final = 0.25  # while a bundle has no owner
 _AT_ONCE: Final = 16  # topics
 _REDIRECT: Final = 307
 

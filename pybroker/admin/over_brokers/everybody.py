@@ -1,7 +1,7 @@
 """Routes whose answer is a sum over all brokers, and those of one transaction coordinator.
 
 A single transaction is shown to its owner. Only the coordinator's broker knows that, so the client
-is redirected there and says itself who it is.
+is redirected there and authenticates itself.
 """
 
 import asyncio

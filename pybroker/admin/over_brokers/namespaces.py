@@ -46,7 +46,7 @@ class NamespaceRoutesOverBrokers:
         }
 
     def _on_bundles(self, method: str, path: str) -> Whole:
-        """On those that have topics."""
+        """Send it to the bundles that have topics."""
 
         async def work(request: Request, own: Endpoint) -> None:
             namespace = self._namespace(request)

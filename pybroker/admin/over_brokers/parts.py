@@ -1,8 +1,8 @@
 """Routes for a partitioned topic whose partitions are on several brokers.
 
-Each partition's broker does its part; what they answer is joined as one broker would have answered.
-A refusal of one partition is the answer, and what others have done stays done: all of these may be
-repeated.
+Each partition's broker executes its part, and the answers are joined into one, as if a single
+broker had answered. If one partition refuses, that is the answer, and changes on others are not
+undone: each of these requests may be repeated.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -151,7 +151,7 @@ class PartRoutes:
         tenants = self._topics.tenants
         return partitioned_metadata(tenants.partitions(name), tenants.partitioned_properties(name))
 
-    # --- more partitions, and none
+    # --- adding partitions, and deleting the topic
 
     async def _grow(self, request: Request, name: TopicName, count: int) -> Any:
         """The first partition's subscriptions are on all partitions when this is answered."""
@@ -202,7 +202,7 @@ def _parts(name: TopicName, count: int) -> list[TopicName]:
     return [name.partition_at(index) for index in range(count)]
 
 
-# --- what the partitions' answers are together
+# --- joining the partitions' answers
 
 
 def _done(replies: Replies) -> None:
@@ -216,7 +216,7 @@ def _found(replies: Replies) -> None:
 
 
 def _created(replies: Replies) -> None:
-    """There already only if all partitions have it."""
+    """A conflict only if all partitions have it."""
     _done([each for each in replies if each[1].status != _CONFLICT] or replies)
 
 

@@ -4,7 +4,7 @@
     a namespace, a bundle    namespaces.py: each bundle's broker is asked
     what each broker has     everybody.py: every broker is asked, and the answers are joined
 Everything else is about one topic, and its handler raises NotServedHere: the client is redirected.
-A broker that asks another (ASKED_BY_A_BROKER) gets that one's own part.
+A broker that asks another (ASKED_BY_A_BROKER) gets only what concerns the asked broker.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""How this broker logs in at the others: broker.conf's brokerClient… keys."""
+"""How this broker logs in to the others: the brokerClient… keys of broker.conf."""
 
 import ssl
 

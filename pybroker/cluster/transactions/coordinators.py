@@ -1,8 +1,9 @@
 """Which coordinators this broker serves: those whose partitions of the assign topic it owns.
 
-When a bundle comes, its coordinators open at once, so that decided transactions complete without
-any client. When nobody owns the partition of a coordinator that has a log, a broker must take it;
-otherwise these transactions would wait for the next client. So all brokers look, now and then.
+When this broker acquires a bundle, it opens the bundle's coordinators at once, so that decided
+transactions complete even if no client connects. If no broker owns the partition of a coordinator
+that has a log, these transactions would wait for the next client. So every broker looks for such
+partitions now and then, and takes them.
 """
 
 import asyncio
@@ -97,7 +98,11 @@ class SharedCoordinators:
         try:
             owner = await self._ownership.owner_of(assign_partition(coordinator_id))
         except PulsarError as error:
-            log.info("Who serves transaction coordinator %s? %s", coordinator_id, error)
+            log.info(
+                "cannot find out which broker serves transaction coordinator %s: %s",
+                coordinator_id,
+                error,
+            )
         else:
             if owner is None and self._coordinators.serving(coordinator_id) is None:
                 self._coordinators.take(coordinator_id)
@@ -107,7 +112,9 @@ class SharedCoordinators:
     async def _ask(self, asked: Participation) -> Answer | None:
         txn_id = asked.txn_id
         if txn_id.most >= self._count():
-            raise TransactionNotFound(f"Transaction {txn_id} names a coordinator that is not there")
+            raise TransactionNotFound(
+                f"Transaction {txn_id} names a coordinator that does not exist"
+            )
         broker = await self._ownership.owner_of(assign_partition(txn_id.most))
         if broker is None:
             return await self._own_answer(asked)
@@ -128,7 +135,7 @@ class SharedCoordinators:
         )
 
     async def _own_answer(self, asked: Participation) -> Answer:
-        """The coordinator came to this broker meanwhile."""
+        """This broker has acquired the coordinator meanwhile."""
         coordinator = await self._coordinators.get(asked.txn_id.most)
         require_begun(coordinator, asked.txn_id)
         return Answer(

@@ -1,7 +1,7 @@
 """Brokers of a cluster store transactions in Apache Pulsar's formats, and read what it wrote.
 
-`message_count` and FOREIGN are for the storage: how entries count that Apache's brokers wrote, and
-the tag by which their transactions are recognised.
+The storage needs `message_count`, which counts the messages of an entry that Apache's broker wrote,
+and FOREIGN, the tag that marks the transactions of Apache's brokers.
 """
 
 from managed_ledger.factory import ManagedLedgerFactory

@@ -3,8 +3,9 @@
     here        a direct call, as with a broker that is alone
     elsewhere   END_TXN_ON_PARTITION or END_TXN_ON_SUBSCRIPTION to the broker that serves the topic
 
-The coordinator repeats what failed, with a new lookup, until the participant has followed; there an
-END is idempotent. A broker that does not serve the topic answers with an error, never with "ok".
+The coordinator repeats a failed END, with a new lookup, until the participant has completed it; an
+END is idempotent there. A broker that does not serve the topic answers with an error, never with
+"ok".
 """
 
 from collections.abc import Awaitable

@@ -24,7 +24,7 @@ _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
 
 @dataclass(frozen=True, slots=True)
 class PeerOptions:
-    """How this broker logs in at the others: brokerClient… in the configuration."""
+    """How this broker logs in to the others: brokerClient… in the configuration."""
 
     authentication: Authentication | None = None
     tls: ssl.SSLContext | None = None  # None: without TLS
@@ -114,7 +114,7 @@ class Peers:
         tls = self._options.tls is not None and broker.broker_url_tls
         url = broker.broker_url_tls if tls else broker.broker_url
         if self._closed or not url:
-            reason = "this broker stops" if self._closed else "it has no URL for brokers"
+            reason = "this broker is stopping" if self._closed else "it has no URL for brokers"
             raise ServiceNotReady(f"{broker}: {reason}")
         peer = self._peers.get(url)
         if peer is None:

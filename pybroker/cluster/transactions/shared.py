@@ -1,4 +1,4 @@
-"""What a broker among others needs for transactions; a broker that is alone has none of it."""
+"""What transactions need in a cluster of brokers; a standalone broker has none of it."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ class SharedTransactions:
         self._coordinators.start()
 
     async def close(self) -> None:
-        """Idempotent. Ends that are under way elsewhere are repeated by the next owner."""
+        """Idempotent. The next owner repeats ends that are in progress on other brokers."""
         await self._coordinators.close()
         await self.peers.close()
 

@@ -1,1 +1,1 @@
-"""Tenants, namespaces and topics' records as Apache Pulsar has them in ZooKeeper."""
+"""Tenants, namespaces and topics as Apache Pulsar stores them in ZooKeeper."""

@@ -1,9 +1,9 @@
 """Deduplication's snapshot: the cursor `pulsar.dedup` of the topic's managed ledger.
 
-Its mark-delete position is the last entry that the snapshot covers, and its numbers by name are
-the producers' last durable sequence ids. What else a snapshot of ours says, such as ids that were
-given back, is in field 1001, which Apache's brokers drop when they write the cursor. A large cursor
-is in a ledger, as other cursors are.
+Its mark-delete position is the last entry that the snapshot covers, and its numbers by name are the
+producers' last durable sequence ids. The rest of pybroker's snapshot, such as ids that were
+returned, is in field 1001, which Apache's brokers drop when they write the cursor. As with any
+cursor, a large one is in a ledger.
 
 Source: MLDataFormats.proto; org.apache.pulsar.broker.service.persistent.MessageDeduplication.
 """
@@ -41,7 +41,9 @@ MAX_NODE_BYTES: Final = 64 * 1024
 
 
 class DeduplicationCursors:
-    """Implements Family. It comes before ManagedLedgers, for which this would be a subscription."""
+    """Implements Family. It must precede ManagedLedgers, which would take this cursor for a
+    subscription.
+    """
 
     is_exact = True
 
@@ -62,7 +64,7 @@ class DeduplicationCursors:
         return SNAPSHOTS + key.removeprefix(_LISTS)
 
     def has_children(self, path: str) -> bool:
-        return False  # what is above the cursor has a family that says so
+        return False  # the family of the nodes above says so
 
     def encode(self, key: str, value: bytes, kept: Kept, ledger_id: int = NO_LEDGER) -> bytes:
         position, ids = durable_ids(value, key)

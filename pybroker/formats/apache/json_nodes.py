@@ -1,4 +1,4 @@
-"""What all nodes with a JSON object have in common, whoever wrote them."""
+"""What all nodes with a JSON object have in common."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from managed_ledger.storage.bookkeeper.formats.family import NO_LEDGER, Kept, St
 from managed_ledger.storage.bookkeeper.formats.java_names import escape, unescape
 
 Fields = dict[str, Any]
-_NODE: Final = 0  # what is kept of a node: all of it
+_NODE: Final = 0  # kept of a node: its whole value
 _PLAIN: Final = re.compile(r"[-=:.\w]+", re.ASCII)  # a tenant, a namespace, a cluster
 DOMAINS: Final = ("persistent", "non-persistent")
 
@@ -40,12 +40,12 @@ def compact(fields: Mapping[str, Any]) -> bytes:
 
 
 def is_plain(name: str) -> bool:
-    """Whether it is a node's name as it is."""
+    """Whether it can be a node's name unchanged."""
     return _PLAIN.fullmatch(name) is not None and bool(name.strip("."))
 
 
 def node_name(local: str) -> str | None:
-    """Of a topic; None if ZooKeeper takes no such name."""
+    """The node's name for a topic; None if ZooKeeper does not allow it."""
     escaped = escape(local)
     return escaped if escaped.strip(".") else None
 
@@ -53,7 +53,7 @@ def node_name(local: str) -> str | None:
 class JsonFamily:
     """Keys that begin with `prefix`, each a JSON object with a node of its own below `root`.
 
-    `known` are the fields that the seam's value has; a node's other fields stay as they are.
+    `known` are the fields of pybroker's own value; a node's other fields are kept.
     """
 
     is_exact = False
@@ -103,18 +103,18 @@ class JsonFamily:
     def with_entry(self, key: str, stored: Stored, entry: bytes) -> Stored:
         return stored
 
-    # --- what is special
+    # --- what subclasses change
 
     def new(self, key: str) -> Fields:
-        """What a new node says beside the value."""
+        """Fields of a new node in addition to the value."""
         return {}
 
     def said(self, value: Fields) -> Fields:
-        """The value as the node has it."""
+        """The value in the node's form."""
         return value
 
     def read(self, fields: Fields, key: str) -> Fields:
-        """The value that the node's known fields say. Raises CorruptStorage."""
+        """The value in the node's known fields. Raises CorruptStorage."""
         return fields
 
 

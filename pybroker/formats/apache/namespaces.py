@@ -1,9 +1,9 @@
 """Namespaces: `/admin/policies/<tenant>/<namespace>` has policies, permissions and bundles.
 
-Policies and permissions are keys of their own here, so they share the node. Values that Apache
-Pulsar has for each cluster are here those of the own cluster. What it has no field for, such as
-limits of transactions, stands beside its fields: its brokers read past it, and drop it when they
-change the policies.
+In pybroker, policies and permissions are separate keys; here they share one node. Where Apache
+Pulsar has a value for each cluster, only this cluster's is used. Policies that it does not have,
+such as limits of transactions, are additional fields: its brokers ignore them, and drop them when
+they change the policies.
 
 Source: org.apache.pulsar.common.policies.data.Policies.
 """
@@ -28,7 +28,7 @@ class NamespaceNodes:
     root = "/admin/policies"
 
     def __init__(self, cluster: str, bundles: Mapping[str, Any]) -> None:
-        """`bundles`: BundlesData of a new namespace."""
+        """`bundles`: the BundlesData of a new namespace."""
         self._cluster = cluster
         self._bundles = dict(bundles)
 
@@ -64,7 +64,7 @@ class NamespaceNodes:
     def join(self, path: str, values: Mapping[str, bytes], node: bytes) -> bytes | None:
         policies, permissions = self.keys_of(path)
         if node and policies not in values:
-            return None  # the namespace is deleted, and whatever was granted on it
+            return None  # the namespace is deleted, with all its grants
         if not values:
             return None
         stands = fields_of(node, f"the node {path}") if node else self._new()
@@ -92,7 +92,7 @@ class NamespaceNodes:
             stands.pop(field, None)
 
     def _policies(self, fields: Mapping[str, Any]) -> Fields:
-        """Values are checked by whoever uses them; one that is wrong counts as not set."""
+        """The code that uses a value checks it; an invalid one is ignored."""
         found: Fields = {}
         for field, level in NAMESPACE_LEVELS.items():
             value = fields.get(field)
@@ -113,7 +113,7 @@ def _object(value: Any) -> Fields:
 
 
 def _granted(value: Any, path: str) -> Fields:
-    """Raises CorruptStorage: nobody must be let in, or kept out, by a part that cannot be read."""
+    """Raises CorruptStorage: an unreadable part must neither grant nor deny access."""
     if value is None:
         return {}
     found = {part: value.get(part, {}) for part in _PARTS} if isinstance(value, dict) else None

@@ -5,9 +5,9 @@
     SchemaEntry {2 schema_data, 5 index*}        the ledger's entry
     SchemaInfo {1 id, 2 user, 3 type, 4 schema, 5 timestamp, 6 deleted, 7 props*}
 
-A type counts from 1, the wire's from 0. Apache has no place for a schema's own name and takes the
-topic's; field 1001 of SchemaInfo has it where it differs. Schemas of non-persistent topics, which
-Apache does not keep apart from those of persistent ones, stay in the format of our own.
+A type counts from 1, the wire's from 0. Apache stores no name of a schema and uses the topic's; a
+different name is in field 1001 of SchemaInfo. Schemas of non-persistent topics stay in pybroker's
+own format, because Apache does not distinguish them from those of persistent ones.
 
 Source: SchemaStorageFormat.proto, SchemaRegistryFormat.proto; BookkeeperSchemaStorage.
 """
@@ -112,7 +112,7 @@ class SchemaNodes:
             put_bytes(info, _NAME, own_name.encode())
         out = Writer()
         put_bytes(out, 2, info.getvalue())
-        # Apache writes the versions before, too, and never reads them here; one of none is enough.
+        # Apache also writes the earlier versions here, and never reads them: one is enough.
         put_bytes(out, 5, _line(_number_of(key), -1, -1, b""))
         return out.getvalue()
 
@@ -134,7 +134,7 @@ class SchemaNodes:
                 numbers[field.number] = natural(field.value, what)
         kind = numbers.get(3, 1) - 1
         if not 0 <= kind < _MAX_TYPE:
-            raise CorruptStorage(f"{what} has the type {kind + 1}, which is not known")
+            raise CorruptStorage(f"{what} has the type {kind + 1}, which is unknown")
         topic = _topic_of(key)
         assert topic is not None
         record = {
@@ -194,7 +194,7 @@ def _read_line(line: bytes, what: str) -> tuple[int, Listed]:
             position = field.blob
     at = {field.number: field.value for field in fields(position, what)}
     if not 0 <= version <= _MAX_VERSION:
-        raise CorruptStorage(f"{what} lists the version {version}, which cannot be one")
+        raise CorruptStorage(f"{what} lists the version {version}, which is not a version")
     ledger_id, entry_id = natural(at.get(1, -1), what), natural(at.get(2, -1), what)
     return version, Listed(ledger_id, entry_id, line)
 

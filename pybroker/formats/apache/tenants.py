@@ -40,13 +40,13 @@ class TenantNodes(JsonFamily):
         for name, found in fields.items():
             if not _are_texts(found):
                 raise CorruptStorage(
-                    f"the node of {key!r}: {name} is no list of names; correct it in ZooKeeper"
+                    f"the node of {key!r}: {name} is not a list of names; correct it in ZooKeeper"
                 )
         return fields
 
 
 class ClusterNodes(JsonFamily):
-    """Failure domains and isolation policies stand beside Apache's fields, which it reads past."""
+    """Failure domains and isolation policies are additional fields, which Apache ignores."""
 
     def __init__(self) -> None:
         super().__init__("/clusters/", "/admin/clusters", 1, ())
@@ -90,7 +90,7 @@ class PartitionedTopics(TopicFamily):
             )
         if not isinstance(properties, dict) or not _are_texts([*properties.values()]):
             raise CorruptStorage(
-                f"the node of {key!r}: properties is no object of texts; correct it in ZooKeeper"
+                f"the node of {key!r}: properties must contain strings; correct it in ZooKeeper"
             )
         doomed = {"deleted": True} if fields.get("deleted") is True else {}
         return {"partitions": partitions, "properties": properties, **doomed}
