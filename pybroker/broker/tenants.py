@@ -84,7 +84,8 @@ class Tenants:
         async with self._writing:
             if name in self.tenants():
                 raise Conflict(f"Tenant {name} already exists")
-            await self.put_tenant(name, settings)
+            with _first(f"Tenant {name}"):
+                await self.put_tenant(name, settings)
 
     async def update_tenant(self, name: str, settings: Mapping[str, Any]) -> None:
         """Raises NotFound."""
@@ -138,7 +139,8 @@ class Tenants:
             created = [self._put(NAMESPACES + namespace, policies)]
             if granted:
                 created.append(self._put(PERMISSIONS + namespace, granted))
-            await asyncio.gather(*created)
+            with _first(f"Namespace {namespace}"):
+                await asyncio.gather(*created)
 
     @contextmanager
     def going(self, namespace: str) -> Iterator[None]:
@@ -228,14 +230,15 @@ class Tenants:
     async def set_partitions(
         self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Without `properties` the existing ones stay."""
+        """Without `properties` the existing ones stay. Raises ImpossiblePartitions, Conflict."""
         most = self._config.max_num_partitions_per_partitioned_topic
         if not 1 <= partitions <= most:
             raise ImpossiblePartitions(
                 f"{name}: partitions must be between 1 and {most}, not {partitions}"
             )
         kept = self.partitioned_properties(name) if properties is None else dict(properties)
-        await self._put(partitions_key(name), {"partitions": partitions, "properties": kept})
+        with _first(f"{name}"):
+            await self._put(partitions_key(name), {"partitions": partitions, "properties": kept})
 
     def partitioned_topics(self, namespace: str) -> list[TopicName]:
         tenant, _, local = namespace.partition("/")
@@ -254,6 +257,15 @@ class Tenants:
 
     async def _put(self, key: str, record: Mapping[str, Any]) -> None:
         await self._metadata.put(key, json.dumps(record).encode())
+
+
+@contextmanager
+def _first(what: str) -> Iterator[None]:
+    """Raises Conflict if another broker was faster."""
+    try:
+        yield
+    except BadVersion:
+        raise Conflict(f"{what}: another broker has just created or changed it") from None
 
 
 def _check_name(name: str, parts: int) -> None:

@@ -9,6 +9,7 @@ division.
 import json
 import logging
 from bisect import bisect_right
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
@@ -38,6 +39,8 @@ class Boundaries:
         self._default = boundaries_value(equal_boundaries(bundles))
         self._mirror = TreeMirror(zookeeper, ROOT, self._changed)
         self._known: dict[str, tuple[int, ...]] = {}
+        # Called with a namespace whose division is another one, or gone.
+        self.on_change: Callable[[str], None] = _nobody_cares
 
     async def open(self) -> None:
         """Raises ZooKeeperError."""
@@ -78,6 +81,35 @@ class Boundaries:
         """In order. Divides it if nobody has done it. Raises ZooKeeperError, MetadataError."""
         bounds = await self._divided(namespace)
         return tuple(Bundle(namespace, low, high) for low, high in pairwise(bounds))
+
+    async def divide(self, namespace: str, bundles: int) -> None:
+        """In so many bundles of equal size, also if it is divided otherwise. Raises
+        ZooKeeperError.
+        """
+        path, wanted = f"{ROOT}/{namespace}", equal_boundaries(bundles)
+        while True:
+            node = await self._mirror.look(path)
+            try:
+                if node is None:
+                    await make_parents(self._zookeeper, path)
+                    await self._zookeeper.create(path, boundaries_value(wanted))
+                elif boundaries_of(node.value) != wanted:
+                    await self._zookeeper.set(path, boundaries_value(wanted), node.version)
+            except (NodeExists, BadVersionError, ConnectionLoss, NoNode):
+                continue  # look at what is there now
+            await self._mirror.look(path)
+            return
+
+    async def forget(self, namespace: str) -> None:
+        """It is deleted: brokers release its bundles when they learn of this. Raises
+        ZooKeeperError.
+        """
+        path = f"{ROOT}/{namespace}"
+        while await self._mirror.look(path) is not None:
+            try:
+                await self._zookeeper.delete(path)
+            except (NoNode, ConnectionLoss):
+                continue
 
     async def look(self, namespace: str, insist: bool = False) -> None:
         """Read the division from ZooKeeper. Raises ZooKeeperError; with `insist`, only
@@ -144,9 +176,16 @@ class Boundaries:
         node = self._mirror.nodes.get(path)
         found = None if node is None else boundaries_of(node.value)
         if found is None:
-            self._known.pop(namespace, None)
+            before = self._known.pop(namespace, None)
+            if node is None and before is not None:
+                self.on_change(namespace)
             return
         before = self._known.get(namespace, found)
+        self._known[namespace] = found
         if before != found:
             log.info("%s has %d bundles now", namespace, len(found) - 1)
-        self._known[namespace] = found
+            self.on_change(namespace)
+
+
+def _nobody_cares(namespace: str) -> None:
+    """Nothing depends on divisions yet."""

@@ -77,6 +77,7 @@ class BundleOwnership:
         self._came: list[Came] = []
         self._goes: list[Goes] = []
         self._value = b""  # of this broker's nodes; empty: it takes nothing
+        boundaries.on_change = self._divided_anew
 
     # --- life
 
@@ -170,16 +171,31 @@ class BundleOwnership:
 
     async def release(self, bundle: Bundle) -> None:
         """Close its topics and give it back. Does nothing if this broker does not have it. Raises
-        ZooKeeperError.
+        ZooKeeperError; FormerBundle if it was split meanwhile.
         """
         if (splitting := self._splitting.get(bundle)) is not None:
             await asyncio.wait([splitting])
+            if not self._boundaries.is_current(bundle):
+                raise FormerBundle(bundle)
         if self._states.get(bundle) is BundleState.OWNED:
-            self._states[bundle] = BundleState.RELEASING
-            task = self._releasing[bundle] = shared_task(self._release(bundle))
-            task.add_done_callback(lambda _: self._releasing.pop(bundle))
+            self._begin_release(bundle)
         if (releasing := self._releasing.get(bundle)) is not None:
             await asyncio.shield(releasing)
+
+    def _begin_release(self, bundle: Bundle) -> None:
+        self._states[bundle] = BundleState.RELEASING
+        task = self._releasing[bundle] = shared_task(self._release(bundle))
+        task.add_done_callback(lambda _: self._releasing.pop(bundle))
+
+    def _divided_anew(self, namespace: str) -> None:
+        """Not by a split of this broker: somebody has deleted the division, with the namespace, or
+        replaced it. Nobody looks up former bundles, so their topics would stay here for ever.
+        """
+        for bundle in self.owned():
+            is_former = bundle.namespace == namespace and not self._boundaries.is_current(bundle)
+            if is_former and bundle not in self._splitting:
+                log.info("%s is divided in another way now: releasing %s", namespace, bundle)
+                self._begin_release(bundle)
 
     # --- looking up
 
@@ -243,6 +259,8 @@ class BundleOwnership:
         log.info("serves %s", bundle)
         for came in self._came:
             came(bundle)
+        if not self._boundaries.is_current(bundle):  # since its node was created
+            self._divided_anew(bundle.namespace)
         return None
 
     async def _create(self, bundle: Bundle) -> Place | None:

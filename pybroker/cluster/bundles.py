@@ -26,6 +26,16 @@ class ClusterBundles:
             async with asyncio.timeout(_PATIENCE_S):
                 return await self._boundaries.of_namespace(namespace)
 
+    async def divide(self, namespace: str, bundles: int) -> None:
+        with _as_not_ready(namespace):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._boundaries.divide(namespace, bundles)
+
+    async def forget(self, namespace: str) -> None:
+        with _as_not_ready(namespace):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._boundaries.forget(namespace)
+
     def owns_bundle(self, bundle: Bundle) -> bool:
         return self._ownership.owns_bundle(bundle)
 

@@ -1,5 +1,6 @@
 """The admin API of any broker, for topics, namespaces and coordinators of all brokers."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ from txn_cluster import TxnBroker, TxnCluster
 from pybroker.base.names import TopicName
 from pybroker.broker.deletions import Doomed
 from pybroker.broker.ownership import NotServedHere
+from pybroker.broker.tenants import Conflict
 
 ORDERS = "v2/persistent/public/default/orders"
 PARTITIONS = 8
@@ -204,6 +206,114 @@ def test_a_namespace_with_topics_on_several_brokers_is_deleted(brokers: TwoBroke
     assert rest.get("v2/namespaces/acme") == []
     rest.do("DELETE", "v2/tenants/acme")
     assert "acme" not in other.get("v2/tenants")
+
+
+def test_a_namespace_leaves_no_bundles_behind(brokers: TwoBrokers) -> None:
+    rest, tree = brokers.rest, brokers.cluster.life.tree
+    for bundles in (7, 3):  # it comes back with another division
+        rest.do("PUT", "v2/namespaces/public/shop", b'{"bundles": {"numBundles": %d}}' % bundles)
+        for either in (rest, brokers.other_rest):
+            brokers.cluster.until(lambda: brokers.two.broker.topics.tenants.has_namespace(SHOP))
+            assert either.get("v2/namespaces/public/shop/bundles")["numBundles"] == bundles
+        for number in range(8):
+            brokers.other_rest.do("PUT", f"v2/persistent/public/shop/item-{number}")
+        rest.do("DELETE", "v2/namespaces/public/shop", force="true")
+        brokers.cluster.until(lambda: not bundles_of(brokers, SHOP))
+        brokers.cluster.until(lambda: not [path for path in tree.nodes if f"{SHOP}/0x" in path])
+        assert f"/admin/local-policies/{SHOP}" not in tree.nodes
+    refused = rest.ask("PUT", "v2/namespaces/public/many", b'{"bundles": {"numBundles": 5000}}')
+    assert refused.status == 412 and b"4096" in refused.body
+
+
+SHOP = "public/shop"
+
+
+def bundles_of(brokers: TwoBrokers, namespace: str) -> list[object]:
+    both = (brokers.one, brokers.two)
+    return [b for each in both for b in each.ownership.owned() if b.namespace == namespace]
+
+
+def test_no_topic_outlives_its_namespace_because_another_broker_knew_it_late(
+    brokers: TwoBrokers,
+) -> None:
+    """The other broker is about to create a topic, and goes on when the namespace is deleted."""
+    rest, topics = brokers.rest, brokers.two.broker.topics
+    rest.do("PUT", "v2/namespaces/public/shop")
+    brokers.cluster.until(lambda: topics.tenants.has_namespace(SHOP))
+    name = TopicName.parse(f"persistent://{SHOP}/late")
+    brokers.cluster.take(brokers.two, name)
+    may_go_on, load = asyncio.Event(), topics._load
+
+    async def late(name: TopicName) -> object:
+        await may_go_on.wait()
+        return await load(name)
+
+    topics._load = late  # type: ignore[method-assign, assignment]
+    creating = brokers.two.node.create_task(topics.get(name, create=True), name="create")
+    brokers.cluster.world.sleep(1.0)
+    deleting = brokers.cluster.client.create_task(
+        rest._ask(brokers.one.http_url, "DELETE", f"/admin/v2/namespaces/{SHOP}?force=true", b""),
+        name="delete",
+    )
+    brokers.cluster.world.sleep(2.0)
+    may_go_on.set()
+    brokers.cluster.until(lambda: deleting.done() and creating.done())
+    assert deleting.result().status == 204, deleting.result().body
+    brokers.cluster.world.sleep(1.0)
+    for broker in (brokers.one, brokers.two):
+        assert not broker.broker.ledgers.exists(name.ledger_name)
+
+
+def test_an_answer_about_all_brokers_is_not_given_without_one_of_them(brokers: TwoBrokers) -> None:
+    brokers.rest.do("PUT", "v2/non-persistent/public/default/live")
+    brokers.cluster.crash(brokers.two)  # and its session goes on for a while
+    for path in ("v3/transactions/coordinatorStats", "v2/non-persistent/public/default"):
+        refused = brokers.rest.ask("GET", path)
+        assert refused.status == 503, (path, refused)
+        assert b"does not answer" in refused.body
+    brokers.cluster.world.sleep(10.0)
+    assert brokers.rest.ask("GET", "v3/transactions/coordinatorStats").is_done
+
+
+def test_of_two_brokers_that_create_the_same_topic_at_once_one_is_told_so(
+    brokers: TwoBrokers,
+) -> None:
+    name = TopicName.parse("same")
+    both = (brokers.one, brokers.two)
+    creating = [
+        each.node.create_task(each.broker.topics.create_partitioned(name, 3), name="create")
+        for each in both
+    ]
+    brokers.cluster.until(lambda: all(each.done() for each in creating))
+    refusals = [each.exception() for each in creating]
+    assert sorted(map(type, refusals), key=str) == [type(None), Conflict], refusals
+
+
+def test_a_partition_is_not_created_anew_while_its_topic_is_deleted(brokers: TwoBrokers) -> None:
+    """The broker of a partition knows that the topic is being deleted before it deletes its part,
+    although it learns of changes late.
+    """
+    topics = brokers.two.broker.topics
+    partition = next(each for each in brokers.names if brokers.owner(each) is brokers.two)
+    brokers.publish()
+    known: list[bool] = []
+    delete, refresh = topics.delete, topics.tenants._metadata._submit.__self__._refresh  # type: ignore[attr-defined]
+    look = refresh._work
+
+    async def late() -> None:
+        await asyncio.sleep(0.5)
+        await look()
+
+    refresh._work = late
+
+    async def noted(name: TopicName, force: bool = False) -> None:
+        known.append(bool(topics.tenants.doomed_partitions(name.partitioned_name)))
+        await delete(name, force)
+
+    topics.delete = noted  # type: ignore[method-assign]
+    brokers.rest.do("DELETE", f"{ORDERS}/partitions", force="true")
+    assert known and all(known)
+    assert not topics.exists(partition)
 
 
 def test_lists_have_what_is_only_in_the_memory_of_another_broker(brokers: TwoBrokers) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Awaitable
 
 import pytest
 from cluster_world import BUNDLES, TIMEOUT_MS, ClusterWorld, Member
@@ -15,8 +16,13 @@ from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.errors import MetadataError, ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import BrokerAddress
-from pybroker.cluster.bundle_ownership import path_of
-from pybroker.cluster.node_values import owner_of, owner_value
+from pybroker.cluster.bundle_ownership import FormerBundle, path_of
+from pybroker.cluster.node_values import (
+    boundaries_value,
+    equal_boundaries,
+    owner_of,
+    owner_value,
+)
 
 NAMES = [TopicName.parse(f"persistent://public/default/t{number}") for number in range(40)]
 ORDERS = NAMES[0]
@@ -322,6 +328,50 @@ def test_boundaries_that_cannot_be_read_are_refused(world: ClusterWorld, value: 
         world.owner(member, ORDERS)
 
 
+DIVISION = "/admin/local-policies/public/default"
+
+
+@pytest.mark.parametrize("value", [b"", boundaries_value(equal_boundaries(3))])
+def test_bundles_of_a_former_division_are_given_back(world: ClusterWorld, value: bytes) -> None:
+    member, other = world.member("a"), world.member("b")
+    for name in NAMES:
+        world.call(member, member.ownership.lookup(name, True))
+    former = member.ownership.owned()
+    assert len(former) == BUNDLES
+    changing = other.zookeeper.set(DIVISION, value) if value else other.zookeeper.delete(DIVISION)
+    world.call(other, changing)
+    world.until(lambda: not member.ownership.owned())
+    world.until(lambda: not [path for path in world.life.tree.nodes if "_0x" in path])
+    assert sorted(bundle for what, bundle in member.events if what == "goes") == sorted(former)
+    world.call(member, member.ownership.lookup(ORDERS, True))
+    assert member.ownership.owns(ORDERS)
+
+
+def test_bundles_stay_where_they_are_while_their_division_cannot_be_read(
+    world: ClusterWorld,
+) -> None:
+    member, other = world.member("a"), world.member("b")
+    world.call(member, member.ownership.lookup(ORDERS, True))
+    good = world.life.tree.nodes[DIVISION].value
+    world.call(other, other.zookeeper.set(DIVISION, b"damaged"))
+    world.until(lambda: not member.ownership.owns(ORDERS))
+    world.call(other, other.zookeeper.set(DIVISION, good))
+    world.until(lambda: member.ownership.owns(ORDERS))
+    assert [what for what, _ in member.events] == ["came"]
+
+
+def test_who_unloads_a_bundle_that_is_being_split_learns_of_it(world: ClusterWorld) -> None:
+    member = world.member("a")
+    world.call(member, member.ownership.lookup(ORDERS, True))
+    (bundle,) = member.ownership.owned()
+    middle = (bundle.low + bundle.high) // 2
+    splitting = member.node.create_task(member.ownership.split(bundle, middle), name="split")
+    world.until(lambda: bundle in member.ownership._splitting)
+    with pytest.raises(FormerBundle):
+        world.call(member, member.ownership.release(bundle))
+    assert splitting.done() and len(member.ownership.owned()) == 2
+
+
 def test_owners_values_are_apache_pulsars_own(world: ClusterWorld) -> None:
     member = world.member("a")
     world.owner(member, ORDERS)
@@ -354,13 +404,18 @@ def test_no_two_sessions_own_a_bundle_whatever_breaks(world: ClusterWorld) -> No
     for _ in range(60):
         name = rng.choice(list(members))
         member = members[name]
-        what = rng.choice(("ask", "ask", "ask", "cut", "kill", "expire", "release"))
+        what = rng.choice(("ask", "ask", "ask", "cut", "kill", "expire", "release", "split"))
         if what == "ask" and member.zookeeper.state is SessionState.CONNECTED:
             topic, taken = rng.choice(NAMES), rng.random() < 0.5
             member.node.create_task(_ask(member, topic, taken), name="ask")
         elif what == "release" and member.ownership.owned():
             bundle = rng.choice(member.ownership.owned())
-            member.node.create_task(_release(member, bundle), name="release")
+            work = member.ownership.release(bundle)
+            member.node.create_task(_tried(work), name="release")
+        elif what == "split" and member.ownership.owned():
+            bundle = rng.choice(member.ownership.owned())
+            at = rng.randrange(bundle.low + 1, bundle.high)
+            member.node.create_task(_tried(member.ownership.split(bundle, at)), name="split")
         elif what == "cut" and world.life.world.network.connections:
             rng.choice(world.life.world.network.connections).break_off(ConnectionResetError("cut"))
         elif what == "expire":
@@ -381,7 +436,10 @@ def _judge(world: ClusterWorld, members: list[Member]) -> None:
     for member in members:
         if member.node.dead or member.zookeeper.session_id not in tree.sessions:
             continue
+        splitting = member.ownership._splitting  # nobody asks for the halves yet
         for bundle in member.ownership.owned():
+            if any(each.low <= bundle.low and bundle.high <= each.high for each in splitting):
+                continue
             node = tree.nodes.get(path_of(bundle))
             assert node is not None and node.owner == member.zookeeper.session_id, bundle
 
@@ -393,8 +451,8 @@ async def _ask(member: Member, topic: TopicName, authoritative: bool) -> None:
         return
 
 
-async def _release(member: Member, bundle: object) -> None:
+async def _tried(work: Awaitable[None]) -> None:
     try:
-        await member.ownership.release(bundle)  # type: ignore[arg-type]
+        await work
     except Exception:
         return

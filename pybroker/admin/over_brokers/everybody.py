@@ -22,6 +22,7 @@ from pybroker.broker.ownership import BrokerAddress, NotServedHere
 
 _TRANSACTIONS: Final = "/admin/v3/transactions"
 _ONE: Final = "coordinatorId"  # in the query
+_NOT_FOUND: Final = 404
 
 # What answers a request, given the route's own handler.
 Whole = Callable[[Request, Endpoint], Awaitable[Any]]
@@ -90,20 +91,26 @@ class EverybodyRoutes:
         return self._services.service_url if owner is None else owner.broker_url
 
     async def _all(self, request: Request, own: Endpoint) -> list[Any]:
-        """What the brokers answer, this one first. One that does not answer is left out: it may be
-        leaving the cluster.
+        """What the brokers answer, this one first. One that has left the cluster meanwhile is left
+        out. Raises ServiceNotReady if another one does not answer, HTTPException if it refuses.
         """
         path, query = request.scope["raw_path"].decode("ascii"), request.url.query
         target = f"{path}?{query}" if query else path
 
-        async def ask(broker: BrokerAddress) -> Reply | None:
+        async def ask(broker_id: str, broker: BrokerAddress) -> Reply | None:
             try:
                 return await self._asking.brokers.ask(broker, request.method, target)
-            except PulsarError:
-                return None
+            except PulsarError as error:
+                if broker_id not in self._asking.brokers.others():
+                    return None
+                raise ServiceNotReady(
+                    f"broker {broker_id} does not answer, so the answer would not be complete; try "
+                    f"again: {error}"
+                ) from error
 
-        others = self._asking.brokers.others().values()
-        asking = asyncio.gather(*map(ask, others))
-        first = reply_of(await own(request))
-        found = [reply for reply in await asking if reply is not None and reply.is_done]
-        return [check(first).json(), *(reply.json() for reply in found)]
+        first = check(reply_of(await own(request)))
+        asked = [ask(*each) for each in self._asking.brokers.others().items()]
+        found = [reply for reply in await asyncio.gather(*asked) if reply is not None]
+        # A broker that does not know a new namespace yet has none of its topics.
+        there = [check(reply) for reply in found if reply.status != _NOT_FOUND]
+        return [first.json(), *(reply.json() for reply in there)]

@@ -50,11 +50,10 @@ class NamespaceRoutesOverBrokers:
 
         async def work(request: Request, own: Endpoint) -> None:
             namespace = self._namespace(request)
+            await self._topics.ownership.refreshed()  # others may have just created topics
             names = [TopicName.parse(n) for n in (await self._topics.lists.get(namespace)).names]
             bundles = [
-                each
-                for each in await self._bundles.of_namespace(namespace)
-                if any(map(each.holds, names))
+                each for each in await self._bundles_of(namespace) if any(map(each.holds, names))
             ]
             await self._ask(request, bundles, method, path)
 
@@ -64,7 +63,7 @@ class NamespaceRoutesOverBrokers:
         """Bundles that no broker serves stay as they are."""
         served = [
             each
-            for each in await self._bundles.of_namespace(self._namespace(request))
+            for each in await self._bundles_of(self._namespace(request))
             if self._bundles.owns_bundle(each) or self._bundles.owner_elsewhere(each) is not None
         ]
         await self._ask(request, served, "PUT", "unload")
@@ -97,6 +96,9 @@ class NamespaceRoutesOverBrokers:
         topics = self._topics
         async with topics.tenants.going_everywhere(namespace):
             await topics.at_rest(namespace)
+            # Who was about to create a topic is through with it when its bundle is given back; who
+            # takes the bundle from now on knows the mark.
+            await self._ask(request, await self._bundles_of(namespace), "PUT", "unload")
             await topics.ownership.refreshed()
             if not force:
                 await check_empty(topics, namespace)
@@ -115,6 +117,10 @@ class NamespaceRoutesOverBrokers:
             await topics.ownership.refreshed()
             await topics.schemas.forget_namespace(namespace)
             await topics.tenants.delete_namespace(namespace)
+            await self._bundles.forget(namespace)
+
+    async def _bundles_of(self, namespace: str) -> list[Bundle]:
+        return list(await self._bundles.of_namespace(namespace))
 
     def _namespace(self, request: Request) -> str:
         namespace = namespace_of(request)

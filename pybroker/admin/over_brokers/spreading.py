@@ -8,6 +8,7 @@ A broker that asks another (ASKED_BY_A_BROKER) gets only what concerns the asked
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,7 +21,10 @@ from pybroker.admin.over_brokers.namespaces import NamespaceRoutesOverBrokers
 from pybroker.admin.over_brokers.parts import PartRoutes, Spread
 from pybroker.admin.routing import answered, topic_of
 from pybroker.admin.services import AdminServices
+from pybroker.base.errors import PulsarError
 from pybroker.broker.other_brokers import ASKED_BY_A_BROKER, Bundles, OtherBrokers
+
+_NOT_FOUND: Final = 404
 
 
 def over_brokers(
@@ -43,8 +47,8 @@ def over_brokers(
         if (of := of_parts.get(key)) is not None:
             return route.behind(lambda own: _over_parts(services, route, own, of))
         if (work := whole.get(key)) is not None:
-            return route.behind(lambda own: _over_all(route, own, work))
-        return route
+            return route.behind(lambda own: _over_all(services, route, own, work))
+        return route.behind(lambda own: _up_to_date(services, own))
 
     return [spread(route) for route in routes]
 
@@ -52,24 +56,51 @@ def over_brokers(
 def _over_parts(
     services: AdminServices, route: DescribedRoute, own: Endpoint, spread: Spread
 ) -> Endpoint:
-    tenants = services.topics.tenants
+    tenants, own_part = services.topics.tenants, _up_to_date(services, own)
 
     async def endpoint(request: Request) -> Response:
         name = topic_of(request)
         count = tenants.partitions(name) or tenants.doomed_partitions(name)
         if not count or ASKED_BY_A_BROKER in request.headers:
-            return await own(request)
+            return await own_part(request)
         route.operation.begin(request)
         return await answered(await spread(request, name, count))
 
     return endpoint
 
 
-def _over_all(route: DescribedRoute, own: Endpoint, work: Whole) -> Endpoint:
+def _over_all(
+    services: AdminServices, route: DescribedRoute, own: Endpoint, work: Whole
+) -> Endpoint:
+    own_part = _up_to_date(services, own)
+
     async def endpoint(request: Request) -> Response:
         if ASKED_BY_A_BROKER in request.headers:
-            return await own(request)
+            return await own_part(request)
         route.operation.begin(request)
         return await answered(await work(request, own))
+
+    return endpoint
+
+
+def _up_to_date(services: AdminServices, own: Endpoint) -> Endpoint:
+    """A broker that asks may have just written what this one must know: that a topic is being
+    deleted, or has more partitions.
+    """
+    ownership = services.topics.ownership
+
+    async def endpoint(request: Request) -> Response:
+        if ASKED_BY_A_BROKER not in request.headers:
+            return await own(request)
+        if request.method != "GET":
+            await ownership.refreshed()
+            return await own(request)
+        try:
+            return await own(request)
+        except PulsarError as error:
+            if error.http_status != _NOT_FOUND:
+                raise
+        await ownership.refreshed()
+        return await own(request)
 
     return endpoint

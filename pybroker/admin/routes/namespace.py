@@ -1,6 +1,6 @@
 """Namespaces: list, create, show, delete; their policies without a common route family."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -33,6 +33,7 @@ from pybroker.broker.policies.kept import PROPERTIES
 from pybroker.broker.policies.policies import Change, checked_namespace, shown_namespace
 from pybroker.broker.policies.policy import Record
 
+_MOST_BUNDLES: Final = 4096  # their boundaries are one node of ZooKeeper, and each has another
 _PROPERTY: Final = NAMESPACE + "/property/{key:segment}"
 
 
@@ -87,8 +88,10 @@ class NamespaceRoutes:
         policies, said = checked_namespace(body, self._cluster), body.get("auth_policies") or {}
         if (why := misfit(said, AUTH_POLICIES_TAKEN, "auth_policies")) is not None:
             raise HTTPException(400, why)
-        granted = record_of(namespace, said)
+        granted, bundles = record_of(namespace, said), _bundles_said(body)
         await self._tenants.create_namespace(namespace, policies, granted)
+        if bundles and self._services.bundles is not None:
+            await self._services.bundles.divide(namespace, bundles)
         await self._applied()
 
     async def delete(self, request: Request) -> None:
@@ -149,3 +152,16 @@ class NamespaceRoutes:
     async def _change_properties(self, request: Request, change: Change[Record]) -> None:
         namespace = namespace_of(request)
         await self._topics.policies.change_for_namespace(namespace, PROPERTIES, change)
+
+
+def _bundles_said(body: Mapping[str, Any]) -> int:
+    """How many bundles a new namespace is to have; 0: as many as usual."""
+    said = body.get("bundles")
+    number = said.get("numBundles") if isinstance(said, dict) else None
+    if number is None:
+        return 0
+    if type(number) is not int or not 0 <= number <= _MOST_BUNDLES:
+        raise HTTPException(
+            412, f"Invalid number of bundles: numBundles must be from 1 to {_MOST_BUNDLES}"
+        )
+    return number
