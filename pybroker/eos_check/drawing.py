@@ -34,9 +34,11 @@ svg .fault { stroke: #b3261e; stroke-width: 3 }
 """
 
 
-def page(title: str, findings: Sequence[str], facts: Sequence[str], told: Sequence[Row]) -> str:
-    """`findings`: the broken promises, none if all were kept."""
-    verdict = "bad" if findings else "good"
+def page(
+    title: str, findings: Sequence[str], facts: Sequence[str], told: Sequence[Row], is_good: bool
+) -> str:
+    """`findings`: the broken promises, none if none was found."""
+    verdict = "good" if is_good else "bad"
     parts = [
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>",

@@ -1,25 +1,28 @@
 """Runs the plan: first without faults, then with one each, then with two, and shrinks what failed.
 
 Runs are independent of each other, so some go side by side. The exploration ends with the first
-run that broke a promise, when everything was tried, or when the time is over.
+run that broke a promise, when everything was tried, or when the time is over. A time limit that
+the user did not set waits until each kind of crash was tried.
 """
 
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pybroker.client import PulsarException
-from pybroker.eos_check.faults import Fault, Passing, Schedule
+from pybroker.eos_check.faults import Fault, Kind, Passing, Schedule
 from pybroker.eos_check.judgement import Breach, Promise, disorder, judge, judge_by_command, same
-from pybroker.eos_check.plan import interleaved, pairs, singles, spread
+from pybroker.eos_check.plan import Plan, interleaved, pairs, singles, spread
 from pybroker.eos_check.run import CannotRun, Clean, RunResult, Stopped, clean_run, run
 from pybroker.eos_check.settings import Settings
 from pybroker.eos_check.topics import HalfPublished
 
+TIME_LIMIT_S: Final = 300.0
+_MAY_STILL_COME: Final = (Promise.LOST, Promise.PARTIAL)
 _SHRUNK_TO: Final = (1, 3)  # messages
 Say = Callable[[str], None]
 Show = Callable[[int, int, str], None]  # done, of, what
@@ -34,14 +37,20 @@ class CounterExample:
 
 @dataclass(slots=True)
 class Explored:
-    """What was tried. `missed`: the run never came to the fault's step."""
+    """What was tried. `missed`: the run never came to the fault's step.
+
+    `kinds` of crash are those at the steps of both runs without faults. Each must be tried.
+    """
 
     singles: int = 0
     singles_tried: int = 0
     pairs_tried: int = 0
     runs: int = 0
     missed: int = 0
-    steps: int = 0
+    kinds: int = 0
+    not_tried: list[Kind] = field(default_factory=list)  # the time was over
+    not_reached: list[Kind] = field(default_factory=list)  # no run came to the step
+    run_s: float = 0.0  # time that a run takes, of all that go side by side
     out_of_time: bool = False
     disordered: int = 0  # runs that were out of order by key, where this is no promise
     disorder: str = ""  # in one of them
@@ -53,14 +62,15 @@ class Exploration:
         self,
         settings: Settings,
         *,
-        time_limit_s: float,
+        time_limit_s: float | None,
         pairs_at_most: int,
         jobs: int,
         say: Say,
         show: Show,
     ) -> None:
         self._settings = settings
-        self._time_limit_s = time_limit_s
+        self._time_limit_s = TIME_LIMIT_S if time_limit_s is None else time_limit_s
+        self._each_kind_first = time_limit_s is None
         self._give_up_s = 0.0  # known when the runs without faults are over
         self._pairs_at_most = pairs_at_most
         self._jobs = jobs
@@ -75,17 +85,21 @@ class Exploration:
     def explore(self) -> Explored:
         """Raises CannotRun if there is nothing to judge."""
         try:
-            clean, first = self._clean()
+            clean, first, second = self._clean()
             self._give_up_s = time.monotonic() + self._time_limit_s
-            plan = singles(first.passings[0], first.inner)
-            self.explored.singles = len(plan)
-            self.explored.steps = len({each.passing.step for each in plan})
-            failed = self._try([(fault,) for fault in plan], clean)
+            faults = singles(first.passings[0], first.inner)
+            kinds = _kinds(faults, second)
+            self.explored.singles = len(faults)
+            self.explored.kinds = len(kinds)
+            plan = Plan([(fault,) for fault in faults], kinds)
+            failed = self._try(plan, clean)
+            self.explored.not_tried = plan.not_tried
+            self.explored.not_reached = plan.not_reached
             if failed is None:
-                failed = self._try(self._pairs(plan), clean)
+                failed = self._try(self._pairs(faults), clean)
             if failed is not None:
                 self.explored.counter_example = self._shrink(failed)
-            if not plan:
+            if not faults:
                 raise CannotRun("no crash was tried: the pipeline never spoke to the broker")
             if self.explored.singles_tried == 0 and failed is None:
                 raise CannotRun(
@@ -96,7 +110,7 @@ class Exploration:
         finally:
             self._stop.set()
 
-    def _clean(self) -> tuple[Clean, RunResult]:
+    def _clean(self) -> tuple[Clean, RunResult, RunResult]:
         """Two runs without faults: what differs between them cannot be judged."""
         with ThreadPoolExecutor(2 if self._jobs > 1 else 1) as pool:
             both = [pool.submit(clean_run, self._settings, self._stop) for _ in range(2)]
@@ -105,9 +119,14 @@ class Exploration:
             except BaseException:
                 self._stop.set()
                 raise
-        clean = first.clean()
-        self._acknowledged_by = clean.acknowledged_by & second.clean().acknowledged_by
-        clean = replace(clean, acknowledged_by=self._acknowledged_by)
+        clean, other = first.clean(), second.clean()
+        self._acknowledged_by = clean.acknowledged_by & other.acknowledged_by
+        clean = replace(
+            clean,
+            acknowledged_by=self._acknowledged_by,
+            duration_s=max(clean.duration_s, other.duration_s),
+            pause_s=max(clean.pause_s, other.pause_s),
+        )
         self._say(
             f"without faults: {len(first.outputs)} messages out for {len(first.inputs)} in, "
             f"in {first.duration_s:.1f} s"
@@ -128,35 +147,32 @@ class Exploration:
                     "out --ordered"
                 )
             self._order_is_known = False
-        return clean, first
+        return clean, first, second
 
-    def _pairs(self, plan: Sequence[Fault]) -> list[Schedule]:
-        plans = [pairs(fault, self._behind[fault]) for fault in plan if fault in self._behind]
-        return interleaved(plans)[: self._pairs_at_most]
+    def _pairs(self, faults: list[Fault]) -> Plan:
+        plans = [pairs(fault, self._behind[fault]) for fault in faults if fault in self._behind]
+        return Plan(interleaved(plans)[: self._pairs_at_most])
 
-    def _try(self, plan: Sequence[Schedule], clean: Clean) -> CounterExample | None:
+    def _try(self, plan: Plan, clean: Clean) -> CounterExample | None:
         """The first that breaks a promise; the others that are under way are waited for."""
-        left = iter(plan)
         done = 0
+        began_s = time.monotonic()
         with ThreadPoolExecutor(self._jobs) as pool:
             try:
-                under_way = self._submit(pool, left, clean, self._jobs)
+                under_way = self._submit(pool, plan, clean, self._jobs)
                 while under_way:
-                    ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                    ended, _ = wait(under_way, return_when=FIRST_COMPLETED)
                     for each in ended:
                         done += 1
                         self._show(done, len(plan), "crashes")
-                        try:
-                            result = each.result()
-                        except HalfPublished:
-                            self.explored.runs += 1
-                            self.explored.missed += 1
-                            continue
-                        self._count(result)
-                        breaches = self._judged(result, clean)
-                        if breaches:
+                        schedule = under_way.pop(each)
+                        result = _of(each)
+                        plan.has_run(schedule, struck=self._count(schedule, result))
+                        self.explored.run_s = (time.monotonic() - began_s) / done
+                        breaches = self._judged(result, clean) if result is not None else []
+                        if result is not None and breaches:
                             return CounterExample(self._settings, result, breaches)
-                    under_way |= self._submit(pool, left, clean, len(ended))
+                    under_way |= self._submit(pool, plan, clean, len(ended))
             finally:
                 self._stop.set()
                 pool.shutdown()
@@ -164,30 +180,33 @@ class Exploration:
         return None
 
     def _submit(
-        self, pool: ThreadPoolExecutor, left: Iterator[Schedule], clean: Clean, count: int
-    ) -> set[Future[RunResult]]:
-        submitted: set[Future[RunResult]] = set()
+        self, pool: ThreadPoolExecutor, plan: Plan, clean: Clean, count: int
+    ) -> dict[Future[RunResult], Schedule]:
+        submitted: dict[Future[RunResult], Schedule] = {}
         while len(submitted) < count:
-            if self.explored.runs and time.monotonic() > self._give_up_s:
-                if next(left, None) is not None:
-                    self.explored.out_of_time = True
+            is_late = self.explored.runs > 0 and time.monotonic() > self._give_up_s
+            if is_late and not plan.is_finished:
+                self.explored.out_of_time = True
+            if is_late and not self._each_kind_first:
                 break
-            schedule = next(left, None)
+            schedule = plan.take(new_kinds_only=is_late)
             if schedule is None:
                 break
-            submitted.add(pool.submit(run, self._settings, schedule, clean, self._stop))
+            submitted[pool.submit(run, self._settings, schedule, clean, self._stop)] = schedule
         return submitted
 
-    def _count(self, result: RunResult) -> None:
+    def _count(self, schedule: Schedule, result: RunResult | None) -> bool:
+        """Whether its faults happened."""
         self.explored.runs += 1
-        if result.struck < len(result.schedule):
+        if result is None or result.struck < len(schedule):
             self.explored.missed += 1
-            return
-        if len(result.schedule) == 1:
+            return False
+        if len(schedule) == 1:
             self.explored.singles_tried += 1
-            self._behind[result.schedule[0]] = result.passings[1]
+            self._behind[schedule[0]] = result.passings[1]
         else:
             self.explored.pairs_tried += 1
+        return True
 
     def _judged(self, result: RunResult, clean: Clean) -> list[Breach]:
         if self._settings.judge:
@@ -199,6 +218,8 @@ class Exploration:
             if self._order_is_known:
                 breaches += self._disordered(result, clean)
         if result.stuck:
+            # What is not there yet may still come: only that it takes so long is known.
+            breaches = [each for each in breaches if each.promise not in _MAY_STILL_COME]
             behind = ", ".join(f"{name}: {count}" for name, count in result.backlogs.items())
             text = f"{result.stuck}; not acknowledged by {behind or 'any subscription'}"
             breaches.append(Breach(Promise.STUCK, text))
@@ -241,6 +262,20 @@ class Exploration:
                     return CounterExample(settings, result, breaches)
         except (CannotRun, HalfPublished, PulsarException, OSError):
             return None  # so few are not put out; the larger example stands
+        return None
+
+
+def _kinds(faults: Iterable[Fault], second: RunResult) -> list[Kind]:
+    """Of the faults, those at steps that the second run passed, too: so a third will."""
+    passed = {*second.passings[0], *second.inner}
+    return list(dict.fromkeys(fault.kind for fault in faults if fault.passing in passed))
+
+
+def _of(ended: Future[RunResult]) -> RunResult | None:
+    """None if the broker crashed while its input was published: nobody knows what it holds."""
+    try:
+        return ended.result()
+    except HalfPublished:
         return None
 
 

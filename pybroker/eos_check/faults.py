@@ -39,12 +39,27 @@ class Passing:
 
 
 @dataclass(frozen=True, slots=True)
+class Kind:
+    """`victim` crashes at one side of a step, at any of its passings."""
+
+    victim: Victim
+    passing: Passing
+
+    def __str__(self) -> str:
+        return f"{self.victim.value} killed {self.passing.phase.value} {self.passing.step}"
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """`victim` crashes at the `number`-th passing, counted from 1."""
 
     victim: Victim
     passing: Passing
     number: int
+
+    @property
+    def kind(self) -> Kind:
+        return Kind(self.victim, self.passing)
 
     def __str__(self) -> str:
         if self.passing.step.command.islower():  # the broker's own step

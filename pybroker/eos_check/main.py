@@ -2,30 +2,27 @@
 
 import argparse
 import re
-import shlex
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from pybroker.base.colours import BOLD, GREEN, RED, coloured
 from pybroker.base.names import TopicName
 from pybroker.client import PulsarException
 from pybroker.demo.progress import ProgressBar
-from pybroker.eos_check.drawing import page
-from pybroker.eos_check.exploration import Exploration, Explored
+from pybroker.eos_check.exploration import TIME_LIMIT_S, Exploration
+from pybroker.eos_check.marked_processes import Undertaker
 from pybroker.eos_check.run import CannotRun
 from pybroker.eos_check.settings import Settings
-from pybroker.eos_check.timeline import Row, as_text, rows
 from pybroker.eos_check.topics import HalfPublished, OutputIsTooLarge
+from pybroker.eos_check.verdict import report
 
-EXIT_BROKEN: Final = 1
 EXIT_NOT_JUDGED: Final = 2
 EXIT_INTERRUPTED: Final = 130
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_BREACHES_SHOWN: Final = 5
 _DEFAULTS: Final = Settings(())
 _DESCRIPTION: Final = """\
 Is this pipeline exactly once? Runs COMMAND against a broker of its own, with a crash of the
@@ -38,7 +35,9 @@ there are none left. Placeholders in it: {service_url} {admin_url} {input} {outp
 {directory} (files there survive a crash within one run). The environment has PULSAR_SERVICE_URL,
 PULSAR_ADMIN_URL, EOS_INPUT, EOS_OUTPUT, EOS_OUTPUTS, EOS_DIRECTORY.
 
-Exit code 0: exactly once at every step that was tried; 1: not; 2: it could not be judged.
+Exit code 0: exactly once, and each kind of crash was tried; 1: not exactly once; 2: it could not be
+judged. A kind is a crash of the pipeline or of the broker, before or after a command of one name
+about one topic.
 
   pybroker eos-check -- python pipeline.py {service_url} {input} {output}
 """
@@ -55,7 +54,9 @@ def main(words: Sequence[str]) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupted)
     try:
-        return run(_settings(options, command), options)
+        settings = _settings(options, command)
+        with Undertaker() as undertaker:
+            return run(replace(settings, directory=undertaker.directory), options)
     except (
         CannotRun,
         HalfPublished,
@@ -139,23 +140,24 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--time-limit",
         type=_seconds,
-        default=300.0,
         metavar="SECONDS",
-        help="after the runs without faults, start no more runs once this has passed; default: 300",
+        help="after the runs without faults, start no more runs once this has passed; default: "
+        f"{TIME_LIMIT_S:g}, or longer until each kind of crash was tried",
     )
     add(
         "--run-limit",
         type=_seconds,
-        default=120.0,
         metavar="SECONDS",
-        help="a run in which the pipeline has not caught up by then counts as stuck; default: 120",
+        help="a run in which the pipeline has not caught up by then counts as stuck; default: 120 "
+        "without faults, then ten times what those runs took, at least 60",
     )
     add(
         "--settle",
         type=_seconds,
         default=3.0,
         metavar="SECONDS",
-        help="messages still missing after this long without a request count as lost; default: 3",
+        help="messages still missing after this long without a request count as lost; default: 3, "
+        "longer for a pipeline that pauses longer without faults",
     )
     add(
         "--pairs",
@@ -229,7 +231,7 @@ def _settings(options: argparse.Namespace, command: Sequence[str]) -> Settings:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> int:
-    """0: exactly once; 1: not. Raises CannotRun and OSError."""
+    """The exit code. Raises CannotRun and OSError."""
     if options.report is not None:
         options.report.open("a").close()  # what cannot be written is known before minutes of work
     started_s = time.monotonic()
@@ -254,54 +256,4 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
     explored = exploration.explore()
     for bar in bars.values():
         bar.interrupt()
-    return _report(settings, explored, options.report, time.monotonic() - started_s)
-
-
-def _report(settings: Settings, explored: Explored, file: Path | None, took_s: float) -> int:
-    tried = _tried(explored, took_s)
-    found = explored.counter_example
-    findings: list[str] = []
-    told: list[Row] = []
-    title = "EXACTLY ONCE"
-    if explored.singles_tried < explored.singles:
-        title += f", at {explored.singles_tried} of {explored.singles} crashes"
-    if found is not None:
-        title = "NOT EXACTLY ONCE"
-        told = rows(found.result, found.breaches)
-        faults = ", then ".join(map(str, found.result.schedule))
-        findings = [*map(str, found.breaches)]
-        count = found.settings.messages
-        told_of = f"with {count} {'message' if count == 1 else 'messages'}: {faults}"
-        print(f"\n{told_of}\n\n{as_text(told)}\n")
-        for each in findings[:_BREACHES_SHOWN]:
-            print(coloured(f"  {each}", RED))
-        if len(findings) > _BREACHES_SHOWN:
-            print(f"  and {len(findings) - _BREACHES_SHOWN} more")
-        tried.insert(0, told_of)
-    for line in tried:
-        print(f"  {line}")
-    print("\n" + coloured(title, f"{BOLD};{RED if findings else GREEN}"), flush=True)
-    if file is not None:
-        facts = [f"command: {shlex.join(settings.command)}", *tried]
-        file.write_text(page(title, findings, facts, told), "utf-8")
-        print(f"report: {file}")
-    return EXIT_BROKEN if findings else 0
-
-
-def _tried(explored: Explored, took_s: float) -> list[str]:
-    lines = [
-        f"{explored.singles_tried} of {explored.singles} single crashes at {explored.steps} kinds "
-        f"of steps, {explored.pairs_tried} pairs, in {took_s:.0f} s",
-    ]
-    if explored.disordered:
-        lines.append(
-            f"out of order by key in {explored.disordered} runs (--ordered makes this fail), such "
-            f"as: {explored.disorder}"
-        )
-    if explored.missed:
-        lines.append(
-            f"{explored.missed} more runs did not come to the steps at which they were to crash"
-        )
-    if explored.out_of_time:
-        lines.append("the time limit ended the check; --time-limit raises it")
-    return lines
+    return report(settings, explored, options.report, time.monotonic() - started_s)

@@ -8,13 +8,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from pybroker.eos_check.marked_processes import kill_all
+
 _LOG_TAIL_BYTES: Final = 4000
-_ROUNDS: Final = 10
 
 
 class Pipeline:
@@ -57,13 +57,7 @@ class Pipeline:
         session = self._process.pid
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(session, signal.SIGKILL)
-        for _ in range(_ROUNDS):  # what they started meanwhile
-            others = _others_of(session, self._mark)
-            for pid in others:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            if not others:
-                break
+        kill_all(self._mark, session)
         self._process.wait()
 
     def log_tail(self) -> str:
@@ -77,22 +71,3 @@ def tail(log: Path) -> str:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
         return file.read().decode(errors="replace").strip()
     return ""
-
-
-def _others_of(session: int, mark: bytes) -> list[int]:
-    """The processes that live in the session, or have the mark. Linux only."""
-    if sys.platform != "linux":
-        return []
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):
-                # Behind the name, which may contain anything: state, parent, group, session.
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if fields[0] == "Z":
-                    continue
-                if int(fields[3]) == session or mark in (entry / "environ").read_bytes().split(
-                    b"\0"
-                ):
-                    found.append(int(entry.name))
-    return found

@@ -4,14 +4,17 @@ Single faults come from what the run without faults passed. They are taken in ro
 at most one passing of each side of each step, for each victim; the first round the middle one, the
 next the first, the last, and then halves of what lies between. So all kinds of crash have been
 tried soon. Pairs come from what a run with one fault passed behind it.
+
+A run may miss its step, as the pipeline may do something else than before. Then another crash of
+this kind comes before the second ones of other kinds.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final
 
-from pybroker.eos_check.faults import Fault, Passing, Phase, Schedule, Victim
+from pybroker.eos_check.faults import Fault, Kind, Passing, Phase, Schedule, Victim
 
 # What a wrong pipeline most often gets wrong stands first.
 _STEPS: Final = (
@@ -80,6 +83,61 @@ def interleaved(plans: Sequence[Sequence[Schedule]]) -> list[Schedule]:
         [*plan[at % len(plan) :], *plan[: at % len(plan)]] for at, plan in enumerate(plans) if plan
     ]
     return [each for turn in zip_longest(*turned) for each in turn if each is not None]
+
+
+class Plan:
+    """Schedules to run, in order. Those of a kind that nothing has struck yet come first.
+
+    `kinds`: those that are to strike at least once, each by a schedule of one fault.
+    """
+
+    def __init__(self, schedules: Iterable[Schedule], kinds: Iterable[Kind] = ()) -> None:
+        self._left = deque(schedules)
+        self._size = len(self._left)
+        self._left_of = Counter(map(_kind, self._left))
+        self._not_struck = dict.fromkeys(kinds)
+        self._under_way: Counter[Kind] = Counter()
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def not_tried(self) -> list[Kind]:
+        """The kinds that are still to strike."""
+        return [kind for kind in self._not_struck if self._left_of[kind]]
+
+    @property
+    def not_reached(self) -> list[Kind]:
+        """The kinds that were tried, but no run came to their step."""
+        return [kind for kind in self._not_struck if not self._left_of[kind]]
+
+    @property
+    def is_finished(self) -> bool:
+        """All were taken."""
+        return not self._left
+
+    def take(self, *, new_kinds_only: bool = False) -> Schedule | None:
+        """The next to run; None if there is none, or none of a kind that has not struck."""
+        new = {kind for kind in self.not_tried if not self._under_way[kind]}
+        if not self._left or (new_kinds_only and not new):
+            return None
+        at = next((at for at, each in enumerate(self._left) if _kind(each) in new), 0) if new else 0
+        schedule = self._left[at]
+        del self._left[at]
+        kind = _kind(schedule)
+        self._left_of[kind] -= 1
+        self._under_way[kind] += 1
+        return schedule
+
+    def has_run(self, schedule: Schedule, *, struck: bool) -> None:
+        kind = _kind(schedule)
+        self._under_way[kind] -= 1
+        if struck:
+            self._not_struck.pop(kind, None)
+
+
+def _kind(schedule: Schedule) -> Kind:
+    return schedule[0].kind
 
 
 def _promise(passing: Passing) -> tuple[int, int, str]:

@@ -8,8 +8,10 @@ nothing else happens, so that a run takes seconds.
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -36,6 +38,7 @@ _ENDS_AT_MOST: Final = 20  # of the pipeline by itself
 _EVENTS_AT_MOST: Final = 50_000
 _LIMIT_AT_LEAST_S: Final = 60.0
 _TIMES_CLEAN: Final = 10.0
+_TIMES_PAUSE: Final = 2.0
 _ENDS_WITHIN_S: Final = 5.0  # of not answering any more, a broker that crashes
 _PAUSE_S: Final = 0.2  # before a pipeline that ended by itself is started again
 
@@ -63,6 +66,7 @@ class Clean:
     acknowledged_by: frozenset[str]
     subscribed_first: bool  # before there was any input
     duration_s: float
+    pause_s: float = 0.0  # the longest without a request, while there was something to do
 
 
 @dataclass(slots=True)
@@ -87,14 +91,22 @@ class RunResult:
 
     def clean(self) -> Clean:
         done = frozenset(name for name, backlog in self.backlogs.items() if backlog == 0)
-        return Clean(self.outputs, done, self.subscribed_first, self.duration_s)
+        return Clean(
+            self.outputs,
+            done,
+            self.subscribed_first,
+            self.duration_s,
+            _longest_pause_s(self.events),
+        )
 
 
 def run(
     settings: Settings, schedule: Schedule, clean: Clean | None, stop: threading.Event
 ) -> RunResult:
     """Raises CannotRun if the pipeline fails without any fault, Stopped if `stop` is set."""
-    with TemporaryDirectory(prefix="pybroker-eos-", ignore_cleanup_errors=True) as name:
+    if stop.is_set():
+        raise Stopped
+    with TemporaryDirectory(dir=settings.directory, ignore_cleanup_errors=True) as name:
         directory = Path(name)
         (directory / "pipeline").mkdir()
         config = Path(settings.config)
@@ -107,8 +119,10 @@ def run(
                 said.open("ab") as log,
                 BrokerProcess(directory / "data", arguments, log) as broker,
             ):
-                one = _Run(settings, schedule, clean, stop, broker)
-                return one.play(directory)
+                try:
+                    return _Run(settings, schedule, clean, stop, broker).play(directory)
+                finally:
+                    broker.kill()  # quicker than to stop it: its data is of no use any more
         except RuntimeError as error:
             raise CannotRun(f"{error}:\n{tail(said)}") from error
 
@@ -231,11 +245,11 @@ class _Run:
             self.result.outputs = self._topics.read(self._settings.outputs)
 
     def _limit_s(self) -> float:
-        """Shorter for what is quick without faults, so that what is stuck costs less."""
-        limit_s = self._settings.run_limit_s
+        """By what it takes without faults: what is slow is not stuck."""
         if self._clean is None:
-            return limit_s
-        return min(limit_s, max(_LIMIT_AT_LEAST_S, _TIMES_CLEAN * self._clean.duration_s))
+            return self._settings.clean_limit_s
+        limit_s = max(_LIMIT_AT_LEAST_S, _TIMES_CLEAN * self._clean.duration_s)
+        return min(self._settings.run_limit_s or limit_s, limit_s)
 
     def _give_up(self, why: str) -> None:
         self.result.backlogs = self._topics.backlogs(self._settings.input)
@@ -342,7 +356,7 @@ class _Run:
             if backlogs:
                 self.result.subscribed_first = True
             reads_from_start = self._clean is not None and not self._clean.subscribed_first
-            waited = since_s > self._settings.run_limit_s * _SUBSCRIBED_WITHIN
+            waited = since_s > self._settings.clean_limit_s * _SUBSCRIBED_WITHIN
             if backlogs or reads_from_start or waited:
                 self._publish_wave()
         elif (quiet_s >= _QUIET_S and 0 in backlogs.values()) or quiet_s > _NEXT_WAVE_WITHIN_S:
@@ -364,7 +378,7 @@ class _Run:
     def _has_caught_up(self, backlogs: dict[str, int], quiet_s: float) -> bool:
         if self._seen_life < self._pipeline.lives and self._pipeline.exit_code() is None:
             return False  # it is still starting, and may have something left to do
-        settled = quiet_s >= self._settings.settle_s
+        settled = quiet_s >= self._settle_s()
         wanted = self._clean.acknowledged_by if self._clean is not None else frozenset()
         if wanted:
             done = all(backlogs.get(name) == 0 for name in wanted)
@@ -380,12 +394,23 @@ class _Run:
         self.result.backlogs = backlogs
         return True
 
+    def _settle_s(self) -> float:
+        pause_s = self._clean.pause_s if self._clean is not None else 0.0
+        return max(self._settings.settle_s, _TIMES_PAUSE * pause_s)
+
     def _abort_abandoned(self) -> None:
         for txn, life in list(self._open.items()):
             if life < self._pipeline.lives:
                 self._open.pop(txn, None)
                 self._topics.abort(txn)
                 self._note("TIMEOUT", f"transaction {txn[0]}:{txn[1]} of start {life} is aborted")
+
+
+def _longest_pause_s(events: Sequence[Event]) -> float:
+    """From the first input to the last answer."""
+    times = [event.at_s for event in events]
+    first = next((at for at, event in enumerate(events) if event.what == "INPUT"), 0)
+    return max((later - one for one, later in pairwise(times[first:])), default=0.0)
 
 
 def clean_run(settings: Settings, stop: threading.Event) -> RunResult:

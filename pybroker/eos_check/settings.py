@@ -6,6 +6,7 @@ from typing import Final
 
 _ID: Final = "eos-{:06d}"
 ID_PATTERN: Final = re.compile(rb"eos-\d{6}")
+_CLEAN_LIMIT_S: Final = 120.0
 WAVES: Final = 2  # the input comes in so many parts, so that a crash has something behind it
 
 
@@ -30,8 +31,14 @@ class Settings:
     ordered: bool = False  # the order of each key's outputs is a promise, too
     judge: str = ""  # a command that judges instead
     settle_s: float = 3.0
-    run_limit_s: float = 120.0
+    run_limit_s: float | None = None  # of each run; None: as long as such a pipeline may take
+    directory: str | None = None  # of all runs; the system's for temporary files if None
     config: str = ""  # broker.conf of the broker under the pipeline
+
+    @property
+    def clean_limit_s(self) -> float:
+        """Of the runs without faults."""
+        return _CLEAN_LIMIT_S if self.run_limit_s is None else self.run_limit_s
 
     def inputs(self) -> list[Input]:
         made = []

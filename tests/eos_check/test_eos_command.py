@@ -1,20 +1,27 @@
 """`pybroker eos-check` as a command: what it refuses, and what it leaves behind."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pybroker.demo.topics import until
+from pybroker.eos_check.connection_trace import Event
 from pybroker.eos_check.exploration import Exploration
 from pybroker.eos_check.faults import Fault, Passing, Phase, Step, Victim
+from pybroker.eos_check.judgement import Promise
 from pybroker.eos_check.main import main
 from pybroker.eos_check.pipeline import Pipeline
-from pybroker.eos_check.run import RunResult
+from pybroker.eos_check.run import Clean, RunResult, _Run
 from pybroker.eos_check.settings import Settings
+from pybroker.eos_check.topics import Output
+from pybroker.testing.broker_process import BrokerProcess
 
 LIMIT_S = 120.0
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -99,10 +106,34 @@ def test_a_crash_that_did_not_happen_is_not_counted_as_tried():
     settings = Settings(("true",))
     exploration = Exploration(settings, time_limit_s=1, pairs_at_most=1, jobs=1, say=say, show=show)
     fault = Fault(Victim.PIPELINE, Passing(Step("SEND", "t"), Phase.AFTER), 7)
-    exploration._count(RunResult((fault,)))
-    exploration._count(RunResult((fault, fault), passings=[[], []]))
+    assert not exploration._count((fault,), RunResult((fault,)))
+    assert not exploration._count((fault, fault), RunResult((fault, fault), passings=[[], []]))
     explored = exploration.explored
     assert (explored.singles_tried, explored.pairs_tried, explored.missed) == (0, 0, 2)
+
+
+def test_what_has_not_come_when_a_run_is_stuck_is_not_called_lost():
+    show = say = lambda *_: None
+    settings = Settings(("true",))
+    exploration = Exploration(settings, time_limit_s=1, pairs_at_most=1, jobs=1, say=say, show=show)
+    outputs = tuple(Output("out", "k", f"eos-00000{n}".encode()) for n in (1, 2))
+    clean = Clean(outputs, frozenset({"s"}), True, 1.0)
+    found = exploration._judged(RunResult((), outputs[:1], stuck="it hangs"), clean)
+    assert [each.promise for each in found] == [Promise.STUCK]
+    found = exploration._judged(RunResult((), outputs[:1]), clean)
+    assert [each.promise for each in found] == [Promise.LOST]
+
+
+def test_a_slow_pipeline_has_more_time_and_longer_pauses():
+    """A machine under load starts Spark in a minute."""
+    events = [Event("INPUT", at_s=50.0), Event("SEND", at_s=57.0), Event("ACK", at_s=58.0)]
+    clean = RunResult((), events=events, duration_s=70.0).clean()
+    assert clean.pause_s == 7.0
+    broker = BrokerProcess(Path("unused"))
+    slow = _Run(Settings(()), (), clean, threading.Event(), broker)
+    assert (slow._limit_s(), slow._settle_s()) == (700.0, 14.0)
+    limited = _Run(Settings((), run_limit_s=80.0), (), clean, threading.Event(), broker)
+    assert limited._limit_s() == 80.0
 
 
 def checked(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -167,29 +198,54 @@ def heeding_signals() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGINT] * 3, [signal.SIGHUP]])
 def test_ctrl_c_ends_all_processes_and_leaves_no_files(tmp_path: Path, numbers):
-    temporary, pids = tmp_path / "tmp", tmp_path / "pids"
-    temporary.mkdir()
-    script = f"echo $$ >> {pids}; sleep 1000 & echo $! >> {pids}; wait"
+    with a_check(tmp_path) as (process, started):
+        for number in numbers:
+            process.send_signal(number)
+            until(lambda: process.poll() is not None, 0.3)  # somebody is impatient
+        _, said = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 130, said
+        assert "all processes are ended" in said
+        assert until(lambda: not any(map(is_alive, started)), LIMIT_S)
+        assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_what_a_check_started_ends_with_it_though_it_was_killed(tmp_path: Path):
+    with a_check(tmp_path) as (process, started):
+        process.kill()
+        process.communicate(timeout=LIMIT_S)
+        assert until(lambda: not any(map(is_alive, started)), LIMIT_S)
+        assert until(lambda: list((tmp_path / "tmp").iterdir()) == [], LIMIT_S)
+
+
+@contextlib.contextmanager
+def a_check(folder: Path) -> "Iterator[tuple[subprocess.Popen[str], list[int]]]":
+    """A check whose pipeline has started a daemon, and what it started: broker, pipeline, daemon.
+
+    Its temporary files are in the folder's `tmp`.
+    """
+    pids = folder / "pids"
+    (folder / "tmp").mkdir()
+    script = f"echo $$ >> {pids}; setsid sleep 1000 & echo $! >> {pids}; wait"
     process = subprocess.Popen(
         [*EOS_CHECK, "--jobs", "1", "--", "sh", "-c", script],
-        env=os.environ | {"TMPDIR": str(temporary)},
+        env=os.environ | {"TMPDIR": str(folder / "tmp")},
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=heeding_signals,
     )
     try:
         assert until(lambda: pids.exists() and len(pids.read_text().split()) == 2, LIMIT_S)
-        for number in numbers:
-            process.send_signal(number)
-            until(lambda: process.poll() is not None, 0.3)  # somebody is impatient
-        _, said = process.communicate(timeout=LIMIT_S)
+        started = {*map(int, pids.read_text().split()), *children_of(process.pid)}
+        assert len(started) >= 4  # with the broker, and what ends them all
+        yield process, list(started)
     finally:
         process.kill()
-    assert process.returncode == 130, said
-    assert "all processes are ended" in said
-    ended = [int(pid) for pid in pids.read_text().split()]
-    assert until(lambda: not any(map(is_alive, ended)), LIMIT_S)
-    assert list(temporary.iterdir()) == []
+
+
+def children_of(pid: int) -> list[int]:
+    listed = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=True)
+    return [int(child) for child in listed.stdout.split()]
 
 
 def is_alive(pid: int) -> bool:

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.eos_check.faults import Fault, Passing, Phase, Step, Victim
+from pybroker.eos_check.faults import Fault, Kind, Passing, Phase, Step, Victim
 from pybroker.eos_check.inner_steps import INNER, is_inner
-from pybroker.eos_check.plan import interleaved, pairs, singles, spread
+from pybroker.eos_check.plan import Plan, interleaved, pairs, singles, spread
 
 SEND = Passing(Step("SEND", "out"), Phase.AFTER)
 ACK = Passing(Step("ACK", "in"), Phase.BEFORE)
@@ -70,3 +70,49 @@ def test_what_happens_within_the_broker_kills_the_broker_only():
 
 def named(passing: Passing) -> tuple[str, str]:
     return passing.step.command, passing.phase.value
+
+
+def planned(*passings: Passing) -> tuple[Plan, list[Kind]]:
+    faults = singles(passings)
+    kinds = list(dict.fromkeys(fault.kind for fault in faults))
+    return Plan([(fault,) for fault in faults], kinds), kinds
+
+
+def test_a_kind_that_was_missed_is_tried_again_before_second_ones_of_others():
+    plan, kinds = planned(ACK, ACK, ACK, SEND, SEND, SEND)
+    for _ in kinds:
+        (fault,) = plan.take()
+        plan.has_run((fault,), struck=fault.kind != Kind(Victim.BROKER, ACK))
+    assert plan.take() == (Fault(Victim.BROKER, ACK, 1),)
+    assert plan.take() == (Fault(Victim.PIPELINE, SEND, 1),)
+
+
+def test_when_time_is_over_only_kinds_that_did_not_strike_are_left():
+    plan, kinds = planned(SEND, SEND, SUBSCRIBE)
+    taken = []
+    while (schedule := plan.take(new_kinds_only=True)) is not None:
+        plan.has_run(schedule, struck=True)
+        taken.append(schedule[0].kind)
+    assert sorted(map(str, taken)) == sorted(map(str, kinds))
+    assert not plan.is_finished
+    assert (plan.not_tried, plan.not_reached) == ([], [])
+
+
+def test_a_kind_is_not_tried_by_a_run_that_missed_its_step():
+    plan, kinds = planned(SEND, SEND)
+    assert plan.not_tried == kinds
+    for _ in range(4):
+        schedule = plan.take()
+        plan.has_run(schedule, struck=schedule[0].victim is Victim.BROKER)
+    assert plan.take() is None
+    assert plan.not_tried == []
+    assert plan.not_reached == [Kind(Victim.PIPELINE, SEND)]
+
+
+def test_all_schedules_are_taken_once():
+    plan, _ = planned(SEND, SEND, ACK, SUBSCRIBE, ACK, ACK)
+    taken = []
+    while (schedule := plan.take()) is not None:
+        plan.has_run(schedule, struck=len(taken) % 2 == 0)
+        taken.append(schedule)
+    assert len(taken) == len(set(taken)) == len(plan) == 12

@@ -68,7 +68,7 @@ def test_a_story_with_many_wrong_messages_stays_short():
 def test_a_hostile_message_is_text_on_the_page_and_on_the_terminal():
     event = Event("SEND", f"out{HOSTILE}", True, positions=((5, 0),), error=HOSTILE)
     told = rows(result(event, Event("FAULT", note=HOSTILE)), [])
-    html = page(HOSTILE, [HOSTILE], [HOSTILE], told)
+    html = page(HOSTILE, [HOSTILE], [HOSTILE], told, False)
     assert "<script" not in html
     assert html.count("</svg>") == 1
     assert "\x1b" not in as_text(told)
@@ -80,7 +80,7 @@ def test_the_drawing_is_well_formed_and_needs_nothing_else():
     svg = ElementTree.fromstring(drawn(told))
     texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
     assert "SEND out<&" in texts
-    html = page("NOT EXACTLY ONCE", ["lost: x"], [], told)
+    html = page("NOT EXACTLY ONCE", ["lost: x"], [], told, False)
     assert "src=" not in html
     assert "href" not in html
     assert html.count("http") == 1  # the name of SVG

@@ -1,0 +1,139 @@
+"""The verdict on a pipeline: on the terminal, as an HTML page, and as an exit code.
+
+EXACTLY ONCE is only said when each kind of crash was tried. A check that ended before that has
+found nothing, which says little.
+"""
+
+import math
+import shlex
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from pybroker.base.colours import BOLD, GREEN, RED, YELLOW, coloured
+from pybroker.eos_check.drawing import page
+from pybroker.eos_check.exploration import Explored
+from pybroker.eos_check.faults import Kind
+from pybroker.eos_check.settings import Settings
+from pybroker.eos_check.timeline import Row, as_text, rows
+
+_BREACHES_SHOWN: Final = 5
+_KINDS_SHOWN: Final = 3
+_SPARE_TIME: Final = 1.5  # runs do not all take the same time
+_WHOLE_S: Final = 30  # a time limit is advised in multiples of this
+
+
+class Verdict(Enum):
+    """With its exit code."""
+
+    EXACTLY_ONCE = 0
+    NOT_EXACTLY_ONCE = 1
+    NOT_JUDGED = 2
+
+
+_TITLES: Final = {
+    Verdict.EXACTLY_ONCE: "EXACTLY ONCE",
+    Verdict.NOT_EXACTLY_ONCE: "NOT EXACTLY ONCE",
+    Verdict.NOT_JUDGED: "COULD NOT BE JUDGED",
+}
+_COLOURS: Final = {
+    Verdict.EXACTLY_ONCE: GREEN,
+    Verdict.NOT_EXACTLY_ONCE: RED,
+    Verdict.NOT_JUDGED: YELLOW,
+}
+
+
+def verdict(explored: Explored) -> Verdict:
+    if explored.counter_example is not None:
+        return Verdict.NOT_EXACTLY_ONCE
+    if explored.not_tried or explored.not_reached:
+        return Verdict.NOT_JUDGED
+    return Verdict.EXACTLY_ONCE
+
+
+def report(settings: Settings, explored: Explored, file: Path | None, took_s: float) -> int:
+    """Prints it, and writes the page to `file`; the exit code. Raises OSError."""
+    told: list[Row] = []
+    findings: list[str] = []
+    facts = _tried(explored, took_s)
+    found = explored.counter_example
+    if found is not None:
+        told = rows(found.result, found.breaches)
+        findings = [*map(str, found.breaches)]
+        faults = ", then ".join(map(str, found.result.schedule))
+        count = found.settings.messages
+        facts.insert(0, f"with {count} {'message' if count == 1 else 'messages'}: {faults}")
+        _print_example(facts[0], told, findings)
+    for line in facts:
+        print(f"  {line}")
+    reached = verdict(explored)
+    title = _TITLES[reached]
+    if reached is Verdict.EXACTLY_ONCE and explored.singles_tried < explored.singles:
+        title += f", at {explored.singles_tried} of {explored.singles} crashes"
+    print("\n" + coloured(title, f"{BOLD};{_COLOURS[reached]}"), flush=True)
+    if file is not None:
+        command = f"command: {shlex.join(settings.command)}"
+        is_good = reached is Verdict.EXACTLY_ONCE
+        file.write_text(page(title, findings, [command, *facts], told, is_good), "utf-8")
+        print(f"report: {file}")
+    return reached.value
+
+
+def _print_example(summary: str, told: Sequence[Row], findings: Sequence[str]) -> None:
+    print(f"\n{summary}\n\n{as_text(told)}\n")
+    for each in findings[:_BREACHES_SHOWN]:
+        print(coloured(f"  {each}", RED))
+    if len(findings) > _BREACHES_SHOWN:
+        print(f"  and {len(findings) - _BREACHES_SHOWN} more")
+
+
+def _tried(explored: Explored, took_s: float) -> list[str]:
+    left = len(explored.not_tried) + len(explored.not_reached)
+    lines = [
+        f"{explored.kinds - left} of {explored.kinds} kinds of crash, {explored.singles_tried} of "
+        f"{explored.singles} single crashes, {explored.pairs_tried} pairs, in {took_s:.0f} s",
+    ]
+    if explored.disordered:
+        lines.append(
+            f"out of order by key in {explored.disordered} runs (--ordered makes this fail), such "
+            f"as: {explored.disorder}"
+        )
+    if explored.missed:
+        lines.append(
+            f"{explored.missed} more runs did not come to the steps at which they were to crash"
+        )
+    if explored.counter_example is None:
+        lines += _left_out(explored)
+    return lines
+
+
+def _left_out(explored: Explored) -> list[str]:
+    """Why there is no verdict, or what a longer check would still try."""
+    lines = []
+    if explored.not_reached:
+        lines.append(
+            f"no run came again to these steps: {_shown(explored.not_reached)}. Does the pipeline "
+            "do the same each time? More --messages give it more occasions"
+        )
+    if explored.not_tried:
+        lines.append(
+            "no crash that was tried broke a promise, but the time limit left out "
+            f"{_shown(explored.not_tried)}. Choose --time-limit {_enough_s(explored)}, or leave it "
+            "out: then each kind is tried"
+        )
+    elif explored.out_of_time:
+        lines.append("the time limit ended the check; --time-limit raises it")
+    return lines
+
+
+def _enough_s(explored: Explored) -> int:
+    """A time limit that should be enough for all kinds, in seconds."""
+    runs = explored.kinds + explored.missed
+    return math.ceil(explored.run_s * runs * _SPARE_TIME / _WHOLE_S) * _WHOLE_S
+
+
+def _shown(kinds: Sequence[Kind]) -> str:
+    more = len(kinds) - _KINDS_SHOWN
+    shown = "; ".join(map(str, kinds[:_KINDS_SHOWN]))
+    return f"{shown}; and {more} more" if more > 0 else shown
