@@ -116,13 +116,13 @@ class SnapshotLog(Generic[R]):
         self._ledger.interceptor = interceptor
 
     async def last_entry(self) -> bytes | None:
-        """Also if it does not count any more; None: all entries are gone."""
+        """Even if replay no longer needs it; None: all entries were deleted."""
         last = self._ledger.last_confirmed
         run = await self._read(last, last) if self._ledger.has_entry(last) else None
         return run.entries[0] if run and run.entries else None
 
     async def replay(self, apply: Callable[[bytes], int]) -> None:
-        """Pass every entry that still counts to `apply`, oldest first; it returns the number of the
+        """Pass every entry that replay needs to `apply`, oldest first; it returns the number of the
         entry's records. Raises CorruptStorage.
         """
         async for entry in self.entries():
@@ -198,8 +198,8 @@ class SnapshotLog(Generic[R]):
         self._write_gathered()
 
     def abandon(self, error: Exception) -> None:
-        """Drop and fail what is not queued in the storage yet: it was decided on top of what has
-        failed.
+        """Drop and fail the records that are not queued in the storage yet: they depend on the
+        failed ones.
         """
         done = self._gathered_done
         self._gathered, self._gathered_done, self._in_order = [], [], []

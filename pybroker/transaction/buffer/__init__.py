@@ -1,1 +1,1 @@
-"""What a topic knows about transactions that write to it: which are open, and what is hidden."""
+"""A topic's transactions: which are open, and which entries are hidden."""

@@ -82,7 +82,7 @@ _OF_NO_BROKER: Final = OpenContents()  # for topics that have not joined one
 
 
 class TopicContents:
-    """Of one topic. `of_before`: up to where its logs, by name, hold what is not counted yet.
+    """Of one topic. `of_before`: by log name, the last position whose contents are not counted yet.
 
     A topic that never had a transaction has no data of its own here.
     """

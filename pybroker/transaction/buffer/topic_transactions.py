@@ -1,7 +1,7 @@
 """A topic's transactions: those in its own log and, once requested, those kept aside.
 
 Where a transaction is kept is decided when it first writes to the topic, and does not change: if
-the policy changes meanwhile, existing transactions end as they began. Both kinds show by markers in
+the policy changes meanwhile, existing transactions end as they began. Both kinds leave markers in
 the topic's own log, whose order is what readers see.
 """
 
@@ -98,7 +98,7 @@ class TopicTransactions:
         return transactions
 
     def loaded(self) -> None:
-        """The topic has recovered: what was left open may be settled now."""
+        """The topic has recovered: transactions that were left open may be settled now."""
         if self._aside is not None:
             self._aside.loaded()
 
@@ -224,7 +224,7 @@ class TopicTransactions:
 
     @property
     def has_aside(self) -> bool:
-        """Something may still be added to the log, although nobody publishes any more."""
+        """Entries may still be added to the log although no producer is connected."""
         return self._aside is not None and bool(self._aside.open)
 
     @property
@@ -291,7 +291,7 @@ class TopicTransactions:
 
     async def count_what_was_before(self, ledger: ManagedLedger) -> None:
         """In `contents`: what open transactions held when the topic was loaded; this reads all of
-        that. `ledger` is the topic's own. Runs once; nobody has to wait for it.
+        that. `ledger` is the topic's own. Runs once; no caller has to wait for it.
         """
         before, self.contents.of_before = self.contents.of_before, {}
         for txn_id in [each.txn_id for each in self._ongoing()]:

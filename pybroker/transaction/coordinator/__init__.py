@@ -1,1 +1,3 @@
-"""Which transactions exist, and what was decided about them: one log per coordinator."""
+"""Transaction coordinators: the transactions of each and their outcomes, in one log per
+coordinator.
+"""

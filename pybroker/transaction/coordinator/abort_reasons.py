@@ -1,4 +1,5 @@
-"""Why transactions were aborted without their owner asking, for a commit that comes later.
+"""Why transactions were aborted without a request of their owner, to explain the refusal of a later
+commit.
 
 A reason is logged with the status. It is kept as long as the outcome, or until newer reasons need
 its place.
@@ -30,5 +31,5 @@ class AbortReasons:
         return iter(list(self._reasons.items()))
 
     def drop(self, local_id: int) -> None:
-        """The outcome is no longer known."""
+        """The outcome is no longer retained."""
         self._reasons.pop(local_id, None)

@@ -19,4 +19,4 @@ class CoordinatorStats:
     retries: list[Retry]
     given_up: list[Retry]
     appended: int  # records written to its log since it was opened
-    execution_ms: ExecutionTimes  # from the beginning until all participants have followed the end
+    execution_ms: ExecutionTimes  # from the beginning until all participants have ended it

@@ -1,4 +1,4 @@
-"""All transaction coordinators of this broker, by id; the answer to "how did it end?".
+"""All transaction coordinators of this broker, by id; they know how transactions ended.
 
 A coordinator's log is created at its first use. At start every existing log is opened, so decided
 transactions complete and open ones time out without any client; the others open at first use.
@@ -124,7 +124,7 @@ class Coordinators:
             await asyncio.sleep(_REOPEN_PAUSE_S)
 
     async def release(self, coordinator_id: int) -> None:
-        """Another broker is to serve it, and `serves` says so already. Unfinished ends continue
+        """Another broker will serve it, and `serves` already says so. Unfinished ends continue
         there. Its commands fail with TransactionCoordinatorNotFound.
         """
         if (opening := self._opening.get(coordinator_id)) is not None:
@@ -162,7 +162,7 @@ class Coordinators:
         return None if transaction is None else transaction.owner
 
     def require_durable(self, txn_id: TxnId) -> None:
-        """Its status must not have consequences elsewhere before it is durable. Raises
+        """Check that its status is durable, before anything else depends on it. Raises
         ServiceNotReady.
         """
         coordinator = self._served.get(txn_id.most)

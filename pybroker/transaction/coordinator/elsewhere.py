@@ -3,14 +3,16 @@
 Topics and subscriptions ask for outcomes synchronously, so the answers of other brokers are kept:
 
     SEND, ACK    the first one of a transaction on a topic or subscription waits for the answer of
-                 the coordinator (`join`): is the transaction open, and does this take part in it?
+                 the coordinator (`join`): is the transaction open, and is this one of its
+                 participants?
     END_TXN_ON_  the coordinator has decided: from now on the transaction is refused (`told`)
     settling     what was left open asks in the background until the coordinator knows the outcome
 
 "Not known here" is never taken for "never existed": until a coordinator has answered, everything
-raises TransactionCoordinatorNotFound. "Open" may be outdated: it only admits messages of which the
-coordinator knows that it must end them, and an END that is handled here replaces it. While a topic
-was served elsewhere, its ENDs went there. So when topics come, `forget_open` drops such answers.
+raises TransactionCoordinatorNotFound. "Open" may be outdated: it only admits messages to
+participants that the coordinator knows and will end, and an END handled here replaces it. While a
+topic was served elsewhere, its ENDs went there. So `forget_open` drops such answers when this
+broker acquires topics.
 """
 
 import asyncio
@@ -39,7 +41,7 @@ _LAST_PAUSE_S: Final = 1.0
 _MOST_KNOWN: Final = 50_000
 _MOST_QUESTIONS: Final = 10_000  # under way
 _ASK_AGAIN_S: Final = 5.0  # whether what was open still is
-_ANSWERED_S: Final = 0.1  # who waited for an answer looks at it within this time
+_ANSWERED_S: Final = 0.1  # a caller that waited for an answer reads it within this time
 
 _ENDED: Final = (TxnStatus.COMMITTED, TxnStatus.ABORTED)
 
@@ -61,7 +63,7 @@ class Answer(NamedTuple):
     reason: str  # why it was aborted, as a clause; or empty
 
 
-# Apache Pulsar's brokers do without asking: they believe what clients and coordinators say.
+# Apache Pulsar's brokers do not ask: they trust what clients and coordinators send.
 _SUPPOSED: Final = Answer(TxnStatus.OPEN, True, None, "")
 
 
@@ -71,9 +73,9 @@ def _as_told(action: TxnAction) -> Answer:
 
 class AsksCoordinators(Protocol):
     async def __call__(self, asked: Participation) -> Answer | None:
-        """None: its broker is one of Apache Pulsar, which cannot be asked. Raises
-        TransactionNotFound if the coordinator has not begun it yet; another PulsarError if nobody
-        can answer now. Neither says that it was never begun.
+        """None: its broker is Apache Pulsar's, which cannot be asked. Raises TransactionNotFound if
+        the coordinator has not begun it yet, another PulsarError if no broker can answer now.
+        Neither means that it was never begun.
         """
         ...
 
@@ -86,8 +88,8 @@ class HasBegun(Protocol):
 
 
 def require_begun(coordinator: HasBegun, txn_id: TxnId) -> None:
-    """A broker that has lost a coordinator does not know what its successor has begun: no other
-    broker may take that for "ended long ago". Raises TransactionNotFound.
+    """A broker that no longer serves a coordinator does not know which transactions its successor
+    has begun: no other broker may conclude that they ended long ago. Raises TransactionNotFound.
     """
     if txn_id.least > coordinator.highest_id:
         raise TransactionNotFound(f"Transaction {txn_id} has not begun here")
@@ -158,7 +160,7 @@ class Elsewhere:
         return known
 
     def owner_of(self, txn_id: TxnId) -> str | None:
-        """The role that began it; None if it has none, or nothing is known of it: `join` first."""
+        """The role that began it; None if it has none, or is unknown here: call `join` first."""
         known = self._known.get(txn_id)
         return None if known is None else known.owner
 
@@ -175,8 +177,8 @@ class Elsewhere:
         return None if question is None or question.done() else question
 
     async def told(self, txn_id: TxnId, action: TxnAction, *, trusted: bool) -> None:
-        """A broker ends a part of it here. If everybody may claim to be a broker, the coordinator
-        is asked whether that is true.
+        """Another broker requests its end on a participant here. If any client could claim to be a
+        broker, the coordinator is asked to confirm it.
 
         Raises InvalidTxnStatus (open, or decided otherwise), TransactionCoordinatorNotFound.
         """
@@ -198,7 +200,9 @@ class Elsewhere:
             ended.owner = before.owner
 
     def forget_open(self) -> None:
-        """Topics came that other brokers served, which were told of ends that we do not know of."""
+        """This broker has acquired topics from other brokers, which may have handled ENDs unknown
+        here.
+        """
         self._forgotten_up_to_s = self._clock.monotonic_s()
         open_ones = [each for each, known in self._known.items() if not known.has_ended]
         for txn_id in open_ones:

@@ -1,7 +1,7 @@
 """Ends of transactions that are in progress, and their waiters.
 
-There are two reasons to wait: until all participants have followed a decision, and until a decision
-is durable before a command is refused because of it.
+There are two reasons to wait: until all participants have ended the transaction, and until a
+decision is durable, before a command is refused because of it.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Endings:
             fail(refused, error)
 
     def over(self, local_id: int) -> None:
-        """All participants have followed."""
+        """All participants have ended it."""
         txn_id = TxnId(self._coordinator_id, local_id)
         for followed in self._running.pop(local_id).followed:
             if not followed.done():
@@ -57,7 +57,7 @@ class Endings:
         return running is not None and not running.decided
 
     def following(self, local_id: int) -> asyncio.Future[TxnId]:
-        """Completes when all participants have followed the end, or at once if they have."""
+        """Completes when all participants have ended it, at once if they already have."""
         followed: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
         running = self._running.get(local_id)
         if running is None:

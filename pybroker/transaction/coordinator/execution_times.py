@@ -1,4 +1,4 @@
-"""How long transactions took, from the beginning until all participants followed the end."""
+"""How long transactions took, from the beginning until all participants had ended them."""
 
 from typing import Final
 

@@ -1,6 +1,6 @@
 """A coordinator's log whose records pass the fault points; it serves where a broker has any.
 
-What waits before its record is written is, for everybody, like a record on a slow disk. Later
+A record held at a fault point behaves like a record on a slow disk. Later
 records of the same transaction wait behind it; those of other transactions do not.
 """
 

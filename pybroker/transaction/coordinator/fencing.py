@@ -1,7 +1,7 @@
-"""Ends what the older sessions of a transactional id have left.
+"""Ends the transactions that older sessions of a transactional id have left.
 
-Open transactions are aborted; decided ones are waited for. When this returns, nothing from the
-older sessions can change what anybody sees. Source: KIP-98, "InitPidRequest".
+Open transactions are aborted; decided ones are waited for. When this returns, no transaction of an
+older session can change what consumers see. Source: KIP-98, "InitPidRequest".
 """
 
 import asyncio

@@ -4,7 +4,7 @@ If all of them belong to this coordinator, one entry of its log decides all of t
 
 If they belong to several coordinators, one of the transactions leads:
 
-    member      Promise durable: from now on neither its timeout nor any END decides it
+    member      Promise durable: from now on neither its timeout nor an END can decide it
     leader      COMMITTING with the members' names, durable: this is the decision
     member      COMMITTING, and everything that follows; only then does the leader's end continue
 
@@ -51,7 +51,9 @@ class Core(NamedTuple):
 
 
 class GroupEnds:
-    """`follow` takes a decision to members elsewhere and returns when all of them have followed."""
+    """`follow` passes a decision on to members on other coordinators and returns when all have
+    ended.
+    """
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class GroupEnds:
     def commit(
         self, local_ids: Sequence[int], elsewhere: Sequence[TxnId], principal: str | None
     ) -> asyncio.Future[TxnId]:
-        """The last one leads. Completes when all have followed; see TransactionCoordinator."""
+        """The last one leads. Completes when all have ended; see TransactionCoordinator."""
         self._core.check_open()
         try:
             decisions = self._store.decide_commit_together(
@@ -131,7 +133,7 @@ class GroupEnds:
             )
 
     async def _drive(self, local_ids: Sequence[int], elsewhere: Sequence[TxnId]) -> None:
-        """A limited number in a turn; the last one when all others have been followed."""
+        """A limited number per turn; the leader only when all others have ended."""
         *others, leader = local_ids
         all_followed = self._endings.all_followed(others) if others else None
         pace = Pace(_DRIVEN_A_TURN)
@@ -169,7 +171,7 @@ class GroupEnds:
             return False
         return None if self._endings.is_undecided(leader) else True
 
-    # Members of a leader elsewhere
+    # Members whose leader is on another coordinator
 
     async def promise(self, local_ids: Sequence[int], leader: TxnId, principal: str | None) -> None:
         """Promise that they end as `leader` does. Durable when this returns.
@@ -218,7 +220,7 @@ class GroupEnds:
         return bool(self._promised)
 
     def commit_members(self, local_ids: Sequence[int]) -> asyncio.Future[TxnId]:
-        """Their leader has decided to commit. Completes when all have followed."""
+        """Their leader has decided to commit. Completes when all have ended."""
         self._core.check_open()
         self._commit_members(
             [each for each in local_ids if self._store.status(each) is TxnStatus.OPEN]
@@ -253,7 +255,7 @@ class GroupEnds:
             await pace.step()
 
     def _set_free(self, local_ids: Sequence[int]) -> None:
-        """Nothing was decided. If a crash undoes this, the leader is asked again."""
+        """Their leader decided nothing. If a crash undoes this, the leader is asked again."""
         if not local_ids:
             return
         self._log_together([Promise(local_id, None) for local_id in local_ids], _nobody_waits)

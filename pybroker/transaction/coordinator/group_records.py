@@ -1,6 +1,6 @@
 """Log records for groups: transactions of several coordinators that commit together.
 
-Promise       in the log of each member: it ends as the leader does, and in no other way
+Promise       in the log of each member: it ends exactly as the leader does
 GroupMembers  in the leader's log, in one entry with its COMMITTING: that is the decision
 """
 

@@ -8,8 +8,8 @@
                            each member's commits; then the leader's own participants are told
 
 After a crash, or a failure half way, a coordinator that has promised asks the leader's coordinator.
-If that one has decided, it says so: it keeps the leader until all members have followed. If it is
-open, has not decided and is not about to, the members are released. Members wait only while the
+If that coordinator has decided, it says so: it retains the leader until all members have ended. If
+it is open, has not decided and will not, the members are released. Members wait only while the
 leader's coordinator cannot be opened.
 
 All coordinators are in this process, so a question is answered in the same turn. Between brokers a
@@ -62,7 +62,7 @@ class Groups:
     async def commit(self, leader: TxnId, others: Sequence[TxnId], principal: str | None) -> TxnId:
         """Commit `leader` and others, of any coordinators: all of them, or none.
 
-        The others are followed first. Idempotent. Raises as a coordinator's `commit_together`.
+        The others end first. Idempotent. Raises as a coordinator's `commit_together`.
         """
         wanted = frozenset(others) - {leader}
         collecting = self._collecting.get(leader)
@@ -93,7 +93,7 @@ class Groups:
     async def _decide(
         self, leader: TxnId, others: Sequence[TxnId], principal: str | None
     ) -> asyncio.Future[TxnId]:
-        """The returned future completes when all have followed."""
+        """The returned future completes when all have ended."""
         here = [*(each.least for each in others if each.most == leader.most), leader.least]
         away = [each for each in others if each.most != leader.most]
         leads = (await self._get(leader.most)).group_ends
@@ -137,7 +137,7 @@ class Groups:
                 )
 
     def _collected(self, leader: TxnId, others: frozenset[TxnId]) -> None:
-        """Whatever the result, the leader's coordinator knows it."""
+        """The leader's coordinator knows the result in any case."""
         del self._collecting[leader]
         for most in {each.most for each in others}:
             self.settle(most)
@@ -152,7 +152,7 @@ class Groups:
         return None if coordinator is None else coordinator.group_ends.verdict(leader.least, member)
 
     async def follow(self, leader: TxnId, members: Sequence[TxnId]) -> None:
-        """The leader has decided to commit: returns when all members have followed."""
+        """The leader has decided to commit: returns when all members have ended."""
         by_coordinator = _by_coordinator(members).items()
         await asyncio.gather(*(self._follow(leader, *each) for each in by_coordinator))
 

@@ -1,13 +1,13 @@
 """Transactions that span a namespace: topics and subscriptions take part without being added first.
 
-    SEND, ACK ─▶ is it of a transaction that spans this topic's namespace, and new to it?
+    SEND, ACK ─▶ does its transaction span this topic's namespace, and is the topic new to it?
                    │ ADD_PARTITION or ADD_SUBSCRIPTION, as a client would have requested
                    ▼
                  the coordinator's log: durable ─▶ the message or acknowledgement continues
 
-Nothing is stored for a participant that its coordinator might forget, because nobody would end it.
-So later commands that touch the same participant wait, too. They wait one step longer than the
-first ones, so that these stay ahead.
+Nothing is stored for a participant that its coordinator might not know durably, because it would
+never be ended. So later commands for the same participant wait, too: one step longer than the first
+ones, so that the order is kept.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ class Joining:
         self._on_their_way: dict[_Touched, Joined] = {}
 
     def partition(self, txn_id: TxnId, name: TopicName, principal: str | None) -> Joined | None:
-        """Completes when the topic takes part, or cannot, or its coordinator's broker was asked:
-        another look then raises unless it does. None: nothing to wait for. The future is shared:
-        do not cancel it.
+        """Completes when the topic is a participant, or cannot be one, or its coordinator's broker
+        was asked; call again then: it raises unless the topic is a participant. None: nothing to
+        wait for. The future is shared: do not cancel it.
 
         Raises TransactionNotFound (another principal's), and what `check` raises.
         """

@@ -1,4 +1,4 @@
-"""What one coordinator knows, as a pure state machine: `decide_*` and `apply`.
+"""The state of one coordinator, as a pure state machine: `decide_*` and `apply`.
 
 A decision changes nothing and may refuse; it is a record. The coordinator puts the record into its
 log and applies it; recovery applies the same records read back. `apply` cannot refuse. A snapshot
@@ -6,8 +6,8 @@ consists of records too: those that recreate the live transactions. It is taken 
 record logged in between may concern a transaction that is still to come in the snapshot; that
 transaction's own piece then includes it.
 
-Live transactions are kept whole. Of an ended one only the outcome remains, for the retention time,
-so that an END is idempotent and a participant that asks gets the right answer.
+Live transactions are kept completely. Of an ended one only the outcome is retained, for a limited
+time, so that an END is idempotent and participants can ask for it.
 """
 
 from collections import Counter
@@ -132,7 +132,7 @@ class TransactionMetadataStore:
 
     def decided_first(self) -> list[TransactionMetadata]:
         """First those that are being ended, in the order of decision, then the open ones. Topics in
-        commit order have to agree on that order, also after a crash.
+        commit order must all see the same order, also after a crash.
         """
         decided, live = self._decided, self._live
         undecided = [each for local_id, each in live.items() if local_id not in decided]

@@ -1,8 +1,8 @@
 """How many live transactions take part in a namespace, and which may.
 
 A transaction takes part from its first topic or subscription there. It is counted, and possibly
-refused, at that point, because a coordinator does not know in advance where a transaction will
-lead.
+refused, at that point, because a coordinator does not know in advance which namespaces a
+transaction will touch.
 """
 
 from collections.abc import Callable, Mapping, Sequence

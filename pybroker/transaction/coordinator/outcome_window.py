@@ -1,4 +1,4 @@
-"""How transactions ended, by local id: one byte each, in chunks, for the promised time.
+"""Outcomes of transactions by local id: one byte each, in chunks, for the retention time.
 
 A coordinator's ids are dense, so a chunk is a plain bytearray. A snapshot writes only chunks that
 have changed. Expiry is coarse and needs no timestamp per transaction: now and then a mark records
@@ -7,7 +7,7 @@ is dropped.
 
 The time is the coordinator's own (`latest_ms`): it advances only while the coordinator is served,
 and continues where it stopped. So a change of the wall clock, back or forward, neither drops
-outcomes too early nor keeps them for ever; and nothing expires while nobody could have asked.
+outcomes too early nor keeps them for ever; and nothing expires while no client could have asked.
 """
 
 import zlib

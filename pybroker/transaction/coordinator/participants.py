@@ -1,12 +1,12 @@
-"""Tells every participant of a transaction how it ended, for as long as it takes.
+"""Tells every participant of a transaction how it ended, until all have ended it.
 
 The coordinator knows participants only by name; `Participants` reaches them, in this broker or in
-another. A participant that does not follow is asked again after a growing pause, and is listed in
-`retries`. One that can never follow counts as ended: it holds nothing of the transaction, and
-waiting for it would keep the books of the others open for ever.
+another. A participant that fails is told again after a growing pause, and is listed in `retries`.
+One that can never end it counts as ended: it holds nothing of the transaction, and waiting for it
+would keep the transaction from being completed.
 
-A limited number of a transaction's participants are told at a time, so that one with many of them
-does not hold up everything else.
+A limited number of a transaction's participants are told at a time, so that a transaction with many
+of them does not delay everything else.
 
 The first ones are told before the decision is durable: what they append to their logs then goes to
 the storage in the same turn, behind the decision, and both are in one commit. A participant that
@@ -81,7 +81,7 @@ class Participant(NamedTuple):
 
 @dataclass(slots=True)
 class Retry:
-    """A participant that has not followed yet, or (given up) never can."""
+    """A participant that has not ended the transaction yet or, given up, never can."""
 
     txn_id: TxnId
     participant: Participant
@@ -113,7 +113,7 @@ class ParticipantEnds:
         low_watermark: int,
         followed: Callable[[], None],
     ) -> None:
-        """`followed` is called when all participants have followed: at once if there is nothing to
+        """`followed` is called when all participants have ended it: at once if there is nothing to
         wait for, and never after `closed` is set.
         """
         end = self._undecided.pop(transaction.txn_id, None)

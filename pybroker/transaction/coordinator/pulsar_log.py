@@ -5,7 +5,7 @@ BatchedTransactionMetadataEntry. Each has `max_local_txn_id`, and so have the lo
 whenever a ledger begins or goes, so that no id is given twice: Apache reads the last entry of the
 last ledger, or the property if that ledger is empty.
 
-What these fields cannot say is in field 1001, as a record in the broker's own format. Apache's
+What these fields cannot express is in field 1001, as a record in the broker's own format. Apache's
 parser skips it and finds an ADD_PARTITION that adds nothing.
 
 Source: PulsarTransactionMetadata.proto; TxnLogBufferedWriter, MLTransactionSequenceIdGenerator.
@@ -214,7 +214,7 @@ def _own(record: Record) -> bytes:
 
 
 def _about(record: Record, highest_id: int) -> int:
-    """The transaction that Apache takes the record for one of."""
+    """The transaction to which Apache attributes the record."""
     if isinstance(record, IdsUsed | OutcomeMark):
         return max(highest_id, 0)
     return record.local_id

@@ -46,7 +46,7 @@ class ChangeStatus:
 
 @dataclass(frozen=True, slots=True)
 class IdsUsed:
-    """First record of a snapshot, so that no id is given twice, whatever was trimmed."""
+    """First record of a snapshot, so that no id is assigned twice after trimming."""
 
     highest_id: int
     low_watermark: int

@@ -1,5 +1,5 @@
 """When participants were added to a transaction, what decided its end, and when each participant
-followed. For the admin API; the protocol does not need it. Not durable.
+ended it. For the admin API; the protocol does not need it. Not durable.
 """
 
 from collections.abc import Iterable

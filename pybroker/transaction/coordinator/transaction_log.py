@@ -125,7 +125,7 @@ class TransactionLog:
         return max(highest_id, decoded.highest_id)
 
     async def _serve_pulsar(self, pulsar: "PulsarLog", highest_id: int) -> None:
-        """Until something is appended, Apache's broker would find no last entry: only this."""
+        """Until something is appended there is no last entry, and Apache's broker reads only this."""
         pulsar.highest_id = max(pulsar.highest_id, highest_id)
         if highest_id >= 0 and self._log.properties.get(_MAX_LOCAL_TXN_ID) != str(highest_id):
             await self._log.set_property(_MAX_LOCAL_TXN_ID, str(highest_id))
@@ -139,7 +139,7 @@ class TransactionLog:
         self._log.append(record, done, in_order)
 
     def append_without_hurry(self, record: Record, done: Done) -> None:
-        """As `append`, when nobody waits for the record: it is written with the next one."""
+        """As `append`, for a record that nothing waits for: it is written with the next one."""
         self.appended += 1
         self._log.append_without_hurry(record, done)
 

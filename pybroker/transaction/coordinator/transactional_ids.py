@@ -5,8 +5,9 @@ durable before the previous session is fenced, so after a crash no older session
 latest. A record is written when a session begins, and a few times per expiration period to note the
 last use; never for a transaction.
 
-Who may fence whom: an id belongs to the principal that uses it. The same text used by another
-principal is another id. Source: KIP-98, "transactional.id" and "transactional.id.expiration.ms".
+An id belongs to the principal that uses it, so only that principal's sessions fence each other. The
+same text used by another principal is another id. Source: KIP-98, "transactional.id" and
+"transactional.id.expiration.ms".
 """
 
 import hashlib
@@ -55,7 +56,7 @@ class IdRecord:
 
 
 def digest(session: str) -> str:
-    """Of a client's name for its session, which may be long, and is not for others to see."""
+    """Of a client's name for its session: the name may be long, and must not be shown to others."""
     return hashlib.sha256(session.encode()).hexdigest()[:32] if session else ""
 
 
@@ -165,7 +166,7 @@ class TransactionalIds:
         return SessionRef(transactional_id, epoch)
 
     async def used(self, transactional_id: TransactionalId) -> None:
-        """Note that it is in use, unless that was noted recently."""
+        """Record that it is in use, unless that was recorded recently."""
         record = self._known.get(transactional_id)
         if record is None or transactional_id in self._beginning:
             return  # the newer session's record notes it
@@ -177,7 +178,7 @@ class TransactionalIds:
         await self._write(transactional_id, noted)
 
     async def expire(self, transactional_id: TransactionalId) -> bool:
-        """Forget it if its last use was long ago. No epoch is ever given twice."""
+        """Forget it if its last use was long ago. No epoch is ever assigned twice."""
         record = self._known.get(transactional_id)
         if record is None or transactional_id in self._beginning:
             return False

@@ -1,9 +1,9 @@
 """Puts ends of transactions into effect: short ones at once, long ones in pieces.
 
-Between two pieces, each message that the transaction held individually is either held as before or,
-for good, acknowledged or given back. Both are consistent with a transaction that is ending: a held
-message is delivered to nobody, and an attempt to take it is told that the transaction has not ended
-yet. So other work may read and change the state in between. Two things wait for the whole
+Between two pieces, each message that the transaction held individually is either still held or
+finally acknowledged or released. Both are consistent with a transaction that is ending: a held
+message is not delivered, and an attempt to acknowledge it is refused because the transaction has
+not ended yet. So other work may read and change the state in between. Two things wait for the whole
 (`settled`): replacing the log, from which a restart would apply the rest, and moving the cursor
 back.
 
@@ -39,7 +39,7 @@ def commit_in_pieces(state: PendingAckState, txn_id: TxnId) -> Pieces:
 
 
 def abort_in_pieces(state: PendingAckState, txn_id: TxnId, restored: Restored) -> Pieces:
-    """What it held individually is given back in the order of the log."""
+    """What it held individually is released in the order of the log."""
     positions = state.transactions[txn_id].positions()
     runs: list[list[Position]] = []
     while run := sorted(islice(positions, PIECE), reverse=True):

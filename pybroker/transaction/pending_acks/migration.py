@@ -97,14 +97,15 @@ async def _write_anew(
 
 
 async def _nothing() -> None:
-    """Nothing elsewhere depends on what the log had before: nobody has used it."""
+    """The log is new, so there are no effects elsewhere to make durable."""
 
 
 async def take_over(
     factory: ManagedLedgerFactory, topic: TopicName, subscription: str, store: PendingAckStore
 ) -> None:
-    """Append what Apache Pulsar's broker left of this subscription to its own log, then delete the
-    other. A crash in between repeats records, which changes nothing. Raises ManagedLedgerError.
+    """Append the records that Apache Pulsar's broker left for this subscription to its own log,
+    then delete the other. A crash in between repeats records, which changes nothing. Raises
+    ManagedLedgerError.
     """
     name = foreign_pending_ack_log(topic, subscription)
     if not factory.exists(name):

@@ -8,10 +8,10 @@ Cursors are written once a second, so a COMMIT record stays in the log until the
 acknowledgements is durable: a checkpoint flushes the cursor and replaces the log by its live state.
 Replay applies every remaining COMMIT again, which changes nothing if it had been applied.
 
-What aborted transactions had kept from consumers, and nobody has acknowledged, outlives the records
-of these transactions: a checkpoint stores it, and replay reports it again.
+Messages that aborted transactions had held back from consumers, and that are still unacknowledged,
+outlive the records of these transactions: a checkpoint stores them, and replay reports them again.
 
-A transaction that was left open here is ended by asking for its outcome, as in the topic's buffer.
+For a transaction that was left open here, the outcome is requested, as in the topic's buffer.
 """
 
 import asyncio
@@ -210,11 +210,13 @@ class PendingAcks:
 
     @property
     def holds_singly(self) -> bool:
-        """Whether some entries, or batch indexes, are kept from consumers."""
+        """Whether some entries, or batch indexes, are held back from consumers."""
         return self._state.holds_singly
 
     def held_singly(self, after: Position, up_to: Position) -> Mapping[Position, Held]:
-        """What is kept from consumers in the entries after `after` up to `up_to`, in any order."""
+        """What is held back from consumers in the entries after `after` up to `up_to`, in any
+        order.
+        """
         return self._state.held_singly(after, up_to)
 
     @property
@@ -469,7 +471,7 @@ class PendingAcks:
             yield PassedOverRecord(kept) if kept else None
 
     def _kept(self, position: Position, aborting: AcksOfTransaction | None) -> Held | None:
-        """What is kept from consumers: by aborted transactions, and still by this one."""
+        """What aborted transactions held back from consumers, and this one still does."""
         passed = self.passed_over().get(position)
         held = None if aborting is None else aborting.held_of(position)
         return passed | held if passed and held else passed or held

@@ -1,14 +1,14 @@
 """Which messages of a subscription open transactions have acknowledged, and which they may take.
 
-Individual: a whole entry, or indexes of a batch; no two transactions may take the same. These
+Individual: a whole entry, or indexes of a batch; two transactions cannot hold the same ones. These
 messages are not delivered until the transaction has ended.
 
 Cumulative: one transaction at a time, beyond the mark-delete position, each time further. It spares
-what its consumer was not given, so it never covers a message that another transaction's outcome
-kept from it. Messages held cumulatively are still delivered to the next consumer, as Apache Pulsar
-does: a successor that began behind them would cover them with its own cumulative acknowledgement,
-and lose them if the first transaction aborts. Acknowledging them in a transaction of its own
-conflicts until the first one has ended.
+what its consumer did not receive, so it never covers a message that another transaction held back.
+Messages held cumulatively are still delivered to the next consumer, as Apache Pulsar does: a
+successor that began behind them would cover them with its own cumulative acknowledgement, and lose
+them if the first transaction aborts. Acknowledging them in a transaction of its own conflicts until
+the first one has ended.
 
 Validation takes the messages before anything is written, so of two acknowledgements in flight for
 the same message only one passes. `give_back` undoes it when the write fails.
@@ -56,7 +56,7 @@ class AcksOfTransaction:
         self.ending: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
-        """How many entries it holds individually; a few of them may count twice."""
+        """How many entries it holds individually; some may be counted twice."""
         return len(self.whole) + len(self.indexes)
 
     def positions(self) -> Iterator[Position]:

@@ -72,8 +72,8 @@ log = logging.getLogger(__name__)
 
 
 class CommitOrderBuffer:
-    """The buffer of one topic, once there is something to keep aside. Create it with `recover`, or
-    new.
+    """The buffer of one topic that keeps transactions aside. Create it with `recover` if the topic
+    has a side log, otherwise directly.
     """
 
     __slots__ = (
@@ -151,10 +151,12 @@ class CommitOrderBuffer:
                 transaction.given_up = True
 
     def loaded(self) -> None:
-        """End here what has ended elsewhere: an abort leaves nothing durable that tells of it."""
+        """End the transactions that were decided before the topic was loaded: an abort leaves no
+        durable trace here.
+        """
         self._live = True
         self._settle_all(list(self.open))
-        self._go_on()  # ENDs that came earlier
+        self._go_on()  # ENDs that arrived before
 
     def __str__(self) -> str:
         return f"The side log of {self._topic}"
@@ -280,7 +282,7 @@ class CommitOrderBuffer:
             self.end(txn_id, action)
 
     def _go_on(self) -> None:
-        """Perform the ends whose turn it is. Appends in flight to the side log are waited for."""
+        """Perform the ends whose turn it is, after waiting for appends in flight to the side log."""
         while self._live:
             txn_id = self._ends.first(not self._copying, self._go_on)
             if txn_id is None:
@@ -339,8 +341,8 @@ class CommitOrderBuffer:
             transaction.given_up = False
 
     def _abort(self, txn_id: TxnId, transaction: AsideTransaction) -> None:
-        """Recovery would find it and ask for its outcome, so nothing has to be durable. But what
-        deduplication gives back goes into the topic's log, in order.
+        """After a crash recovery finds it and asks for its outcome, so nothing has to be durable.
+        But sequence ids that deduplication releases go into the topic's log, in order.
         """
         told = [] if self.sequence_ids is None else self.sequence_ids.given_back(txn_id)
         if not told:
@@ -427,7 +429,7 @@ class CommitOrderBuffer:
             self._visit_later()
 
     async def _flush(self) -> None:
-        """Runs before the log-order part forgets that something ended."""
+        """Runs before the log-order part forgets ended transactions."""
         if self._side is not None and not self._side.ledger.closed:
             await self._side.flush()
 
@@ -445,11 +447,11 @@ class CommitOrderBuffer:
                 self.log_order.ledger.touch()
 
     async def forget_ended(self) -> None:
-        """The topic's log need not record them any more. Raises ManagedLedgerError."""
+        """The topic's log no longer needs to record them. Raises ManagedLedgerError."""
         await self._told_ends.forget(self._flush)
 
     async def read_open(self) -> AsyncIterator[EntryRun]:
-        """The contents, piece by piece; nothing may be added or ended meanwhile."""
+        """The contents, piece by piece; no transaction may be added or ended meanwhile."""
         for _, transaction in list(self.open.items()):
             if self._side is not None:
                 async for run in self._side.read(transaction.ranges):

@@ -27,11 +27,11 @@ class SequenceIds(Protocol):
     """What deduplication stores for messages that enter the topic's log late, or not at all."""
 
     def sent_again(self, sent: bytes) -> bytes:
-        """What is stored with a copy, if `sent` was stored with the messages."""
+        """The data to store with a copy of messages that were stored with `sent`."""
         ...
 
     def given_back(self, txn_id: TxnId) -> list[bytes]:
-        """What has to be stored for an aborted transaction, one entry each."""
+        """The data to store for an aborted transaction, one entry each."""
         ...
 
 

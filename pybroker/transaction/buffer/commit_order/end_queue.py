@@ -1,4 +1,4 @@
-"""The ends to perform on a topic: aborts as they come, commits one by one, in order."""
+"""The ends to perform on a topic: aborts as they arrive, commits one by one in order."""
 
 from collections import deque
 from collections.abc import Callable

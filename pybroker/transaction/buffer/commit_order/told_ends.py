@@ -26,7 +26,7 @@ class ToldEnds:
 
     @property
     def first(self) -> Position:
-        """LATEST: there are none."""
+        """LATEST if there are none."""
         return min(self._from, *self._being_forgotten, LATEST)
 
     @property

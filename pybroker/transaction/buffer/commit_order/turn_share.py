@@ -51,7 +51,7 @@ _share_of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, TurnShare]] = Weak
 
 
 def turn_share() -> TurnShare:
-    """That of the running loop."""
+    """The one of the running loop."""
     loop = asyncio.get_running_loop()
     share = _share_of.get(loop)
     if share is None:

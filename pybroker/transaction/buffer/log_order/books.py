@@ -1,7 +1,7 @@
 """What a log-order buffer keeps across restarts: a snapshot, and the log behind it.
 
-The snapshot covers everything up to its position; what is behind it is scanned. Whether something
-is in both does not matter.
+The snapshot covers everything up to its position; what is behind it is scanned. Data that is in
+both does no harm.
 """
 
 import asyncio
@@ -160,7 +160,9 @@ class Books:
     # Snapshots
 
     def snapshot_pays(self, max_changes: int) -> bool:
-        """Open transactions are written whole: that must cost less than the scan that it saves."""
+        """Open transactions are written completely: that must cost less than the scan that it
+        saves.
+        """
         unread = self._ledger.count_between(self.snapshot_position, self._ledger.last_confirmed)
         many = unread >= min(_SNAPSHOT_FROM_ENTRIES, max_changes)
         pays = many and self.changes > self.open.range_count
