@@ -1,4 +1,4 @@
-"""The admin API of a run's broker, asked directly: a proxy of the environment is not used."""
+"""The admin API of a run's broker, without any HTTP proxy that the environment names."""
 
 import json
 import urllib.request

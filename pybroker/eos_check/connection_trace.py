@@ -1,8 +1,8 @@
-"""What one connection's commands mean as steps: no socket, no clock.
+"""Translates one connection's commands into steps; no socket, no clock.
 
-A connection of a client knows its producers and consumers by numbers, and requests by others. This
-remembers what they stand for, so that each command becomes an `Event` with the topic's name, and
-each command that changes something a `Passing` before it and after it.
+On a connection, numbers identify producers, consumers and requests. The trace remembers what they
+stand for. So each command becomes an `Event` with the topic's name, and a command that changes
+state also a `Passing` before it and after it.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ Position = tuple[int, int]
 Txn = tuple[int, int]
 _Type = pb.BaseCommand
 
-# By type: the field of the command, and what it is called here.
+# By type: the field of the command, and its name here.
 _REQUESTS: Final = {
     _Type.PRODUCER: ("producer", "PRODUCER"),
     _Type.SUBSCRIBE: ("subscribe", "SUBSCRIBE"),
@@ -44,7 +44,7 @@ _PENDING_AT_MOST: Final = 100_000  # unanswered commands of one connection that 
 
 @dataclass(slots=True)
 class Event:
-    """Something that a timeline may show. `answer`: of the broker, to such a command."""
+    """An event for the timeline. `answer`: the broker's answer to the command."""
 
     what: str
     topic: str = ""
@@ -60,7 +60,7 @@ class Event:
 
 @dataclass(slots=True)
 class Seen:
-    """What a frame was: something to show, a step that is passed, or neither."""
+    """The meaning of a frame: an event to show, a step that is passed, or neither."""
 
     event: Event | None = None
     passing: Passing | None = None
@@ -126,7 +126,7 @@ class ConnectionTrace:
         return Seen(event, _before(event))
 
     def _topic(self, body: object) -> str:
-        """That the command is about; learns which producer or consumer it makes."""
+        """The command's topic; registers the producer or consumer that it creates."""
         if isinstance(body, pb.CommandProducer):
             self._producers[body.producer_id] = short(body.topic)
             return self._producers[body.producer_id]
@@ -142,7 +142,7 @@ class ConnectionTrace:
         return ""
 
     def _expect(self, body: object, event: Event) -> bool:
-        """Whether there will be an answer."""
+        """Whether the broker will answer it."""
         if isinstance(body, pb.CommandAck) and not body.HasField("request_id"):
             return False
         if len(self._requests) < _PENDING_AT_MOST:
@@ -160,7 +160,7 @@ class ConnectionTrace:
 
 
 def _changes_something(command: pb.BaseCommand) -> bool:
-    """ASK_TOPICS mostly asks; it may create subscriptions and move cursors."""
+    """ASK_TOPICS is mostly a query, but may create subscriptions and move cursors."""
     if command.type != _Type.ASK_TOPICS:
         return True
     asked = command.askTopics
@@ -169,7 +169,7 @@ def _changes_something(command: pb.BaseCommand) -> bool:
 
 
 def short(topic: str) -> str:
-    """Without what all topics of the default namespace begin with."""
+    """Without the prefix of the default namespace."""
     return topic.removeprefix("persistent://").removeprefix("public/default/")
 
 

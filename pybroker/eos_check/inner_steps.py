@@ -1,4 +1,4 @@
-"""Steps within the broker, which no command shows: what follows a decision about a transaction.
+"""Steps within the broker, which no command shows: those after a transaction was decided.
 
 A broker in test mode counts how often it passes each of its fault points, and crashes at the one
 that a rule names. Only the broker can be killed there: for the pipeline each of them looks like the
@@ -28,12 +28,12 @@ def is_inner(fault: Fault) -> bool:
 
 
 def passed(admin_url: str) -> dict[Passing, int]:
-    """How often each was passed since the broker's start."""
+    """How often the broker passed each one since its start."""
     counts: Mapping[str, int] = ask(f"{admin_url}{_BASE}/passings?limit=1", "GET")["counts"]
     return {INNER[name]: count for name, count in counts.items() if name in INNER and count}
 
 
 def crash_at(admin_url: str, fault: Fault) -> None:
-    """The broker ends by itself at this fault; passings are counted from now on."""
+    """Makes the broker crash at this fault; passings count from now on."""
     rule = {"point": _POINTS[fault.passing], "action": "crash", "after": fault.number - 1}
     ask(f"{admin_url}{_BASE}/rules", "POST", json.dumps(rule).encode())

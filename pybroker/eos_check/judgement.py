@@ -1,8 +1,8 @@
-"""Compares what the topics hold after a run with faults with what they hold after one without.
+"""Compares the topics after a run with faults with those after a run without.
 
 Outputs are compared as a multiset, by topic, key and value, or by what a pattern finds in the value
-(`--identity`). The order is compared by topic and key: of the first copies, so that a duplicate is
-not also a disorder. An output belongs to an input if it contains the input's id.
+(`--identity`). Order is compared by topic and key, and only among first copies, so that a duplicate
+does not also count as out of order. An output belongs to an input if it contains the input's id.
 """
 
 import json
@@ -26,7 +26,7 @@ _REASON_CHARACTERS: Final = 500
 
 
 class Promise(Enum):
-    """What a run may have broken, the worst first."""
+    """The promises that a run may break, the worst first."""
 
     LOST = "lost"
     PARTIAL = "partial"
@@ -39,7 +39,7 @@ class Promise(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """One promise that was broken. `ids`: the inputs that are concerned, as far as known."""
+    """A broken promise. `ids`: the inputs concerned, as far as known."""
 
     promise: Promise
     text: str
@@ -50,7 +50,7 @@ class Breach:
 
 
 def content(output: Output, identity: Pattern) -> Content:
-    """What of an output is compared."""
+    """The part of an output that is compared."""
     if identity is None:
         return output.topic, output.key, output.value
     found = identity.search(output.value)
@@ -65,7 +65,7 @@ def same(some: Iterable[Output], others: Iterable[Output], identity: Pattern) ->
 
 
 def judge(found: Sequence[Output], expected: Sequence[Output], identity: Pattern) -> list[Breach]:
-    """What is lost, partial, doubled or unexpected; the worst first."""
+    """Lost, partial, duplicated and unexpected outputs; the worst first."""
     have, want = _counted(found, identity), _counted(expected, identity)
     missing, extra = want - have, have - want
     by_id = defaultdict(list)
@@ -97,7 +97,7 @@ def judge(found: Sequence[Output], expected: Sequence[Output], identity: Pattern
 def disorder(
     found: Sequence[Output], expected: Sequence[Output], identity: Pattern
 ) -> list[Breach]:
-    """By topic and key: the first pair that is the other way round."""
+    """By topic and key: the first pair in the wrong order."""
     breaches = []
     wanted = _first_places(expected, identity)
     for line, places in _first_places(found, identity).items():
@@ -127,7 +127,7 @@ def _first_places(
 def judge_by_command(
     command: Sequence[str], found: Sequence[Output], inputs: Sequence[Input]
 ) -> list[Breach]:
-    """Exit code 0: fine. Anything else: what it printed is the reason. Raises OSError.
+    """Exit code 0: accepted. Otherwise what it printed is the reason. Raises OSError.
 
     It reads JSON: {"input": [{"id", "key", "value"}], "output": [{"topic", "key", "value"}]}.
     """
@@ -159,7 +159,7 @@ def judge_by_command(
 
 
 def id_of(each: Content) -> str:
-    """The input that it contains the id of; empty if there is none."""
+    """The id of the input that it contains; empty if there is none."""
     found = ID_PATTERN.search(each[2].lower()) or ID_PATTERN.search(each[1].encode())
     return found[0].decode() if found else ""
 

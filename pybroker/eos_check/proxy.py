@@ -1,8 +1,8 @@
-"""A proxy between the pipeline and the broker, which sees each frame before it passes it on.
+"""A proxy between the pipeline and the broker, which inspects each frame before it forwards it.
 
 It forwards frame by frame, so the run can stop exactly before a command or exactly before its
-answer. A lookup's answer is changed so that it names the proxy. When a victim was killed, all
-connections end: what was passed on before still reaches the broker if that is alive.
+answer. A lookup's answer is changed so that it names the proxy. When a victim is killed, all
+connections end; frames forwarded before still reach the broker if it is alive.
 
 It runs on an event loop of its own in a thread. `on_passing` and `on_event` are called there.
 """
@@ -46,7 +46,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._frozen = False
         self._age = 0  # connections of an earlier age are over
-        self._open = asyncio.Event()  # not set: nothing is passed on for a moment
+        self._open = asyncio.Event()  # not set: nothing is forwarded for now
         self._open.set()
         self._thread = LoopThread("eos-check proxy")
         self._server = self._thread.run(self._listen())
@@ -59,9 +59,9 @@ class Proxy:
         self._thread.close()
 
     def forward_to(self, service_url: str) -> None:
-        """From here on connections are accepted, and go there."""
+        """From now on connections are accepted and forwarded to that port."""
         at = urlsplit(service_url)
-        # On the loop, so that a strike that is under way is over.
+        # On the loop, so that a strike in progress has ended.
         self._thread.run(self._accept_for(at.hostname or "", at.port or 0))
 
     async def _accept_for(self, host: str, port: int) -> None:
@@ -70,7 +70,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing is passed on, so no victim is killed, until the block is left."""
+        """Within it nothing is forwarded, so no victim is killed."""
         self._thread.run(self._set_open(False))
         try:
             yield
@@ -97,7 +97,7 @@ class Proxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _freeze(self) -> None:
-        """Ends all connections, and accepts none: what was passed on still arrives."""
+        """Ends all connections, and accepts none; frames already forwarded still arrive."""
         self._frozen = True
         self._age += 1
         for writer in list(self._writers):

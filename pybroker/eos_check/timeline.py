@@ -1,7 +1,7 @@
-"""A run's story: what the pipeline and the broker said to each other, in the order of time.
+"""A run's timeline: the commands between pipeline and broker, in order.
 
-A short run is told whole. Of a long one the faults, the lives of the processes, what concerns the
-messages that are wrong, and what stands beside a fault; gaps say how much they leave out.
+A short run is shown completely. Of a long one it shows the faults, starts and ends of processes,
+the commands about wrong messages, and those next to a fault; gaps say how many rows are left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _LIVES: Final = ("FAULT", "PIPELINE UP", "PIPELINE ENDED", "BROKER UP", "INPUT",
 
 
 class Arrow(Enum):
-    """Which way a row goes between the pipeline and the broker."""
+    """The direction of a row between the pipeline and the broker."""
 
     TO_BROKER = "──▶"
     TO_PIPELINE = "◀──"
@@ -73,7 +73,7 @@ def _with_gaps(told: Sequence[Row], kept: Sequence[int]) -> list[Row]:
 
 
 class _Names:
-    """What stands at positions, in words."""
+    """Messages at positions, in words."""
 
     def __init__(self, result: RunResult) -> None:
         self._inputs: Mapping[Position, str] = {at: each.id for each, at in result.inputs}

@@ -33,11 +33,11 @@ class Output:
 
 
 class HalfPublished(Exception):
-    """The broker ended meanwhile: nobody knows what the input is."""
+    """The broker ended meanwhile: it is unknown which input was stored."""
 
 
 class OutputIsTooLarge(Exception):
-    """More messages than any check needs: the pipeline writes without end."""
+    """More messages than any check needs: the pipeline does not stop writing."""
 
 
 class Topics:
@@ -67,7 +67,7 @@ class Topics:
         return positions
 
     def read(self, topics: Sequence[str]) -> tuple[Output, ...]:
-        """All that a new reader is delivered now, in the order of each topic."""
+        """All messages that a new reader receives now, in each topic's order."""
         found: list[Output] = []
         with self._client() as client:
             for topic in topics:

@@ -1,8 +1,8 @@
 """The broker's process in a simulation: the whole broker on a simulated disk, through crashes.
 
 `SimulatedBroker` is the machine: its disk and its clock outlive the process. A crash ends the
-process, at once or at a disk operation to come, and starts it again after a while; a power cut
-settles first what of the unsynced writes is on the disk.
+process, now or at a later disk operation, and starts it again after a while; a power cut first
+decides which unsynced writes are on the disk.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -51,14 +51,14 @@ class SimulatedBroker:
         self._sync_fault: Fault | None = None
 
     def note(self, what: str) -> None:
-        """Something happened to this process."""
+        """Record an event of this process."""
 
     def crashed(self, fault: Fault) -> None:
-        """This process has just ended because of that."""
+        """This process has just ended for this reason."""
         self.note(f"crashed: {fault}")
 
     def fail(self, what: str) -> None:
-        """Something happened that must not."""
+        """Record something that must not happen."""
         self.world.failures.append(what)
 
     async def prepare(self) -> None:
@@ -74,7 +74,7 @@ class SimulatedBroker:
         self.node.start(self._unless_disk_fails(self._run()), f"broker.{self.incarnation}")
 
     async def _unless_disk_fails(self, work: Coroutine[Any, Any, None]) -> None:
-        """A process that cannot start or stop for want of a disk ends, and is started again."""
+        """A process that cannot start or stop because of a disk failure ends, and is started again."""
         try:
             await work
         except (StorageFull, StorageFailed) as error:
@@ -107,7 +107,7 @@ class SimulatedBroker:
         if self._sync_fault is None:
             self.fail(f"DISK FAILED without a fault: {error!r}")
             return
-        # What a failed sync left on the disk is anybody's guess; the process ends.
+        # After a failed sync the contents of the disk are undefined; the process ends.
         fault, self._sync_fault = self._sync_fault, None
         self.disk.sync_fails = False
         # One that failed just before the end of all faults: who looks at what is left shall hear.
@@ -116,7 +116,7 @@ class SimulatedBroker:
     # --- faults
 
     def crash(self, fault: Fault) -> None:
-        """Stop at once or at a disk operation to come; start again after a while."""
+        """Stop now or at a later disk operation; start again after a while."""
         if self._faults_end or self.node is None or self.node.dead:
             return
         if fault.disk_operation:
@@ -125,7 +125,7 @@ class SimulatedBroker:
             self._die(fault)
 
     def fill_disk(self, fault: Fault) -> None:
-        """No room for anything more, for a while."""
+        """The disk is full for a while."""
         self.disk_had_faults = True
         self.disk.fill_up(fault.disk_operation * _BYTES_PER_OPERATION)
         self.world.after(fault.down_s + _UNTIL_ROOM_S, self.disk.make_room)
@@ -158,7 +158,7 @@ class SimulatedBroker:
             self.start()
 
     def restart(self, fault: Fault) -> None:
-        """Now, whatever else was said about faults."""
+        """Restart now, in spite of scheduled faults."""
         if fault.kind == "stop":
             self.stop_orderly(fault.down_s)
         else:
@@ -175,7 +175,7 @@ class SimulatedBroker:
         self.world.after(fault.down_s, self.start)
 
     def heal(self) -> None:
-        """No more crashes, not even those that wait for their disk operation."""
+        """No more crashes, not even scheduled ones."""
         self._faults_end = True
         self.disk.spare()
         self.disk.sync_fails = False
@@ -184,7 +184,7 @@ class SimulatedBroker:
     # --- what an administrator would see
 
     def open_transactions(self) -> list[str]:
-        """Those of a coordinator that is on its way back count, too: nobody knows them yet."""
+        """Those of a reopening coordinator count, too, because they are not known yet."""
         assert self.broker is not None
         coordinators, ledgers = self.broker.coordinators, self.broker.ledgers
         served = {c.coordinator_id: c for c in coordinators.served()}

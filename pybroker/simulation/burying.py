@@ -11,7 +11,8 @@ _FIRMLY: Final = 50
 
 
 def end(coroutine: Any) -> None:
-    """From the inside out; what awaits something while it cleans up is closed again there.
+    """From the innermost outwards; a coroutine that awaits while it cleans up is closed again
+    there.
 
     `while True: try: await … except BaseException: …` goes on for as long as it is closed. Without
     a running loop it would not even await, and its collection would never end. An error at its next

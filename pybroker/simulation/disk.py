@@ -1,7 +1,7 @@
-"""A disk that keeps its word and nothing more.
+"""A disk that guarantees only what POSIX guarantees.
 
-What was written reads back at once, but only `fdatasync` (bytes and length) and `sync_folder`
-(names) make it last. At a power cut each write since then survives, is lost, or is torn: any
+Writes can be read back at once, but only `fdatasync` (bytes and length) and `sync_folder`
+(names) make them durable. At a power cut each write since then survives, is lost, or is torn: any
 subset of its 512-byte sectors made it, the others hold what was there before (zeros in a part
 that is new). The file's length is any that it had since the sync. Each unsynced creation,
 renaming and unlinking happened or did not. A mere kill of the process keeps all of it (the page
@@ -57,7 +57,7 @@ class Inode:
         self._resize(size)
 
     def lose_power(self, rng: random.Random) -> None:
-        """Settle what of the unsynced changes is on the platter."""
+        """Decide which unsynced changes are on the platter."""
         changes, self.unsynced = self.unsynced, []
         if not changes:
             return
@@ -98,7 +98,7 @@ class Inode:
 
 
 def _sectors(change: Change) -> list[tuple[int, int]]:
-    """The parts of a write that reach the platter, or not, independently of each other."""
+    """The parts of a write, each of which may or may not reach the platter."""
     end = change.offset + len(change.data)
     edges = [change.offset, *range((change.offset // SECTOR + 1) * SECTOR, end, SECTOR), end]
     return list(itertools.pairwise(edges))
@@ -187,11 +187,11 @@ class SimulatedDisk:
             inode.lose_power(self.rng)
 
     def copy(self) -> dict[str, bytes]:
-        """All files, while nobody writes."""
+        """All files, while no process writes."""
         return {name: bytes(inode.content) for name, inode in self.names.items()}
 
     def put_back(self, copy: dict[str, bytes]) -> None:
-        """Nothing else is there then, and all of it is durable."""
+        """Replaces everything by these files, durably."""
         self.unmount()
         self.names = {name: self.new_inode() for name in copy}
         for name, inode in self.names.items():
@@ -200,7 +200,7 @@ class SimulatedDisk:
         self._durable_names, self._unsynced_names = dict(self.names), []
 
     def before_operation(self, operation: str, name: str, seconds: float) -> None:
-        """Count it, take its time, and crash if this is the one."""
+        """Count it, let its time pass, and crash if it is due."""
         self.operations += 1
         weather = self.world.weather
         self.world.job_cost_s += seconds * (0.5 + self.rng.random())

@@ -1,4 +1,4 @@
-"""The queue of what happens: events by virtual time, and the randomness that orders them."""
+"""The queue of events by virtual time, and the randomness that orders them."""
 
 import heapq
 import itertools
@@ -45,7 +45,7 @@ class Weather:
 
 
 class Events:
-    """Virtual time. What is due at the same instant happens in an order drawn from the seed."""
+    """Virtual time. Events due at the same instant happen in an order drawn from the seed."""
 
     def __init__(self, seed: int | str, weather: Weather | None = None) -> None:
         self.seed = seed

@@ -1,4 +1,4 @@
-"""What goes wrong: one frozen fault each, drawn before anything starts.
+"""Faults: frozen values, drawn before the simulation starts.
 
 A fault holds everything that determines it, so a run can be repeated without some of its faults.
 """

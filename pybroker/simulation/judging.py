@@ -1,8 +1,8 @@
-"""What every pipeline owes: nothing lost, doubled, partial, torn, or out of order.
+"""The promises of every pipeline: nothing lost, duplicated, partial, torn, or out of order.
 
-Judged from what stands in the topics when everything has come to rest, from the subscriptions of
-the inputs, and from what the client was told about transactions. An input that stands in its
-topic twice is owed twice.
+Judged from the topics when nothing moves any more, from the subscriptions of the inputs, and from
+the answers about transactions that the client received. An input that is in its topic twice must be
+processed twice.
 """
 
 import re
@@ -19,7 +19,7 @@ _MOST: Final = 20  # violations of one kind
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise as a sentence; `about` are the messages and transactions it is about."""
+    """A broken promise as a sentence; `about` lists its messages and transactions."""
 
     kind: str
     text: str
@@ -31,16 +31,16 @@ class Violation:
 
 @dataclass(slots=True)
 class SeenTransaction:
-    """What a client was told of one transaction."""
+    """What the client learned about one transaction."""
 
     name: str
-    committed: bool | None = None  # None: nobody was told
+    committed: bool | None = None  # None: the client learned nothing
     stored: list[tuple[str, tuple[int, int, int], str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Everything that is held against the promises. Lists are in the order of the topics."""
+    """What the promises are judged by. Lists are in the order of the topics."""
 
     inputs: Mapping[str, Sequence[Record]]  # by topic
     outputs: Mapping[str, Sequence[Record]]
@@ -83,7 +83,7 @@ class _Matching:
 
     def __init__(self, account: Account) -> None:
         self.times = Counter(r.data for records in account.inputs.values() for r in records)
-        # By output topic, then by input: how often it is wanted, and where it stands.
+        # By output topic, then by input: how often it is expected, and where it is.
         self.wanted: dict[str, dict[bytes, Counter[bytes]]] = {}
         self.found: dict[str, dict[bytes, list[tuple[int, Record]]]] = {}
         self.unexpected: list[Record] = []
@@ -132,7 +132,7 @@ class _Matching:
             of = shares.get(record.data)
             if of is None:
                 self.unexpected.append(record)
-            else:  # one after the other; what is too many is the last one's
+            else:  # one after the other; surplus ones belong to the last
                 found[of.pop(0) if len(of) > 1 else of[0]].append((place, record))
 
     def count(self, topic: str, data: bytes) -> int:
@@ -153,7 +153,7 @@ def _whole(data: bytes) -> bytes:
 
 
 def _several(rule: OutputSpec, data: bytes) -> list[bytes]:
-    """What `expect` says that an input makes. Raises ScenarioError."""
+    """The outputs of an input according to `expect`. Raises ScenarioError."""
     assert rule.expect is not None
     made = rule.expect(data)
     if isinstance(made, bytes | str):
@@ -217,7 +217,7 @@ def _unexpected(matched: _Matching) -> Iterator[Violation]:
 
 
 def _torn(account: Account, matched: _Matching) -> Iterator[Violation]:
-    """Output without acknowledgement; the reverse is a loss, which says so."""
+    """Output without acknowledgement; the reverse is reported as a loss."""
     for (topic, subscription), left in account.left.items():
         for record in account.inputs.get(topic, ()):
             if record.position not in left:
@@ -263,7 +263,7 @@ def _disordered(account: Account, matched: _Matching) -> Iterator[Violation]:
 def _disordered_in(
     topic: str, records: Sequence[Record], matched: _Matching
 ) -> Iterator[Violation]:
-    """By key, what stands first of each input; partitions have no order between them."""
+    """By key, the first output of each input; there is no order between partitions."""
     last: dict[tuple[str, str, str], tuple[int, bytes]] = {}
     seen: set[bytes] = set()
     for record in records:

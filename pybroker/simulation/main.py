@@ -1,7 +1,8 @@
 """`pybroker simulate MODULE:FUNCTION`: seeds in processes of their own, until a promise breaks.
 
 The processes have one hash seed, so that the order of a set of strings is the same in each, and
-import the module anew while time and chance are the simulation's: `from time import time` is too.
+import the module anew while time and randomness are simulated, so that `from time import time` is,
+too.
 """
 
 import argparse
@@ -41,12 +42,12 @@ _MOST_CAUGHT: Final = 3
 
 
 class Hung(KeyboardInterrupt):
-    """The limit of real time is over. asyncio lets a KeyboardInterrupt through."""
+    """The limit of real time is exceeded. asyncio passes a KeyboardInterrupt on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What came of some seeds, in order; it ends with the first that failed."""
+    """The results of some seeds, in order; it ends with the first that failed."""
 
     seeds: int
     failed: Outcome | None
@@ -140,7 +141,7 @@ def _processors() -> int:
 
 @contextlib.contextmanager
 def _processes(jobs: int, context: Any, hung: Any) -> Iterator[ProcessPoolExecutor]:
-    """They are killed if there is an error: what they do then is of no use."""
+    """They are killed after an error, because their work is no longer needed."""
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(hung,))
     try:
         yield pool
@@ -256,7 +257,7 @@ class Progress:
 def _begin(hung: Any = None) -> None:
     """Ctrl-C ends the command, which ends these. They do not outlive it if it is killed.
 
-    `hung`: where to leave the number of a seed that catches what is to end it.
+    `hung`: receives the number of a seed whose code catches the exception that should end it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_command, daemon=True).start()
@@ -271,7 +272,7 @@ def _end_with_the_command() -> None:
 
 
 class _Limit:
-    """What ends a seed. The process itself ends if the code catches that again and again."""
+    """Ends a seed. If the code keeps catching the exception, the process itself ends."""
 
     def __init__(self, hung: Any) -> None:
         self._hung = hung
@@ -304,7 +305,7 @@ def _one(target: str, seed: int, chosen: tuple[int, ...] | None, aloud: bool = F
 
 @contextlib.contextmanager
 def _in_silence() -> Iterator[None]:
-    """What the code prints is shown in a replay, not a thousand times."""
+    """The code's output is only shown in a replay, not for every seed."""
     with (
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stdout(nowhere),
@@ -334,7 +335,7 @@ def _limited(
 
 
 def _too_long(seed: int, caught: bool) -> str:
-    """`caught`: the code has caught what was to end it."""
+    """`caught`: the code has caught the exception that should have ended it."""
     return (
         f"seed {seed} did not end within {_SEED_LIMIT_S:.0f} s of real time: is there a loop "
         "without an await, or a call that blocks?"
@@ -381,7 +382,7 @@ def _load(target: str) -> Callable[[Simulation], object]:
 
 @contextlib.contextmanager
 def _importing(where: str) -> Iterator[None]:
-    """What lies beside the module can be imported, too; also later."""
+    """Modules in the same folder can be imported, too, also later."""
     folder = str(Path(where).resolve().parent if where.endswith(".py") else Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -36,7 +36,7 @@ class Host(Protocol):
 
 
 class SimulatedSocket:
-    """The little of a socket that servers and transports are asked for."""
+    """The part of a socket that servers and transports use."""
 
     family = socket.AF_INET
     type = socket.SOCK_STREAM
@@ -66,7 +66,7 @@ class Network:
         self.world = world
         self.rng: random.Random = world.stream("network")
         self.stalled_until = 0.0  # virtual seconds
-        self.callers: set[tuple[str, int]] = set()  # who ever tried to connect, and to which port
+        self.callers: set[tuple[str, int]] = set()  # attempts to connect: process, port
         self._servers: dict[int, Server] = {}
         self._connections: dict[Transport, None] = {}  # the client's ends
         self._ports = itertools.count(40_000)
@@ -105,9 +105,7 @@ class Network:
         return client, protocol
 
     def cut_off(self, one: Host, other: Host, for_s: float) -> None:
-        """Nothing passes between two processes for a while, and connections that there were stay
-        silent.
-        """
+        """Nothing passes between two processes for a while, and existing connections stay silent."""
         pair = frozenset((one, other))
         self._cuts.add(pair)
         self.world.after(for_s, self._cuts.discard, pair)
@@ -371,7 +369,7 @@ class Transport(asyncio.Transport):
         self._expect()
 
     def _take_arrived(self) -> bytes:
-        """All that has arrived in one piece, or a random first part; `_EOF` at the end."""
+        """All data that has arrived, or a random first part of it; `_EOF` at the end."""
         pieces: list[bytes] = []
         while self._arrivals and self._arrivals[0][0] <= self._world.now:
             if self._arrivals[0][1] == _EOF and pieces:

@@ -54,7 +54,7 @@ def _next_number(loop: Any) -> int:
 
 
 class ReadyHandle:
-    """What `call_soon` answers: a lighter asyncio.Handle, for there are very many."""
+    """What `call_soon` returns: a lighter asyncio.Handle, because there are very many."""
 
     __slots__ = ("_args", "_callback", "_cancelled", "_context")
 
@@ -74,7 +74,7 @@ class ReadyHandle:
 
 
 class Node(asyncio.AbstractEventLoop):
-    """The loop of one process. Everything it leaves undone when it dies stays undone."""
+    """The loop of one process. When it dies, its unfinished work stays unfinished."""
 
     in_job: ClassVar["Node | None"] = None  # whose executor's job is running
     job_thread: ClassVar[int] = 0  # where: other threads of this Python are not simulated
@@ -124,8 +124,8 @@ class Node(asyncio.AbstractEventLoop):
             hook()
 
     def bury(self) -> None:
-        """Close what was left suspended, and what its `finally` blocks start then; whatever they do
-        has no effect.
+        """Close suspended coroutines, and those that their `finally` blocks start; what they do has
+        no effect.
         """
         events._set_running_loop(self)
         try:
@@ -370,7 +370,7 @@ class Node(asyncio.AbstractEventLoop):
 
 
 def named(work: object) -> str:
-    """What a coroutine or a function is called; not every one has a name."""
+    """The name of a coroutine or a function; not every one has one."""
     return str(getattr(work, "__qualname__", "coroutine"))
 
 

@@ -10,13 +10,13 @@ ACTIVE_S: Final = 5.0  # faults come within it
 MOST_FAULTS: Final = 5
 _HOUR_S: Final = 3600.0
 _JUMPS_S: Final = (1.5, 30.0, _HOUR_S, 24 * _HOUR_S)
-_BROKER_JUMPS_S: Final = (1.5, 30.0)  # more would outlast what it promises to remember
-# What pipelines do wrong shows most in crashes.
+_BROKER_JUMPS_S: Final = (1.5, 30.0)  # more would outlast the retention of outcomes
+# Crashes reveal most errors of pipelines.
 _WEIGHTS: Final = {"crash": 6, "broker crash": 3}
 
 
 def draw(rng: random.Random, processes: Sequence[str], kinds: Sequence[str]) -> tuple[Fault, ...]:
-    """Up to `MOST_FAULTS`, in the order of time; now and then none."""
+    """Up to `MOST_FAULTS`, in the order of time; sometimes none."""
     if not kinds:
         return ()
     count = rng.choice((0, 1, 1, 1, 2, 2, 3, 4, MOST_FAULTS))

@@ -53,7 +53,7 @@ class ProcessNode(Node):
         self.recorder.tell(self.name, text, *about, always=always)
 
     def where(self) -> str:
-        """Which await of the user's code its tasks are waiting at."""
+        """The await of the user's code at which its tasks wait."""
         places = [place for task in self._tasks if not task.done() if (place := _place(task))]
         return "; ".join(dict.fromkeys(places)) or "outside of your code"
 
@@ -85,7 +85,7 @@ class UserProcess:
         self.node: ProcessNode | None = None
         self.finished = False
         self.clock_offset_s = 0.0
-        self.broken = ""  # why it makes no sense to start it once more
+        self.broken = ""  # why starting it once more is useless
         self.assertions: list[str] = []
         self._planned: tuple[Fault, str] | None = None
         self._failures: list[str] = []
@@ -161,7 +161,7 @@ class UserProcess:
             self.node.clock_offset_s = self.clock_offset_s
 
     def heal(self) -> None:
-        """A crash that has not come yet will not."""
+        """Scheduled crashes no longer happen."""
         self._planned = None
         if self.node is not None:
             self.node.crash_before = None

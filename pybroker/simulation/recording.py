@@ -1,4 +1,4 @@
-"""Notes what the user's processes do with `pybroker.client.aio`, by wrapping its methods.
+"""Records how the user's processes use `pybroker.client.aio`, by wrapping its methods.
 
 Only while a simulation runs, and only on loops that have a `recorder`. A wrapper adds no await of
 its own, so the code runs as it does without.
@@ -20,7 +20,7 @@ from pybroker.simulation.story import Event
 
 
 class Recorder:
-    """The story of one seed. `last_action_s`: when a process last did something that counts."""
+    """The events of one seed. `last_action_s`: when a process last took a relevant action."""
 
     def __init__(self, world: Events) -> None:
         self._world = world

@@ -1,4 +1,4 @@
-"""A broken promise as text: what happened, which fault came where, and which promise broke."""
+"""A broken promise as text: the events, the faults among them, and the promise."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -11,7 +11,7 @@ _VIOLATIONS: Final = 5
 
 
 def report(outcome: Outcome, everything: bool = False) -> str:
-    """`everything`: the whole story, not only what the broken promises are about."""
+    """`everything`: all events, not only those related to the broken promises."""
     return "\n".join(_lines(outcome, everything))
 
 
@@ -46,7 +46,7 @@ def kept(judged: bool) -> str:
 
 
 def replay_options(outcome: Outcome) -> str:
-    """What `pybroker simulate` needs to run this again."""
+    """The options of `pybroker simulate` that repeat this run."""
     options = f"--seed {outcome.seed}"
     if len(outcome.chosen) < len(outcome.faults):
         numbers = ",".join(str(index + 1) for index in outcome.chosen) or "none"

@@ -1,9 +1,8 @@
-"""One seed of a scenario: work under faults, rest, then the account.
+"""One seed of a scenario: work under faults, rest, then the judgement.
 
-1. The broker starts, then the processes; inputs are published, faults happen.
-2. Faults end. The pipeline gets time until every input is acknowledged and nothing moves.
-3. The declared topics are read from their start, the checks of the scenario run, and what every
-   pipeline owes is judged.
+1. The broker starts, then the processes; inputs are published, faults happen. 2. Faults end. The
+pipeline gets time until every input is acknowledged and nothing moves. 3. The declared topics are
+read from their start, the scenario's checks run, and the promises of every pipeline are judged.
 """
 
 import asyncio
@@ -52,7 +51,7 @@ _READ_ATTEMPTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one seed; it can be sent to another process."""
+    """The result of one seed; it can be sent to another process."""
 
     seed: int
     faults: tuple[Fault, ...]  # all that the seed drew
@@ -159,7 +158,7 @@ class SeedRun:
         return self.world.run(until, within_s, _MAX_STEPS)
 
     async def _publish(self, given: InputSpec) -> None:
-        """Once somebody has subscribed, so that nothing is published for nobody."""
+        """Once a subscription exists, so that no message is published without one."""
         for _ in range(200):
             if self._subscriptions(given.topic):
                 break
@@ -261,7 +260,7 @@ class SeedRun:
         return True
 
     def _is_calm(self) -> bool:
-        """Nothing is left to be done, as far as the broker can tell."""
+        """No work is left, as far as the broker knows."""
         return (
             self.broker.serving
             and not self._unpublished
@@ -275,7 +274,7 @@ class SeedRun:
         )
 
     def _is_connected(self, process: UserProcess) -> bool:
-        """To the broker that lives. A process that has returned, or never connected, counts too."""
+        """To the live broker. A process that has returned, or never connected, counts too."""
         if process.finished:
             return True
         mine = [each for each in self.world.network.connections if each.node is process.node]
@@ -334,7 +333,7 @@ class SeedRun:
             self._check(check)
 
     def _require_inputs(self) -> None:
-        """Of what is not in its topic any more, nobody could say that it was lost."""
+        """Without an input in its topic, a loss could not be recognised."""
         for given in self.sim.inputs:
             found = {record.data for record in self._logs[given.topic]}
             for _, data in given.messages:

@@ -1,4 +1,4 @@
-"""The fewest faults that break a promise: every subset of those drawn, the small ones first.
+"""The fewest faults that break a promise: tries every subset of those drawn, small ones first.
 
 A seed draws so few faults that all subsets can be tried, so what is found is the fewest, and the
 same each time. The limit is a number of runs, not a time.

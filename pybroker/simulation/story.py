@@ -1,4 +1,4 @@
-"""What happened in one seed, in order: for the timeline, and for the hash that tells runs apart."""
+"""The events of one seed, in order: for the timeline, and for the hash that distinguishes runs."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ def hash_of(events: Iterable[Event], *more: object) -> str:
 
 
 def timeline(events: Sequence[Event], about: Iterable[str], limit: int = LINES) -> list[str]:
-    """The lines that matter for what `about` names; a gap says how many others were left out."""
+    """The lines related to `about`; a gap says how many others were left out."""
     chosen = _chosen(events, set(about))
     if len(chosen) > limit:  # the beginning and the end tell most
         chosen = [*chosen[: limit // 2], *chosen[-(limit - limit // 2) :]]

@@ -1,4 +1,5 @@
-"""Time and chance for code that asks Python for them: `time.time()`, `random.random()`, `uuid4()`.
+"""Time and randomness for code that gets them from Python: `time.time()`, `random.random()`,
+`uuid4()`.
 
 While this is installed, the functions of the module `time` return virtual time to a process of a
 simulation, and real time to everything else. `random` and `os.urandom` (so `uuid.uuid4` and
@@ -54,7 +55,7 @@ def _answering(real: Callable[[], Any], simulated: Callable[[Node], Any]) -> Cal
 
 
 def _of_now(real: Callable[..., Any], arguments: int) -> Callable[..., Any]:
-    """`real` has so many arguments before the time, which is now if it is left out."""
+    """`real` has this many arguments before the time, which defaults to now."""
 
     def of(*given: Any) -> Any:
         if running_node() is None or (len(given) > arguments and given[arguments] is not None):
@@ -143,7 +144,7 @@ def _replace(stack: contextlib.ExitStack, name: str, simulated: Callable[[Node],
 
 @contextlib.contextmanager
 def seeded_chance(rng: random.Random) -> Iterator[None]:
-    """Within it, all that Python calls random comes from `rng`."""
+    """Within it, all of Python's randomness comes from `rng`."""
     state, simulating = random.getstate(), threading.get_ident()
     real_urandom = os.urandom
     random.seed(rng.getrandbits(64))

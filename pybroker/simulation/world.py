@@ -31,7 +31,7 @@ EPOCH_MS: Final = 1_700_000_000_000
 
 
 class OutOfSteps(Exception):
-    """The world did not become quiet: something spins, or the budget is too small."""
+    """The world did not come to rest: some code spins, or the limit is too small."""
 
 
 class World(Events):
@@ -50,7 +50,7 @@ class World(Events):
         return node
 
     def run(self, until: Callable[[], bool], within_s: float, max_steps: int = 2_000_000) -> bool:
-        """Let things happen until `until()`; False if `within_s` virtual seconds were not enough.
+        """Process events until `until()`; False if `within_s` virtual seconds were not enough.
 
         Raises OutOfSteps.
         """
@@ -89,7 +89,7 @@ class World(Events):
         self.run(lambda: False, seconds)
 
     def close(self) -> None:
-        """Let go of everything without running another line of the nodes' business."""
+        """Release everything without running any more code of the nodes."""
         for node in self.nodes:
             node.dead = True
         with warnings.catch_warnings():

@@ -125,7 +125,7 @@ class TransactionLog:
         return max(highest_id, decoded.highest_id)
 
     async def _serve_pulsar(self, pulsar: "PulsarLog", highest_id: int) -> None:
-        """Until something is appended there is no last entry, and Apache's broker reads only this."""
+        """Until the first append there is no last entry, and Apache's broker reads only this."""
         pulsar.highest_id = max(pulsar.highest_id, highest_id)
         if highest_id >= 0 and self._log.properties.get(_MAX_LOCAL_TXN_ID) != str(highest_id):
             await self._log.set_property(_MAX_LOCAL_TXN_ID, str(highest_id))

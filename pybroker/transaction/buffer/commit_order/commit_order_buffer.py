@@ -282,7 +282,7 @@ class CommitOrderBuffer:
             self.end(txn_id, action)
 
     def _go_on(self) -> None:
-        """Perform the ends whose turn it is, after waiting for appends in flight to the side log."""
+        """Perform the ends whose turn it is, after the appends in flight to the side log."""
         while self._live:
             txn_id = self._ends.first(not self._copying, self._go_on)
             if txn_id is None:
