@@ -105,7 +105,7 @@ class Network:
         return client, protocol
 
     def cut_off(self, one: Host, other: Host, for_s: float) -> None:
-        """Nothing passes between two processes for a while, and existing connections stay silent."""
+        """Nothing passes between two processes for a while; existing connections stay silent."""
         pair = frozenset((one, other))
         self._cuts.add(pair)
         self.world.after(for_s, self._cuts.discard, pair)

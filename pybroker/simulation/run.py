@@ -1,8 +1,9 @@
 """One seed of a scenario: work under faults, rest, then the judgement.
 
-1. The broker starts, then the processes; inputs are published, faults happen. 2. Faults end. The
-pipeline gets time until every input is acknowledged and nothing moves. 3. The declared topics are
-read from their start, the scenario's checks run, and the promises of every pipeline are judged.
+1. The broker starts, then the processes; inputs are published, faults happen.
+2. Faults end. The pipeline gets time until every input is acknowledged and nothing moves.
+3. The declared topics are read from their start, the scenario's checks run, and the promises of
+   every pipeline are judged.
 """
 
 import asyncio
