@@ -74,7 +74,7 @@ class SimulatedBroker:
         self.node.start(self._unless_disk_fails(self._run()), f"broker.{self.incarnation}")
 
     async def _unless_disk_fails(self, work: Coroutine[Any, Any, None]) -> None:
-        """A process that a disk failure keeps from starting or stopping ends, and is started again."""
+        """A process that cannot start or stop because its disk fails ends, and is started again."""
         try:
             await work
         except (StorageFull, StorageFailed) as error:
