@@ -1,4 +1,4 @@
-"""A transaction coordinator: decides, logs, applies; then tells every participant.
+"""A transaction coordinator: decides, logs, applies; then makes every participant follow.
 
     decide   metadata_store.decide_*: may refuse, changes nothing
     log      the decision goes into the transaction log, in order
@@ -6,14 +6,12 @@
     answer   only when the log entry is durable
 
 An END is two such steps with the participants between them. COMMITTING or ABORTING is the decision.
-Once it is durable, each participant is told, repeatedly until it has ended the transaction.
-COMMITTED or ABORTED closes the transaction. Repeated requests for the same end wait for the one in
-progress.
+Once it is durable each participant is told, repeatedly until it has followed. COMMITTED or ABORTED
+closes the transaction. Repeated requests for the same end wait for the one in progress.
 
 Memory is ahead of the disk only by entries in flight, and no answer depends on something that may
-still be lost: a refusal based on a decision also waits until the decision is durable. If an entry
-fails, this coordinator fails everything that waits and is not used again; `Coordinators` opens a
-new one from the log.
+still be lost: a refusal based on a decision also waits for it. If an entry fails, this coordinator
+is finished: it fails everything that waits, and `Coordinators` opens a new one from the log.
 """
 
 import asyncio
@@ -186,7 +184,7 @@ class TransactionCoordinator:
         return durable
 
     def end(self, txn_id: TxnId, action: TxnAction, principal: str | None) -> asyncio.Future[TxnId]:
-        """Commit or abort; completes when all participants have ended the transaction.
+        """Commit or abort; complete when all participants have followed.
 
         Idempotent, even long after the end. Raises, or fails with, TransactionNotFound,
         InvalidTxnStatus (the opposite was decided).
@@ -219,7 +217,7 @@ class TransactionCoordinator:
     def abort(
         self, txn_id: TxnId, reason: str, by: DecidedBy = DecidedBy.ADMINISTRATOR
     ) -> asyncio.Future[TxnId]:
-        """As `end`, but not requested by the owner. A later END by the owner is told
+        """As `end`, on behalf of somebody other than the owner. A later END by the owner is told
         the `reason`: a clause that says who aborted it, and why.
         """
         return self._end(txn_id.least, TxnAction.ABORT, None, reason, by)
@@ -229,10 +227,10 @@ class TransactionCoordinator:
     ) -> asyncio.Future[TxnId]:
         """Commit `txn_id` and others of this coordinator by one decision: all of them, or none.
 
-        The participants of the others are told first, so a reader that sees part of `txn_id` also
-        finds the others. (Recovery ends all of them concurrently.) Idempotent. Raises, or fails
-        with, what `end` does, and InvalidTxnStatus if some were committed earlier and others were
-        not. For transactions of other coordinators see `groups`.
+        The others are followed first, so a reader that sees part of `txn_id` finds theirs.
+        (Recovery ends them side by side.) Idempotent. Raises, or fails with, what `end` does, and
+        InvalidTxnStatus if some were committed earlier and others were not. For transactions of
+        other coordinators see `groups`.
         """
         self._check_open()
         local_ids = [each for each in dict.fromkeys(others) if each != txn_id.least]
@@ -308,9 +306,8 @@ class TransactionCoordinator:
         )
 
     def _end_followed(self, local_id: int, action: TxnAction) -> None:
-        """The decision and all its effects are durable, so nothing waits for the record that closes
-        the transaction. If a crash loses that record, recovery ends the transaction again and
-        rewrites it.
+        """The decision and all its effects are durable, so nobody has to wait for the record that
+        closes the books. If a crash loses that record, the recovered end writes it again.
         """
         transaction = self._live(local_id)
         why = "" if action is TxnAction.COMMIT else self._store.why_aborted(local_id)
@@ -346,7 +343,7 @@ class TransactionCoordinator:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._abort_expired)
 
     def _abort_expired(self) -> None:
-        """A limited number per turn: after a restart very many may be overdue."""
+        """Some in a turn: after a restart very many may be overdue."""
         self._timer_due_s, told, now_s = math.inf, 0, self._clock.monotonic_s()
         while told < _TOLD_A_TURN and (local_id := self._timeouts.pop_expired(now_s)) is not None:
             transaction = self._store.get(local_id)
@@ -372,9 +369,7 @@ class TransactionCoordinator:
         failed: Callable[["TransactionCoordinator"], None],
         ended: EndedTransactions,
     ) -> "TransactionCoordinator":
-        """Replay the log. No transaction is ended before `resume`, so that the caller can register
-        the coordinator first.
-        """
+        """Replay the log. Nothing is driven until `resume`, so the caller can publish it first."""
         store, begun_ms = TransactionMetadataStore(coordinator_id, limits), clock.now_ms()
         await transaction_log.replay(store)
         coordinator = cls(
@@ -448,7 +443,7 @@ class TransactionCoordinator:
         return self._store.status(txn_id.least)
 
     def is_deciding(self, txn_id: TxnId) -> bool:
-        """Its status shows a decision that is not durable yet."""
+        """Its status is that of a decision which is not durable yet."""
         return self._endings.is_undecided(txn_id.least)
 
     def metadata(self, txn_id: TxnId) -> TransactionMetadata | None:
@@ -481,7 +476,7 @@ class TransactionCoordinator:
         return self._store.live()
 
     def retries_of(self, txn_id: TxnId) -> list[Retry]:
-        """Participants that have not ended it yet."""
+        """Participants that have not followed its end yet."""
         return [each for each in self._participants.retries() if each.txn_id == txn_id]
 
     def stats(self) -> CoordinatorStats:
@@ -502,4 +497,4 @@ class TransactionCoordinator:
 
 
 def _close_books(error: Exception | None) -> None:
-    """Nothing waits for this record; if writing it fails, the log notifies the coordinator."""
+    """Nobody waits for it; if it fails, the log notifies the coordinator."""

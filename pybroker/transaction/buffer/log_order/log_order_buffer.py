@@ -8,8 +8,8 @@ The oldest open transaction limits what readers see (`max_read_position`); all l
 A transaction is registered before its first entry is durable, so none is exposed in between.
 
 The first transaction of a topic sets a ledger property, queued ahead of its entry. Only with it
-does recovery load the snapshot and scan from there. Recovery trusts the broker's tags of entries,
-never what clients wrote into them.
+does recovery load the snapshot and scan from there. It trusts the tags of appended entries, never
+what clients wrote into them.
 
 If a marker was lost, the outcome is requested: at recovery, by a timer, and by low watermarks.
 """
@@ -190,9 +190,7 @@ class LogOrderBuffer:
         done(first, error)
 
     def _drop_if_empty(self, txn_id: TxnId) -> None:
-        """Forget a transaction without entries in the log or in flight: it must not hold readers
-        back.
-        """
+        """A transaction with nothing in the log or on the way must not hold readers back."""
         transaction = self._open.get(txn_id)
         if transaction is not None and transaction.is_empty:
             self._open.remove(txn_id)
@@ -459,9 +457,7 @@ class LogOrderBuffer:
             self._visit_later()
 
     def told_of_those_aside(self) -> tuple[list[TxnId], list[TxnId]]:
-        """Called once after recovery: returns which of them ended here, and which have a hidden
-        half copy.
-        """
+        """Once, after recovery: which of them ended here, and of which half a copy was hidden."""
         return ([], []) if self._open is NONE_OPEN else self._books.take_aside()
 
     def _start_snapshot_if_due(self) -> None:
