@@ -116,6 +116,7 @@ def _summary(planned: Plan, total: Sum, took_s: float) -> str:
 async def _source(place: str, cluster_name: str) -> AsyncIterator[Source]:
     if _is_cluster(place):
         async with _cluster(place, cluster_name) as backend:
+            await backend.refresh_ledgers()
             yield BackendSource(backend)
     else:
         async with directory_source(Path(place)) as directory:

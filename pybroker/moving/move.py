@@ -2,7 +2,7 @@
 
 1. `move/state` is written: from now on no broker starts on the target.
 2. Ledgers, several at once: each is copied, closed, read back, and recorded.
-3. All other keys, which are also read back. New ledger numbers follow those of the source.
+3. New ledger numbers follow those of the source. All other keys, which are also read back.
 4. `move/state` says that everything is copied. Then the records are deleted, `move/state` last.
 
 The target must be empty; the source is only read.
@@ -57,8 +57,8 @@ class Move:
         if state.phase == COPYING:
             await self._forget_unlisted()
             total = await self._copy_ledgers()
+            await self._target.pass_ledger_id(self._plan.bound)  # some keys get new ledgers
             await self._copy_keys()
-            await self._target.pass_ledger_id(self._plan.bound)
             await self._metadata.put(STATE_KEY, State(self._name, COPIED).encode())
         await self._end()
         return total

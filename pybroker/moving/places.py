@@ -47,7 +47,9 @@ class Entries(Protocol):
 
 
 class BackendSource:
-    """An open backend without other users."""
+    """An open backend without other users. Of a cluster, call `refresh_ledgers` before: its mirror
+    has only a part of what is in ledgers.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self.new_ledger_id = backend.new_ledger_id

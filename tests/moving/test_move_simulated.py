@@ -1,6 +1,7 @@
 """A move between simulated machines: nothing is lost or changed, wherever it is interrupted."""
 
 import itertools
+import json
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
@@ -8,8 +9,11 @@ import pytest
 from sim_bookie import Ledger
 from sim_ledger import LIMITS, SESSION_MS, LedgerLife
 from sim_zookeeper import ADDRESS
-from stored import Stored, as_moved, fill, stored_in, without_times
+from stored import RECORDS, Stored, as_moved, fill, stored_in, without_times
 
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.ledger_metadata import cursor_key
+from managed_ledger.position import EARLIEST
 from managed_ledger.storage.backend import Backend
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
 from managed_ledger.storage.bookkeeper.entry_body import master_key
@@ -75,6 +79,8 @@ class Machines:
             await each.open()
         try:
             read = BackendSource(backends[0])
+            if source == "cluster":
+                await backends[0].refresh_ledgers()
             planned = await plan(read, self.clock.now_ms())
             return await Move(source, read, planned, backends[1], Progress()).run()
         finally:
@@ -118,6 +124,52 @@ def test_everything_is_in_the_cluster_and_back_again(machines: Machines) -> None
     assert there.entries == sum(map(len, before.ledgers.values()))
     machines.moved("cluster", "second")
     machines.check(before, "second")
+
+
+def test_what_cursors_have_in_ledgers_is_moved_out_of_the_cluster(machines: Machines) -> None:
+    """Parts of batches, and many holes."""
+    wanted: dict[str, bytes] = {}
+
+    async def acknowledge(backend: Any) -> None:
+        factory = ManagedLedgerFactory(backend, machines.clock)
+        log = await factory.open("t/ns/persistent/orders")
+        parts = await log.open_cursor("parts", EARLIEST)
+        holes = await log.open_cursor("holes", EARLIEST)
+        for number in range(2500):
+            at = await log.append_one(b"x", 3)
+            if number % 2:
+                holes.delete(*at)
+        parts.delete_batch_indexes(at, 0b101, 3)
+        await factory.close()
+        for name in ("parts", "holes"):
+            key = cursor_key("t/ns/persistent/orders", name)
+            found = backend.metadata.get(key)
+            wanted[key] = found.value
+
+    async def found(backend: Any) -> dict[str, bytes]:
+        return {key: backend.metadata.get(key).value for key in wanted}
+
+    machines.on("cluster", acknowledge)
+    machines.moved("cluster", "second")
+    assert machines.on("second", found) == wanted
+    assert min(map(len, wanted.values())) > 10
+
+
+def test_a_schema_gets_a_ledger_of_its_own_in_a_cluster_that_has_used_few_numbers(
+    machines: Machines,
+) -> None:
+    async def use_many(backend: Any) -> None:
+        factory = ManagedLedgerFactory(backend, machines.clock)
+        for number in range(400):  # the cluster takes its first numbers ahead
+            await factory.open(f"t/ns/persistent/{number}")
+        await factory.close()
+        for key, record in RECORDS.items():
+            await backend.metadata.put(key, json.dumps(record).encode())
+
+    machines.on("first", use_many)
+    before: Stored = machines.on("first", stored_in)
+    machines.moved("first", "cluster")
+    machines.check(before, "cluster")
 
 
 def test_a_target_that_is_not_empty_is_refused(machines: Machines) -> None:

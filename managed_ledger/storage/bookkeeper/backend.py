@@ -167,6 +167,12 @@ class BookKeeperBackend:
         """
         await self._metadata.caught_up()
 
+    async def refresh_ledgers(self) -> None:
+        """`metadata` shows all values that are in ledgers when this returns. It fences their
+        writers, as `MetadataStore.refresh` does. Raises ManagedLedgerError.
+        """
+        await self._metadata.refresh_ledgers()
+
     # --- statistics
 
     @property

@@ -55,6 +55,7 @@ log = logging.getLogger(__name__)
 MAX_OPERATIONS: Final = 100  # in one transaction of ZooKeeper
 MAX_BYTES: Final = 256 * 1024  # whose jute.maxbuffer is 1 MiB by default
 _LOADED_AT_ONCE: Final = 200
+_LEDGERS_AT_ONCE: Final = 32
 
 
 class Ledgers(Protocol):
@@ -405,6 +406,15 @@ class Metadata:
             keys = dict.fromkeys([*found, *self.table.keys(prefix)])
         for key in keys:
             self._apply_foreign(key, await self._fetch(key, True), is_taken_over=True)
+
+    async def refresh_ledgers(self) -> None:
+        """As `refresh`, of all keys whose values are in ledgers. Raises ManagedLedgerError."""
+        keys = self._formats.in_ledgers()
+        for at in range(0, len(keys), _LEDGERS_AT_ONCE):
+            some = keys[at : at + _LEDGERS_AT_ONCE]
+            found = await asyncio.gather(*(self._fetch(key, True) for key in some))
+            for key, each in zip(some, found, strict=True):
+                self._apply_foreign(key, each, is_taken_over=True)
 
     def _event(self, event: EventType, path: str) -> None:
         if event is EventType.RESYNC:

@@ -373,6 +373,7 @@ class Deduplication:
         """Leave a snapshot, so that the next recovery scans nothing."""
         await self.stop()
         await self.snapshot()
+        await self._metadata.release([self._key])
 
     async def stop(self) -> None:
         """Write nothing more."""

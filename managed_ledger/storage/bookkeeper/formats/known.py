@@ -134,6 +134,10 @@ class KnownFormats:
         """The ledger with its value; NO_LEDGER if it is in the node."""
         return self._ledger_ids.get(key, NO_LEDGER)
 
+    def in_ledgers(self) -> list[str]:
+        """The keys whose values are in ledgers."""
+        return list(self._ledger_ids)
+
     def set_ledger_id(self, key: str, ledger_id: int) -> None:
         if ledger_id == NO_LEDGER:
             self._ledger_ids.pop(key, None)
