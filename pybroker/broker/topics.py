@@ -70,7 +70,9 @@ class Topics:
         self.permissions = Permissions(metadata, tenants)
         self.deletions = Deletions(factory, metadata, self.permissions)
         self.policies = Policies(metadata, tenants, config, self.check_there)
-        self.schemas = Schemas(metadata, clock, self._is_going, self._schema_rules)
+        self.schemas = Schemas(
+            metadata, clock, self._is_going, self._schema_rules, lambda: self.ownership.refreshed()
+        )
         self.lists = TopicLists(factory, metadata, tenants)
         self.watches = TopicWatches(self.lists)
         self._factory = factory
@@ -455,10 +457,8 @@ class Topics:
 
     async def at_rest(self, namespace: str) -> None:
         """Waits for loads, partitioning and unloads in the namespace."""
-        at_work: list[tuple[TopicName, asyncio.Future[Any]]] = [
-            *self._loading.items(),
-            *self._changing.items(),
-        ]
+        at_work: list[tuple[TopicName, asyncio.Future[Any]]]
+        at_work = [*self._loading.items(), *self._changing.items()]
         if found := [work for name, work in at_work if name.namespace_name == namespace]:
             await asyncio.wait(found)
 

@@ -9,12 +9,13 @@ all of them, one in a turn of the loop, is a limited amount of work.
 import asyncio
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 from weakref import WeakValueDictionary
 
 from managed_ledger.deletion import all_done
+from managed_ledger.errors import BadVersion
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.errors import IncompatibleSchema, ServiceNotReady, TopicNotFound
 from pybroker.base.names import TopicName
@@ -42,6 +43,7 @@ from pybroker.broker.schemas.known_versions import (
 from pybroker.logs import audit
 
 _BYTES_A_TURN: Final = 256 * 1024
+_ATTEMPTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,10 @@ def usual_rules(topic: TopicName) -> SchemaRules:
     return SchemaRules()
 
 
+async def _at_once() -> None:
+    """There are no others."""
+
+
 class Schemas:
     def __init__(
         self,
@@ -64,14 +70,16 @@ class Schemas:
         clock: Clock,
         is_going: Callable[[TopicName], bool] = lambda topic: False,
         rules: Callable[[TopicName], SchemaRules] = usual_rules,
+        caught_up: Callable[[], Awaitable[None]] = _at_once,
     ) -> None:
         """`is_going`: the topic, or its namespace, is being deleted, and additions would outlive
-        it.
+        it. `caught_up` returns when `metadata` shows what others wrote before the call.
         """
         self._metadata = metadata
         self._is_going = is_going
         self._clock = clock
         self.rules = rules
+        self._caught_up = caught_up
         self._adding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._known = KnownVersions(metadata)
 
@@ -88,10 +96,22 @@ class Schemas:
             return None
         self._check_stays(topic)  # before any await: the topic might be gone by then
         async with self._locked(topic):
-            return await self._add(topic, schema, await self._known.of(topic), by_admin)
+            return await self._add(topic, schema, by_admin)
 
-    async def _add(
-        self, topic: TopicName, schema: StoredSchema, known: Known, by_admin: bool = False
+    async def _add(self, topic: TopicName, schema: StoredSchema, by_admin: bool = False) -> int:
+        """The brokers of a topic's partitions may add schemas at the same time, mostly the same:
+        who was not the first one judges again.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                return await self._add_to(topic, schema, await self._known.of(topic), by_admin)
+            except BadVersion:
+                await self._caught_up()
+                self._check_stays(topic)
+        raise ServiceNotReady(f"Other brokers add schemas to {topic} all the time; try again")
+
+    async def _add_to(
+        self, topic: TopicName, schema: StoredSchema, known: Known, by_admin: bool
     ) -> int:
         found = known.find(schema)
         if found is not None:
@@ -126,7 +146,7 @@ class Schemas:
             known, strategy = await self._known.of(topic), self.rules(topic).strategy.of_consumers
             if not known.versions:
                 if idle and schema.type != NONE:
-                    await self._add(topic, schema, known)
+                    await self._add(topic, schema)
                 if idle or schema.type == NONE or strategy is Strategy.ALWAYS_COMPATIBLE:
                     return
                 raise IncompatibleSchema(
