@@ -1,6 +1,7 @@
 """What a writer makes of its bookies' answers: no bookies, each answer is given by hand."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,9 +29,17 @@ class AskedBookies:
     asked: list[tuple[str, int, Any]] = field(default_factory=list)
     flags: set[int] = field(default_factory=set)
 
-    def add(self, bookie: str, ledger_id: int, entry_id: int, request: bytes, adder: Any) -> None:
-        self.asked.append((bookie, entry_id, adder))
-        self.flags.add(int.from_bytes(request[6:8], "big"))
+    def add(
+        self,
+        bookie: str,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        requests: Sequence[bytes],
+        adder: Any,
+    ) -> None:
+        for entry_id, request in zip(entry_ids, requests, strict=True):
+            self.asked.append((bookie, entry_id, adder))
+            self.flags.add(int.from_bytes(request[6:8], "big"))
 
     def choose(self, count: int, without: Any) -> list[str]:
         if len(found := [each for each in self.spare if each not in without]) < count:
@@ -41,7 +50,11 @@ class AskedBookies:
         pass
 
     def answer(self, bookie: str, entry_id: int, code: int = Code.OK) -> None:
-        self._adder(bookie, entry_id).added(entry_id, code)
+        adder = self._adder(bookie, entry_id)
+        if code == Code.OK:
+            adder.added(entry_id, entry_id)
+        else:
+            adder.refused(entry_id, code)
 
     def fail(self, bookie: str, entry_id: int) -> None:
         self._adder(bookie, entry_id).failed(entry_id, BookieFailed("gone"))
@@ -292,8 +305,8 @@ async def test_a_close_that_comes_second_is_refused():
 async def test_striped_entries_go_to_their_write_sets_and_without_the_recovery_flag():
     scene = Scene((3, 2, 2))
     scene.append(4)
-    assert [(bookie, entry) for bookie, entry, _ in scene.bookies.asked] == [
-        ("a", 0), ("b", 0), ("b", 1), ("e", 1), ("e", 2), ("a", 2), ("a", 3), ("b", 3),
+    assert sorted((entry, bookie) for bookie, entry, _ in scene.bookies.asked) == [
+        (0, "a"), (0, "b"), (1, "b"), (1, "e"), (2, "a"), (2, "e"), (3, "a"), (3, "b"),
     ]  # fmt: skip
     assert scene.bookies.flags == {0}
 
@@ -333,3 +346,18 @@ def test_fewer_bookies_make_a_smaller_ensemble_never_a_smaller_ack_quorum():
     assert Quorums(3, 3, 2).within(1) is None
     with pytest.raises(ValueError, match="ack quorum 3"):
         Quorums(2, 2, 3)
+
+
+@in_a_loop
+async def test_an_append_of_several_entries_is_heard_of_once_and_striped():
+    scene = Scene((3, 2, 2))
+    scene.writer.append_all(
+        [b"head"] * 3, [b"x"] * 3, lambda error: scene.heard.append((2, named(error)))
+    )
+    for bookie, entry in [("a", 0), ("b", 0), ("b", 1), ("a", 2), ("e", 2)]:
+        scene.bookies.answer(bookie, entry)
+    assert scene.heard == []
+    scene.bookies.answer("e", 1)
+    assert scene.heard == [(2, "ok")]
+    assert scene.writer.confirmed_length == scene.writer.length == 15
+    assert scene.writer.pending_bytes == 0

@@ -287,10 +287,9 @@ class BookKeeperBackend:
                 self._tails.extend(ledger_id, first_entry_id, entries, message_counts, tag)
             appended(error)
 
-        header, last = self._headers.header, len(entries) - 1
-        for number, (entry, count) in enumerate(zip(entries, message_counts, strict=True)):
-            done = confirmed if number == last else None
-            writer.append(entry if tag == BARE else header(count, tag) + entry, done)
+        header = self._headers.header
+        headers = [b"" if tag == BARE else header(count, tag) for count in message_counts]
+        writer.append_all(headers, entries, confirmed)
         return False
 
     def _refuse(self, ledger_id: int) -> ManagedLedgerError:

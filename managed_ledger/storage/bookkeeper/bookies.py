@@ -8,7 +8,7 @@ ZooKeeper until its session ends, and no new ensemble should contain it meanwhil
 import asyncio
 import logging
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,8 +90,15 @@ class Bookies:
 
     # --- asking them
 
-    def add(self, bookie: str, ledger_id: int, entry_id: int, request: bytes, adder: Adder) -> None:
-        self._connection(bookie, _ADDS).add(ledger_id, entry_id, request, adder)
+    def add(
+        self,
+        bookie: str,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        requests: Sequence[bytes],
+        adder: Adder,
+    ) -> None:
+        self._connection(bookie, _ADDS).add(ledger_id, entry_ids, requests, adder)
 
     async def read(
         self, bookie: str, ledger_id: int, entry_id: int, fence_with: bytes | None = None

@@ -11,12 +11,13 @@ silence: every asker hears `BookieFailed`.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from managed_ledger.storage.bookkeeper.errors import BookieFailed
 from managed_ledger.storage.bookkeeper.protocol import (
     MAX_FRAME_BYTES,
+    Code,
     Operation,
     Response,
     Responses,
@@ -25,15 +26,19 @@ from managed_ledger.storage.bookkeeper.protocol import (
 )
 
 CHECKS_PER_TIMEOUT: Final = 4
+_ADD: Final = int(Operation.ADD)  # of each entry: a plain number is faster
+_OK: Final = int(Code.OK)
 Key = tuple[int, int, int]  # operation, ledger, entry
 
 
 class Adder(Protocol):
     """Who asked a bookie to add an entry; one object for each ledger and bookie."""
 
-    def added(self, entry_id: int, code: int) -> None:
-        """The bookie's answer."""
+    def added(self, first_entry_id: int, last_entry_id: int) -> None:
+        """The bookie has these and those in between."""
         ...
+
+    def refused(self, entry_id: int, code: int) -> None: ...
 
     def failed(self, entry_id: int, why: BookieFailed) -> None:
         """There will be none."""
@@ -88,19 +93,28 @@ class BookieConnection(asyncio.Protocol):
 
     # --- asking
 
-    def add(self, ledger_id: int, entry_id: int, request: bytes, adder: Adder) -> None:
-        """`request` is the whole frame. `adder` hears once, not before this returns."""
-        key = (ledger_id, entry_id)
-        if self.broken is not None or key in self._adds:
-            why = self.broken or BookieFailed(
-                f"entry {entry_id} of ledger {ledger_id} is already on its way to {self.bookie}"
-            )
-            self._loop.call_soon(adder.failed, entry_id, why)
+    def add(
+        self, ledger_id: int, entry_ids: Sequence[int], requests: Sequence[bytes], adder: Adder
+    ) -> None:
+        """Each request is a whole frame. `adder` hears of each entry once, not before this returns;
+        after a failure it need not hear of the others.
+        """
+        if self.broken is not None:
+            self._loop.call_soon(adder.failed, entry_ids[0], self.broken)
             return
-        size = len(request)
-        self._adds[key] = (adder, size)
-        self.pending_bytes += size
-        self._outgoing.append(request)
+        adds, outgoing, size_bytes = self._adds, self._outgoing, 0
+        for entry_id, request in zip(entry_ids, requests, strict=True):
+            key = (ledger_id, entry_id)
+            if key in adds:
+                why = f"entry {entry_id} of ledger {ledger_id} is already on its way"
+                failure = BookieFailed(f"{why} to {self.bookie}")
+                self._loop.call_soon(adder.failed, entry_id, failure)
+                continue
+            size = len(request)
+            adds[key] = (adder, size)
+            size_bytes += size
+            outgoing.append(request)
+        self.pending_bytes += size_bytes
         if not self._is_flushing:
             self._flush_soon()
         if self.pending_bytes > self._max_pending_bytes:
@@ -179,19 +193,39 @@ class BookieConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.broken is not None:
             return
-        adds = self._adds
         try:
-            for response in self._responses.receive(data):
-                operation, code, ledger_id, entry_id, _ = response
-                if operation == Operation.ADD:
-                    found = adds.pop((ledger_id, entry_id), None)
-                    if found is not None:
-                        self.pending_bytes -= found[1]
-                        found[0].added(entry_id, code)
-                else:
-                    self._read_answered((operation, ledger_id, entry_id), response)
+            self._answer(self._responses.receive(data))
         except BookieFailed as mistake:
             self.break_off(str(mistake))
+
+    def _answer(self, responses: Iterable[Response]) -> None:
+        """Of consecutive entries of a ledger its adder hears at once."""
+        adds, adder, first, last = self._adds, None, 0, 0
+        try:
+            for response in responses:
+                operation, code, ledger_id, entry_id, _ = response
+                if operation != _ADD:
+                    self._read_answered((operation, ledger_id, entry_id), response)
+                    continue
+                found = adds.pop((ledger_id, entry_id), None)
+                if found is None:
+                    continue
+                self.pending_bytes -= found[1]
+                if found[0] is adder and entry_id == last + 1 and code == _OK:
+                    last = entry_id
+                    continue
+                told, adder = adder, None
+                if told is not None:
+                    told.added(first, last)
+                if code == _OK:
+                    adder, first, last = found[0], entry_id, entry_id
+                else:
+                    found[0].refused(entry_id, code)
+                if self.broken is not None:  # by somebody who was told
+                    break
+        finally:
+            if adder is not None:
+                adder.added(first, last)
 
     def _read_answered(self, key: Key, response: Response) -> None:
         line = self._reads.get(key)

@@ -33,16 +33,19 @@ def master_key(password: bytes) -> bytes:
     return hashlib.sha1(b"ledger" + password).digest()
 
 
-def pack_head(
-    ledger_id: int, entry_id: int, last_confirmed: int, length: int, payload: bytes
+def pack(
+    ledger_id: int,
+    entry_id: int,
+    last_confirmed: int,
+    length: int,
+    payload: bytes,
+    header: bytes = b"",
+    before: bytes = b"",
 ) -> bytes:
-    """All that precedes the payload."""
+    """`header` is the payload's beginning; `before` is put in front of all."""
     head = _HEAD.pack(ledger_id, entry_id, last_confirmed, length)
-    return head + _CHECKSUM.pack(crc32c(payload, crc32c(head)))
-
-
-def pack(ledger_id: int, entry_id: int, last_confirmed: int, length: int, payload: bytes) -> bytes:
-    return pack_head(ledger_id, entry_id, last_confirmed, length, payload) + payload
+    checksum = crc32c(payload, crc32c(header, crc32c(head)))
+    return b"".join((before, head, _CHECKSUM.pack(checksum), header, payload))
 
 
 def unpack(body: bytes, ledger_id: int, entry_id: int | None) -> EntryBody:

@@ -26,6 +26,7 @@ _ADD_HEAD: Final = Struct(">II20s")
 _READ: Final = Struct(">IIqq")
 _BATCH_READ: Final = Struct(">IIqqqiq")
 _RESPONSE: Final = Struct(">IIqq")  # after the size
+_SIZE_AND_RESPONSE: Final = Struct(">IIIqq")
 _BATCH_HEAD_BYTES: Final = _RESPONSE.size + 8  # and the request's id
 
 
@@ -128,13 +129,20 @@ class Responses:
             data, self._rest = self._rest, bytearray()
         at, end = 0, len(data)
         unpack, least = _RESPONSE.unpack_from, _RESPONSE.size
+        # Answers to adds are small and all alike: one for each entry and bookie.
+        alike = memoryview(data)[: end - end % _SIZE_AND_RESPONSE.size]
+        for size, first, code, ledger_id, entry_id in _SIZE_AND_RESPONSE.iter_unpack(alike):
+            if size != least:
+                break
+            yield tuple.__new__(Response, (first >> 16 & 0xFF, code, ledger_id, entry_id, b""))
+            at += 4 + least
         while end - at >= 4:
             (size,) = _SIZE.unpack_from(data, at)
             self._check(size)
             if end - at < 4 + size:
                 break
             first, code, ledger_id, entry_id = unpack(data, at + 4)
-            body = b"" if size == least else bytes(data[at + 4 + least : at + 4 + size])
+            body = bytes(data[at + 4 + least : at + 4 + size])
             yield Response(first >> 16 & 0xFF, code, ledger_id, entry_id, body)
             at += 4 + size
         self._rest += data[at:]

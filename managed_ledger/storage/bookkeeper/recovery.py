@@ -57,9 +57,13 @@ class _Outcome:
     def __init__(self) -> None:
         self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-    def added(self, entry_id: int, code: int) -> None:
+    def added(self, first_entry_id: int, last_entry_id: int) -> None:
         if not self.done.done():
-            self.done.set_result(code == Code.OK)
+            self.done.set_result(True)
+
+    def refused(self, entry_id: int, code: int) -> None:
+        if not self.done.done():
+            self.done.set_result(False)
 
     def failed(self, entry_id: int, why: BookieFailed) -> None:
         if not self.done.done():
@@ -250,7 +254,8 @@ class _Recovery:
             for position in self._quorums.write_set(entry_id):
                 outcome = _Outcome()
                 outcomes.append((ensemble[position], outcome))
-                self._bookies.add(ensemble[position], self._ledger_id, entry_id, request, outcome)
+                bookie = ensemble[position]
+                self._bookies.add(bookie, self._ledger_id, [entry_id], [request], outcome)
         for bookie, outcome in outcomes:
             if not await outcome.done:
                 failed[bookie] = None

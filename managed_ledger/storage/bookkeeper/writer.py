@@ -14,8 +14,9 @@ decides. Nothing here may set the recovery flag of an add: it passes the fence.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from managed_ledger.errors import BadVersion, LedgerClosed, LedgerEnded, ManagedLedgerError
@@ -24,7 +25,7 @@ from managed_ledger.storage.bookkeeper.entry_body import (
     HEAD_BYTES,
     NO_ENTRY,
     master_key,
-    pack_head,
+    pack,
 )
 from managed_ledger.storage.bookkeeper.errors import BookieFailed, LedgerFenced
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
@@ -41,16 +42,21 @@ Appended = Callable[[Exception | None], None]
 class _Replica:
     """One place in the ensemble while one bookie holds it: tells the bookie's answers apart."""
 
-    __slots__ = ("bookie", "position", "writer")
+    __slots__ = ("bit", "bookie", "position", "writer")
 
     def __init__(self, writer: "LedgerWriter", position: int, bookie: str) -> None:
         self.writer: LedgerWriter | None = writer
         self.position = position
+        self.bit = 1 << position
         self.bookie = bookie
 
-    def added(self, entry_id: int, code: int) -> None:
+    def added(self, first_entry_id: int, last_entry_id: int) -> None:
         if self.writer is not None:
-            self.writer._answered(self, entry_id, code)
+            self.writer._added(self.bit, first_entry_id, last_entry_id)
+
+    def refused(self, entry_id: int, code: int) -> None:
+        if self.writer is not None:
+            self.writer._refused(self, entry_id, code)
 
     def failed(self, entry_id: int, why: BookieFailed) -> None:
         if self.writer is not None:
@@ -60,10 +66,10 @@ class _Replica:
 class _Pending:
     __slots__ = ("acknowledged", "appended", "request", "size_bytes")
 
-    def __init__(self, request: bytes, size_bytes: int, appended: Appended | None) -> None:
+    def __init__(self, request: bytes, size_bytes: int) -> None:
         self.request = request
         self.size_bytes = size_bytes
-        self.appended = appended
+        self.appended: Appended | None = None  # of the last entry of an append
         self.acknowledged = 0  # a bit for each position
 
 
@@ -88,7 +94,7 @@ class LedgerWriter:
         self._store = store
         self._bookies = bookies
         self._quorums = metadata.quorums
-        self._master_key = master_key(metadata.password)
+        self._prefix = partial(add_prefix, master_key(metadata.password))
         self._next_entry_id = 0
         self._pending: dict[int, _Pending] = {}
         self._ensemble = [
@@ -98,6 +104,7 @@ class LedgerWriter:
         self._write_sets = [
             self._quorums.write_set(first) for first in range(self._quorums.ensemble)
         ]
+        self._all_write_all = self._quorums.write == self._quorums.ensemble
         self._failed: dict[int, str] = {}  # positions, and why
         self._lost: set[str] = set()  # bookies that may lack entries of this ledger
         self._replacing: asyncio.Task[None] | None = None
@@ -112,37 +119,59 @@ class LedgerWriter:
     # --- appending
 
     def append(self, payload: bytes, appended: Appended | None) -> int:
-        """The entry's number. `appended` is called once, in the order of the appends, and not
-        before this returns. None: the next entry belongs to the same append and speaks for both.
+        """As `append_all` of one entry; None: the next one belongs to the same append."""
+        return self.append_all([b""], [payload], appended)
+
+    def append_all(
+        self, headers: Iterable[bytes], payloads: Sequence[bytes], appended: Appended | None
+    ) -> int:
+        """The first entry's number. `appended` is called once, in the order of the appends, and not
+        before this returns. Each header is stored in front of its payload.
         """
-        entry_id = self._next_entry_id
-        self._next_entry_id += 1
+        first = entry_id = self._next_entry_id
+        self._next_entry_id += len(payloads)
         if self.ended is not None or self._is_closing:
             if appended is not None:
                 loop = asyncio.get_running_loop()
                 loop.call_soon(call_safely, appended, self._refusal())
-            return entry_id
-        size = len(payload)
-        self.length += size
-        self.pending_bytes += size
-        head = pack_head(self.ledger_id, entry_id, self.last_confirmed, self.length, payload)
-        prefix = add_prefix(self._master_key, HEAD_BYTES + size)
-        request = b"".join((prefix, head, payload))
-        self._pending[entry_id] = _Pending(request, size, appended)
-        ensemble, bookies = self._ensemble, self._bookies
-        for position in self._write_sets[entry_id % len(ensemble)]:
-            replica = ensemble[position]
+            return first
+        ledger_id, last_confirmed, length = self.ledger_id, self.last_confirmed, self.length
+        prefix, pending, requests = self._prefix, self._pending, []
+        for header, payload in zip(headers, payloads, strict=True):
+            size = len(header) + len(payload)
+            length += size
+            before = prefix(HEAD_BYTES + size)
+            request = pack(ledger_id, entry_id, last_confirmed, length, payload, header, before)
+            requests.append(request)
+            pending[entry_id] = _Pending(request, size)
+            entry_id += 1
+        pending[entry_id - 1].appended = appended
+        self.pending_bytes += length - self.length
+        self.length = length
+        for replica in self._ensemble:
             if replica.writer is not None:
-                bookies.add(replica.bookie, self.ledger_id, entry_id, request, replica)
-        return entry_id
+                self._send(replica, first, requests)
+        return first
 
-    def _answered(self, replica: _Replica, entry_id: int, code: int) -> None:
-        if code == Code.OK:
-            pending = self._pending.get(entry_id)
-            if pending is not None:
-                pending.acknowledged |= 1 << replica.position
-                self._confirm()
-        elif code in _THE_WRITER_LOST:
+    def _send(self, replica: _Replica, first: int, requests: Sequence[bytes]) -> None:
+        """Those that are in its write sets."""
+        entry_ids: Sequence[int] = range(first, first + len(requests))
+        if not self._all_write_all:
+            sets, position = self._write_sets, replica.position
+            mine = [each for each in entry_ids if position in sets[each % len(sets)]]
+            entry_ids, requests = mine, [requests[each - first] for each in mine]
+        if entry_ids:
+            self._bookies.add(replica.bookie, self.ledger_id, entry_ids, requests, replica)
+
+    def _added(self, bit: int, first: int, last: int) -> None:
+        pending = self._pending
+        for entry_id in range(first, last + 1):
+            if (each := pending.get(entry_id)) is not None:
+                each.acknowledged |= bit
+        self._confirm()
+
+    def _refused(self, replica: _Replica, entry_id: int, code: int) -> None:
+        if code in _THE_WRITER_LOST:
             self._end(
                 LedgerFenced(
                     f"ledger {self.ledger_id} is fenced: another client recovers it; open the "
@@ -160,19 +189,21 @@ class LedgerWriter:
             self._confirm_all_that_are()
 
     def _confirm_all_that_are(self) -> None:
-        needed = self._quorums.ack
-        while self._pending:
-            entry_id = next(iter(self._pending))
-            pending = self._pending[entry_id]
-            if pending.acknowledged.bit_count() < needed:
+        """What is appended by those who are told is not looked at before the next answer."""
+        needed, pending = self._quorums.ack, self._pending
+        entry_id = self.last_confirmed + 1
+        while (each := pending.get(entry_id)) is not None:
+            if each.acknowledged.bit_count() < needed:
                 break
-            del self._pending[entry_id]
+            del pending[entry_id]
             self.last_confirmed = entry_id
-            self.confirmed_length += pending.size_bytes
-            self.pending_bytes -= pending.size_bytes
-            if pending.appended is not None:
+            self.confirmed_length += each.size_bytes
+            self.pending_bytes -= each.size_bytes
+            if each.appended is not None:
                 self._whole = entry_id, self.confirmed_length
-                call_safely(pending.appended, None)
+                call_safely(each.appended, None)
+                pending = self._pending  # it may have ended meanwhile
+            entry_id += 1
         if not self._pending and self._drained is not None:
             self._drained.set()
 
@@ -182,9 +213,8 @@ class LedgerWriter:
         replica.writer = None
         self._lost.add(replica.bookie)
         self._failed[replica.position] = why
-        bit = ~(1 << replica.position)
         for pending in self._pending.values():
-            pending.acknowledged &= bit
+            pending.acknowledged &= ~replica.bit
         if self._replacing is None and self.ended is None:
             log.info("ledger %d replaces bookie %s: %s", self.ledger_id, replica.bookie, why)
             self._bookies.suspect(replica.bookie)
@@ -220,13 +250,14 @@ class LedgerWriter:
         for position in positions:
             del self._failed[position]
             self._ensemble[position] = _Replica(self, position, members[position])
-        for entry_id, pending in list(self._pending.items()):
-            for position in self._write_sets[entry_id % len(members)]:
-                replica = self._ensemble[position]
-                if position in positions and replica.writer is not None:
-                    self._bookies.add(
-                        replica.bookie, self.ledger_id, entry_id, pending.request, replica
-                    )
+        if not self._pending:
+            return
+        requests = [pending.request for pending in self._pending.values()]
+        first = next(iter(self._pending))
+        for position in positions:
+            replica = self._ensemble[position]
+            if replica.writer is not None:
+                self._send(replica, first, requests)
 
     # --- the end
 

@@ -1,0 +1,139 @@
+"""What a connection makes of a bookie's answers, and whom it tells of them."""
+
+import asyncio
+from struct import Struct
+from typing import Any
+
+import pytest
+
+from managed_ledger.storage.bookkeeper.connection import BookieConnection
+from managed_ledger.storage.bookkeeper.protocol import Code, Operation, head
+
+ANSWER = Struct(">IIIqq")
+
+
+def answer(ledger_id: int, entry_id: int, code: int = Code.OK, operation: int = Operation.ADD):
+    return ANSWER.pack(ANSWER.size - 4, head(Operation(operation)), code, ledger_id, entry_id)
+
+
+class Asker:
+    def __init__(self, heard: list[Any], name: str = "a") -> None:
+        self.heard, self.name = heard, name
+        self.on_added = lambda: None
+
+    def added(self, first: int, last: int) -> None:
+        self.heard.append((self.name, first, last))
+        self.on_added()
+
+    def refused(self, entry_id: int, code: int) -> None:
+        self.heard.append((self.name, "refused", entry_id, code))
+
+    def failed(self, entry_id: int, why: Exception) -> None:
+        self.heard.append((self.name, "failed", entry_id))
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.lost: list[Any] = []
+        self.connection = BookieConnection("b", 30.0, 1 << 20, self.lost.append)
+        self.a, self.b = Asker(self.heard), Asker(self.heard, "b")
+
+    def ask(self, asker: Asker, ledger_id: int, *entry_ids: int) -> None:
+        self.connection.add(ledger_id, entry_ids, [b"12345"] * len(entry_ids), asker)
+
+    def answered(self, *answers: bytes) -> list[Any]:
+        self.heard.clear()
+        self.connection.data_received(b"".join(answers))
+        return self.heard
+
+
+@pytest.fixture
+def in_scene():
+    def run(scenario):
+        async def go():
+            scene = Scene()
+            try:
+                scenario(scene)
+            finally:
+                scene.connection.break_off("the test is over")
+
+        asyncio.run(go())
+
+    return run
+
+
+def test_of_consecutive_entries_their_asker_hears_at_once(in_scene):
+    def scenario(scene):
+        scene.ask(scene.a, 1, *range(6))
+        scene.ask(scene.b, 2, 3, 4)
+        answers = [answer(1, 0), answer(1, 1), answer(2, 3), answer(2, 4), answer(1, 2)]
+        assert scene.answered(*answers) == [("a", 0, 1), ("b", 3, 4), ("a", 2, 2)]
+        assert scene.answered(answer(1, 5), answer(1, 3)) == [("a", 5, 5), ("a", 3, 3)]
+        assert scene.connection.pending_bytes == 5
+        assert scene.answered(answer(1, 4)) == [("a", 4, 4)]
+        assert scene.connection.pending_bytes == 0
+
+    in_scene(scenario)
+
+
+def test_two_askers_with_the_same_ledger_are_told_apart(in_scene):
+    def scenario(scene):
+        scene.ask(scene.a, 1, 0)
+        scene.ask(scene.b, 1, 1)
+        assert scene.answered(answer(1, 0), answer(1, 1)) == [("a", 0, 0), ("b", 1, 1)]
+
+    in_scene(scenario)
+
+
+def test_a_refusal_comes_after_what_was_added_before_it(in_scene):
+    def scenario(scene):
+        scene.ask(scene.a, 1, 0, 1, 2)
+        refused = answer(1, 1, Code.FENCED)
+        heard = [("a", 0, 0), ("a", "refused", 1, Code.FENCED), ("a", 2, 2)]
+        assert scene.answered(answer(1, 0), refused, answer(1, 2)) == heard
+
+    in_scene(scenario)
+
+
+def test_what_nobody_asked_for_is_passed_over_and_an_answer_counts_once(in_scene):
+    def scenario(scene):
+        scene.ask(scene.a, 1, 0)
+        odd = [answer(1, 7), answer(9, 0), answer(1, 0, operation=Operation.READ)]
+        assert scene.answered(*odd, answer(1, 0), answer(1, 0)) == [("a", 0, 0)]
+
+    in_scene(scenario)
+
+
+def test_what_was_answered_before_nonsense_is_told_of_before_the_connection_breaks(in_scene):
+    def scenario(scene):
+        scene.ask(scene.a, 1, 0, 1, 2)
+        heard = scene.answered(answer(1, 0), answer(1, 1), b"\xff" * 28)
+        assert heard == [("a", 0, 1), ("a", "failed", 2)]
+        assert scene.lost == [scene.connection]
+
+    in_scene(scenario)
+
+
+def test_each_hears_once_when_somebody_who_is_told_breaks_the_connection(in_scene):
+    def scenario(scene):
+        scene.ask(scene.a, 1, 0, 1)
+        scene.ask(scene.b, 2, 0, 1)
+        scene.a.on_added = lambda: scene.connection.break_off("enough")
+        heard = scene.answered(answer(1, 0), answer(2, 0), answer(2, 1), answer(1, 1))
+        assert heard == [("a", 0, 0), ("a", "failed", 1), ("b", "failed", 1), ("b", 0, 0)]
+
+    in_scene(scenario)
+
+
+def test_an_entry_that_is_on_its_way_is_not_sent_twice():
+    async def go():
+        scene = Scene()
+        scene.ask(scene.a, 1, 0)
+        scene.ask(scene.b, 1, 0, 1)
+        await asyncio.sleep(0)
+        assert scene.heard == [("b", "failed", 0)]
+        assert scene.answered(answer(1, 0), answer(1, 1)) == [("a", 0, 0), ("b", 1, 1)]
+        scene.connection.break_off("the test is over")
+
+    asyncio.run(go())
