@@ -100,6 +100,10 @@ class ManagedLedgerFactory:
         """How many are open; some may just have been closed."""
         return len(self._ledgers)
 
+    def opened_names(self) -> list[str]:
+        """Some may just have been closed."""
+        return list(self._ledgers)
+
     def opened(self, name: str) -> ManagedLedger | None:
         """If it is open now."""
         ledger = self._ledgers.get(name)

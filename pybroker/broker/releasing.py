@@ -4,6 +4,9 @@ import asyncio
 import logging
 from typing import Final
 
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.factory import ManagedLedgerFactory
+from pybroker.base.names import TRANSACTION_LOG_PREFIX, topic_of_log
 from pybroker.broker.ownership import Bundle
 from pybroker.broker.topics import Topics
 
@@ -11,7 +14,7 @@ log = logging.getLogger(__name__)
 _AT_ONCE: Final = 64
 
 
-async def release_topics(topics: Topics, bundle: Bundle) -> None:
+async def release_topics(topics: Topics, ledgers: ManagedLedgerFactory, bundle: Bundle) -> None:
     """Unload them; clients look them up again. Call when `owns` is false, so none is loaded again.
 
     A failure is logged: the next owner fences the ledgers that could not be closed.
@@ -26,3 +29,20 @@ async def release_topics(topics: Topics, bundle: Bundle) -> None:
         for name, outcome in zip(some, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 log.warning("%s did not close cleanly: %s", name, outcome)
+    await _close_logs(ledgers, bundle)
+
+
+async def _close_logs(ledgers: ManagedLedgerFactory, bundle: Bundle) -> None:
+    """A topic closes its logs. One that was forgotten would be used again, out of date, when the
+    bundle comes back.
+    """
+    for name in ledgers.opened_names():
+        topic = topic_of_log(name)
+        if topic is None or topic.local.startswith(TRANSACTION_LOG_PREFIX):
+            continue  # a coordinator's, which goes with another bundle
+        if bundle.holds(topic) and (ledger := ledgers.opened(name)) is not None:
+            log.warning("%s was still open after %s was closed", name, topic)
+            try:
+                await ledger.close()
+            except ManagedLedgerError as error:
+                log.warning("%s did not close cleanly: %s", name, error)

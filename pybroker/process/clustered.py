@@ -107,7 +107,7 @@ class ClusterMembership:
         broker.participants = self.transactions.participants
         self.ownership.on_change(
             lambda bundle: broker.topics.deletions.finish_of(bundle.holds),
-            partial(release_topics, broker.topics),
+            partial(release_topics, broker.topics, broker.ledgers),
         )
         self.balancing = self._cluster.balancing(partial(size_of, broker.topics), self._config)
         await broker.topics.tenants.put_built_in()

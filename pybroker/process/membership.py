@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from managed_ledger.factory import ManagedLedgerFactory
 from pybroker.base.listeners import Listeners
 from pybroker.broker.other_brokers import Bundles, OtherBrokers
 from pybroker.broker.ownership import BrokerAddress, Ownership
@@ -20,6 +21,9 @@ class Parts(Protocol):
 
     @property
     def coordinators(self) -> Coordinators: ...
+
+    @property
+    def ledgers(self) -> ManagedLedgerFactory: ...
 
 
 class Membership(Protocol):

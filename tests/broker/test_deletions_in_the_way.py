@@ -173,7 +173,7 @@ def test_who_gives_topics_away_waits_until_their_deletions_have_ended() -> None:
         deleting = asyncio.ensure_future(life.topics.delete(ORDERS))
         await removal.begun.wait()
         releasing = asyncio.ensure_future(
-            release_topics(life.topics, Bundle(ORDERS.namespace_name, 0, LAST_HASH))
+            release_topics(life.topics, life.factory, Bundle(ORDERS.namespace_name, 0, LAST_HASH))
         )
         await turns()
         assert not releasing.done()

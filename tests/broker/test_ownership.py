@@ -4,7 +4,7 @@ import pytest
 from topics_world import ORDERS, World, run
 
 from pybroker.base.listeners import Listeners
-from pybroker.base.names import TopicName
+from pybroker.base.names import TopicName, pending_ack_log
 from pybroker.broker.ownership import (
     ALONE,
     LAST_HASH,
@@ -18,6 +18,7 @@ from pybroker.broker.ownership import (
 )
 from pybroker.broker.releasing import release_topics
 from pybroker.broker.topics import Topics
+from pybroker.transaction.coordinator.transaction_log import log_name
 
 OTHER = BrokerAddress("pulsar://other:6650")
 
@@ -95,7 +96,7 @@ def test_a_bundle_given_back_takes_its_topics_with_it() -> None:
         for name in names:
             await world.topic(name)
         owned.bundles.remove(lower)
-        await release_topics(world.topics, lower)
+        await release_topics(world.topics, world.factory, lower)
         await _only(world.topics, [name for name in names if upper.holds(name)])
 
     run(scenario)
@@ -107,10 +108,31 @@ def test_a_topic_that_is_being_loaded_when_its_bundle_goes_is_closed() -> None:
         owned = world.topics.ownership = Some(lower, upper)
         world.topics._start_loading(ORDERS)
         owned.bundles.clear()
-        await release_topics(world.topics, lower if lower.holds(ORDERS) else upper)
+        await release_topics(world.topics, world.factory, lower if lower.holds(ORDERS) else upper)
         await _only(world.topics, [])
 
     run(scenario)
+
+
+def test_a_log_that_a_topic_left_open_goes_with_its_bundle(caplog) -> None:
+    async def scenario(world: World) -> None:
+        lower, upper = halves()
+        owned = world.topics.ownership = Some(lower, upper)
+        mine, other = (lower, upper) if lower.holds(ORDERS) else (upper, lower)
+        await world.topic()
+        forgotten = await world.factory.open(pending_ack_log(ORDERS, "s"))
+        coordinators = await world.factory.open(log_name(0))
+        await release_topics(world.topics, world.factory, other)
+        assert not forgotten.closed
+        owned.bundles.remove(mine)
+        await release_topics(world.topics, world.factory, mine)
+        assert forgotten.closed
+        assert not coordinators.closed
+
+    run(scenario)
+    assert [each.message for each in caplog.records] == [
+        f"{pending_ack_log(ORDERS, 's')} was still open after {ORDERS} was closed"
+    ]
 
 
 async def _only(topics: Topics, names: list[TopicName]) -> None:

@@ -284,7 +284,11 @@ class Compaction:
             raise
         size = CompactedLog(new).size
         record = Record(generation, horizon, outcome.last, outcome.last_index, *size)
-        await topic.ledger.set_property(PROPERTY, record.encode())
+        try:
+            await topic.ledger.set_property(PROPERTY, record.encode())
+        except BaseException:  # whether it counts is known when the topic is loaded again
+            await new.close()
+            raise
         self._record = record
         await self._delete_others()
         return outcome

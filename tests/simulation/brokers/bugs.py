@@ -12,8 +12,9 @@ from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
 from managed_ledger.storage.bookkeeper.metadata import Metadata
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.names import TopicName
+from pybroker.broker import releasing
 from pybroker.broker.lost_logs import LostLogs
-from pybroker.broker.ownership import Elsewhere, NotServedHere
+from pybroker.broker.ownership import Bundle, Elsewhere, NotServedHere
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.cluster.bundle_ownership import BundleOwnership, BundleState
 from pybroker.cluster.cluster import Cluster
@@ -56,7 +57,12 @@ def torn_appends_taken_for_whole() -> AbstractContextManager[Any]:
 @contextmanager
 def abandoned_openings_stay() -> Iterator[None]:
     """A log whose opening an unload cancelled stays open, is fenced, and stays in use."""
+
+    async def leave_open(ledgers: ManagedLedgerFactory, bundle: Bundle) -> None:
+        """Nothing."""
+
     with (
+        patch.object(releasing, "_close_logs", leave_open),
         patch.object(ManagedLedgerFactory, "_open_if_wanted", ManagedLedgerFactory._open),
         patch.object(LostLogs, "lost", lambda self, log_name: None),
     ):
