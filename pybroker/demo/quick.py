@@ -2,8 +2,8 @@
 
 It starts a real broker in a temporary directory and sends orders. A payment service in a process of
 its own turns each order into a payment and two ledger entries. It is killed (SIGKILL) twice: once
-from outside in the middle of its work, once by its own hand between sending and acknowledging. In
-the end fresh readers count what the topics hold. `make demo` is the larger one, with Spark.
+from outside in the middle of its work, once by itself between sending and acknowledging. At
+the end, fresh readers count what the topics hold. `make demo` is the larger one, with Spark.
 """
 
 import argparse
@@ -149,7 +149,7 @@ def _play(service_url: str, directory: Path, count: int, verdict: Verdict) -> No
         second = _Service(service_url, log, _DIES_AT_TRANSACTION)
         unfinished = second.last_words()
         watch.say(
-            f"it died by its own hand: {len(unfinished)} payments sent, no order acknowledged"
+            f"it killed itself: {len(unfinished)} payments sent, no order acknowledged"
         )
         third = _Service(service_url, log)
         try:

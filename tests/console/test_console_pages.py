@@ -167,6 +167,16 @@ def test_a_spark_query_shows_its_last_batch_and_its_lag(browser: Browser, client
     assert EVIL not in evil
 
 
+def test_a_query_on_a_control_topic_of_the_users_choice_is_found(
+    browser: Browser, client: Client
+) -> None:
+    control = "persistent://public/default/ledger-control"
+    client.subscribe(control, "query-q2").close()
+    marker = {"query_id": "q2", "batch_id": 4, "ends": {}}
+    client.create_producer(control).send(json.dumps(marker).encode())
+    assert f"q2 {control} 4 " in words(browser.page("/console/pipelines"))
+
+
 @pytest.mark.parametrize(
     ("batch", "position"), [("Infinity", '""'), ("3", r'"\ud800"'), ("[]", '""'), ("1e999", "1")]
 )

@@ -21,7 +21,8 @@ from pybroker.console.visit import Visit
 
 _PATH: Final = "/console/pipelines"
 _TOPIC: Final = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
-_USUAL: Final = ("spark-query-", "spark-jobs")
+_USUAL_STARTS: Final = ("spark-query-", "spark-jobs")
+_USUAL_END: Final = "-control"
 _PREFIX: Final = "query-"
 _MOST_TOPICS: Final = 50
 _MOST_NAMESPACES: Final = 200
@@ -94,7 +95,10 @@ async def _control_topics(visit: Visit) -> list[TopicName]:
 
 
 def _usual(names: Iterable[str]) -> Iterable[str]:
-    return (name for name in names if name.rsplit("/", 1)[-1].startswith(_USUAL))
+    for name in names:
+        own_name = name.rsplit("/", 1)[-1]
+        if own_name.startswith(_USUAL_STARTS) or own_name.endswith(_USUAL_END):
+            yield name
 
 
 async def _queries(visit: Visit, topic: TopicName) -> list[Query]:
