@@ -148,9 +148,7 @@ def _play(service_url: str, directory: Path, count: int, verdict: Verdict) -> No
         watch.say("killed the payment service (-9) in the middle of its work; it starts again")
         second = _Service(service_url, log, _DIES_AT_TRANSACTION)
         unfinished = second.last_words()
-        watch.say(
-            f"it killed itself: {len(unfinished)} payments sent, no order acknowledged"
-        )
+        watch.say(f"it killed itself: {len(unfinished)} payments sent, no order acknowledged")
         third = _Service(service_url, log)
         try:
             watch.wait_for(count, third)
