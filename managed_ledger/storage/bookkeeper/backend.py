@@ -2,13 +2,13 @@
 
 Differs from the embedded engine, within the contract of `storage.backend`:
 
-- Appends to different ledgers have no common order, nor have appends and metadata: `append` returns
-  False, and outcomes come in order for each ledger.
-- A ledger that loses a bookie which nobody can replace takes no more: entry numbers are not
-  reused. It is closed behind its last whole append; what was not confirmed by then fails with
-  LedgerEnded, and is certainly not in it. The managed ledger goes on in the next one.
-- `ledger_ids` knows the ledgers of this process only: others of the cluster are not ours to delete.
-- What counts as confirmed is confirmed by an ack quorum of bookies, each of which has synced it.
+- There is no order between different ledgers, nor between appends and metadata: `append` returns
+  False, and outcomes are in order only within a ledger.
+- A ledger that loses a bookie without a replacement takes no more entries: entry numbers are not
+  reused. It is closed behind its last complete append. Unconfirmed appends fail with LedgerEnded,
+  and are certainly not in it. The managed ledger continues in a new ledger.
+- `ledger_ids` lists only the ledgers of this process: it must not delete others of the cluster.
+- An entry is confirmed when an ack quorum of bookies has synced it.
 """
 
 import asyncio
@@ -88,8 +88,8 @@ class BookKeeperBackend:
         count: Count = one_message,
         foreign: bytes = b"",
     ) -> None:
-        """`servers` are ZooKeeper's. `count` is how many messages an entry carries that somebody
-        else wrote, and `foreign` the tag that all of these are read with.
+        """`servers` are ZooKeeper's. `count` returns the number of messages in an entry that
+        another program wrote, and `foreign` is the tag with which such entries are read.
         """
         self._config = config or ClusterConfig()
         self._zookeeper = ZooKeeper(servers, rng, self._config.session_timeout_ms)
@@ -118,7 +118,7 @@ class BookKeeperBackend:
         self._tails = Tails()
         self._planned: dict[int, LedgerMetadata] = {}
         self._writers: dict[int, LedgerWriter] = {}
-        self._settled: dict[int, LedgerMetadata] = {}  # CLOSED, by this process or found so
+        self._settled: dict[int, LedgerMetadata] = {}  # CLOSED, by this process or before
         self._next: dict[int, int] = {}  # the entry that each writer expects
         self._is_closed = False
         self.fullness = Fullness()
@@ -134,7 +134,7 @@ class BookKeeperBackend:
         await self._ids.open()
 
     async def close(self) -> None:
-        """Close the ledgers that are written here: whoever opens them next has nothing to recover.
+        """Close the ledgers that are written here, so that the next process need not recover them.
         Idempotent.
         """
         if self._is_closed:
@@ -154,7 +154,7 @@ class BookKeeperBackend:
             writer.abandon()
         self._is_closed = True
 
-    # --- beside the seam: what brokers that share the storage need
+    # --- beyond the seam, for brokers that share the storage
 
     @property
     def zookeeper(self) -> ZooKeeper:
@@ -162,13 +162,13 @@ class BookKeeperBackend:
         return self._zookeeper
 
     async def caught_up(self) -> None:
-        """Return when `metadata` shows everything that was written before the call, if the caller
-        has just written something to ZooKeeper; else almost everything.
+        """Returns when `metadata` shows everything that was written before the call. This is only
+        certain if the caller has just written to ZooKeeper.
         """
         await self._metadata.caught_up()
 
     async def refresh_ledgers(self) -> None:
-        """`metadata` shows all values that are in ledgers when this returns. It fences their
+        """When this returns, `metadata` shows all values that are in ledgers. It fences their
         writers, as `MetadataStore.refresh` does. Raises ManagedLedgerError.
         """
         await self._metadata.refresh_ledgers()
@@ -197,14 +197,14 @@ class BookKeeperBackend:
         return None
 
     def damaged(self, ledger_id: int) -> tuple[Span, ...]:
-        """Bookies tell of damage only when they are asked for an entry."""
+        """Bookies report damage only when an entry is read."""
         return ()
 
     def ledger_ids(self) -> list[int]:
         """Those that this process has created or recovered."""
         return sorted({*self._writers, *self._settled})
 
-    # --- ledgers come and go
+    # --- creating and deleting ledgers
 
     def new_ledger_id(self) -> int:
         return self._ids.take()
@@ -233,9 +233,7 @@ class BookKeeperBackend:
             raise LedgerExists(f"ledger {ledger_id} exists in the cluster already") from why
 
     async def resume_import(self, ledger_id: int) -> int:
-        """Nobody fences a ledger that is only half copied: it is written again from the start, on
-        bookies of its own.
-        """
+        """A partly copied ledger is not fenced: it is written again, on other bookies."""
         found = await self._store.get(ledger_id)
         if found.metadata.state is LedgerState.CLOSED:
             self._settled[ledger_id] = found.metadata

@@ -1,4 +1,4 @@
-"""Which bookies there are, the connections to them, and which of them are not to be trusted now.
+"""The bookies, the connections to them, and which of them are in quarantine.
 
 Adds and reads have a connection of their own for each bookie: a large read delays no add, and one
 that times out fails none. A bookie that failed is in quarantine for a while: it stays registered in
@@ -42,14 +42,14 @@ class Bookies:
         self._suspects: dict[str, float] = {}  # until when
         self._closed = False
 
-    # --- who there is
+    # --- which bookies exist
 
     def register(self, bookies: Iterable[str]) -> None:
         """Those that accept writes now, as ZooKeeper lists them."""
         self._registered = tuple(sorted(bookies))
 
     def locate(self, bookie: str, host: str, port: int) -> None:
-        """Where a bookie is whose id is not its address."""
+        """The address of a bookie whose id is not its address."""
         self._addresses[bookie] = (host, port)
 
     @property
@@ -63,7 +63,7 @@ class Bookies:
         return [b for b in self._registered if b not in self._suspects and b not in without]
 
     def choose(self, count: int, without: Collection[str] = ()) -> list[str]:
-        """So many, at random; from quarantine only if there are too few others. Raises
+        """`count` bookies at random; from quarantine only if there are too few others. Raises
         NotEnoughBookies.
         """
         found = self.available(without)
@@ -82,13 +82,13 @@ class Bookies:
         return bookie in self._suspects or bookie not in self._registered
 
     def suspect(self, bookie: str) -> None:
-        """It goes into quarantine."""
+        """Put it into quarantine."""
         until = asyncio.get_running_loop().time() + self._limits.quarantine_s
         if bookie not in self._suspects:
             log.warning("bookie %s is in quarantine", bookie)
         self._suspects[bookie] = until
 
-    # --- asking them
+    # --- requests
 
     def add(
         self,
@@ -135,7 +135,7 @@ class Bookies:
         return self._connect(bookie, purpose) if found is None else found
 
     def _connect(self, bookie: str, purpose: str) -> BookieConnection:
-        """Usable at once: what is asked meanwhile waits for the connection, or fails with it."""
+        """Usable at once: requests wait for the connection, or fail with it."""
         limits, key = self._limits, (bookie, purpose)
 
         def lost(connection: BookieConnection) -> None:

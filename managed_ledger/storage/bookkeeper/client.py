@@ -43,13 +43,13 @@ class BookKeeper:
         await self._look_at_bookies()
 
     async def close(self) -> None:
-        """Writers that are open stay unclosed; close them before. ZooKeeper stays open."""
+        """Does not close open writers: close them first. ZooKeeper stays open."""
         await self._refresh.close()
         await self.bookies.close()
 
     def new_metadata(self, custom: Mapping[str, bytes] | None = None) -> LedgerMetadata:
-        """Of a ledger with an ensemble of bookies that are available now; a smaller one if too few
-        are, with the same ack quorum. Raises NotEnoughBookies.
+        """The metadata of a ledger on bookies that are available now. If there are too few, the
+        ensemble is smaller, with the same ack quorum. Raises NotEnoughBookies.
         """
         registered = len(self.bookies.registered)
         quorums = self._quorums.within(len(self.bookies.available()))
@@ -75,7 +75,7 @@ class BookKeeper:
         return LedgerWriter(ledger_id, metadata, version, self.store, self.bookies)
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Fence its writer and close it; what it says then is final. See `recovery.recover`."""
+        """Fence its writer and close it; the returned metadata is final. See `recovery.recover`."""
         return await recover(ledger_id, self.store, self.bookies)
 
     async def delete(self, ledger_id: int) -> None:

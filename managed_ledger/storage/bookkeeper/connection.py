@@ -1,12 +1,12 @@
-"""A connection to a bookie: requests of one loop tick leave in one write, answers find askers.
+"""A connection to a bookie: sends the requests of a loop tick in one write, and matches answers.
 
-Responses name only operation, ledger and entry. So at most one request for the same three is under
-way: a second plain read joins the first, and everything else waits in line until the first is
-answered. A fencing read must not take a plain read's answer for its own.
+Responses name only operation, ledger and entry. So at most one request for the same three is in
+flight: a second plain read shares the first one's answer, and any other request waits until the
+first is answered. A fencing read must not receive a plain read's answer.
 
-A request that is not answered within the timeout breaks the connection, and with it all its
-requests: what comes later could be taken for the answer to a repetition. Nothing is concluded from
-silence: every asker hears `BookieFailed`.
+A request that is not answered within the timeout breaks the connection and fails all its requests,
+because a late answer could be mistaken for that of a repeated request. Nothing is concluded from
+silence: every request fails with `BookieFailed`.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ Key = tuple[int, int, int]  # operation, ledger, entry
 
 
 class Adder(Protocol):
-    """Who asked a bookie to add an entry; one object for each ledger and bookie."""
+    """Receives a bookie's answers to adds; one object for each ledger and bookie."""
 
     def added(self, first_entry_id: int, last_entry_id: int) -> None:
         """The bookie has these and those in between."""
@@ -41,11 +41,11 @@ class Adder(Protocol):
     def refused(self, entry_id: int, code: int) -> None: ...
 
     def failed(self, entry_id: int, why: BookieFailed) -> None:
-        """There will be none."""
+        """There will be no answer."""
         ...
 
 
-# The response, or None and why there is none.
+# The response, or None and the reason.
 Answered = Callable[[Response | None, BookieFailed | None], None]
 
 
@@ -59,7 +59,7 @@ class _Read:
 
 
 class BookieConnection(asyncio.Protocol):
-    """Made by `loop.create_connection`; it is for one bookie and never reconnects."""
+    """For `loop.create_connection`; it is for one bookie and never reconnects."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class BookieConnection(asyncio.Protocol):
         self.pending_bytes = 0
         self.broken: BookieFailed | None = None
 
-    # --- asking
+    # --- requests
 
     def add(
         self, ledger_id: int, entry_ids: Sequence[int], requests: Sequence[bytes], adder: Adder
@@ -233,7 +233,7 @@ class BookieConnection(asyncio.Protocol):
             return
         read = line.popleft()
         if line:
-            # Behind all others: it is sent now, and its time begins now.
+            # Last in order: it is sent now, and its timeout begins now.
             del self._reads[key]
             self._reads[key] = line
             self._send(line[0].request)
@@ -245,7 +245,7 @@ class BookieConnection(asyncio.Protocol):
     # --- the end
 
     def break_off(self, why: str) -> None:
-        """Fail everything that is under way, and close. Idempotent."""
+        """Fail all requests in flight, and close. Idempotent."""
         if self.broken is not None:
             return
         self.broken = BookieFailed(f"bookie {self.bookie}: {why}")
@@ -270,7 +270,7 @@ class BookieConnection(asyncio.Protocol):
         self._transport = None
 
     def _watch(self) -> None:
-        """The oldest request is the first of its dict: no request needs a time of its own."""
+        """The first request of the dict is the oldest, so requests need no timers of their own."""
         self._timer = None
         oldest = (next(iter(self._adds), None), next(iter(self._reads), None))
         if oldest == (None, None):

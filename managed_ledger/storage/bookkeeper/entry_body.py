@@ -1,4 +1,4 @@
-"""What a bookie stores for an entry: who it is, how far the ledger was confirmed, and a checksum.
+"""What a bookie stores for an entry: its number, the last confirmed entry, and a checksum.
 
 Ledger, entry, last confirmed entry and length, 8 bytes each; CRC32C over these and the payload; the
 payload. The length is that of all payloads up to and including this one.
@@ -19,7 +19,7 @@ NO_ENTRY: Final = -1
 
 
 class DamagedBody(Exception):
-    """A bookie answered with something that is not the entry that was asked for."""
+    """A bookie's answer is not the requested entry."""
 
 
 class EntryBody(NamedTuple):

@@ -1,10 +1,10 @@
 """What the storage seam keeps beside an entry, in front of its payload: message count and tag.
 
 It is a BrokerEntryMetadata as Apache Pulsar's interceptors write it: 0e 02, a u32 size, and a
-message in Protocol Buffers. Apache reads past fields that it does not know; these are two of those.
-An entry without them was written by somebody else: its message count is what `count` says of the
-payload, and its tag is one for foreign entries. No client can imitate that, because an entry that
-is written here always has them in front, unless it is BARE.
+message in Protocol Buffers. Apache ignores unknown fields, and these two are unknown to it. An
+entry without them was written by another program: `count` counts its messages, and its tag is the
+one for foreign entries. A client cannot imitate that, because entries written here always have
+these fields in front, unless they are BARE.
 
 Source: org.apache.pulsar.common.protocol.Commands.addBrokerEntryMetadata.
 """
@@ -19,7 +19,7 @@ _MAGIC: Final = b"\x0e\x02"
 _HEAD_BYTES: Final = 6
 _COUNT: Final = 1001 << 3
 _TAG: Final = 1002 << 3 | 2
-_KEPT: Final = 1000  # headers that are kept made
+_KEPT: Final = 1000  # headers that are cached
 
 Count = Callable[[bytes], int]
 
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 
 class Headers:
-    """Makes headers; the few that occur again and again are made once."""
+    """Encodes headers; frequent ones are cached."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, bytes], bytes] = {}
@@ -57,7 +57,7 @@ def encode(message_count: int, tag: bytes) -> bytes:
 
 
 def decode(stored: bytes, count: Count, foreign: bytes = b"") -> Entry:
-    """`count` and `foreign`, a tag, are for entries of others. Raises CorruptStorage."""
+    """`count` and the tag `foreign` are for entries of other programs. Raises CorruptStorage."""
     if not stored.startswith(_MAGIC):
         return Entry(stored, count(stored), foreign)
     end = _HEAD_BYTES + int.from_bytes(stored[2:_HEAD_BYTES], "big")

@@ -4,12 +4,12 @@ from managed_ledger.errors import LedgerClosed, ManagedLedgerError, StorageUnava
 
 
 class BookKeeperError(ManagedLedgerError):
-    """Base of everything that bookies and their metadata cause."""
+    """Base of errors of bookies and of their metadata."""
 
 
 class BookieFailed(BookKeeperError, StorageUnavailable):
-    """A bookie did not answer, or refused for a reason of its own. It says nothing about whether it
-    has an entry.
+    """A bookie did not answer, or refused for its own reasons. This does not tell whether it has an
+    entry.
     """
 
 
@@ -18,15 +18,17 @@ class NotEnoughBookies(BookKeeperError, StorageUnavailable):
 
 
 class LedgerFenced(LedgerClosed):
-    """Another client recovers the ledger or has closed it: this writer has lost it for good."""
+    """Another client is recovering the ledger or has closed it: this writer can never write to it
+    again.
+    """
 
 
 class NoLedgerNumber(BookKeeperError, StorageUnavailable):
-    """ZooKeeper has not given enough numbers for new ledgers; repeat it a moment later."""
+    """Too few numbers for new ledgers have arrived from ZooKeeper; repeat it a moment later."""
 
 
 class RecoveryFailed(BookKeeperError, StorageUnavailable):
-    """The end of a ledger could not be settled; it stays in recovery, and a repetition goes on."""
+    """The end of a ledger could not be determined; it stays in recovery: repeat it to continue."""
 
 
 class BadLedgerMetadata(BookKeeperError):

@@ -1,7 +1,9 @@
-"""Ledgers that get their numbers from another storage, and what could be in their way.
+"""Ledgers that get their numbers from another storage, and checks for leftovers with the same
+numbers.
 
 BookKeeper relies on a number never being used twice: a bookie frees the entries of a deleted ledger
-only after a while, refuses those of one that was fenced, and could free what is written meanwhile.
+only after a while, refuses new ones if that ledger was fenced, and could free entries that are
+written meanwhile.
 """
 
 import asyncio
@@ -31,8 +33,8 @@ async def refuse_leftovers(bookies: Bookies, ledger_id: int) -> None:
 async def take_over(
     store: LedgerStore, ledger_id: int, found: VersionedMetadata, metadata: LedgerMetadata
 ) -> int:
-    """The version of `metadata`, which replaces that of an open ledger: what was written to its
-    bookies no longer counts. Raises LedgerExists, ZooKeeperError.
+    """Replace the metadata of an open ledger by `metadata` and return its version; entries on the
+    ledger's former bookies no longer belong to it. Raises LedgerExists, ZooKeeperError.
     """
     if found.metadata.state is LedgerState.OPEN:
         try:

@@ -1,8 +1,8 @@
 """Changes of keys that share a node with others: read, join, compare and set.
 
-The node is read right before, so what others wrote to their parts stays. The version of such a key
-counts how often its own value changed; a key is in the state that its change expects if its value
-in the node is the one that the table has.
+The node is read right before the change, so that other programs' parts are kept. The version of
+such a key counts the changes of its own value; a change is made only if the value in the node is
+the one in the table.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.errors import NoNode
 from managed_ledger.storage.zookeeper.operations import Create, Delete, Node, Operation, SetData
 
-ATTEMPTS = 20  # when others write to the node, too
+ATTEMPTS = 20  # if others write to the node, too
 
 
 class JoinedNodes:
@@ -27,8 +27,8 @@ class JoinedNodes:
     async def change(
         self, family: JoinedFamily, path: str, mutation: Put | Remove
     ) -> Operation | None:
-        """What makes it; None: nothing needs to be done. Raises BadVersion, CorruptStorage,
-        ZooKeeperError.
+        """The operation that makes the change; None: there is nothing to do. Raises BadVersion,
+        CorruptStorage, ZooKeeperError.
         """
         node = await self._node(path)
         values = {} if node is None else dict(family.split(path, node.value))

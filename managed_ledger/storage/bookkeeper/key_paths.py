@@ -1,7 +1,7 @@
-"""Where a key of the seam's metadata is in ZooKeeper, and the other way round.
+"""Paths in ZooKeeper of the seam's metadata keys, and back.
 
-Each part of a key is one level, escaped; the node with the value has a `=` behind its name, so that
-`a` and `a/b` can both be keys, and deleting one leaves the other.
+Each part of a key is one level, escaped; the name of the node with the value ends in `=`, so that
+`a` and `a/b` can both be keys, and deleting one keeps the other.
 """
 
 from urllib.parse import quote, unquote
@@ -14,7 +14,7 @@ def path_of(root: str, key: str) -> str:
 
 
 def key_of(root: str, path: str) -> str | None:
-    """None if no value is there."""
+    """None if the node holds no value."""
     if not path.startswith(f"{root}/") or not path.endswith("="):
         return None
     parts = path[len(root) + 1 : -1].split("/")

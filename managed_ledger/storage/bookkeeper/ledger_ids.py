@@ -18,7 +18,7 @@ class LedgerIds:
     def __init__(self, store: LedgerStore) -> None:
         self._store = store
         self._ids: deque[int] = deque()
-        self._above = -1  # no number up to this one is kept from now on
+        self._above = -1  # no number up to this one is used from now on
         self._refill = Refresh(self._fill)
 
     async def open(self) -> None:

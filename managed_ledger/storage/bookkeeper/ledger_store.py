@@ -1,8 +1,8 @@
 """The metadata of ledgers in ZooKeeper: where it is, new numbers, compare-and-set.
 
-A number is what ZooKeeper appended to `idgen/ID-`; that node is deleted at once. The metadata of
-ledger 1234567890 is at `12/3456/L7890`; from 2^31 on a number has 19 digits, 3-4-4-4-4. `LAYOUT` is
-not required: Apache Pulsar's own cluster set-up does not write it.
+ZooKeeper assigns numbers by sequential nodes `idgen/ID-…`, which are deleted at once. The metadata
+of ledger 1234567890 is at `12/3456/L7890`; from 2^31 on a number has 19 digits, 3-4-4-4-4. `LAYOUT`
+is not required: Apache Pulsar's own cluster set-up does not write it.
 
 Source: org.apache.bookkeeper.meta.HierarchicalLedgerManager, ZkLedgerIdGenerator.
 """
@@ -58,7 +58,7 @@ class LedgerStore:
         return number
 
     async def creation(self, ledger_id: int, metadata: LedgerMetadata) -> Operation:
-        """What creates it, for a transaction with other operations; its parents exist then."""
+        """The operation that creates it, for a transaction; creates the parents first."""
         path = self.path(ledger_id)
         await self._make_parents(path)
         return Create(path, encode(metadata))
@@ -85,7 +85,7 @@ class LedgerStore:
         return VersionedMetadata(decode(node.value), node.version)
 
     async def set(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> int:
-        """The new version. Raises BadVersion if somebody was first, LedgerNotFound."""
+        """The new version. Raises BadVersion if another client was first, LedgerNotFound."""
         try:
             return await self.zookeeper.set(self.path(ledger_id), encode(metadata), version)
         except BadVersionError:
@@ -97,7 +97,7 @@ class LedgerStore:
             raise LedgerNotFound(f"ledger {ledger_id} was deleted") from None
 
     async def change(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> int:
-        """`set`, also over lost connections: it returns only when it is known what happened."""
+        """Like `set`, but after a lost connection it finds out whether the change was made."""
         while True:
             try:
                 return await self.set(ledger_id, metadata, version)
@@ -116,7 +116,7 @@ class LedgerStore:
             return
 
     async def bookies(self) -> list[str]:
-        """Those that accept writes now."""
+        """The bookies that accept writes now."""
         found = await self.zookeeper.children(f"{self.root}/available")
         return sorted(each for each in found if each != "readonly")
 

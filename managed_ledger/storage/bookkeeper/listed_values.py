@@ -1,7 +1,7 @@
 """Keys that a node lists, with values that never change, each in a ledger of its own.
 
 The ledger is written and closed before the node lists it, by compare-and-set. A value is read once;
-if bookies do not answer, its key cannot be read for a while, and no other key waits for it.
+if bookies do not answer, its key is unreadable for a while, and other keys do not wait for it.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from managed_ledger.storage.zookeeper.operations import Create, Delete, Node, Op
 
 log = logging.getLogger(__name__)
 AGAIN_S: Final = 5.0  # after bookies did not answer
-Reading = tuple[Stored | None, str | None]  # a value, or why it cannot be read
+Reading = tuple[Stored | None, str | None]  # a value, or the reason why it is unreadable
 
 
 class ListedValues:
@@ -32,7 +32,7 @@ class ListedValues:
         table: MirrorTable,
         look_at: Callable[[str], None],
     ) -> None:
-        """`look_at` makes `read` be called for a folder, soon."""
+        """`look_at` schedules a call of `read` for a folder."""
         self._zookeeper = zookeeper
         self._values = values
         self._table = table
@@ -49,7 +49,7 @@ class ListedValues:
     # --- reading
 
     async def read(self, family: ListFamily, path: str) -> dict[str, Reading]:
-        """All keys of the folder: those that are listed, and (None, None) for those that were.
+        """All keys of the folder: the listed ones, and (None, None) for former ones.
         Raises ZooKeeperError.
         """
         folder = family.folder_of(path) or ""
@@ -108,7 +108,9 @@ class ListedValues:
     async def change(
         self, family: ListFamily, path: str, mutation: Put | Remove
     ) -> Operation | None:
-        """What makes it; None: nothing needs to be done. Raises BadVersion, ManagedLedgerError."""
+        """The operation that makes the change; None: there is nothing to do. Raises BadVersion,
+        ManagedLedgerError.
+        """
         node = await self._node(path)
         listed = {} if node is None else dict(family.split(path, node.value))
         key = mutation.key
@@ -130,7 +132,7 @@ class ListedValues:
         return Create(path, joined) if node is None else SetData(path, joined, node.version)
 
     def settle(self, family: ListFamily, mutation: Put | Remove, made: bool) -> int | None:
-        """The mutation has an outcome. Returns a ledger that is of no use any more."""
+        """The mutation has an outcome. Returns a ledger that is no longer needed."""
         key = mutation.key
         written = self._written.pop(key, None)
         if not made:

@@ -1,4 +1,4 @@
-"""Keys to look at, in the order in which they were told of, and who waits until they were."""
+"""Keys to read, in the order of their reports, and callers that wait until they were read."""
 
 import asyncio
 from collections import deque
@@ -6,7 +6,7 @@ from collections import deque
 
 class Looks:
     def __init__(self) -> None:
-        self._keys: dict[str, int] = {}  # when each was told of first
+        self._keys: dict[str, int] = {}  # when each was first reported
         self._told = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
@@ -14,28 +14,28 @@ class Looks:
         return bool(self._keys)
 
     def add(self, key: str) -> None:
-        """One look serves several that told of the same key."""
+        """One read serves several reports of the same key."""
         self._told += 1
         self._keys.setdefault(key, self._told)
 
     def take(self) -> tuple[str, int]:
-        """The first one. Who tells of it from now on wants another look."""
+        """The first one. A report from now on causes another read."""
         key = next(iter(self._keys))
         return key, self._keys.pop(key)
 
     def put_back(self, key: str, told: int) -> None:
-        """The look failed: it comes first again."""
+        """Reading failed: it becomes the first again."""
         self._keys.pop(key, None)
         self._keys = {key: told, **self._keys}
 
     def wait(self) -> asyncio.Future[None]:
-        """It completes when all keys that were told of up to now were looked at."""
+        """Completes when all keys that were reported up to now have been read."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((self._told, done))
         return done
 
     def tell(self) -> None:
-        """No look is under way: tell those whose keys were looked at."""
+        """No read is in progress: complete the waits whose keys have been read."""
         first = next(iter(self._keys.values()), self._told + 1)
         while self._waiting and self._waiting[0][0] < first:
             done = self._waiting.popleft()[1]

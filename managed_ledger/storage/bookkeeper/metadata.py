@@ -1,14 +1,14 @@
 """The seam's metadata in ZooKeeper: a mirror in memory, and one queue of changes.
 
-Changes are made in the order of the calls, many in one transaction of ZooKeeper: either all of a
-transaction are made, or each is tried alone, in order, and only those fail that have to. So nothing
-is ever made although something before it was lost with the connection. A lost answer is resolved by
-looking: the versions tell whether the transaction was made.
+Changes are made in the order of the calls, many in one transaction of ZooKeeper: either the whole
+transaction succeeds, or each change is tried alone, in order, and only the invalid ones fail. So no
+change is made if one before it was lost with the connection. After a lost answer the nodes are
+read: their versions tell whether the transaction was made.
 
-What other processes change comes by a recursive watch. Where a value is and what it looks like is
-the key's family's business; a value too large for a node is written to a ledger before. Values in
-ledgers that others write are read by `refresh` only, which whoever takes them over calls: reading
-fences their writers.
+A recursive watch reports changes of other processes. The key's family determines place and format
+of a value; a value too large for a node is first written to a ledger. Values in ledgers of other
+processes are read only by `refresh`, which a process calls when it takes them over: reading fences
+their writers.
 """
 
 import asyncio
@@ -62,18 +62,20 @@ class Ledgers(Protocol):
     """The backend's side: ledgers that are created and deleted with the metadata."""
 
     async def creation(self, ledger_id: int) -> Operation:
-        """What creates the ledger, on bookies that are there now. Raises NotEnoughBookies."""
+        """The operation that creates the ledger, on bookies that are available now. Raises
+        NotEnoughBookies.
+        """
         ...
 
     def created(self, ledger_id: int) -> None:
-        """What `creation` made last for it was done."""
+        """The last operation of `creation` for it was executed."""
         ...
 
     def deleted(self, ledger_id: int) -> None: ...
 
 
 class Found(NamedTuple):
-    """What a node says, or why that cannot be read; None and None: there is no node."""
+    """The content of a node, or why it is unreadable; None and None: there is no node."""
 
     stored: Stored | None = None
     version: int = -1
@@ -91,7 +93,7 @@ class Metadata:
         joined: Sequence[JoinedFamily] = (),
         lists: Sequence[ListFamily] = (),
     ) -> None:
-        """Keys of no family are below `root`, in a format of our own."""
+        """Keys of no family are below `root`, in pybroker's own format."""
         self.table = MirrorTable(self.submit, self._refresh_below, values.release)
         self._ledgers = ledgers
         self._store = store
@@ -118,7 +120,7 @@ class Metadata:
         await self._load()
 
     async def close(self) -> None:
-        """Everything queued has an outcome when this returns."""
+        """When this returns, every queued change has an outcome."""
         while self._task is not None:
             await asyncio.shield(self._task)
         self._listed.close()
@@ -131,15 +133,15 @@ class Metadata:
             self._task = asyncio.ensure_future(self._drain())
 
     async def caught_up(self) -> None:
-        """Return when the mirror shows what events up to now tell of: after an own change, all that
-        was changed before it.
+        """Returns when the mirror shows the effects of all events up to now: after an own change,
+        everything that was changed before it.
         """
         done = self._foreign.wait()
         self._refresh.request()
         await done
 
     def read_back(self, key: str, value: bytes) -> bytes:
-        """What `get` has once the value was put. Raises CorruptStorage."""
+        """The value that `get` returns once this one was put. Raises CorruptStorage."""
         return self._formats.read_back(key, value)
 
     # --- changes
@@ -155,7 +157,9 @@ class Metadata:
         self._task = None
 
     def _take(self) -> list[Mutation]:
-        """From the front; a node or ledger at most once, so that one look tells what was made."""
+        """From the front; a node or ledger at most once, so that reading it once tells what was
+        made.
+        """
         batch: list[Mutation] = []
         seen: set[object] = set()
         size = 0
@@ -203,7 +207,7 @@ class Metadata:
         return None
 
     async def _is_only_above_others(self, put: Put) -> bool:
-        """Whether its node was made for one below it, and says nothing yet."""
+        """Whether its node exists only for one below it, and has no value yet."""
         path = self._formats.path_of(put.key)
         if put.stored.version != 0 or not self._formats.has_children(path):
             return False
@@ -232,7 +236,7 @@ class Metadata:
         return [await self._ledgers.creation(mutation.new_ledger_id), change]
 
     async def _shared_parts(self, mutation: Put | Remove) -> list[Operation]:
-        """Of a key whose node has others', too."""
+        """For a key whose node other keys share."""
         if (listed := self._formats.listed(mutation.key)) is not None:
             change = await self._listed.change(*listed, mutation)
         else:
@@ -244,7 +248,7 @@ class Metadata:
         return [] if change is None else [change]
 
     async def _make(self, parts: list[Operation]) -> None:
-        """All or nothing, also over lost connections."""
+        """All or nothing, even if the connection is lost."""
         while parts:
             try:
                 await self._zookeeper.multi(parts)
@@ -254,8 +258,8 @@ class Metadata:
                     return
 
     async def _is_made(self, part: Operation) -> bool:
-        """By what the node of one operation says; they were made together. A node that is gone was
-        not certainly deleted by this one, but it is what was wanted.
+        """Judged by the node of one operation, because all were made together. A missing node may
+        have been deleted by another client, but the result is the same.
         """
         try:
             node = await self._zookeeper.get(part.path, insist=True)
@@ -313,8 +317,8 @@ class Metadata:
     # --- the mirror
 
     async def _load(self) -> None:
-        """Read everything there is. What changes meanwhile may be found as it was: events, which
-        are looked at while this waits, and own changes tell of what is newer.
+        """Read everything. Old values may be found for keys that change meanwhile: events, which
+        are handled while this waits, and own changes bring the newer ones.
         """
         async with self._loading:
             learned = self._learned = set()
@@ -357,7 +361,7 @@ class Metadata:
         return found, [each for each in below if self._formats.has_children(each)]
 
     async def _found(self, key: str) -> dict[str, Found]:
-        """What is there of a key, or of all keys of a folder."""
+        """The stored values of a key, or of all keys of a folder."""
         if (listed := self._formats.listed(key)) is None:
             return {key: await self._fetch(key)}
         read = await self._listed.read(*listed)
@@ -367,8 +371,8 @@ class Metadata:
         }
 
     async def _fetch(self, key: str, is_taken_over: bool = False) -> Found:
-        """What is there now. With `is_taken_over` also from the ledger that has its value, unless
-        that is written here; BookKeeperError if bookies do not answer.
+        """The current value. With `is_taken_over` also from the ledger that holds it, unless this
+        process writes that ledger; BookKeeperError if bookies do not answer.
         """
         try:
             node = await self._zookeeper.get(self._formats.path_of(key))
@@ -386,13 +390,13 @@ class Metadata:
         return Found(stored, node.version)
 
     def _is_here(self, key: str, stored: Stored, version: int) -> bool:
-        """Whether nothing else needs to be read for it."""
+        """Whether no ledger needs to be read for it."""
         if stored.ledger_id == NO_LEDGER:
             return True
         return self._is_known(key, stored, version) and self._values.writes(key, stored.ledger_id)
 
     def _is_known(self, key: str, stored: Stored, version: int) -> bool:
-        """Whether the table has what that ledger says, as of this version of the node."""
+        """Whether the table has the value in that ledger, as of this version of the node."""
         known = self.table.version(key), self._formats.ledger_id(key)
         return stored.ledger_id != NO_LEDGER and known == (version, stored.ledger_id)
 
@@ -429,7 +433,7 @@ class Metadata:
         self._refresh.request()
 
     async def _look(self) -> None:
-        """At what was changed; an own change is there already, with the same version."""
+        """Read what was changed; an own change is already in the table, with the same version."""
         if self._is_stale:
             self._is_stale = False
             try:

@@ -59,7 +59,7 @@ class LedgerMetadata:
     password: bytes = b""
     created_ms: int = -1
     custom: tuple[tuple[str, bytes], ...] = ()
-    unknown: bytes = b""  # fields of a later version, as they were
+    unknown: bytes = b""  # fields of a later version, unchanged
 
     def segment_of(self, entry_id: int) -> Segment:
         found = self.segments[0]
@@ -77,7 +77,7 @@ class LedgerMetadata:
         return None
 
     def with_ensemble(self, first_entry_id: int, bookies: tuple[str, ...]) -> "LedgerMetadata":
-        """From `first_entry_id` on others hold the entries."""
+        """A copy in which `bookies` hold the entries from `first_entry_id` on."""
         kept = [each for each in self.segments if each.first_entry_id < first_entry_id]
         return replace(self, segments=(*kept, Segment(first_entry_id, bookies)))
 

@@ -1,4 +1,4 @@
-"""The table of the mirror: some values cannot be read, and others have to be looked at first."""
+"""The table of the mirror: some values are unreadable, and others must be read first."""
 
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -41,7 +41,7 @@ class MirrorTable(MetadataTable):
         await self._release(keys)
 
     def set_unreadable(self, key: str, why: str | None) -> None:
-        """None: it can be read."""
+        """None: it is readable."""
         if why is None:
             self._unreadable.pop(key, None)
         else:

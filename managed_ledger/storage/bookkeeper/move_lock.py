@@ -1,4 +1,4 @@
-"""Keeps brokers away from a cluster whose data are being copied, from or to it.
+"""Keeps brokers away from a cluster while its data is copied, from or to it.
 
 A node that lasts as long as its session says that a move is under way. Each side writes its own
 node first and then looks for the other's, so of a broker and a move that begin at the same time at

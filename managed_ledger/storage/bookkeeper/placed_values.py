@@ -23,7 +23,7 @@ class PlacedValues:
         self._unused: list[tuple[str, int]] = []  # keys, and ledgers that they no longer need
 
     async def write(self, batch: Iterable[Mutation]) -> None:
-        """To ledgers, what does not belong into nodes; all at the same time. Raises
+        """Write the values that do not belong into nodes to ledgers, concurrently. Raises
         ManagedLedgerError.
         """
         entries: dict[str, bytes] = {}
@@ -49,7 +49,7 @@ class PlacedValues:
         return self._formats.node(put.key, put.stored.value, ledger_id)
 
     def made(self, mutation: Put | Remove) -> None:
-        """The node says so now: a ledger that the value has left is of no use any more."""
+        """The node has been written: a ledger that held the value before is no longer needed."""
         key = mutation.key
         before, now = self._formats.ledger_id(key), self._written_to.pop(key, NO_LEDGER)
         if before not in (NO_LEDGER, now):

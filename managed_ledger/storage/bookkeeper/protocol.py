@@ -2,7 +2,7 @@
 
 A frame is a u32 size and that many bytes. A request begins with a u32, `2 << 24 | operation << 16 |
 flags`, a response with the same without flags, then a u32 code, the ledger and the entry. Responses
-carry no request id: who asked is known from operation, ledger and entry (`connection.py`).
+carry no request id: operation, ledger and entry identify the request (`connection.py`).
 
 Source: org.apache.bookkeeper.proto.BookieProtocol.
 """
@@ -66,8 +66,8 @@ def head(operation: Operation, flags: int = 0) -> int:
 
 
 def add_request(master_key: bytes, body: bytes, is_recovery: bool = False) -> bytes:
-    """`body` as `entry_body.pack` made it. A recovery add passes the fence of its ledger: only
-    recovery may ask for it.
+    """`body` is made by `entry_body.pack`. A recovery add passes the fence of its ledger: only
+    recovery may send it.
     """
     first = head(Operation.ADD, _RECOVERY_ADD if is_recovery else 0)
     return add_prefix(master_key, len(body), first) + body
@@ -114,8 +114,8 @@ class Responses:
         self._max_frame_bytes = max_frame_bytes
 
     def receive(self, chunk: bytes) -> Iterator[Response]:
-        """The responses that are complete now. Raises BookieFailed if the peer speaks something
-        else; the connection is useless then.
+        """The responses that are complete now. Raises BookieFailed if the peer uses another
+        protocol; then the connection is unusable.
         """
         data: bytes | bytearray = chunk
         if self._rest:

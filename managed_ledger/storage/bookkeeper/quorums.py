@@ -1,8 +1,8 @@
-"""Which bookies hold an entry, and how many answers prove something. No I/O.
+"""Which bookies hold an entry, and how many answers are a proof. No I/O.
 
 Entries are striped: entry `e` is on the `write_quorum` bookies from position `e % ensemble` on. It
-is confirmed by `ack_quorum` of them. So an entry that was confirmed is known to at least one of any
-`write_quorum - ack_quorum + 1` bookies of its write set: only that many denials prove its absence.
+is confirmed by `ack_quorum` of them. So a confirmed entry is on at least one of any `write_quorum -
+ack_quorum + 1` bookies of its write set: only that many denials prove that it was not confirmed.
 
 Source: org.apache.bookkeeper.client.RoundRobinDistributionSchedule.
 """
@@ -31,7 +31,7 @@ class Quorums:
 
     @property
     def denials(self) -> int:
-        """How many of a write set must say that they have no such entry, to prove it."""
+        """How many of a write set must deny an entry, to prove that it was not confirmed."""
         return self.write - self.ack + 1
 
     @property

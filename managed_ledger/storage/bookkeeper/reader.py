@@ -1,7 +1,8 @@
-"""Reading entries that are known to be confirmed: from one bookie after the other.
+"""Reads entries that are known to be confirmed, trying one bookie after the other.
 
-Where every bookie has every entry (write quorum = ensemble), a batch read brings many at once. What
-a bookie says is believed only if the checksum and the numbers fit; otherwise the next one is asked.
+Where every bookie has every entry (write quorum = ensemble), a batch read brings many at once. A
+bookie's answer is accepted only if checksum and numbers are right; otherwise the next bookie is
+asked.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Settling the end of a ledger whose writer is gone, or is believed to be gone.
+"""Determines the end of a ledger whose writer has ended, or seems to have ended.
 
-1. The metadata says IN_RECOVERY, by compare-and-set: the writer can replace no bookie any more.
+1. The metadata says IN_RECOVERY, by compare-and-set: from now on the writer cannot replace bookies.
 2. Fence: ask the last ensemble for the last entry until no ack quorum is left unfenced. The highest
    last-confirmed among the answers was confirmed, whatever else was.
 3. Read forward from there, fencing. An entry that any bookie has might have been confirmed: it is
@@ -42,7 +42,7 @@ from managed_ledger.storage.bookkeeper.reader import LedgerReader, check_digest
 
 log = logging.getLogger(__name__)
 MAX_WINDOW: Final = 64  # entries read and written again at once
-ATTEMPTS: Final = 5  # of a recovery that others interfere with
+ATTEMPTS: Final = 5  # of a recovery while others change the metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _Found:
 
 
 class _Outcome:
-    """The Adder of a recovery: what one bookie said of one entry."""
+    """The Adder of a recovery: one bookie's answer for one entry."""
 
     def __init__(self) -> None:
         self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -83,7 +83,7 @@ async def recover(ledger_id: int, store: LedgerStore, bookies: Bookies) -> Ledge
         try:
             return await _Recovery(ledger_id, found.metadata, found.version, store, bookies).run()
         except BadVersion:
-            continue  # another recovery, or the writer: look at what it did
+            continue  # another recovery, or the writer: read what it did
     raise RecoveryFailed(
         f"ledger {ledger_id} changed {ATTEMPTS} times while it was being recovered; repeat it"
     )
@@ -110,7 +110,7 @@ class _Recovery:
         self._master_key = master_key(metadata.password)
 
     async def run(self) -> LedgerMetadata:
-        """Raises BadVersion if somebody else changed the metadata."""
+        """Raises BadVersion if another client changed the metadata."""
         if self._metadata.state is LedgerState.OPEN:
             await self._change(replace(self._metadata, state=LedgerState.IN_RECOVERY))
         last = await self._fence()
@@ -135,7 +135,7 @@ class _Recovery:
         self._version = await self._store.change(self._ledger_id, metadata, self._version)
         self._metadata = metadata
 
-    # --- where it ends
+    # --- the end of the ledger
 
     async def _fence(self) -> int:
         """The highest last-confirmed that any bookie knows, once enough are fenced."""
@@ -184,7 +184,9 @@ class _Recovery:
     # --- what might have been confirmed
 
     async def _read_forward(self, first: int, count: int) -> list[_Found]:
-        """Up to the first that does not exist. Raises RecoveryFailed if that cannot be told."""
+        """Up to the first entry that does not exist. Raises RecoveryFailed if that cannot be
+        determined.
+        """
         reads = [asyncio.ensure_future(self._read(first + number)) for number in range(count)]
         found = []
         try:
@@ -244,7 +246,7 @@ class _Recovery:
             self._replace(first, failed, lost)
 
     async def _write_once(self, entries: list[_Found]) -> list[str]:
-        """The bookies that did not take all of theirs."""
+        """Returns the bookies that did not store all of their entries."""
         failed: dict[str, None] = {}
         outcomes: list[tuple[str, _Outcome]] = []
         for entry in entries:
@@ -262,7 +264,7 @@ class _Recovery:
         return list(failed)
 
     def _replace(self, first: int, failed: list[str], lost: set[str]) -> None:
-        """Others take the places of those that failed, in the metadata that will be written."""
+        """Replace the failed bookies by others, in the metadata that will be written."""
         for bookie in failed:
             self._bookies.suspect(bookie)
         ensemble = self._metadata.segment_of(first).bookies

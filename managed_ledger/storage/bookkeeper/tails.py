@@ -10,7 +10,7 @@ MAX_BYTES: Final = 64 << 20  # in total
 
 
 class Tails:
-    """The least recently written ledger gives way first, whole."""
+    """The least recently written ledger is evicted first, completely."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes

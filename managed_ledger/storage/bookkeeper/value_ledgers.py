@@ -1,7 +1,7 @@
-"""Values that are too large for a node of ZooKeeper: in a ledger, whose last entry counts.
+"""Values that are too large for a node of ZooKeeper: in the last entry of a ledger.
 
-Each key that needs one has a ledger that is appended to until it is long. Who takes a key over
-recovers the ledger, which fences this writer.
+Each key that needs one has a ledger, to which values are appended until it is long. A process that
+takes the key over recovers the ledger, which fences this writer.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class ValueLedgers:
         self._writers: dict[str, LedgerWriter] = {}
 
     async def write(self, key: str, entry: bytes) -> int:
-        """Confirmed when this returns: the ledger. Raises ManagedLedgerError."""
+        """Returns the ledger, when the value is confirmed. Raises ManagedLedgerError."""
         if len(entry) > MAX_ENTRY_BYTES:
             raise BookKeeperError(
                 f"{key!r} has {len(entry)} bytes, and an entry takes {MAX_ENTRY_BYTES}: "
@@ -66,7 +66,9 @@ class ValueLedgers:
         return (await reader.read(last, last, MAX_ENTRY_BYTES))[0].payload
 
     async def write_once(self, custom: Mapping[str, bytes], entry: bytes) -> int:
-        """A new ledger with this entry only, closed: its number. Raises ManagedLedgerError."""
+        """Create a closed ledger with only this entry; returns its number. Raises
+        ManagedLedgerError.
+        """
         if len(entry) > MAX_ENTRY_BYTES:
             raise BookKeeperError(f"{len(entry)} bytes are more than an entry takes")
         writer = await self._client.create(custom)
@@ -77,7 +79,7 @@ class ValueLedgers:
         return writer.ledger_id
 
     async def read_one(self, ledger_id: int, entry_id: int) -> bytes:
-        """Of a ledger that nobody writes to any more. Raises ManagedLedgerError."""
+        """The value in a ledger without a writer. Raises ManagedLedgerError."""
         metadata = await self._client.recover(ledger_id)
         if not 0 <= entry_id <= metadata.last_entry_id:
             raise CorruptStorage(f"ledger {ledger_id} has no entry {entry_id}")
@@ -90,7 +92,9 @@ class ValueLedgers:
         return writer is not None and writer.ledger_id == ledger_id and writer.ended is None
 
     async def delete(self, key: str, ledger_id: int) -> None:
-        """Nothing refers to it any more. A failure leaves it behind, and is logged."""
+        """Delete a ledger that nothing refers to any more. After a failure, which is logged, it
+        remains.
+        """
         if self._writers.get(key) is not None and self._writers[key].ledger_id == ledger_id:
             self._writers.pop(key).abandon()
         try:
@@ -99,7 +103,7 @@ class ValueLedgers:
             log.warning("ledger %d of %r stays, although nothing uses it: %s", ledger_id, key, why)
 
     async def release(self, keys: Iterable[str]) -> None:
-        """Whoever opens their ledgers next has nothing to recover."""
+        """Close their ledgers, so that the next process need not recover them."""
         released = [self._writers.pop(key) for key in keys if key in self._writers]
         await asyncio.gather(*map(self._close, released))
 

@@ -1,15 +1,15 @@
 """An open ledger: entries go to the bookies of their write sets and are confirmed in order.
 
 An entry is confirmed when its ack quorum has answered, and all entries before it are confirmed;
-the entry's answers are counted one by one, and an answer of a bookie that was replaced since counts
-no more. When a bookie fails, another takes its place from the first unconfirmed entry on: the
-metadata says so, by compare-and-set, before anything is confirmed that depends on it.
+answers are counted per entry, and those of a replaced bookie no longer count. When a bookie fails,
+another replaces it from the first unconfirmed entry on: the metadata is changed, by
+compare-and-set, before an entry is confirmed that depends on it.
 
 The writer ends when it is fenced (another client recovers the ledger), or when no bookie can take
-the place of one that failed. In the second case it closes the ledger behind the last append that
-is whole, by compare-and-set, before it tells anybody of a failure: what failed with LedgerEnded is
-not in the ledger and never will be. What failed with LedgerFenced or LedgerClosed may be: recovery
-decides. Nothing here may set the recovery flag of an add: it passes the fence.
+the place of one that failed. In the second case it closes the ledger behind the last complete
+append, by compare-and-set, before it reports a failure: an append that failed with LedgerEnded is
+not in the ledger and never will be. One that failed with LedgerFenced or LedgerClosed may be:
+recovery decides. The writer must never set the recovery flag of an add, which passes the fence.
 """
 
 import asyncio
@@ -40,7 +40,9 @@ Appended = Callable[[Exception | None], None]
 
 
 class _Replica:
-    """One place in the ensemble while one bookie holds it: tells the bookie's answers apart."""
+    """A position of the ensemble while one bookie holds it: distinguishes the answers of different
+    bookies.
+    """
 
     __slots__ = ("bit", "bookie", "position", "writer")
 
@@ -82,7 +84,7 @@ class LedgerWriter:
         store: LedgerStore,
         bookies: Bookies,
     ) -> None:
-        """The ledger is new: OPEN, without entries, and nobody else writes to it."""
+        """The ledger is new: OPEN, without entries, and has no other writer."""
         self.ledger_id = ledger_id
         self.metadata = metadata
         self.last_confirmed = NO_ENTRY
@@ -233,7 +235,7 @@ class LedgerWriter:
         self._confirm()
 
     async def _replace_once(self, positions: list[int]) -> None:
-        """Raises ManagedLedgerError: then this writer has to end."""
+        """Raises ManagedLedgerError: then this writer must end."""
         members = [replica.bookie for replica in self._ensemble]
         chosen = self._bookies.choose(len(positions), self._lost.union(members))
         for position, bookie in zip(positions, chosen, strict=True):
@@ -262,8 +264,8 @@ class LedgerWriter:
     # --- the end
 
     async def _end_early(self, why: ManagedLedgerError) -> None:
-        """Close it without the bookie that nobody replaces. What is appended meanwhile waits, and
-        fails with the rest.
+        """Close it without the bookie that has no replacement. Entries appended meanwhile wait, and
+        fail with the others.
         """
         self._confirm_all_that_are()  # by the bookies that are left
         for replica in self._ensemble:
@@ -291,8 +293,8 @@ class LedgerWriter:
             )
 
     async def close(self) -> LedgerMetadata:
-        """Wait for what was appended, then close the ledger at the last confirmed entry, by
-        compare-and-set. Raises LedgerFenced if somebody else did or will.
+        """Wait for the appended entries, then close the ledger at the last confirmed entry, by
+        compare-and-set. Raises LedgerFenced if another client closes it.
         """
         self._is_closing = True
         while self._pending and self.ended is None:
@@ -321,7 +323,7 @@ class LedgerWriter:
         self.metadata = closed
 
     def abandon(self) -> None:
-        """Forget it without closing it, as a crash would; whoever opens it recovers it."""
+        """Abandon it without closing it, as after a crash; the next process recovers it."""
         self._end(LedgerClosed(f"ledger {self.ledger_id} was given up"))
 
     def _end(self, why: LedgerClosed | LedgerEnded) -> None:

@@ -1,5 +1,5 @@
 """A small asyncio client of Apache ZooKeeper: nodes, compare-and-set, watches, one session.
 
-Not kazoo, because it runs threads, and its latest release (2.11) has no recursive watches; and this
-one runs unchanged in a simulated world.
+It replaces kazoo, which uses threads, cannot run in a simulated world, and has no recursive watches
+in its latest release (2.11).
 """

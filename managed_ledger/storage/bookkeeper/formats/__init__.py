@@ -1,1 +1,1 @@
-"""Keys and values as Apache Pulsar has them in ZooKeeper, by families."""
+"""Keys and values as Apache Pulsar stores them in ZooKeeper, by families."""

@@ -1,7 +1,8 @@
-"""Compressed values: 47 78, a u32 size, a message that names the compression, and the rest.
+"""Compressed values: 47 78, a u32 size, a message that names the compression, and the compressed
+bytes.
 
-Apache Pulsar compresses only where managedLedgerInfoCompressionType or
-managedCursorInfoCompressionType say so.
+Apache Pulsar compresses only if managedLedgerInfoCompressionType or
+managedCursorInfoCompressionType is set.
 
 Source: org.apache.bookkeeper.mledger.impl.MetaStoreImpl.
 """

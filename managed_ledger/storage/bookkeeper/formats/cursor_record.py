@@ -1,10 +1,10 @@
 """ManagedCursorInfo and PositionInfo: what a subscription has acknowledged, in Apache's format.
 
-A small cursor is in its node, with ledger id -1. One that is large or has parts of batches is in a
-ledger, whose last entry counts; the node then has a mark-delete position that is not newer.
-Acknowledged entries are ranges (lower exclusive) in the node, and bits of 64-bit words for each
-ledger in the entry, as Apache's managedLedgerPersistIndividualAckAsLongArray wants it; both are
-read. In a batch's set a bit means that the index is still unacknowledged.
+A small cursor is in its node, with ledger id -1. A large one, or one with partly acknowledged
+batches, is in the last entry of a ledger; its node then has a mark-delete position that is not
+newer. Acknowledged entries are ranges (lower exclusive) in the node, and bits of 64-bit words for
+each ledger in the entry, as Apache's managedLedgerPersistIndividualAckAsLongArray wants it; both
+are read. In a batch's set a bit means that the index is still unacknowledged.
 
 Source: MLDataFormats.proto; org.apache.bookkeeper.mledger.impl.ManagedCursorImpl.
 """
@@ -36,18 +36,18 @@ from managed_ledger.storage.bookkeeper.formats.protobuf import (
 )
 
 MAX_RANGES: Final = 1000  # in a node: managedLedgerMaxUnackedRangesToPersistInMetadataStore
-MAX_ACKED: Final = 1 << 28  # entries; more are a mistake, and would fill the memory
+MAX_ACKED: Final = 1 << 28  # entries; more would be an error, and fill the memory
 _MAX_WORDS: Final = 1 << 22
 _WORD: Final = (1 << 64) - 1
 
-# Kept: Apache's own numbers with a cursor (compaction, deduplication), and all that is unknown.
+# Kept: Apache's own numbers of a cursor (compaction, deduplication), and unknown fields.
 _LONG_PROPERTIES: Final = 5
 _UNKNOWN: Final = -1
 
 
 def belongs_into_ledger(record: CursorRecord) -> bool:
-    """Because it is large, or has parts of batches: Apache's broker reads those from a ledger only,
-    although it writes them to the node as well.
+    """True if it is large, or has partly acknowledged batches: Apache's broker reads those only
+    from a ledger, although it also writes them to the node.
     """
     if record.batches:
         return True
@@ -74,7 +74,7 @@ def encode_node(record: CursorRecord, kept: Kept, ledger_id: int) -> bytes:
 
 
 def decode_node(message: bytes, what: str) -> tuple[CursorRecord, Kept, int]:
-    """And the ledger whose last entry says more, or NO_LEDGER. Raises CorruptStorage."""
+    """And the ledger whose last entry has the rest, or NO_LEDGER. Raises CorruptStorage."""
     found: dict[int, int] = {}
     properties: dict[str, str] = {}
     ranges: list[bytes] = []
@@ -234,7 +234,7 @@ class _Acked:
 
 
 def _batches(messages: Sequence[bytes], acked: _Acked, what: str) -> dict[tuple[int, int], int]:
-    """A set without bits is an acknowledged entry."""
+    """A set without bits means an acknowledged entry."""
     found: dict[tuple[int, int], int] = {}
     for message in messages:
         position, data = None, bytearray()

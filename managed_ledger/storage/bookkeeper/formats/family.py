@@ -1,7 +1,7 @@
-"""A family of the seam's keys: where they are in ZooKeeper, and what their nodes' values look like.
+"""A family of the seam's keys: their places in ZooKeeper, and the format of their nodes' values.
 
-The seam's values stay what every engine has; a family turns them into what Apache Pulsar stores,
-and back. What another program wrote and the seam has no room for is `kept` and written again.
+The seam's values are the same for every engine; a family converts them to Apache Pulsar's format
+and back. Data of other programs without a place in the seam's value is `kept`, and written again.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from typing import Final, NamedTuple, Protocol
 from managed_ledger.storage.bookkeeper.key_paths import key_of, path_of
 
 NO_LEDGER: Final = -1
-Kept = Mapping[int, bytes]  # by what the family says; not empty only if there is something to keep
+Kept = Mapping[int, bytes]  # as the family defines; empty if there is nothing to keep
 NOTHING: Final[Kept] = MappingProxyType({})
 
 
 class Stored(NamedTuple):
-    """What a node says. The last entry of ledger `ledger_id`, if there is one, says more."""
+    """The content of a node; the rest is in the last entry of `ledger_id`, if there is one."""
 
     value: bytes  # the seam's
     kept: Kept = NOTHING
@@ -31,7 +31,7 @@ class Family(Protocol):
 
     @property
     def is_exact(self) -> bool:
-        """Whether `decode` brings back the very bytes that `encode` was given."""
+        """Whether `decode` restores exactly the bytes that `encode` was given."""
         ...
 
     def path_of(self, key: str) -> str | None:
@@ -39,7 +39,7 @@ class Family(Protocol):
         ...
 
     def key_of(self, path: str) -> str | None:
-        """Of a path below the root; None if that node has no value of the family."""
+        """The key of a path below the root; None if that node has no value of the family."""
         ...
 
     def has_children(self, path: str) -> bool:
@@ -47,26 +47,26 @@ class Family(Protocol):
         ...
 
     def encode(self, key: str, value: bytes, kept: Kept, ledger_id: int = NO_LEDGER) -> bytes:
-        """The node's value; with a ledger, without what `entry` puts into that. Raises
-        CorruptStorage if `value` is none of the seam's.
+        """The node's value; with a ledger, without the part that `entry` puts there. Raises
+        CorruptStorage if `value` is not one of the seam's.
         """
         ...
 
     def decode(self, key: str, node: bytes) -> Stored | None:
-        """None: the node is there for others below it. Raises CorruptStorage, which says what to
+        """None: the node exists only for nodes below it. Raises CorruptStorage, which says what to
         do.
         """
         ...
 
     def entry(self, key: str, value: bytes, kept: Kept, stays: bool = False) -> bytes | None:
-        """What belongs into a ledger and not into a node, because it is too large or is read from
-        there only; None: it belongs into the node. `stays`: a ledger is being written for this key,
-        so the next value may as well go there.
+        """The value's part for a ledger, because it is too large for a node or only read from a
+        ledger; None: the node holds everything. `stays`: the key already has a ledger, so the value
+        may go there in any case.
         """
         ...
 
     def with_entry(self, key: str, stored: Stored, entry: bytes) -> Stored:
-        """What node and entry say together. Raises CorruptStorage."""
+        """The value of node and entry together. Raises CorruptStorage."""
         ...
 
 
@@ -89,14 +89,14 @@ class JoinedFamily(Protocol):
         ...
 
     def join(self, path: str, values: Mapping[str, bytes], node: bytes) -> bytes | None:
-        """The node with these values and no others of its keys; the rest stays as it is in `node`,
-        which is empty if there is none yet. None: the node is to go. Raises CorruptStorage.
+        """The node with these values and none of its other keys; the rest of `node`, which is empty
+        for a new one, is kept. None: delete the node. Raises CorruptStorage.
         """
         ...
 
 
 class Listed(NamedTuple):
-    """Where a node says that a value is, and all that it says of it."""
+    """The place of a value according to its node, and the node's data about it."""
 
     ledger_id: int
     entry_id: int
@@ -124,15 +124,15 @@ class ListFamily(Protocol):
         ...
 
     def join(self, path: str, listed: Mapping[str, Listed]) -> bytes | None:
-        """None: nothing is left, and the node is to go."""
+        """None: nothing is left; delete the node."""
         ...
 
     def listed(self, key: str, value: bytes, ledger_id: int) -> Listed:
-        """Of the value whose `entry` is the first of that ledger. Raises CorruptStorage."""
+        """For the value whose `entry` is the first of that ledger. Raises CorruptStorage."""
         ...
 
     def entry(self, key: str, value: bytes) -> bytes:
-        """Raises CorruptStorage if `value` is none of the seam's."""
+        """Raises CorruptStorage if `value` is not one of the seam's."""
         ...
 
     def value(self, key: str, entry: bytes) -> bytes:
@@ -145,7 +145,7 @@ class ListFamily(Protocol):
 
 
 class OwnFormat:
-    """Keys of no other family, and their values as they are."""
+    """Keys of no other family, with unchanged values."""
 
     is_exact = True
 

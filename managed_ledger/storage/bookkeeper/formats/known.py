@@ -1,4 +1,4 @@
-"""All families together, and what they keep of each key beside the seam's value."""
+"""All families, and the data that they keep for each key beside the seam's value."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -89,7 +89,7 @@ class KnownFormats:
         return self._found(key)[0].encode(key, value, self._kept.get(key, NOTHING), ledger_id)
 
     def entry(self, key: str, value: bytes, stays: bool) -> bytes | None:
-        """What belongs into a ledger. Raises CorruptStorage."""
+        """The value's part for a ledger. Raises CorruptStorage."""
         return self._found(key)[0].entry(key, value, self._kept.get(key, NOTHING), stays)
 
     def decoded(self, key: str, node: bytes, entry: bytes | None = None) -> Stored | None:
@@ -104,7 +104,7 @@ class KnownFormats:
         return family.with_entry(key, stored, entry)
 
     def read_back(self, key: str, value: bytes) -> bytes:
-        """What the value is once it was stored: some formats have no room for its very bytes.
+        """The value as it is read back: some formats do not preserve its exact bytes.
         Raises CorruptStorage.
         """
         if (listed := self.listed(key)) is not None:
@@ -118,7 +118,7 @@ class KnownFormats:
         stored = self.decoded(key, self.node(key, value))
         return value if stored is None else stored.value
 
-    # --- what is true of a key now
+    # --- the current state of a key
 
     def keep(self, key: str, stored: Stored) -> None:
         self.forget(key)

@@ -1,9 +1,9 @@
 """ManagedLedgerInfo: a managed ledger's list of ledgers, as Apache Pulsar stores it.
 
 The open ledger has timestamp 0 and no count of entries. Fields 1001 (deletion has begun) and 1002
-(ledgers that no longer count but may still exist) are ours. They are no properties, because users
-may set those, and must not be able to name ledgers to delete. Apache's broker drops the two
-fields when it writes the list; such ledgers then remain.
+(removed ledgers that may still exist) are pybroker's. They are not properties, because users can
+set properties, and must not be able to name ledgers to delete. Apache's broker drops the two fields
+when it writes the list; such ledgers then remain.
 
 Source: MLDataFormats.proto; org.apache.bookkeeper.mledger.impl.ManagedLedgerImpl.
 """
@@ -79,7 +79,7 @@ def decode(message: bytes, what: str) -> tuple[LedgerList, Kept]:
             kept[_WHOLE] = kept.get(_WHOLE, b"") + field.raw
             if kind == _TERMINATED:
                 properties[TERMINATED] = "true"
-    # A list with ledgers is in use, whatever began before.
+    # A list with ledgers is in use, even if its deletion had begun.
     still_counted = {info.ledger_id for info in ledgers}
     left = tuple(each for each in deleting if each not in still_counted)
     return LedgerList(tuple(ledgers), properties, left, deleted and not ledgers), kept
@@ -98,7 +98,7 @@ def _ledger(info: LedgerInfo) -> bytes:
 
 
 def _read_ledger(message: bytes, what: str) -> tuple[LedgerInfo, bytes]:
-    """And what is kept of it."""
+    """Also returns the data to keep."""
     found: dict[int, int] = {}
     rest = b""
     for field in fields(message, what):

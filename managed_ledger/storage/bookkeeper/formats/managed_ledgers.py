@@ -1,7 +1,7 @@
 """Managed ledgers and cursors: `/managed-ledgers/<t>/<ns>/persistent/<topic>/<cursor>`.
 
-Only names of this shape are of the family. Other logs, which Apache Pulsar has not, stay in the
-format of our own.
+Only names of this form belong to the family. Other logs, which Apache Pulsar does not have, stay in
+pybroker's own format.
 """
 
 import re
@@ -104,6 +104,6 @@ def _is_plain(part: str) -> bool:
 
 
 def _node_name(name: str) -> str | None:
-    """None if ZooKeeper takes no such name."""
+    """None if ZooKeeper does not allow such a name."""
     escaped = escape(name)
     return escaped if escaped.strip(".") else None

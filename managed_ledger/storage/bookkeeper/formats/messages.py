@@ -1,4 +1,4 @@
-"""Parts that several of Apache Pulsar's stored messages have."""
+"""Parts common to several of Apache Pulsar's stored messages."""
 
 from managed_ledger.codec import Writer
 from managed_ledger.errors import CorruptStorage

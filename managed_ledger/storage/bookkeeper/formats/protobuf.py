@@ -1,4 +1,4 @@
-"""Protocol Buffers, as much as stored metadata needs: fields in, fields out, no generated code."""
+"""The part of Protocol Buffers that stored metadata needs, without generated code."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
