@@ -163,6 +163,13 @@ class Tenants:
         finally:
             await self._metadata.delete(key)
 
+    def check_going(self, namespace: str) -> None:
+        """For who deletes it everywhere. Another request may have done it, and it may exist anew.
+        Raises NotFound.
+        """
+        if self._metadata.get(_GOING + namespace) is None:
+            raise NotFound(f"Namespace {namespace} was deleted by another request")
+
     def check_takes_topics(self, namespace: str) -> None:
         """Raises NotFound."""
         self.check_namespace(namespace)
@@ -217,6 +224,11 @@ class Tenants:
         """How many it had, while several brokers are deleting them; 0 otherwise."""
         record = self._get(partitions_key(name))
         return int(record.get("partitions", 0)) if record.get("deleted") else 0
+
+    def is_doomed(self, name: TopicName) -> bool:
+        """Whether it is being deleted with all partitions of its topic, or with its namespace."""
+        going = not self.takes_topics(name.namespace_name)
+        return going or self.doomed_partitions(name.partitioned_name) > 0
 
     async def doom_partitions(self, name: TopicName) -> None:
         """No broker creates a partition anew. Source: Apache Pulsar's field `deleted`."""

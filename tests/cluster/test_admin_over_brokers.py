@@ -3,11 +3,13 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from rest import Rest
 from txn_cluster import TxnBroker, TxnCluster
 
+from pybroker.admin.over_brokers import asking as asking_module
 from pybroker.base.names import TopicName
 from pybroker.broker.deletions import Doomed
 from pybroker.broker.ownership import NotServedHere
@@ -262,6 +264,44 @@ def test_no_topic_outlives_its_namespace_because_another_broker_knew_it_late(
     brokers.cluster.world.sleep(1.0)
     for broker in (brokers.one, brokers.two):
         assert not broker.broker.ledgers.exists(name.ledger_name)
+
+
+@pytest.mark.parametrize("what", ["partitions", "namespace"])
+def test_who_deletes_slowly_spares_what_was_created_anew(brokers: TwoBrokers, what: str) -> None:
+    """Another request has finished the deletion meanwhile."""
+    rest, other = brokers.rest, brokers.other_rest
+    rest.do("PUT", f"v2/namespaces/{SHOP}")
+    brokers.cluster.until(lambda: brokers.two.broker.topics.tenants.has_namespace(SHOP))
+    carts = f"v2/persistent/{SHOP}/carts/partitions"
+    path = carts if what == "partitions" else f"v2/namespaces/{SHOP}"
+    rest.do("PUT", carts, b"4")
+    # The first request gets as far as its mark.
+    ask, may_go_on, begun = brokers.one.membership.others.ask, asyncio.Event(), asyncio.Event()
+    here = asking_module.Asking._here
+
+    async def late(work: object, *told: object) -> object:
+        begun.set()
+        await may_go_on.wait()
+        return await work(*told)  # type: ignore[operator]
+
+    brokers.one.membership.others.ask = partial(late, ask)  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asking_module.Asking, "_here", lambda *told: late(here, *told))
+        slow = brokers.cluster.client.create_task(
+            rest._ask(brokers.one.http_url, "DELETE", f"/admin/{path}?force=true", b""), name="slow"
+        )
+        brokers.cluster.until(begun.is_set)
+    other.do("DELETE", path, force="true")
+    if what == "namespace":
+        other.do("PUT", path)
+    other.do("PUT", carts, b"4")
+    names = [TopicName.parse(f"persistent://{SHOP}/carts-partition-{n}") for n in range(4)]
+    for name in names:  # the client is led to whoever serves it
+        brokers.cluster.call(brokers.cluster.send(brokers.two, str(name), b"new"))
+    may_go_on.set()
+    brokers.cluster.until(slow.done)
+    for name in names:
+        assert brokers.cluster.call(brokers.cluster.read(brokers.two, str(name))) == [b"new"]
 
 
 def test_an_answer_about_all_brokers_is_not_given_without_one_of_them(brokers: TwoBrokers) -> None:

@@ -24,6 +24,8 @@ from pybroker.broker.ownership import BrokerAddress, Bundle, NotServedHere, Owne
 
 T = TypeVar("T")
 R = TypeVar("R")
+DELETION: Final = ("DELETE", "/admin/v2/{domain}/{tenant}/{namespace}/{topic}")
+ONLY_DOOMED: Final = "onlyDoomed"  # in the query of a deletion: see Tenants.is_doomed
 _ATTEMPTS: Final = 40
 _PAUSE_S: Final = 0.25  # while a bundle has no owner
 _AT_ONCE: Final = 16  # topics

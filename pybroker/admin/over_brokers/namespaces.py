@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from pybroker.admin.finding import check_empty
 from pybroker.admin.operation import Endpoint
-from pybroker.admin.over_brokers.asking import Asking, all_of
+from pybroker.admin.over_brokers.asking import DELETION, ONLY_DOOMED, Asking, all_of
 from pybroker.admin.over_brokers.everybody import Whole
 from pybroker.admin.over_brokers.parts import PartRoutes
 from pybroker.admin.replies import check
@@ -19,7 +19,6 @@ from pybroker.broker.ownership import Bundle
 from pybroker.broker.topics import Topics
 
 _NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
-_TOPIC: Final = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 _NOT_FOUND: Final = 404
 
 
@@ -100,21 +99,23 @@ class NamespaceRoutesOverBrokers:
             # takes the bundle from now on knows the mark.
             await self._ask(request, await self._bundles_of(namespace), "PUT", "unload")
             await topics.ownership.refreshed()
+            topics.tenants.check_going(namespace)
             if not force:
                 await check_empty(topics, namespace)
-            forced = {"force": "true"}
+            forced = {"force": "true", ONLY_DOOMED: "true"}
             for name in topics.tenants.partitioned_topics(namespace):
                 with suppress(TopicNotFound):  # it was deleted meanwhile
                     await self._parts.delete(request, name, force=True)
             names = [TopicName.parse(n) for n in (await topics.lists.get(namespace)).names]
 
             async def delete(name: TopicName) -> Reply:
-                return await self._asking.topic(request, name, "DELETE", _TOPIC, forced)
+                return await self._asking.topic(request, name, *DELETION, forced)
 
             async for _, reply in all_of(names, delete):
                 if reply.status != _NOT_FOUND:
                     check(reply)
             await topics.ownership.refreshed()
+            topics.tenants.check_going(namespace)
             await topics.schemas.forget_namespace(namespace)
             await topics.tenants.delete_namespace(namespace)
             await self._bundles.forget(namespace)

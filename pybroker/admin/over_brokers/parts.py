@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from managed_ledger.position import EARLIEST
-from pybroker.admin.over_brokers.asking import Asking, all_of
+from pybroker.admin.over_brokers.asking import DELETION, ONLY_DOOMED, Asking, all_of
 from pybroker.admin.replies import check
 from pybroker.admin.routes.compaction import TELLING
 from pybroker.admin.routing import flag, partitioned_metadata, read_json
@@ -190,12 +190,13 @@ class PartRoutes:
                         f"{part} has connected producers or consumers; close them or use force",
                     )
         await self._topics.doom_partitions(name)
-        forced = {"force": str(force).lower()}
-        for _, reply in await self._ask(request, names, "DELETE", _T, forced):
+        forced = {"force": str(force).lower(), ONLY_DOOMED: "true"}
+        for _, reply in await self._ask(request, names, *DELETION, forced):
             if reply.status != _NOT_FOUND:
                 check(reply)
         await self._topics.ownership.refreshed()  # with what the others have deleted
-        await self._topics.delete_partitioned(name, force=True)
+        if tenants.doomed_partitions(name):  # else another request has finished it
+            await self._topics.delete_partitioned(name, force=True)
 
 
 def _parts(name: TopicName, count: int) -> list[TopicName]:

@@ -15,13 +15,13 @@ from starlette.responses import Response
 
 from pybroker.admin.http.permitted import plain_path
 from pybroker.admin.operation import DescribedRoute, Endpoint
-from pybroker.admin.over_brokers.asking import Asking
+from pybroker.admin.over_brokers.asking import DELETION, ONLY_DOOMED, Asking
 from pybroker.admin.over_brokers.everybody import EverybodyRoutes, Whole
 from pybroker.admin.over_brokers.namespaces import NamespaceRoutesOverBrokers
 from pybroker.admin.over_brokers.parts import PartRoutes, Spread
 from pybroker.admin.routing import answered, topic_of
 from pybroker.admin.services import AdminServices
-from pybroker.base.errors import PulsarError
+from pybroker.base.errors import PulsarError, TopicNotFound
 from pybroker.broker.other_brokers import ASKED_BY_A_BROKER, Bundles, OtherBrokers
 
 _NOT_FOUND: Final = 404
@@ -33,7 +33,7 @@ def over_brokers(
     bundles: Bundles,
     routes: Iterable[DescribedRoute],
 ) -> list[DescribedRoute]:
-    routes = list(routes)
+    routes = [_checked(services, route) for route in routes]
     asking = Asking(services.topics.ownership, bundles, brokers, routes)
     parts = PartRoutes(services.topics, asking)
     of_parts = parts.by_route()
@@ -104,3 +104,24 @@ def _up_to_date(services: AdminServices, own: Endpoint) -> Endpoint:
         return await own(request)
 
     return endpoint
+
+
+def _checked(services: AdminServices, route: DescribedRoute) -> DescribedRoute:
+    """A broker that deletes more than one topic may have been slow, and another one has finished it
+    meanwhile: what has the names now must stay.
+    """
+    if (route.method, plain_path(route.path)) != DELETION:
+        return route
+    topics = services.topics
+
+    def checked(own: Endpoint) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            if request.query_params.get(ONLY_DOOMED) == "true":
+                await topics.ownership.refreshed()
+                if not topics.tenants.is_doomed(name := topic_of(request)):
+                    raise TopicNotFound(f"{name}: its deletion was finished by another request")
+            return await own(request)
+
+        return endpoint
+
+    return route.behind(checked)
