@@ -281,6 +281,25 @@ def test_a_backlog_becomes_too_old(pulsar_broker: RunningBroker, pulsar_client: 
         pulsar_client.create_producer(TOPIC)
 
 
+def test_a_rate_of_publishing_lets_the_next_message_in(
+    pulsar_broker: RunningBroker, pulsar_client: Client
+) -> None:
+    rate = {"publishThrottlingRateInMsg": -1, "publishThrottlingRateInByte": 100}
+    admin(pulsar_broker, f"v2/{NAMESPACE}/publishRate", rate)
+    subscribed(pulsar_client)
+    producer = pulsar_client.create_producer(TOPIC)
+    producer.send(b"x" * 800)  # takes what eight seconds allow
+    with RawClient(pulsar_broker.service_url) as raw:
+        raw.create_producer(TOPIC)
+        raw.start_publish(b"later", 0)
+        raw.kinds_before_pong()  # the broker has it
+        pulsar_broker.clock.advance("5s")
+        assert pulsar_broker.backlog(TOPIC, "s") == 1
+        pulsar_broker.clock.advance("5s")
+        raw.receive(pb.BaseCommand.SEND_RECEIPT)
+    assert pulsar_broker.backlog(TOPIC, "s") == 2
+
+
 def test_a_rate_of_dispatch_has_its_next_period(
     pulsar_broker: RunningBroker, pulsar_client: Client
 ) -> None:
@@ -341,6 +360,36 @@ def test_what_a_transaction_acknowledged_comes_again_after_its_time(
     assert nothing_comes(consumer)
     pulsar_clock.advance("1m")
     assert next_of(consumer) == b"one"
+
+
+def test_the_log_of_pending_acknowledgements_is_shortened(
+    pulsar_broker: RunningBroker, pulsar_client: Client
+) -> None:
+    consumer = subscribed(pulsar_client)
+    pulsar_client.create_producer(TOPIC).send(b"one")
+    message = consumer.receive(timeout_millis=20_000)
+    with pulsar_client.new_transaction() as txn:
+        consumer.acknowledge(message, txn)
+
+    async def records(running: Any) -> int:
+        topic = await running.topics.get(TopicName.parse(TOPIC))
+        return int(topic.subscriptions["s"].pending_acks._store.records_since_snapshot)
+
+    pulsar_broker.clock.advance("1s")
+    assert pulsar_broker.call(records) > 0
+    pulsar_broker.clock.advance("9s")
+    pulsar_broker.wait_until(lambda: pulsar_broker.call(records) == 0)
+
+
+def test_the_admin_api_lists_ended_transactions_for_an_hour(
+    pulsar_broker: RunningBroker, pulsar_client: Client
+) -> None:
+    pulsar_client.new_transaction().commit()
+    path = "v3/transactions/ended"
+    pulsar_broker.clock.advance("59m")
+    assert len(asked(pulsar_broker, path)["transactions"]) == 1
+    pulsar_broker.clock.advance("2m")
+    assert asked(pulsar_broker, path)["transactions"] == []
 
 
 @by("transaction_outcome_retention_ms")
