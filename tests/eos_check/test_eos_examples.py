@@ -96,6 +96,20 @@ def test_one_transaction_is_exactly_once(environment, tmp_path):
     assert "\nEXACTLY ONCE" in said
 
 
+def test_sending_in_the_background_loses_messages(environment, tmp_path):
+    command = typed("examples/README.md")["aio_send_in_background.py"]
+    code, said = checked(command, environment, tmp_path, "")
+    assert code == 1, said
+    assert "lost: " in said
+
+
+def test_concurrent_transactions_with_asyncio_are_exactly_once(environment, tmp_path):
+    command = typed("examples/README.md")["aio_transactions.py"]
+    code, said = checked(command, environment, tmp_path, "")
+    assert code == 0, said
+    assert "\nEXACTLY ONCE" in said
+
+
 def folder_of_jars(folder: Path) -> Path:
     official_client_jars(folder)
     return folder
