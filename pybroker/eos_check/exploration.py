@@ -63,6 +63,7 @@ class Exploration:
         settings: Settings,
         *,
         time_limit_s: float | None,
+        once_each: bool = False,
         pairs_at_most: int,
         jobs: int,
         say: Say,
@@ -71,6 +72,7 @@ class Exploration:
         self._settings = settings
         self._time_limit_s = TIME_LIMIT_S if time_limit_s is None else time_limit_s
         self._each_kind_first = time_limit_s is None
+        self._once_each = once_each  # no second crash of a kind
         self._give_up_s = 0.0  # known when the runs without faults are over
         self._pairs_at_most = pairs_at_most
         self._jobs = jobs
@@ -185,11 +187,11 @@ class Exploration:
         submitted: dict[Future[RunResult], Schedule] = {}
         while len(submitted) < count:
             is_late = self.explored.runs > 0 and time.monotonic() > self._give_up_s
-            if is_late and not plan.is_finished:
+            if is_late and not plan.is_finished and not self._once_each:
                 self.explored.out_of_time = True
             if is_late and not self._each_kind_first:
                 break
-            schedule = plan.take(new_kinds_only=is_late)
+            schedule = plan.take(new_kinds_only=is_late or self._once_each)
             if schedule is None:
                 break
             submitted[pool.submit(run, self._settings, schedule, clean, self._stop)] = schedule

@@ -145,6 +145,11 @@ def _parser() -> argparse.ArgumentParser:
         f"{TIME_LIMIT_S:g}, or longer until each kind of crash was tried",
     )
     add(
+        "--quick",
+        action="store_true",
+        help="only one crash of each kind, and no pairs",
+    )
+    add(
         "--run-limit",
         type=_seconds,
         metavar="SECONDS",
@@ -248,7 +253,8 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
     exploration = Exploration(
         settings,
         time_limit_s=options.time_limit,
-        pairs_at_most=options.pairs,
+        once_each=options.quick,
+        pairs_at_most=0 if options.quick else options.pairs,
         jobs=options.jobs,
         say=say,
         show=show,

@@ -25,6 +25,7 @@ from pybroker.wire.frames import FRAME_OVERHEAD_BYTES, encode_frame
 OnPassing = Callable[[Passing], Victim | None]
 OnEvent = Callable[[Event], None]
 _SIZES: Final = struct.Struct(">II")
+_TLS_HANDSHAKE: Final = b"\x16\x03"  # how a client with TLS begins; a frame is not so large
 _FRAME_AT_MOST: Final = 5 * 1024 * 1024 + FRAME_OVERHEAD_BYTES  # broker.conf's maxMessageSize
 # What the broker does not answer may be under way for this long before it is killed "after" it.
 _UNANSWERED_S: Final = 0.05
@@ -39,6 +40,7 @@ class Proxy:
 
     def __init__(self, on_passing: OnPassing, on_event: OnEvent) -> None:
         self.url = ""
+        self.saw_tls = False  # a client began with TLS, which nobody answers here
         self._on_passing = on_passing
         self._on_event = on_event
         self._broker = "", 0
@@ -156,12 +158,20 @@ class Proxy:
         age = self._age
         with contextlib.suppress(_Ended, OSError, asyncio.IncompleteReadError):
             while True:
-                frame = await _read_frame(source)
+                frame = await self._read_frame(source)
                 await self._open.wait()
                 if self._age != age:
                     return
                 await pass_on(_command(frame), frame, sink, trace)
                 await sink.drain()
+
+    async def _read_frame(self, source: asyncio.StreamReader) -> bytes:
+        head = await source.readexactly(4)
+        size = int.from_bytes(head, "big")
+        if not 4 <= size <= _FRAME_AT_MOST:
+            self.saw_tls |= head.startswith(_TLS_HANDSHAKE)
+            raise _Ended  # the broker would say no more than that
+        return head + await source.readexactly(size)
 
     async def _client_frame(
         self,
@@ -209,14 +219,6 @@ class Proxy:
             return
         self._freeze()
         raise _Ended
-
-
-async def _read_frame(source: asyncio.StreamReader) -> bytes:
-    head = await source.readexactly(4)
-    size = int.from_bytes(head, "big")
-    if not 4 <= size <= _FRAME_AT_MOST:
-        raise _Ended  # the broker would say no more than that
-    return head + await source.readexactly(size)
 
 
 def _command(frame: bytes) -> pb.BaseCommand:

@@ -6,15 +6,18 @@ short. Transactions of a pipeline that was killed would end by their timeout; th
 nothing else happens, so that a run takes seconds.
 """
 
+import shutil
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.client import HTTPException
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Final
+from urllib.error import HTTPError
 
 from pybroker.client import PulsarException
 from pybroker.eos_check.connection_trace import Event, Position, Txn
@@ -29,6 +32,7 @@ from pybroker.testing.broker_process import BrokerProcess
 
 _BROKER_CONF: Final = "testMode=true\nbrokerDeleteInactiveTopicsEnabled=false\n"
 _TURN_S: Final = 0.05
+_ROOM_BYTES: Final = 4 * 1024 * 1024  # with less than a quarter of it, brokers refuse messages
 _QUIET_S: Final = 0.3
 _ABANDONED_S: Final = 1.0
 # Of the run's limit. Then the input is published all the same.
@@ -45,6 +49,14 @@ _PAUSE_S: Final = 0.2  # before a pipeline that ended by itself is started again
 
 _PLACES: Final = (
     "Does the command use {service_url} and {input}, or PULSAR_SERVICE_URL and EOS_INPUT?"
+)
+_WITH_TLS: Final = (
+    "the pipeline connects with TLS, and the broker of eos-check has none: let it use "
+    "{service_url} as it is, which begins with pulsar://"
+)
+_WITH_LOGIN: Final = (
+    "the broker asks eos-check for a login, and it has none: leave authentication out of the file "
+    "that --config names"
 )
 
 
@@ -125,6 +137,12 @@ def run(
                     broker.kill()  # quicker than to stop it: its data is of no use any more
         except RuntimeError as error:
             raise CannotRun(f"{error}:\n{tail(said)}") from error
+        except HTTPError as error:
+            if error.code == HTTPStatus.UNAUTHORIZED:
+                raise CannotRun(_WITH_LOGIN) from error
+            raise
+        finally:
+            _check_room(directory)
 
 
 class _Run:
@@ -283,6 +301,8 @@ class _Run:
     def _is_over(self) -> bool:
         if self._has_crashed_within():
             return False
+        if self._proxy.saw_tls:
+            raise CannotRun(_WITH_TLS)
         if self._fallen is not None:
             self._start_again(self._fallen)
             return False
@@ -404,6 +424,15 @@ class _Run:
                 self._open.pop(txn, None)
                 self._topics.abort(txn)
                 self._note("TIMEOUT", f"transaction {txn[0]}:{txn[1]} of start {life} is aborted")
+
+
+def _check_room(directory: Path) -> None:
+    """A broker without room refuses messages, of which no pipeline is guilty."""
+    if shutil.disk_usage(directory).free < _ROOM_BYTES:
+        raise CannotRun(
+            f"the disk of {gettempdir()} is nearly full, and the brokers keep their data "
+            "there: make room, or set TMPDIR to a folder on another disk"
+        )
 
 
 def _longest_pause_s(events: Sequence[Event]) -> float:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from pybroker.eos_check.faults import Fault, Passing, Phase, Step, Victim
 from pybroker.eos_check.judgement import Promise
 from pybroker.eos_check.main import main
 from pybroker.eos_check.pipeline import Pipeline
-from pybroker.eos_check.run import Clean, RunResult, _Run
+from pybroker.eos_check.run import CannotRun, Clean, RunResult, _check_room, _Run
 from pybroker.eos_check.settings import Settings
 from pybroker.eos_check.topics import Output
 from pybroker.testing.broker_process import BrokerProcess
@@ -163,6 +164,27 @@ def test_a_broker_that_does_not_start_says_why(tmp_path):
     assert ended.returncode == 2
     assert "before it was ready" in ended.stderr
     assert "unknown key 'noSuchKey'" in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_broker_that_asks_for_a_login_is_refused(tmp_path):
+    (tmp_path / "broker.conf").write_text(
+        "authenticationEnabled=true\n"
+        "authenticationProviders="
+        "org.apache.pulsar.broker.authentication.AuthenticationProviderToken\n"
+        f"tokenSecretKey=data:;base64,{'c2VjcmV0' * 6}\n"
+    )
+    ended = checked("--jobs", "1", "--config", str(tmp_path / "broker.conf"), "--", "true")
+    assert ended.returncode == 2
+    assert "leave authentication out of the file that --config names" in ended.stderr
+
+
+def test_a_disk_without_room_is_no_counter_example(tmp_path, monkeypatch):
+    """The broker would refuse messages, and the pipeline would seem to be stuck."""
+    usage = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(CannotRun, match="set TMPDIR to a folder on another disk"):
+        _check_room(tmp_path)
 
 
 @pytest.mark.slow

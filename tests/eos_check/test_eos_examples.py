@@ -21,7 +21,7 @@ from pybroker.spark.jars import official_client_jars
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 LIMIT_S = 1000.0  # for what hangs
-SHORT = "--messages 4 --pairs 2 --run-limit 600"
+SHORT = "--messages 4 --quick --run-limit 600"
 
 
 def typed(document: str) -> dict[str, str]:

@@ -115,3 +115,17 @@ def test_nothing_passes_while_it_is_paused(running):
                 assert Passing(SEND, Phase.BEFORE) not in watch.passings
             producer.flush()
     assert values(running) == [b"one"]
+
+
+def test_a_client_with_tls_is_noticed(running):
+    with Proxy(Watch().passing, [].append) as proxy:
+        proxy.forward_to(running.service_url)
+        with Client(proxy.url) as client:
+            client.create_producer("out")
+        assert not proxy.saw_tls
+        with (
+            Client(proxy.url.replace("pulsar:", "pulsar+ssl:"), operation_timeout_seconds=1) as tls,
+            pytest.raises(PulsarException),
+        ):
+            tls.create_producer("out")
+        assert proxy.saw_tls
