@@ -5,7 +5,6 @@ run that broke a promise, when everything was tried, or when the time is over. A
 the user did not set waits until each kind of crash was tried.
 """
 
-import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -130,8 +129,8 @@ class Exploration:
             pause_s=max(clean.pause_s, other.pause_s),
         )
         self._say(
-            f"without faults: {len(first.outputs)} messages out for {len(first.inputs)} in, "
-            f"in {first.duration_s:.1f} s"
+            f"without faults: {len(first.inputs)} in, {len(first.outputs)} out, in "
+            f"{first.duration_s:.1f} s"
         )
         if self._settings.judge:
             breaches = self._judged(first, clean)
@@ -212,9 +211,8 @@ class Exploration:
 
     def _judged(self, result: RunResult, clean: Clean) -> list[Breach]:
         if self._settings.judge:
-            command = shlex.split(self._settings.judge)
             inputs = [each for each, _ in result.inputs]
-            breaches = judge_by_command(command, result.outputs, inputs)
+            breaches = judge_by_command(self._settings.judge, result.outputs, inputs)
         else:
             breaches = judge(result.outputs, clean.outputs, self._settings.identity)
             if self._order_is_known:

@@ -2,6 +2,8 @@
 
 import argparse
 import re
+import shlex
+import shutil
 import signal
 import sys
 import time
@@ -131,7 +133,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--judge",
-        default="",
+        type=_command,
+        default=(),
         metavar="COMMAND",
         help="judge with this command: it reads input and output as JSON, and exits with 0 "
         "if all is well",
@@ -199,6 +202,16 @@ def _seconds(text: str) -> float:
     if not 0.1 <= value <= 86_400:
         raise argparse.ArgumentTypeError(f"{text[:40]} is not 0.1 to 86400 seconds")
     return value
+
+
+def _command(text: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not a command: {error}") from None
+    if not words or shutil.which(words[0]) is None:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not there, or cannot be executed")
+    return words
 
 
 def _pattern(text: str) -> re.Pattern[bytes]:

@@ -29,7 +29,7 @@ class Settings:
     payload: str = '{"id": "{id}", "key": "{key}", "amount": {n}}'
     identity: re.Pattern[bytes] | None = None  # what of an output's value is compared
     ordered: bool = False  # the order of each key's outputs is a promise, too
-    judge: str = ""  # a command that judges instead
+    judge: tuple[str, ...] = ()  # a command that judges instead
     settle_s: float = 3.0
     run_limit_s: float | None = None  # of each run; None: as long as such a pipeline may take
     directory: str | None = None  # of all runs; the system's for temporary files if None

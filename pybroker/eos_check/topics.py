@@ -46,12 +46,26 @@ class Topics:
         self._admin_url = admin_url
 
     def prepare(self, source: str, outputs: Sequence[str]) -> None:
-        """Creates them; a subscription that acknowledges nothing keeps the outputs."""
+        """Creates them; a subscription that acknowledges nothing keeps the outputs.
+
+        A pipeline may have its topics' names in its code, so tenants and namespaces are created.
+        """
+        for topic in (source, *outputs):
+            self._prepare_namespace(TopicName.parse(topic))
         # A topic that had a producer or a consumer takes no new schema; these have had none.
         for topic in (source, *outputs):
             self._ask(self._path(topic), "PUT")
         for topic in outputs:
             self._ask(f"{self._path(topic)}/subscription/{AUDIT}", "PUT", b'"earliest"')
+
+    def _prepare_namespace(self, topic: TopicName) -> None:
+        tenant, namespace = quote(topic.tenant, safe=""), quote(topic.namespace, safe="")
+        for path in (f"tenants/{tenant}", f"namespaces/{tenant}/{namespace}"):
+            try:
+                self._ask(f"/admin/v2/{path}", "PUT", b"{}")
+            except urllib.error.HTTPError as error:
+                if error.code != HTTPStatus.CONFLICT:  # it is there
+                    raise
 
     def publish(self, topic: str, inputs: Sequence[Input]) -> list[Position]:
         """Each as an entry of its own, to be acknowledged by itself. Raises HalfPublished."""

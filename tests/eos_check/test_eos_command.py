@@ -36,7 +36,15 @@ def test_a_check_without_a_command_says_what_to_do(capsys):
 
 @pytest.mark.parametrize(
     "option",
-    [["--messages", "0"], ["--identity", "("], ["--time-limit", "nan"], ["--jobs", "-1"]],
+    [
+        ["--messages", "0"],
+        ["--judge", "/no/judge"],
+        ["--judge", 'a "'],
+        ["--judge", " "],
+        ["--identity", "("],
+        ["--time-limit", "nan"],
+        ["--jobs", "-1"],
+    ],
     ids=" ".join,
 )
 def test_an_impossible_option_is_refused(option, capsys):
