@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from pybroker.base.names import TxnId
+from pybroker.base.prompt import when_done
 from pybroker.broker.txn_participants import LoadsTopics, LocalParticipants
 from pybroker.faults.passing import Passing
 from pybroker.faults.points import BEHIND_DECISION, MARKER, PENDING_ACK, Action, Recorded
@@ -93,7 +94,7 @@ class FaultyParticipants(LocalParticipants):
         self._faults.passing(replace(passing, point=step.point_before))
         after = replace(passing, point=step.point_after)
         if isinstance(ending, asyncio.Future):
-            ending.add_done_callback(partial(self._observe, after))
+            when_done(ending, partial(self._observe, after))
         else:
             self._faults.passing(after)
         return ending

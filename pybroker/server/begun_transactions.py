@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from pybroker.base.names import TxnId
+from pybroker.base.prompt import when_done
 from pybroker.transaction.coordinator.coordinators import Coordinators
 
 _LOOK_FROM: Final = 1000  # from this many on, check which have ended
@@ -42,7 +43,7 @@ class BegunTransactions:
     def begins(self, beginning: asyncio.Future[TxnId], asked: bool) -> None:
         """Counts the transaction from now on, until it fails or ends."""
         self._beginning += 1
-        beginning.add_done_callback(partial(self._began, asked))
+        when_done(beginning, partial(self._began, asked))
 
     def _began(self, asked: bool, beginning: asyncio.Future[TxnId]) -> None:
         self._beginning -= 1

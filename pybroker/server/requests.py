@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from pybroker.base.errors import PulsarError, ServiceNotReady
+from pybroker.base.prompt import when_done
 from pybroker.base.runtime import Tasks, is_a_sentence
 
 MAX_AT_HAND: Final = 1000
@@ -53,7 +54,7 @@ class Requests:
             return
         self._begun[work] = None
         self._began(size_bytes)
-        work.add_done_callback(partial(self._answer, answer, refuse, size_bytes))
+        when_done(work, partial(self._answer, answer, refuse, size_bytes))
 
     def _answer(
         self,

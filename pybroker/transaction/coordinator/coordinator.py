@@ -24,6 +24,7 @@ from typing import Final
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
+from pybroker.base.prompt import Prompt, prompt
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.transaction.coordinator.coordinator_stats import CoordinatorStats
 from pybroker.transaction.coordinator.ended_transactions import EndedTransactions
@@ -246,7 +247,7 @@ class TransactionCoordinator:
     # Decide, log, apply
 
     def _log_and_apply(self, decision: Record, local_id: int) -> asyncio.Future[TxnId]:
-        durable: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
+        durable: Prompt[TxnId] = prompt()
         self._log_then(decision, partial(self._logged, durable, local_id))
         return durable
 

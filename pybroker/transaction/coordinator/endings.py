@@ -10,6 +10,7 @@ from typing import Any
 
 from pybroker.base.errors import InvalidTxnStatus
 from pybroker.base.names import TxnId
+from pybroker.base.prompt import Prompt, prompt, when_done
 
 
 class _Ending:
@@ -47,9 +48,11 @@ class Endings:
 
     def fail(self, error: Exception) -> None:
         """Fail everything that waits."""
-        for running in self._running.values():
-            for waiting in [*running.followed, *(refused for refused, _ in running.refused)]:
-                fail(waiting, error)
+        ends = list(self._running.values())
+        for waiting in [each for end in ends for each in end.followed]:
+            fail(waiting, error)
+        for waiting in [each for end in ends for each, _ in end.refused]:
+            fail(waiting, error)
 
     def is_undecided(self, local_id: int) -> bool:
         """An end is in progress whose decision is not durable yet."""
@@ -58,7 +61,7 @@ class Endings:
 
     def following(self, local_id: int) -> asyncio.Future[TxnId]:
         """Completes when all participants have ended it, at once if they already have."""
-        followed: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
+        followed: Prompt[TxnId] = prompt()
         running = self._running.get(local_id)
         if running is None:
             followed.set_result(TxnId(self._coordinator_id, local_id))
@@ -68,7 +71,7 @@ class Endings:
 
     def all_followed(self, local_ids: Sequence[int]) -> asyncio.Future[TxnId]:
         """As `following`, for several transactions; the result is the id of the last of them."""
-        all_followed: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
+        all_followed: Prompt[TxnId] = prompt()
         last, left = TxnId(self._coordinator_id, local_ids[-1]), len(local_ids)
 
         def one_followed(followed: asyncio.Future[TxnId]) -> None:
@@ -80,7 +83,7 @@ class Endings:
                 all_followed.set_result(last)
 
         for local_id in local_ids:
-            self.following(local_id).add_done_callback(one_followed)
+            when_done(self.following(local_id), one_followed)
         return all_followed
 
     def refused(self, local_id: int, refusal: InvalidTxnStatus) -> asyncio.Future[TxnId]:
@@ -92,7 +95,7 @@ class Endings:
                 raise refusal
             finally:
                 del refusal  # its traceback refers to this frame: avoid a cycle
-        refused: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
+        refused: Prompt[TxnId] = prompt()
         self._running[local_id].refused.append((refused, refusal))
         return refused
 

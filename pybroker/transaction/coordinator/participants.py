@@ -23,6 +23,7 @@ from itertools import chain, islice, starmap
 from typing import Final, NamedTuple, Protocol
 
 from pybroker.base.names import TxnId
+from pybroker.base.prompt import when_done
 from pybroker.base.runtime import Tasks
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
 from pybroker.transaction.coordinator.timeline import DecidedEnd
@@ -180,6 +181,7 @@ class _EndEverywhere:
         )
         self._all_told = False
         self._has_turn = False  # `go_on` is scheduled
+        self._is_telling = False  # `go_on` is running
         self._answering = 0  # told, but have not answered
         self._retrying = 0
 
@@ -200,9 +202,9 @@ class _EndEverywhere:
 
     def go_on(self) -> None:
         """Tell the next ones, then yield to other transactions."""
-        if self._followed is None or self._ends.closed or self._has_turn:
+        if self._followed is None or self._ends.closed or self._has_turn or self._is_telling:
             return
-        answering = self._answering
+        answering, self._is_telling = self._answering, True
         for _ in range(_AT_ONCE):
             if self._all_told or self._answering >= _AT_ONCE:
                 break
@@ -211,6 +213,7 @@ class _EndEverywhere:
             if not self._all_told:
                 self._has_turn = True
                 asyncio.get_running_loop().call_soon(self._turn)
+        self._is_telling = False
         if self._answering > answering:
             this_turn().write_now()  # their gathered records go along with the markers
         elif self._all_told and not self._answering and not self._retrying:
@@ -237,7 +240,7 @@ class _EndEverywhere:
             self._has_followed_now(participant, None)
         elif isinstance(ending, asyncio.Future):
             self._answering += 1
-            ending.add_done_callback(partial(self._answered, participant))
+            when_done(ending, partial(self._answered, participant))
         else:
             self._answering += 1
             self._ends.tasks.start(self._first_time(participant, ending), f"end {self._txn_id}")

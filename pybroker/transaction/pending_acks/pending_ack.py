@@ -37,6 +37,7 @@ from pybroker.base.errors import (
     TransactionCoordinatorNotFound,
 )
 from pybroker.base.names import TopicName, TxnId
+from pybroker.base.prompt import Prompt, prompt
 from pybroker.base.runtime import Tasks
 from pybroker.transaction.pending_acks.applying import (
     Applying,
@@ -299,7 +300,7 @@ class PendingAcks:
     def _log(
         self, record: AckRecord, undo: Callable[[AckRecord], None], withheld: Callable[[], None]
     ) -> asyncio.Future[None]:
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        durable: Prompt[None] = prompt()
         self._store.append(record, partial(self._logged, record, undo, withheld, durable))
         self._visit_later()
         self._checkpoint_if_long()
@@ -351,7 +352,8 @@ class PendingAcks:
     ) -> asyncio.Future[None]:
         held = self._state.transactions[txn_id]
         held.action = action
-        ending = held.ending = asyncio.get_running_loop().create_future()
+        ending: Prompt[None] = prompt()
+        held.ending = ending
         append = self._store.append_not_later if not_later else self._store.append
         append(EndRecord(txn_id, action), partial(self._end_logged, txn_id, action))
         return ending

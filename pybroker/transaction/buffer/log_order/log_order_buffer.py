@@ -35,6 +35,7 @@ from pybroker.base.errors import (
     TransactionCoordinatorNotFound,
 )
 from pybroker.base.names import TxnId, topic_of_ledger
+from pybroker.base.prompt import Prompt, prompt
 from pybroker.base.runtime import Clock, Pace, Tasks, nobody_cares
 from pybroker.transaction.buffer.buffer_times import BufferTimes
 from pybroker.transaction.buffer.log_order.books import NONE_OPEN, NOTHING_HIDDEN, Books
@@ -222,7 +223,8 @@ class LogOrderBuffer:
         transaction = self._open.get(txn_id)
         assert transaction is not None
         self._mark.require(self._visit_later)  # or recovery would take the marker for a message
-        ending = transaction.ending = asyncio.get_running_loop().create_future()
+        ending: Prompt[Marked] = prompt()
+        transaction.ending = ending
         entry = marker(txn_id, action, self._clock.now_ms())
         appended = partial(self._marker_appended, txn_id, transaction, action)
         self._ledger.append([entry], [0], appended, tag_of(txn_id, action))
@@ -239,12 +241,15 @@ class LogOrderBuffer:
         ending, transaction.ending = transaction.ending, None
         assert ending is not None
         if position is None:
+            self._drop_if_empty(txn_id)  # what it appended may have failed before
             ending.set_exception(error or RuntimeError("The marker was not written"))
             ending.exception()  # mark as retrieved: nobody may be waiting any more
-            self._drop_if_empty(txn_id)  # what it appended may have failed before
             return
-        ending.set_result(Marked(transaction.ranges.first_position, position))
-        self._over(txn_id, transaction, action, position)
+        marked = Marked(transaction.ranges.first_position, position)
+        try:
+            self._over(txn_id, transaction, action, position)
+        finally:  # those who are told rely on it being over
+            ending.set_result(marked)
 
     def _over(
         self, txn_id: TxnId, transaction: OpenTransaction, action: TxnAction, position: Position

@@ -1,0 +1,63 @@
+"""A future that calls back in the turn in which it is done.
+
+A callback of an asyncio future runs in the next turn of the loop, which polls the sockets in
+between. A request whose record became durable needs none of that: its answer can be written at
+once, like the receipt of a message.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from managed_ledger.storage.operations import call_safely
+
+T = TypeVar("T")
+
+
+class Prompt(asyncio.Future[T]):
+    """Whatever awaits it, or adds callbacks as usual, continues in the next turn as usual."""
+
+    _then: tuple[Callable[["Prompt[T]"], object], ...] = ()
+
+    def then(self, callback: Callable[["Prompt[T]"], object]) -> None:
+        """Call it with this future within the call that sets the outcome, in the order of the
+        calls of `then`. Never within `then` itself: if there is an outcome already, in the next
+        turn.
+        """
+        if self.done():
+            self.add_done_callback(callback)
+        else:
+            self._then += (callback,)
+
+    def set_result(self, result: T, /) -> None:
+        super().set_result(result)
+        self._tell()
+
+    def set_exception(self, exception: type | BaseException, /) -> None:
+        super().set_exception(exception)
+        self._tell()
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        cancelled = super().cancel(msg)
+        self._tell()
+        return cancelled
+
+    def _tell(self) -> None:
+        then, self._then = self._then, ()
+        for callback in then:
+            call_safely(callback, self)
+
+
+def prompt() -> "Prompt[Any]":
+    """For the running loop."""
+    return Prompt(loop=asyncio.get_running_loop())
+
+
+def when_done(
+    future: "asyncio.Future[T]", callback: Callable[["asyncio.Future[T]"], object]
+) -> None:
+    """At once if the future can, else in the next turn."""
+    if isinstance(future, Prompt):
+        future.then(callback)
+    else:
+        future.add_done_callback(callback)
