@@ -156,12 +156,13 @@ class Appender:
         self, entries: Sequence[bytes], message_counts: Sequence[int], done: Appended, tag: bytes
     ) -> bool:
         first_entry_id = self.queued_entries
-        size_bytes = sum(map(len, entries))
-        self.queued_entries += len(entries)
+        count = len(entries)
+        size_bytes = len(entries[0]) if count == 1 else sum(map(len, entries))
+        self.queued_entries += count
         self._queued_bytes += size_bytes
         if self._pending is NOBODY:
             self._pending = deque()
-        self._pending.append((len(entries), size_bytes, done))
+        self._pending.append((count, size_bytes, done))
         in_order = self._storage.append(
             self._index.current_id,
             first_entry_id,

@@ -1,6 +1,7 @@
 """Compact binary values: varints (7 bits a byte, least first), and bytes and text by length."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from managed_ledger.errors import CorruptStorage
 
@@ -16,26 +17,42 @@ class Writer:
         if 0 <= value <= 0x7F:  # as nearly all are
             self._out.append(value)
         else:
-            self.numbers((value,))
+            self._out += _encoded(value)
 
     def numbers(self, values: Iterable[int]) -> None:
-        append = self._out.append
+        out = self._out
         for value in values:
-            assert value >= 0
-            while value > 0x7F:
-                append(value & 0x7F | 0x80)
-                value >>= 7
-            append(value)
+            if 0 <= value <= 0x7F:
+                out.append(value)
+            else:
+                out += _encoded(value)
 
     def blob(self, value: bytes) -> None:
         self.number(len(value))
         self._out += value
 
     def text(self, value: str) -> None:
-        self.blob(value.encode())
+        data = value.encode()
+        size = len(data)
+        if size > 0x7F:
+            self._out += _encoded(size)
+        else:
+            self._out.append(size)
+        self._out += data
 
     def raw(self, value: bytes) -> None:
         self._out += value
+
+
+@lru_cache(maxsize=4096)  # times and ids come several times
+def _encoded(value: int) -> bytes:
+    assert value >= 0
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 class Reader:

@@ -100,5 +100,5 @@ def append_operation(
 ) -> Append:
     lengths = array("I", map(len, entries))
     counts = array("I", message_counts)
-    size_bytes = sum(lengths)
+    size_bytes = lengths[0] if len(lengths) == 1 else sum(lengths)
     return Append(ledger_id, first_entry_id, entries, lengths, counts, size_bytes, appended, tag)

@@ -1,15 +1,13 @@
 """A future that calls back in the turn in which it is done.
 
 A callback of an asyncio future runs in the next turn of the loop, which polls the sockets in
-between. A request whose record became durable needs none of that: its answer can be written at
+between. A request whose record has become durable needs none of that: its answer can be written at
 once, like the receipt of a message.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
-
-from managed_ledger.storage.operations import call_safely
 
 T = TypeVar("T")
 
@@ -45,7 +43,11 @@ class Prompt(asyncio.Future[T]):
     def _tell(self) -> None:
         then, self._then = self._then, ()
         for callback in then:
-            call_safely(callback, self)
+            try:
+                callback(self)
+            except Exception as mistake:  # it must not stop the others, or the caller
+                context = {"message": "a callback failed", "exception": mistake, "future": self}
+                self.get_loop().call_exception_handler(context)
 
 
 def prompt() -> "Prompt[Any]":
@@ -61,3 +63,10 @@ def when_done(
         future.then(callback)
     else:
         future.add_done_callback(callback)
+
+
+def fail(waiting: "asyncio.Future[Any]", error: BaseException) -> None:
+    """Unless it is done already, for instance because its waiter was cancelled."""
+    if not waiting.done():
+        waiting.set_exception(error)
+        waiting.exception()  # mark as retrieved: nobody may be waiting

@@ -83,11 +83,14 @@ class LocalParticipants:
         not_later: bool = False,
     ) -> Awaitable[object] | None:
         """A deleted topic has no messages left: there is nothing to end."""
+        name = participant_name(topic)
+        if (serving := self._topics.serving(name)) is not None:
+            return serving.end_transaction(txn_id, action, low_watermark, not_later)
 
         def end(loaded: Topic) -> Awaitable[object] | None:
-            return loaded.end_transaction(txn_id, action, low_watermark, not_later)
+            return loaded.end_transaction(txn_id, action, low_watermark)
 
-        return self._on(topic, end, not_later)
+        return self._not_loaded(name, end, not_later)
 
     def end_on_subscription(
         self,
@@ -98,18 +101,18 @@ class LocalParticipants:
         low_watermark: int,
         not_later: bool = False,
     ) -> Awaitable[object] | None:
-        def end(loaded: Topic) -> Awaitable[object] | None:
-            found = loaded.subscriptions.get(subscription)
+        name = participant_name(topic)
+        if (serving := self._topics.serving(name)) is not None:
+            found = serving.subscriptions.get(subscription)
             return None if found is None else found.end_transaction(txn_id, action, not_later)
 
-        return self._on(topic, end, not_later)
+        def end(loaded: Topic) -> Awaitable[object] | None:
+            found = loaded.subscriptions.get(subscription)
+            return None if found is None else found.end_transaction(txn_id, action)
 
-    def _on(self, topic: str, end: End, not_later: bool) -> Awaitable[object] | None:
-        """Immediate if the topic is loaded."""
-        name = participant_name(topic)
-        serving = self._topics.serving(name)
-        if serving is not None:
-            return end(serving)
+        return self._not_loaded(name, end, not_later)
+
+    def _not_loaded(self, name: TopicName, end: End, not_later: bool) -> Awaitable[object] | None:
         if not self._topics.exists(name):
             return None
         if not_later:

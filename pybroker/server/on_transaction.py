@@ -2,9 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from pybroker.base.errors import InvalidTopicName, InvalidTxnStatus, NotAllowed, PulsarError
+from pybroker.base.errors import (
+    InvalidTopicName,
+    InvalidTxnStatus,
+    NotAllowed,
+    PulsarError,
+    TooManyRequests,
+)
 from pybroker.base.names import TopicName, TxnId
 from pybroker.broker.ownership import Ownership, check_owned
 from pybroker.broker.policies.bound_coordinators import BoundElsewhere
@@ -17,7 +24,7 @@ from pybroker.broker.txn_participants import (
 from pybroker.server import fencing
 from pybroker.server.connection import Connection
 from pybroker.server.requests import though_closed
-from pybroker.server.transaction_share import AskedFor, begin_within_share, when_there_is_room
+from pybroker.server.transaction_share import AskedFor, after_a_moment, begin_within_share
 from pybroker.server.transactional_session import TransactionalSession
 from pybroker.server.transactional_sessions import Claim
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
@@ -98,14 +105,20 @@ def _on_coordinator(
     """Immediate if it is open. Raises, or fails with, NotAllowed if transactions are disabled,
     TransactionCoordinatorNotFound.
     """
+    serving = _serving(session, tc_id)
+    if serving is not None:
+        return work(serving)
+    return _opened(session.services.coordinators, tc_id, work)
+
+
+def _serving(session: Connection, tc_id: int) -> TransactionCoordinator | None:
+    """If it is open. Raises NotAllowed if transactions are disabled."""
     if not session.services.config.transaction_coordinator_enabled:
         raise NotAllowed(
             "Transactions are disabled; set transactionCoordinatorEnabled=true in the "
             "broker's configuration"
         )
-    coordinators = session.services.coordinators
-    serving = coordinators.serving(tc_id)
-    return _opened(coordinators, tc_id, work) if serving is None else work(serving)
+    return session.services.coordinators.serving(tc_id)
 
 
 async def _opened(
@@ -191,42 +204,51 @@ def begun(session: Connection, command: pb.CommandNewTxn, txn_id: TxnId) -> None
     session.send_command(pb.BaseCommand(type=_TYPE.NEW_TXN_RESPONSE, newTxnResponse=response))
 
 
+Add = Callable[[TransactionCoordinator, TxnId, list[T], str | None], Awaitable[TxnId]]
+
+
 def _adding(
+    session: Connection, txn_id: TxnId, add: Add[T], participants: list[T]
+) -> Awaitable[TxnId]:
+    serving = _serving(session, txn_id.most)
+    if serving is not None:
+        return _add(session, txn_id, add, participants, serving)
+    work = partial(_add, session, txn_id, add, participants)
+    return _opened(session.services.coordinators, txn_id.most, work)
+
+
+def _add(
     session: Connection,
     txn_id: TxnId,
-    add: Callable[[TransactionCoordinator], Awaitable[TxnId]],
+    add: Add[T],
+    participants: list[T],
+    coordinator: TransactionCoordinator,
 ) -> Awaitable[TxnId]:
-    def unless_fenced(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:
-        fencing.require_current(session, coordinator, [txn_id])
-        return when_there_is_room(session, lambda: add(coordinator))
-
-    return _on_coordinator(session, txn_id.most, unless_fenced)
+    """Unless it is fenced."""
+    fencing.require_current(session, coordinator, [txn_id])
+    principal = session.principal
+    try:
+        return add(coordinator, txn_id, participants, principal)
+    except TooManyRequests:
+        again = partial(add, coordinator, txn_id, participants, principal)
+        return after_a_moment(session, again)
 
 
 def add_partition(session: Connection, command: pb.CommandAddPartitionToTxn) -> Awaitable[TxnId]:
-    txn_id, principal = _txn_id(command), session.principal
-    known = session.services.topics
+    txn_id, known = _txn_id(command), session.services.topics
     topics = [partition_to_add(known, txn_id, topic) for topic in command.partitions]
-    return _adding(
-        session,
-        txn_id,
-        lambda coordinator: coordinator.add_partitions(txn_id, topics, principal),
-    )
+    return _adding(session, txn_id, TransactionCoordinator.add_partitions, topics)
 
 
 def add_subscription(
     session: Connection, command: pb.CommandAddSubscriptionToTxn
 ) -> Awaitable[TxnId]:
-    txn_id, principal = _txn_id(command), session.principal
+    txn_id = _txn_id(command)
     subscriptions = [
         subscription_to_add(session.services.topics, txn_id, added.topic, added.subscription)
         for added in command.subscription
     ]
-    return _adding(
-        session,
-        txn_id,
-        lambda coordinator: coordinator.add_subscriptions(txn_id, subscriptions, principal),
-    )
+    return _adding(session, txn_id, TransactionCoordinator.add_subscriptions, subscriptions)
 
 
 def end_txn(session: Connection, command: pb.CommandEndTxn) -> Awaitable[TxnId]:

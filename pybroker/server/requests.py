@@ -70,7 +70,9 @@ class Requests:
                 answer(work.result())
             else:
                 refuse(as_answer(error))
-        self._ended(size_bytes)
+        self._size_bytes -= size_bytes
+        if self._is_busy:
+            self._look_whether_idle()
 
     def _began(self, size_bytes: int) -> None:
         self._size_bytes += size_bytes
@@ -81,8 +83,10 @@ class Requests:
 
     def _ended(self, size_bytes: int) -> None:
         self._size_bytes -= size_bytes
-        if not self._is_busy:
-            return
+        if self._is_busy:
+            self._look_whether_idle()
+
+    def _look_whether_idle(self) -> None:
         at_hand = len(self._tasks) + len(self._begun)
         if at_hand <= MAX_AT_HAND // 2 and self._size_bytes <= _MAX_BYTES_AT_HAND:
             self._is_busy = False

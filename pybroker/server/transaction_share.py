@@ -45,19 +45,8 @@ def begin_within_share(
     return _when_there_is_room(session, coordinator, asked)
 
 
-def when_there_is_room(
-    session: Connection, add: Callable[[], Awaitable[TxnId]]
-) -> Awaitable[TxnId]:
-    """Immediate, or after a short time if a namespace is full. Raises, or fails with, what `add`
-    does.
-    """
-    try:
-        return add()
-    except TooManyRequests:
-        return _after_a_moment(session, add)
-
-
-async def _after_a_moment(session: Connection, add: Callable[[], Awaitable[TxnId]]) -> TxnId:
+async def after_a_moment(session: Connection, add: Callable[[], Awaitable[TxnId]]) -> TxnId:
+    """Repeats what was refused because a namespace is full; fails with what `add` raises."""
     await asyncio.sleep(_FULL_WAIT_S)
     try:
         return await though_closed(add())

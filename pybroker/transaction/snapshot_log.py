@@ -157,10 +157,13 @@ class SnapshotLog(Generic[R]):
         is not holding appends, is durable only if the record is. If the record fails, `done` is
         called first.
         """
-        self._make_room()
+        if len(self._gathered) >= _RECORDS_PER_ENTRY:
+            self._write_gathered()
         if in_order is not None:
             self._in_order.append(in_order)
-        self._gather(record, done)
+        self.records_since_snapshot += 1
+        self._gathered.append(record)
+        self._gathered_done.append(done)
         if not self._writes_soon:
             self._writes_soon = True
             self._turn.will_write(self._write_gathered)
@@ -176,7 +179,9 @@ class SnapshotLog(Generic[R]):
     def append_without_hurry(self, record: R, done: Done) -> None:
         """As `append`, but written with the next record, or after a while."""
         self._make_room()
-        self._gather(record, done)
+        self.records_since_snapshot += 1
+        self._gathered.append(record)
+        self._gathered_done.append(done)
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_WITHOUT_HURRY_S, self._write_after_a_while)
@@ -187,11 +192,6 @@ class SnapshotLog(Generic[R]):
         """
         if len(self._gathered) >= _RECORDS_PER_ENTRY:
             self._write_gathered()
-
-    def _gather(self, record: R, done: Done) -> None:
-        self.records_since_snapshot += 1
-        self._gathered.append(record)
-        self._gathered_done.append(done)
 
     def _write_after_a_while(self) -> None:
         self._timer = None

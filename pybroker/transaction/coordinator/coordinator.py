@@ -24,11 +24,11 @@ from typing import Final
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
-from pybroker.base.prompt import Prompt, prompt
+from pybroker.base.prompt import Prompt, fail, prompt
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.transaction.coordinator.coordinator_stats import CoordinatorStats
 from pybroker.transaction.coordinator.ended_transactions import EndedTransactions
-from pybroker.transaction.coordinator.endings import Endings, fail
+from pybroker.transaction.coordinator.endings import Endings
 from pybroker.transaction.coordinator.execution_times import ExecutionTimes
 from pybroker.transaction.coordinator.group_ends import Core, GroupEnds
 from pybroker.transaction.coordinator.metadata_store import (
@@ -139,7 +139,7 @@ class TransactionCoordinator:
         if session is not None:  # usually in the same entry; without it no client learns the id
             durable = self.bind(decision.local_id, session)
         self._opened += 1
-        self._live(decision.local_id).client = client
+        self._store.transactions[decision.local_id].client = client
         self._track(decision.local_id, timeout_ms)
         return durable
 
@@ -164,7 +164,7 @@ class TransactionCoordinator:
         except InvalidTxnStatus as refusal:
             return self._endings.refused(local_id, refusal)
         durable = self._log_and_apply(decision, local_id)
-        note_added(self._live(local_id).partitions, topics, self._clock.now_ms())
+        note_added(self._store.transactions[local_id].partitions, topics, self._clock.now_ms())
         return durable
 
     def add_subscriptions(
@@ -181,7 +181,9 @@ class TransactionCoordinator:
         except InvalidTxnStatus as refusal:
             return self._endings.refused(local_id, refusal)
         durable = self._log_and_apply(decision, local_id)
-        note_added(self._live(local_id).subscriptions, subscriptions, self._clock.now_ms())
+        note_added(
+            self._store.transactions[local_id].subscriptions, subscriptions, self._clock.now_ms()
+        )
         return durable
 
     def end(self, txn_id: TxnId, action: TxnAction, principal: str | None) -> asyncio.Future[TxnId]:
@@ -239,11 +241,6 @@ class TransactionCoordinator:
         self._store.forget_old_outcomes(self._served_ms())
         return self.group_ends.commit(local_ids, (), principal)
 
-    def _live(self, local_id: int) -> TransactionMetadata:
-        transaction = self._store.get(local_id)
-        assert transaction is not None
-        return transaction
-
     # Decide, log, apply
 
     def _log_and_apply(self, decision: Record, local_id: int) -> asyncio.Future[TxnId]:
@@ -283,14 +280,14 @@ class TransactionCoordinator:
         self._endings.begin(local_id)
         decided = partial(self._end_decided, local_id, action)
         self._log_then(decision, decided, partial(self._end_in_order, local_id, action))
-        if (end := self._live(local_id).end) is not None:
+        if (end := self._store.transactions[local_id].end) is not None:
             end.by = by
 
     def _end_in_order(self, local_id: int, action: TxnAction) -> None:
         """The decision is in the storage's queue. What participants append in this turn is behind
         it, in the same commit: durable only if the decision is, and in effect after it.
         """
-        transaction = self._live(local_id)
+        transaction = self._store.transactions[local_id]
         self._participants.begin_everywhere(transaction, action, self._store.low_watermark)
 
     def _end_decided(self, local_id: int, action: TxnAction, error: BaseException | None) -> None:
@@ -300,7 +297,7 @@ class TransactionCoordinator:
             return
         self._endings.decided(local_id)
         self._participants.end_everywhere(
-            self._live(local_id),
+            self._store.transactions[local_id],
             action,
             self._store.low_watermark,
             partial(self._end_followed, local_id, action),
@@ -310,7 +307,7 @@ class TransactionCoordinator:
         """The decision and all its effects are durable, so nobody has to wait for the record that
         closes the books. If a crash loses that record, the recovered end writes it again.
         """
-        transaction = self._live(local_id)
+        transaction = self._store.transactions[local_id]
         why = "" if action is TxnAction.COMMIT else self._store.why_aborted(local_id)
         ended = self._store.decide_ended(local_id, action, self._served_ms())
         self._log.append_without_hurry(ended, _close_books)
@@ -393,7 +390,7 @@ class TransactionCoordinator:
 
     def _snapshot_if_due(self) -> None:
         records = self._log.records_since_snapshot
-        if self._store.snapshot_pays_after(records) and self._snapshotting is None:
+        if self._snapshotting is None and self._store.snapshot_pays_after(records):
             self._snapshotting = self._tasks.start(self._snapshot(), "snapshot")
 
     async def _snapshot(self) -> None:
@@ -449,7 +446,7 @@ class TransactionCoordinator:
 
     def metadata(self, txn_id: TxnId) -> TransactionMetadata | None:
         """A live transaction; read-only for the caller."""
-        return self._store.get(txn_id.least)
+        return self._store.transactions.get(txn_id.least)
 
     def why_aborted(self, txn_id: TxnId) -> str:
         """The reason given to `abort`; empty if there was none or it is no longer known."""

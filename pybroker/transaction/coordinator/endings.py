@@ -10,7 +10,7 @@ from typing import Any
 
 from pybroker.base.errors import InvalidTxnStatus
 from pybroker.base.names import TxnId
-from pybroker.base.prompt import Prompt, prompt, when_done
+from pybroker.base.prompt import Prompt, fail, prompt, when_done
 
 
 class _Ending:
@@ -98,9 +98,3 @@ class Endings:
         refused: Prompt[TxnId] = prompt()
         self._running[local_id].refused.append((refused, refusal))
         return refused
-
-
-def fail(waiting: asyncio.Future[Any], error: BaseException) -> None:
-    if not waiting.done():
-        waiting.set_exception(error)
-        waiting.exception()  # mark as retrieved: nobody may be waiting

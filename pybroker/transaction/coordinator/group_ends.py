@@ -20,8 +20,9 @@ from typing import Final, NamedTuple
 
 from pybroker.base.errors import InvalidTxnStatus, PulsarError
 from pybroker.base.names import TxnId
+from pybroker.base.prompt import fail
 from pybroker.base.runtime import Clock, Pace, Tasks
-from pybroker.transaction.coordinator.endings import Endings, fail
+from pybroker.transaction.coordinator.endings import Endings
 from pybroker.transaction.coordinator.group_records import Promise, records_of_group
 from pybroker.transaction.coordinator.metadata_store import (
     Promised,

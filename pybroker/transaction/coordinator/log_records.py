@@ -54,9 +54,10 @@ class _Operation(enum.IntEnum):
 
 def encode_entry(records: Sequence[Record]) -> bytes:
     out = Writer()
-    has_later = not _LATER_KINDS.isdisjoint(map(type, records)) or any(
-        type(record) is ChangeStatus and record.reason for record in records
-    )
+    has_later = not _LATER_KINDS.isdisjoint(map(type, records))
+    for record in records:
+        if type(record) is ChangeStatus and record.reason:
+            has_later = True
     out.numbers((_FORMAT_WITH_LATER_KINDS if has_later else _FORMAT, len(records)))
     for record in records:
         encode_record(record, out)

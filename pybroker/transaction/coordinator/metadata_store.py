@@ -103,6 +103,8 @@ class TransactionMetadataStore:
         self._coordinator_id = coordinator_id
         self._limits = limits
         self._live: dict[int, TransactionMetadata] = {}
+        # Read-only for others, who need no call to look one up.
+        self.transactions: Mapping[int, TransactionMetadata] = self._live
         self._decided: dict[int, None] = {}  # COMMITTING or ABORTING, in the order of decisions
         self._live_of: Counter[str] = Counter()  # by owner
         self._bound: dict[TransactionalId, dict[int, None]] = {}
@@ -203,35 +205,37 @@ class TransactionMetadataStore:
         """Raises TransactionNotFound, InvalidTxnStatus (not OPEN), NotAllowed (too many
         participants), and what `admit` does.
         """
-        self._require_open(local_id, principal)
-        self._check_count(local_id, self._live[local_id].partitions, topics)
-        self._admit(local_id, namespaces_of(topics))
+        transaction = self._require_open(local_id, principal)
+        self._check_count(transaction, transaction.partitions, topics)
+        self._admit(transaction, namespaces_of(topics))
         return AddPartitions(local_id, tuple(topics))
 
     def decide_add_subscriptions(
         self, local_id: int, subscriptions: list[tuple[str, str]], principal: str | None
     ) -> AddSubscriptions:
         """As `decide_add_partitions`."""
-        self._require_open(local_id, principal)
-        self._check_count(local_id, self._live[local_id].subscriptions, subscriptions)
-        self._admit(local_id, namespaces_of([topic for topic, _ in subscriptions]))
+        transaction = self._require_open(local_id, principal)
+        self._check_count(transaction, transaction.subscriptions, subscriptions)
+        self._admit(transaction, namespaces_of([topic for topic, _ in subscriptions]))
         return AddSubscriptions(local_id, tuple(subscriptions))
 
     def _check_count(
-        self, local_id: int, participants: Mapping[P, int | None], added: Sequence[P]
+        self,
+        transaction: TransactionMetadata,
+        participants: Mapping[P, int | None],
+        added: Sequence[P],
     ) -> None:
-        most, count = self._limits.max_participants, self._live[local_id].participant_count
+        most, count = self._limits.max_participants, transaction.participant_count
         if not most or count + len(added) <= most:
             return
         if count + len({each for each in added if each not in participants}) > most:
             raise NotAllowed(
-                f"Transaction {self._name(local_id)} has {count} topics and subscriptions, and may "
+                f"Transaction {transaction.txn_id} has {count} topics and subscriptions, and may "
                 f"have {most} (the broker's maxParticipantsPerTransaction): use several "
                 "transactions"
             )
 
-    def _admit(self, local_id: int, namespaces: Iterable[str]) -> None:
-        transaction = self._live[local_id]
+    def _admit(self, transaction: TransactionMetadata, namespaces: Iterable[str]) -> None:
         for namespace in namespaces:
             if namespace not in transaction.namespaces:
                 self._limits.admit(transaction, namespace)
@@ -285,7 +289,7 @@ class TransactionMetadataStore:
                 f"{transaction.promised_to}, and ends with it"
             )
 
-    def _require_open(self, local_id: int, principal: str | None) -> None:
+    def _require_open(self, local_id: int, principal: str | None) -> TransactionMetadata:
         status = self._status_for(local_id, principal)
         if status is not TxnStatus.OPEN:
             raise InvalidTxnStatus(
@@ -293,6 +297,7 @@ class TransactionMetadataStore:
                 f"added to it; begin a new one{self._because(local_id)}"
             )
         self._require_free(local_id)
+        return self._live[local_id]
 
     def _because(self, local_id: int) -> str:
         reason = self._reasons.get(local_id)
@@ -326,6 +331,7 @@ class TransactionMetadataStore:
         yield
         self._replaying = False
         self._live = dict(sorted(self._live.items()))  # oldest first
+        self.transactions = self._live
         # All others have ended. The highest id may be another broker's: do not count up to it.
         self._lowest_live = max(self._lowest_live, min(self._live, default=self._highest_id + 1))
 
@@ -421,8 +427,9 @@ class TransactionMetadataStore:
 
     def snapshot_pays_after(self, entries: int) -> bool:
         """Writing all live transactions again must cost less than what was logged since."""
-        wanted = max(self._limits.snapshot_entries, 2 * len(self._live), self._participants)
-        return entries >= wanted
+        if entries < self._limits.snapshot_entries:
+            return False
+        return entries >= max(2 * len(self._live), self._participants)
 
     def snapshot(self) -> Iterator[Record]:
         """Records that recreate everything except the outcomes, which are stored separately.

@@ -37,7 +37,7 @@ from pybroker.base.errors import (
     TransactionCoordinatorNotFound,
 )
 from pybroker.base.names import TopicName, TxnId
-from pybroker.base.prompt import Prompt, prompt
+from pybroker.base.prompt import Prompt, fail, prompt
 from pybroker.base.runtime import Tasks
 from pybroker.transaction.pending_acks.applying import (
     Applying,
@@ -323,13 +323,10 @@ class PendingAcks:
         if error is None:
             durable.set_result(None)
             return
-        durable.set_exception(
-            PersistenceError(
-                f"{self._topic}, subscription {self._cursor.name}: the acknowledgement was not "
-                f"written: {error}"
-            )
+        why = (
+            f"{self._topic}, subscription {self._cursor.name}: the acknowledgement was not written"
         )
-        durable.exception()  # mark as retrieved: nobody may be waiting
+        fail(durable, PersistenceError(f"{why}: {error}"))
 
     # End
 
@@ -352,8 +349,7 @@ class PendingAcks:
     ) -> asyncio.Future[None]:
         held = self._state.transactions[txn_id]
         held.action = action
-        ending: Prompt[None] = prompt()
-        held.ending = ending
+        ending = held.ending = prompt()
         append = self._store.append_not_later if not_later else self._store.append
         append(EndRecord(txn_id, action), partial(self._end_logged, txn_id, action))
         return ending
@@ -364,8 +360,7 @@ class PendingAcks:
         assert ending is not None
         if error is not None:
             held.ending = held.action = None
-            ending.set_exception(error)
-            ending.exception()  # mark as retrieved: nobody may be waiting any more
+            fail(ending, error)
             return
         if self._applying.fits(len(held)):
             if action is TxnAction.COMMIT:

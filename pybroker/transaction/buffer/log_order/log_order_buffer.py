@@ -35,7 +35,7 @@ from pybroker.base.errors import (
     TransactionCoordinatorNotFound,
 )
 from pybroker.base.names import TxnId, topic_of_ledger
-from pybroker.base.prompt import Prompt, prompt
+from pybroker.base.prompt import fail, prompt
 from pybroker.base.runtime import Clock, Pace, Tasks, nobody_cares
 from pybroker.transaction.buffer.buffer_times import BufferTimes
 from pybroker.transaction.buffer.log_order.books import NONE_OPEN, NOTHING_HIDDEN, Books
@@ -81,6 +81,7 @@ class LogOrderBuffer:
         "_live",
         "_mark",
         "_metadata",
+        "_most_changes",
         "_open",
         "_outcomes",
         "_tasks",
@@ -104,6 +105,7 @@ class LogOrderBuffer:
         self._ledger, self._metadata = ledger, metadata
         self._outcomes, self.stable_moved = outcomes, stable_moved
         self._clock, self._config = clock, config
+        self._most_changes = config.transaction_buffer_snapshot_max_transaction_count
         self.on_ended: OnEnded = nobody_cares
         self.hidden, self._open = NOTHING_HIDDEN, NONE_OPEN
         self.times = BufferTimes(recovery_began=clock.now_ms())
@@ -212,19 +214,18 @@ class LogOrderBuffer:
         if transaction is not None:
             if not_later and self._ledger.holds_appends:
                 raise WouldWait
-            ending = transaction.ending or self._append_marker(txn_id, action)
+            ending = transaction.ending or self._append_marker(txn_id, transaction, action)
         oldest = self._open.oldest()
         if oldest is not None and oldest.most == txn_id.most and oldest.least <= low_watermark:
             self._settle(oldest)
         return ending
 
-    def _append_marker(self, txn_id: TxnId, action: TxnAction) -> "asyncio.Future[Marked]":
+    def _append_marker(
+        self, txn_id: TxnId, transaction: OpenTransaction, action: TxnAction
+    ) -> "asyncio.Future[Marked]":
         """Behind everything that the transaction appended, whether or not that is durable."""
-        transaction = self._open.get(txn_id)
-        assert transaction is not None
         self._mark.require(self._visit_later)  # or recovery would take the marker for a message
-        ending: Prompt[Marked] = prompt()
-        transaction.ending = ending
+        ending = transaction.ending = prompt()
         entry = marker(txn_id, action, self._clock.now_ms())
         appended = partial(self._marker_appended, txn_id, transaction, action)
         self._ledger.append([entry], [0], appended, tag_of(txn_id, action))
@@ -242,14 +243,11 @@ class LogOrderBuffer:
         assert ending is not None
         if position is None:
             self._drop_if_empty(txn_id)  # what it appended may have failed before
-            ending.set_exception(error or RuntimeError("The marker was not written"))
-            ending.exception()  # mark as retrieved: nobody may be waiting any more
+            fail(ending, error or RuntimeError("The marker was not written"))
             return
         marked = Marked(transaction.ranges.first_position, position)
-        try:
-            self._over(txn_id, transaction, action, position)
-        finally:  # those who are told rely on it being over
-            ending.set_result(marked)
+        self._over(txn_id, transaction, action, position)
+        ending.set_result(marked)  # those who are told rely on it being over
 
     def _over(
         self, txn_id: TxnId, transaction: OpenTransaction, action: TxnAction, position: Position
@@ -258,7 +256,7 @@ class LogOrderBuffer:
         self._books.over(txn_id, transaction, action, position)
         self.on_ended(txn_id, action, transaction.ranges.first_position)
         self.stable_moved()
-        if self._books.changes >= self._config.transaction_buffer_snapshot_max_transaction_count:
+        if self._books.changes >= self._most_changes:
             self._start_snapshot_if_due()
 
     def _settle(self, txn_id: TxnId) -> None:
@@ -272,7 +270,7 @@ class LogOrderBuffer:
             return  # its coordinator is recovering: ask again later
         if action is not None:
             log.warning("%s: transaction %s was left open; %s", self._topic, txn_id, action.name)
-            self._append_marker(txn_id, action)
+            self._append_marker(txn_id, transaction, action)
 
     # Copies of transactions kept aside (commit_order). Only the copier ends them.
 
@@ -468,9 +466,7 @@ class LogOrderBuffer:
     def _start_snapshot_if_due(self) -> None:
         if not self._live or len(self._tasks):
             return
-        if self._books.snapshot_pays(
-            self._config.transaction_buffer_snapshot_max_transaction_count
-        ):
+        if self._books.snapshot_pays(self._most_changes):
             self._tasks.start(self._snapshot(), "snapshot")
 
     async def _snapshot(self) -> None:
@@ -492,9 +488,7 @@ class LogOrderBuffer:
             self._mark.require(self._visit_later)
             await self._snapshot()
         except ManagedLedgerError as error:
-            log.warning(
-                "%s: the snapshot failed, so the next recovery reads more: %s", self._topic, error
-            )
+            log.warning("%s: no snapshot, the next recovery reads more: %s", self._topic, error)
 
     async def stop(self) -> None:
         """Write nothing more: the topic is going away."""
