@@ -131,6 +131,8 @@ class BrokerConfig:
     max_active_transactions_per_principal: int = 10_000  # across all coordinators
     max_active_transactions_per_connection: int = 5_000
     max_participants_per_transaction: int = 100_000  # topics and subscriptions; 0: no limit
+    max_participants_per_connection: int = 200_000  # of the live transactions it added them to
+    max_participants_per_principal: int = 1_000_000  # of all its live transactions
     max_active_transactions_per_namespace: int = 0  # transactions taking part there
     max_transaction_timeout_ms_per_namespace: int = 0  # for these transactions
     # contents of open transactions, in messages and bytes; 0: no limit

@@ -7,6 +7,7 @@ from pybroker.broker.consumer import Consumer, ConsumerSink
 from pybroker.broker.producers import Producer, ProducerOwner
 from pybroker.broker.served import ServedSubscription, ServedTopic
 from pybroker.security.identity import Certificate
+from pybroker.server.added_participants import AddedParticipants
 from pybroker.server.begun_transactions import BegunTransactions
 from pybroker.server.live_login import LiveLogin
 from pybroker.server.requests import Requests
@@ -37,6 +38,7 @@ class Connection(ProducerOwner, ConsumerSink, Protocol):
     consumers: dict[int, ConsumerSlot]
     watchers: dict[int, Watcher]
     begun: BegunTransactions
+    added: AddedParticipants
     sessions: dict[TransactionalId, TransactionalSession]
 
     @property

@@ -33,7 +33,8 @@ def joining(session: Connection, slot: ProducerSlot, txn_id: TxnId) -> Joined | 
     if session.login is not None:
         check_owner(session, txn_id)
     coordinators = session.services.coordinators
-    return coordinators.joining.partition(txn_id, slot.topic.name, session.principal)
+    name, client = slot.topic.name, session.owner or session.address
+    return coordinators.joining.partition(txn_id, name, session.principal, client)
 
 
 def hold_until(

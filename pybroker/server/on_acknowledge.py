@@ -170,7 +170,8 @@ def _ack_in_transaction(
     """Immediate if it names only whole entries and the subscription already takes part."""
     txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
     joining, name = session.services.coordinators.joining, slot.subscription.name
-    joined = joining.subscription(txn_id, slot.topic.name, name, session.principal)
+    client = session.owner or session.address
+    joined = joining.subscription(txn_id, slot.topic.name, name, session.principal, client)
     if joined is not None:
         return _ack_when_joined(session, slot, command, joined)
     if _takes_turns(command):

@@ -24,7 +24,12 @@ from pybroker.broker.txn_participants import (
 from pybroker.server import fencing
 from pybroker.server.connection import Connection
 from pybroker.server.requests import though_closed
-from pybroker.server.transaction_share import AskedFor, after_a_moment, begin_within_share
+from pybroker.server.transaction_share import (
+    AskedFor,
+    after_a_moment,
+    begin_within_share,
+    require_room_for_participants,
+)
 from pybroker.server.transactional_session import TransactionalSession
 from pybroker.server.transactional_sessions import Claim
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
@@ -226,12 +231,14 @@ def _add(
 ) -> Awaitable[TxnId]:
     """Unless it is fenced."""
     fencing.require_current(session, coordinator, [txn_id])
-    principal = session.principal
+    require_room_for_participants(session, len(participants))
+    adding = partial(add, coordinator, txn_id, participants, session.principal)
     try:
-        return add(coordinator, txn_id, participants, principal)
+        added = adding()
     except TooManyRequests:
-        again = partial(add, coordinator, txn_id, participants, principal)
-        return after_a_moment(session, again)
+        added = after_a_moment(session, adding)
+    session.added.add(txn_id, len(participants))
+    return added
 
 
 def add_partition(session: Connection, command: pb.CommandAddPartitionToTxn) -> Awaitable[TxnId]:
@@ -265,9 +272,9 @@ def end_txn(session: Connection, command: pb.CommandEndTxn) -> Awaitable[TxnId]:
 
 
 def ended(session: Connection, command: pb.CommandEndTxn, txn_id: TxnId) -> None:
-    session.begun.ended(txn_id)
-    for other in _together_with(command):
-        session.begun.ended(other)
+    for each in (txn_id, *_together_with(command)):
+        session.begun.ended(each)
+        session.added.ended(each)
     done(session, command, txn_id)
 
 

@@ -21,6 +21,7 @@ from pybroker.broker.producers import Producer
 from pybroker.broker.served import ServedSubscription, ServedTopic
 from pybroker.security.identity import Certificate
 from pybroker.server import on_produce
+from pybroker.server.added_participants import AddedParticipants
 from pybroker.server.begun_transactions import BegunTransactions
 from pybroker.server.handler import Handler
 from pybroker.server.inbox import Inbox, Pause
@@ -74,6 +75,7 @@ class Session(asyncio.BufferedProtocol):
         self.consumers: dict[int, ConsumerSlot] = {}
         self.watchers: dict[int, Watcher] = {}
         self.begun = BegunTransactions(services.coordinators)
+        self.added = AddedParticipants(services.coordinators)
         self.sessions: dict[TransactionalId, TransactionalSession] = {}
         self.writable = True
         self.peer = ""

@@ -32,6 +32,28 @@ def is_exempt(session: Connection) -> bool:
     return session.login is not None and session.login.is_super_user
 
 
+def require_room_for_participants(session: Connection, count: int) -> None:
+    """For `count` more in transactions of this connection. Raises TooManyRequests."""
+    config = session.services.config
+    most, owner = config.max_participants_per_connection, session.owner
+    if most and session.added.would_be_more_than(most, count) and not is_exempt(session):
+        session.services.counts.refused["maxParticipantsPerConnection"] += 1
+        raise TooManyRequests(
+            f"This connection would have added more than {most} topics and subscriptions to "
+            "active transactions (maxParticipantsPerConnection): end some transactions, then retry"
+        )
+    most = config.max_participants_per_principal
+    if owner is None or not most or is_exempt(session):
+        return
+    if session.services.coordinators.participants_of(owner) + count > most:
+        session.services.counts.refused["maxParticipantsPerPrincipal"] += 1
+        raise TooManyRequests(
+            f"The active transactions of {owner} would have more than {most} topics and "
+            "subscriptions (maxParticipantsPerPrincipal): end some transactions, or wait until "
+            "they time out, then retry"
+        )
+
+
 def begin_within_share(
     session: Connection, coordinator: TransactionCoordinator, asked: AskedFor
 ) -> Awaitable[TxnId]:

@@ -18,8 +18,8 @@ import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
-from pybroker.base.errors import ServiceNotReady
-from pybroker.base.runtime import Pace, Tasks
+from pybroker.base.errors import NotAllowed, ServiceNotReady
+from pybroker.base.runtime import Pace, Seldom, Tasks
 from pybroker.broker.producers import ProducerOwner
 from pybroker.logs import audit
 from pybroker.server.slots import ProducerSlot
@@ -86,17 +86,18 @@ class Holder(ProducerOwner, Protocol):
 class _Held:
     """An id that a session holds, or is about to."""
 
-    __slots__ = ("connections", "granting", "recorded", "session")
+    __slots__ = ("connections", "granting", "recorded", "refusal", "session")
 
     def __init__(self, session: TransactionalSession) -> None:
         self.session = session
         self.connections: dict[Holder, None] = {}
         self.recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.granting: asyncio.Task[int] | None = None
+        self.refusal: str | None = None  # why `granting` has not granted it
 
     @property
     def is_granted(self) -> bool:
-        return self.is_settled and self.session.ref is not None
+        return self.is_settled and self.session.ref is not None and self.refusal is None
 
     @property
     def is_settled(self) -> bool:
@@ -111,6 +112,7 @@ class TransactionalSessions:
         self._newest: dict[TransactionalId, _Held] = {}
         self._tasks = Tasks("transactional ids")
         self._looking = False
+        self._refusals = Seldom(log, "A transactional id was refused")
 
     def granted(self, connection: Holder, claim: Claim) -> TransactionalSession | None:
         """The session that the claim belongs to, if known at once."""
@@ -141,6 +143,8 @@ class TransactionalSessions:
             )
         try:
             await held.granting
+            if held.refusal is not None:
+                raise NotAllowed(held.refusal)
         except Exception:
             _take_back(held, connection, before)
             raise
@@ -184,13 +188,17 @@ class TransactionalSessions:
         is_first = ids.get(session.id) is None
         try:
             session.ref = await ids.begin(session.id, session.name)
-        except BaseException:
+        except BaseException as error:
             self._forget(held)
             if older is not None:
                 older.connections = {each: None for each in older.connections if not each.closed}
                 if older.connections:
                     self._newest[session.id] = older  # which still holds it
-            raise
+            if not isinstance(error, NotAllowed):
+                raise
+            held.refusal = str(error)  # its client is told, as often as it asks
+            self._refusals.say(f"{actor.who or actor.host}: {error}")
+            return 0
         finally:
             held.recorded.set_result(None)
         self._look_after()

@@ -312,7 +312,7 @@ def test_a_restart_forgets_neither_epochs_nor_what_belongs_to_a_session(
         assert_fenced(ask(older, topic, "x", session="worker 1"))
 
 
-def test_ids_of_a_principal_are_bounded() -> None:
+def test_ids_of_a_principal_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     topic = "persistent://public/default/t"
     with (
         pybroker.testing.broker(max_transactional_ids_per_principal=2) as broker,
@@ -321,8 +321,12 @@ def test_ids_of_a_principal_are_bounded() -> None:
     ):
         for number, name in enumerate("ab"):
             produce(raw, topic, name, number)
-        assert "maxTransactionalIdsPerPrincipal" in ask(raw, topic, "c", 3).message
+        for number in (3, 4, 5):
+            assert "maxTransactionalIdsPerPrincipal" in ask(raw, topic, "c", number).message
         assert epoch(produce(other, topic, "a")) == 2
+    told = [each for each in caplog.records if "maxTransactionalIdsPerPrincipal" in each.message]
+    assert [each.levelname for each in told] == ["WARNING"]  # once, however often a client asks
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 def test_an_id_that_was_refused_leaves_the_connection_s_session_as_it_was() -> None:

@@ -40,7 +40,9 @@ def timers_of(coordinator: TransactionCoordinator) -> int:
     """That will go off."""
     loop: Any = asyncio.get_running_loop()
     callbacks = [handle._callback for handle in loop._scheduled if not handle.cancelled()]
-    return sum(getattr(callback, "__self__", None) is coordinator for callback in callbacks)
+    return sum(
+        getattr(callback, "__self__", None) is coordinator._timeouts for callback in callbacks
+    )
 
 
 async def hang(participant: str) -> None:
@@ -220,9 +222,9 @@ async def test_there_is_one_timer_for_all_transactions(world: World) -> None:
     for timeout_ms in (60_000, 30_000, 10_000):
         await world.begin(timeout_ms=timeout_ms)
         assert timers_of(coordinator) == 1
-    timer = coordinator._timer
+    timer = coordinator._timeouts._timer
     await world.begin(timeout_ms=20_000)
-    assert coordinator._timer is timer
+    assert coordinator._timeouts._timer is timer
     await world.end(TxnId(0, 2), COMMIT)
     await asyncio.sleep(25)
     assert timers_of(coordinator) == 1
@@ -266,6 +268,53 @@ async def test_transactions_that_time_out_at_once_are_aborted_some_in_a_turn(wor
     assert turns == [200, 200, 42, 2, 2, 2, 2]  # the latest of those due together come first
     await asyncio.sleep(0.1)
     assert coordinator.stats().active == 0
+
+
+async def decided_before_a_crash(world: World, count: int) -> tuple[World, list[TxnId], TxnId]:
+    """The world after it, not started yet; what was decided there, and one that was open."""
+    world.before_end = hang
+    decided = [await world.begin_on(ORDERS) for _ in range(count)]
+    undecided = await world.begin_on(ORDERS)
+    ends = [asyncio.ensure_future(world.end(each, COMMIT)) for each in decided]
+    await soon()
+    after = World(world.storage.durable_copy(), **world.settings)
+    await world.stopped()
+    await asyncio.gather(*ends, return_exceptions=True)
+    return after, decided, undecided
+
+
+@in_world
+async def test_decided_transactions_are_driven_some_in_a_turn_after_a_restart(world: World) -> None:
+    after, decided, _ = await decided_before_a_crash(world, 450)
+    with patch.object(after, "end_on_partition", wraps=after.end_on_partition) as told:
+        starting, driven = asyncio.ensure_future(after.start()), [0]
+        while after.coordinators.serving(0) is None:
+            await asyncio.sleep(0)
+            driven.append(told.call_count)
+        assert driven[-1] == 450
+        assert max(later - sooner for sooner, later in pairwise(driven)) == 100  # one topic each
+    await starting
+    await asyncio.sleep(1)
+    assert {after.coordinators.status(each) for each in decided} == {TxnStatus.COMMITTED}
+    await after.stopped()
+
+
+@in_world
+async def test_an_end_waits_for_those_decided_before_a_restart(world: World) -> None:
+    after, decided, undecided = await decided_before_a_crash(world, 450)
+    starting = asyncio.ensure_future(after.start())
+    while not after.coordinators.served():  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0)
+    assert after.coordinators.serving(0) is None
+    ends = [asyncio.ensure_future(after.end(each, COMMIT)) for each in (decided[-1], undecided)]
+    await asyncio.sleep(0)
+    assert after.coordinators.status(undecided) is TxnStatus.OPEN
+    await ends[0]
+    assert after.coordinators.status(decided[-1]) is TxnStatus.COMMITTED
+    await ends[1]
+    assert after.coordinators.status(undecided) is TxnStatus.COMMITTED
+    await starting
+    await after.stopped()
 
 
 @in_world

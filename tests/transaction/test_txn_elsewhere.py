@@ -271,14 +271,23 @@ def test_it_remembers_a_limited_number(monkeypatch: pytest.MonkeyPatch) -> None:
     run_virtually(remember())
 
 
-def test_a_limited_number_of_questions_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_leaves_room_for_the_questions_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elsewhere, "_MOST_QUESTIONS", 10)
 
     async def ask() -> None:
         there = Coordinator(TAKES_PART)
         there.silent.clear()
-        asked = [there.known.join(Participation(TxnId(7, n), ORDERS)) for n in range(30)]
-        assert sum(each is not None for each in asked) == 10
+        asked = [
+            there.known.join(Participation(TxnId(number, n), ORDERS), client)
+            for number, client in enumerate(("greedy", "greedy too", "modest"))
+            for n in range(30)
+        ]
+        started = [each is not None for each in asked]
+        assert [sum(started[at : at + 30]) for at in (0, 30, 60)] == [5, 3, 1]
+        there.silent.set()
+        await asyncio.sleep(1)  # their questions count no more
+        asked = [there.known.join(Participation(TxnId(8, n), ORDERS), "greedy") for n in range(30)]
+        assert sum(each is not None for each in asked) == 5
         await soon()
         await there.known.close()
         assert all(each is None or each.done() for each in asked)

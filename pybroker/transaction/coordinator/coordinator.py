@@ -16,7 +16,6 @@ is finished: it fails everything that waits, and `Coordinators` opens a new one 
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -25,7 +24,7 @@ from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
 from pybroker.base.prompt import Prompt, fail, prompt
-from pybroker.base.runtime import Clock, Tasks
+from pybroker.base.runtime import Clock, Pace, Tasks
 from pybroker.transaction.coordinator.coordinator_stats import CoordinatorStats
 from pybroker.transaction.coordinator.ended_transactions import EndedTransactions
 from pybroker.transaction.coordinator.endings import Endings
@@ -45,7 +44,7 @@ from pybroker.transaction.coordinator.records import (
     SpanNamespace,
 )
 from pybroker.transaction.coordinator.timeline import DecidedBy, note_added
-from pybroker.transaction.coordinator.timeout_tracker import TimeoutTracker
+from pybroker.transaction.coordinator.timeouts import Timeouts
 from pybroker.transaction.coordinator.transaction_log import TransactionLog
 from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.snapshot_log import Done, InOrder
@@ -83,9 +82,7 @@ class TransactionCoordinator:
         self._failed = failed
         self._noted_ended = ended
         self._endings = Endings(coordinator_id)
-        self._timeouts = TimeoutTracker()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_s = math.inf
+        self._timeouts = Timeouts(clock, self._expired, _TOLD_A_TURN)
         self._tasks = Tasks(f"transaction coordinator {coordinator_id}")
         self._participants = ParticipantEnds(participants, self._tasks, clock.now_ms)
         self._served_from_ms = store.outcomes.latest_ms or clock.now_ms()
@@ -140,7 +137,7 @@ class TransactionCoordinator:
             durable = self.bind(decision.local_id, session)
         self._opened += 1
         self._store.transactions[decision.local_id].client = client
-        self._track(decision.local_id, timeout_ms)
+        self._timeouts.add(decision.local_id, timeout_ms)
         return durable
 
     def bind(self, local_id: int, session: SessionRef) -> asyncio.Future[TxnId]:
@@ -320,39 +317,21 @@ class TransactionCoordinator:
 
     # Timeouts
 
-    def _track(self, local_id: int, timeout_ms: int) -> None:
-        self._timeouts.add(local_id, self._clock.monotonic_s() + timeout_ms / 1000)
-        self._set_timer()
-
     def _track_what_is_left(self, transaction: TransactionMetadata) -> None:
         passed_ms = self._clock.now_ms() - transaction.opened_at_ms
         # If the wall clock went back, the transaction must not get more time than it asked for.
         left_ms = min(transaction.timeout_ms, transaction.timeout_ms - passed_ms)
-        self._track(transaction.txn_id.least, left_ms)
+        self._timeouts.add(transaction.txn_id.least, left_ms)
 
-    def _set_timer(self) -> None:
-        due_s = self._timeouts.next_deadline_s
-        if due_s >= self._timer_due_s:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_due_s = due_s
-        delay_s = max(0.0, due_s - self._clock.monotonic_s())
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._abort_expired)
-
-    def _abort_expired(self) -> None:
-        """Some in a turn: after a restart very many may be overdue."""
-        self._timer_due_s, told, now_s = math.inf, 0, self._clock.monotonic_s()
-        while told < _TOLD_A_TURN and (local_id := self._timeouts.pop_expired(now_s)) is not None:
-            transaction = self._store.get(local_id)
-            if transaction is not None and transaction.status is TxnStatus.OPEN:
-                self._timed_out += 1
-                told += 1 + transaction.participant_count
-                now_ms = self._clock.now_ms()
-                decision = self._store.decide_end(local_id, TxnAction.ABORT, None, now_ms)
-                assert decision is not None
-                self._start_end(local_id, TxnAction.ABORT, decision, DecidedBy.TIMEOUT)
-        self._set_timer()
+    def _expired(self, local_id: int) -> int:
+        transaction = self._store.get(local_id)
+        if transaction is None or transaction.status is not TxnStatus.OPEN:
+            return 0
+        self._timed_out += 1
+        decision = self._store.decide_end(local_id, TxnAction.ABORT, None, self._clock.now_ms())
+        assert decision is not None
+        self._start_end(local_id, TxnAction.ABORT, decision, DecidedBy.TIMEOUT)
+        return 1 + transaction.participant_count
 
     # Recovery, snapshots, failure
 
@@ -376,17 +355,31 @@ class TransactionCoordinator:
         coordinator.recovered_ms = begun_ms, clock.now_ms()
         return coordinator
 
-    def resume(self) -> None:
-        """Finish decided ends, in the order of decision; open transactions keep their deadlines."""
-        for transaction in self._store.decided_first():
-            local_id = transaction.txn_id.least
-            if self.group_ends.resume(transaction):
-                continue
-            if transaction.status is TxnStatus.OPEN:
-                self._track_what_is_left(transaction)
-            else:
-                self._endings.begin(local_id)
-                self._end_decided(local_id, ACTION_OF_STATUS[transaction.status], None)
+    async def resume(self) -> None:
+        """Finish decided ends, in the order of decision; open transactions keep their deadlines.
+        Some in a turn. Topics in commit order rely on that order: no END may come before it is
+        done, except an abort.
+        """
+        transactions, pace = self._store.decided_first(), Pace(_TOLD_A_TURN)
+        for transaction in transactions:
+            if transaction.status is not TxnStatus.OPEN:
+                self._endings.begin(transaction.txn_id.least)  # a repeated END waits for it
+        decided = [(each, each.status) for each in transactions]
+        for transaction, status in decided:
+            if self._closed:
+                return
+            if self._store.get(transaction.txn_id.least) is transaction:
+                self._resume(transaction, status)
+            await pace.step(1 + transaction.participant_count)
+
+    def _resume(self, transaction: TransactionMetadata, status: TxnStatus) -> None:
+        """`status` is that at the beginning: an end that has begun since takes care of itself."""
+        if transaction.status is not status or self.group_ends.resume(transaction):
+            return
+        if status is TxnStatus.OPEN:
+            self._track_what_is_left(transaction)
+        else:
+            self._end_decided(transaction.txn_id.least, ACTION_OF_STATUS[status], None)
 
     def _snapshot_if_due(self) -> None:
         records = self._log.records_since_snapshot
@@ -416,8 +409,7 @@ class TransactionCoordinator:
         self._closed = self._participants.closed = True
         if self._snapshotting is not None:  # else the snapshot would contain what was not written
             self._snapshotting.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timeouts.stop()
         self._endings.fail(self._not_found())
         self.group_ends.fail(self._not_found())
 
@@ -460,6 +452,10 @@ class TransactionCoordinator:
     def live_of(self, owner: str) -> int:
         """How many live transactions this owner has."""
         return self._store.live_of(owner)
+
+    def participants_of(self, owner: str) -> int:
+        """How many topics and subscriptions they have."""
+        return self._store.participants_of(owner)
 
     def bound_to(self, transactional_id: TransactionalId) -> list[TransactionMetadata]:
         """Live transactions that belong to sessions of this id."""

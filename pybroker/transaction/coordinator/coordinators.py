@@ -52,7 +52,10 @@ class Coordinators:
         self._factory = factory
         self._metadata = metadata
         self._clock = clock
+        # Open ones, and those of them that take commands: the others still tell participants of
+        # what was decided before, which comes first.
         self._served: dict[int, TransactionCoordinator] = {}
+        self._resumed: dict[int, TransactionCoordinator] = {}
         self.ended = EndedTransactions(clock)
         self.admission = Admission(self._served)
         self._limits = CoordinatorLimits(
@@ -130,17 +133,18 @@ class Coordinators:
         if (opening := self._opening.get(coordinator_id)) is not None:
             await asyncio.wait([opening])
         self._replacing.pop(coordinator_id, None)
+        self._resumed.pop(coordinator_id, None)
         coordinator = self._served.pop(coordinator_id, None)
         if coordinator is not None:
             await coordinator.close()
 
     def serving(self, coordinator_id: int) -> TransactionCoordinator | None:
-        """The coordinator if it is open; otherwise `get` may open it."""
-        return self._served.get(coordinator_id)
+        """The coordinator if it takes commands; otherwise `get` may open it."""
+        return self._resumed.get(coordinator_id)
 
     async def get(self, coordinator_id: int) -> TransactionCoordinator:
         """Raises TransactionCoordinatorNotFound."""
-        coordinator = self._served.get(coordinator_id)
+        coordinator = self._resumed.get(coordinator_id)
         if coordinator is not None:
             return coordinator
         begins = self._participants is not None and coordinator_id not in self._replacing
@@ -174,6 +178,10 @@ class Coordinators:
     def live_of(self, owner: str) -> int:
         """How many live transactions this owner has on all open coordinators."""
         return sum(coordinator.live_of(owner) for coordinator in self._served.values())
+
+    def participants_of(self, owner: str) -> int:
+        """How many topics and subscriptions these have."""
+        return sum(coordinator.participants_of(owner) for coordinator in self._served.values())
 
     @property
     def are_all_open(self) -> bool:
@@ -234,8 +242,8 @@ class Coordinators:
             self._tasks.start(self._take(coordinator_id), f"take {coordinator_id}")
 
     async def _open_once(self, coordinator_id: int) -> TransactionCoordinator:
-        if coordinator_id in self._served:
-            return self._served[coordinator_id]
+        if coordinator_id in self._resumed:
+            return self._resumed[coordinator_id]
         opening = self._opening.get(coordinator_id)
         if opening is None:
             opening = self._tasks.start(self._open(coordinator_id), f"open {coordinator_id}")
@@ -265,13 +273,17 @@ class Coordinators:
         # Participants that are told how a transaction ended may ask for its status.
         self._served[coordinator_id] = coordinator
         coordinator.group_ends.follow = self.groups.follow
-        coordinator.resume()
+        await coordinator.resume()
+        if self._served.get(coordinator_id) is not coordinator:  # it failed meanwhile
+            raise coordinator_not_ready(coordinator_id)
+        self._resumed[coordinator_id] = coordinator
         for each in list(self._served):  # members that may have waited for this one, and its own
             self.groups.settle(each)
         return coordinator
 
     def _reopen(self, failed: TransactionCoordinator) -> None:
         del self._served[failed.coordinator_id]
+        self._resumed.pop(failed.coordinator_id, None)
         self._replacing[failed.coordinator_id] = failed
         if self._participants is not None:  # otherwise all coordinators are being closed
             self._tasks.start(self._replace(failed), f"reopen {failed.coordinator_id}")
@@ -306,6 +318,7 @@ class Coordinators:
             await all_done(coordinator.close() for coordinator in self.served())
         finally:
             self._served.clear()
+            self._resumed.clear()
 
 
 def _log_not_open(coordinator_id: int, error: Exception) -> None:

@@ -16,6 +16,7 @@ broker acquires topics.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
@@ -40,6 +41,7 @@ _FIRST_PAUSE_S: Final = 0.05
 _LAST_PAUSE_S: Final = 1.0
 _MOST_KNOWN: Final = 50_000
 _MOST_QUESTIONS: Final = 10_000  # under way
+_BACKGROUND: Final = "-"  # this broker itself, as the client of a question
 _ASK_AGAIN_S: Final = 5.0  # whether what was open still is
 _ANSWERED_S: Final = 0.1  # a caller that waited for an answer reads it within this time
 
@@ -124,6 +126,7 @@ class Elsewhere:
         self._clock = clock
         self._known: dict[TxnId, _Known] = {}  # in the order of `noted_s`
         self._questions: dict[Participation, asyncio.Future[TxnId]] = {}
+        self._asking: Counter[str] = Counter()  # how many of them each client has caused
         # Of what was noted up to this time, something may have been forgotten.
         self._forgotten_up_to_s = -1.0
         self._tasks = Tasks("questions about transactions")
@@ -166,14 +169,15 @@ class Elsewhere:
 
     # Answers
 
-    def join(self, asked: Participation) -> asyncio.Future[TxnId] | None:
+    def join(self, asked: Participation, client: str = "") -> asyncio.Future[TxnId] | None:
         """Completes when the coordinator has been asked, whether or not it has answered; None:
-        everything that can be known is known. The future is shared: do not cancel it.
+        everything that can be known is known, or the `client` asks too much at once. The future is
+        shared: do not cancel it.
         """
         known = self._known.get(asked.txn_id)
         if known is not None and (known.has_ended or asked in known.takes_part):
             return None
-        question = self._questions.get(asked) or self._start(asked, ASK_FOR_S)
+        question = self._questions.get(asked) or self._start(asked, ASK_FOR_S, client)
         return None if question is None or question.done() else question
 
     async def told(self, txn_id: TxnId, action: TxnAction, *, trusted: bool) -> None:
@@ -215,15 +219,25 @@ class Elsewhere:
         if asked not in self._questions:
             self._start(asked, 0.0)
 
-    def _start(self, asked: Participation, ask_for_s: float) -> asyncio.Future[TxnId] | None:
-        if self._closed or len(self._questions) >= _MOST_QUESTIONS:
+    def _start(
+        self, asked: Participation, ask_for_s: float, client: str = _BACKGROUND
+    ) -> asyncio.Future[TxnId] | None:
+        """Nobody may have more questions under way than there is room for: so one always leaves
+        half to the others, and n leave one part in n + 1.
+        """
+        if self._closed or self._asking[client] >= _MOST_QUESTIONS - len(self._questions):
             return None
+        self._asking[client] += 1
         question = self._questions[asked] = asyncio.get_running_loop().create_future()
-        self._tasks.start(self._answer(asked, question, ask_for_s), f"{asked.txn_id}")
+        self._tasks.start(self._answer(asked, question, ask_for_s, client), f"{asked.txn_id}")
         return question
 
     async def _answer(
-        self, asked: Participation, question: asyncio.Future[TxnId], ask_for_s: float
+        self,
+        asked: Participation,
+        question: asyncio.Future[TxnId],
+        ask_for_s: float,
+        client: str,
     ) -> None:
         try:
             await self._ask_until_known(asked, ask_for_s)
@@ -231,7 +245,13 @@ class Elsewhere:
             if not question.done():
                 question.set_result(asked.txn_id)
             loop = asyncio.get_running_loop()
-            loop.call_later(_ANSWERED_S, self._questions.pop, asked, None)
+            loop.call_later(_ANSWERED_S, self._forget, asked, client)
+
+    def _forget(self, asked: Participation, client: str) -> None:
+        del self._questions[asked]
+        self._asking[client] -= 1
+        if not self._asking[client]:
+            del self._asking[client]
 
     async def _ask_until_known(self, asked: Participation, ask_for_s: float) -> None:
         first_s, pause_s = self._clock.monotonic_s(), _FIRST_PAUSE_S

@@ -156,7 +156,6 @@ class GroupEnds:
             self._promised[local_id] = transaction.promised_to
             return True
         if transaction.status is TxnStatus.COMMITTING and transaction.group:
-            self._endings.begin(local_id)
             self._decided([local_id], sorted(transaction.group), None)
             return True
         return False

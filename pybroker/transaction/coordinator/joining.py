@@ -39,16 +39,19 @@ class Joining:
         self.elsewhere: Elsewhere | None = None  # of several brokers
         self._on_their_way: dict[_Touched, Joined] = {}
 
-    def partition(self, txn_id: TxnId, name: TopicName, principal: str | None) -> Joined | None:
+    def partition(
+        self, txn_id: TxnId, name: TopicName, principal: str | None, client: str = ""
+    ) -> Joined | None:
         """Completes when the topic is a participant, or cannot be one, or its coordinator's broker
         was asked; call again then: it raises unless the topic is a participant. None: nothing to
-        wait for. The future is shared: do not cancel it.
+        wait for. The future is shared: do not cancel it. `client`: whose questions to other brokers
+        are counted together.
 
         Raises TransactionNotFound (another principal's), and what `check` raises.
         """
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
-            return self._elsewhere(txn_id, name, None)
+            return self._elsewhere(Participation(txn_id, str(name)), client)
         topic = str(name)
 
         def ask(found: TransactionMetadata) -> Joined | None:
@@ -60,12 +63,17 @@ class Joining:
         return self._join(coordinator, _Touched(txn_id, topic, None), ask)
 
     def subscription(
-        self, txn_id: TxnId, name: TopicName, subscription: str, principal: str | None
+        self,
+        txn_id: TxnId,
+        name: TopicName,
+        subscription: str,
+        principal: str | None,
+        client: str = "",
     ) -> Joined | None:
         """As `partition`."""
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
-            return self._elsewhere(txn_id, name, subscription)
+            return self._elsewhere(Participation(txn_id, str(name), subscription), client)
         pair = (str(name), subscription)
 
         def ask(found: TransactionMetadata) -> Joined | None:
@@ -86,12 +94,12 @@ class Joining:
             return None
         return coordinator if found.namespace == name.namespace_name else None
 
-    def _elsewhere(self, txn_id: TxnId, name: TopicName, subscription: str | None) -> Joined | None:
+    def _elsewhere(self, asked: Participation, client: str) -> Joined | None:
         """The coordinator of another broker is asked, and adds what its transactions touch."""
-        elsewhere = self.elsewhere
-        if elsewhere is None or txn_id.most in self._serving or elsewhere.serves(txn_id.most):
+        elsewhere, most = self.elsewhere, asked.txn_id.most
+        if elsewhere is None or most in self._serving or elsewhere.serves(most):
             return None
-        return elsewhere.join(Participation(txn_id, str(name), subscription))
+        return elsewhere.join(asked, client)
 
     def _join(
         self,

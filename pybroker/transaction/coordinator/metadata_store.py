@@ -107,6 +107,7 @@ class TransactionMetadataStore:
         self.transactions: Mapping[int, TransactionMetadata] = self._live
         self._decided: dict[int, None] = {}  # COMMITTING or ABORTING, in the order of decisions
         self._live_of: Counter[str] = Counter()  # by owner
+        self._participants_of: Counter[str] = Counter()  # of an owner's live transactions
         self._bound: dict[TransactionalId, dict[int, None]] = {}
         self._live_in: Counter[str] = Counter()  # by a participant's namespace
         self._participants = 0  # of all live transactions
@@ -124,6 +125,10 @@ class TransactionMetadataStore:
 
     def live_of(self, owner: str) -> int:
         return self._live_of[owner]
+
+    def participants_of(self, owner: str) -> int:
+        """How many topics and subscriptions its live transactions have."""
+        return self._participants_of[owner]
 
     def live_in(self, namespace: str) -> int:
         """How many live transactions take part in the namespace."""
@@ -341,11 +346,11 @@ class TransactionMetadataStore:
                 self._apply_new(record)
             case AddPartitions(local_id, topics):
                 if (transaction := self._live.get(local_id)) is not None:
-                    self._add(transaction.partitions, topics)
+                    self._add(transaction, transaction.partitions, topics)
                     self._count(transaction, namespaces_of(topics))
             case AddSubscriptions(local_id, subscriptions):
                 if (transaction := self._live.get(local_id)) is not None:
-                    self._add(transaction.subscriptions, subscriptions)
+                    self._add(transaction, transaction.subscriptions, subscriptions)
                     self._count(transaction, namespaces_of([topic for topic, _ in subscriptions]))
             case ChangeStatus():
                 self._apply_status(record)
@@ -379,11 +384,19 @@ class TransactionMetadataStore:
         if record.owner is not None:
             self._live_of[record.owner] += 1
 
-    def _add(self, participants: dict[P, int | None], added: Iterable[P]) -> None:
+    def _add(
+        self,
+        transaction: TransactionMetadata,
+        participants: dict[P, int | None],
+        added: Iterable[P],
+    ) -> None:
         before = len(participants)
         for each in added:
             participants.setdefault(each)
-        self._participants += len(participants) - before
+        more = len(participants) - before
+        self._participants += more
+        if transaction.owner is not None:
+            self._participants_of[transaction.owner] += more
 
     def _count(self, transaction: TransactionMetadata, namespaces: Iterable[str]) -> None:
         for namespace in namespaces:
@@ -416,9 +429,10 @@ class TransactionMetadataStore:
         self._decided.pop(local_id, None)
         self._participants -= ended.participant_count
         if ended.owner is not None:
-            _one_less(self._live_of, ended.owner)
+            _less(self._live_of, ended.owner, 1)
+            _less(self._participants_of, ended.owner, ended.participant_count)
         for namespace in ended.namespaces:
-            _one_less(self._live_in, namespace)
+            _less(self._live_in, namespace, 1)
         if ended.session is not None:
             bound = self._bound[ended.session.id]
             del bound[local_id]
@@ -456,8 +470,8 @@ class TransactionMetadataStore:
                 self._reasons.drop(local_id)
 
 
-def _one_less(counts: Counter[str], key: str) -> None:
-    counts[key] -= 1
+def _less(counts: Counter[str], key: str, by: int) -> None:
+    counts[key] -= by
     if not counts[key]:
         del counts[key]
 

@@ -1,0 +1,50 @@
+"""The participants that a connection has added to transactions."""
+
+import asyncio
+from typing import Final
+
+from pybroker.base.names import TxnId
+from pybroker.transaction.coordinator.coordinators import Coordinators
+
+_LOOK_AGAIN_S: Final = 1.0
+
+
+class AddedParticipants:
+    """Counts topics and subscriptions that a connection added, by transaction, until these end:
+    whoever began them. One that was added twice counts twice until the next look.
+    """
+
+    __slots__ = ("_added", "_coordinators", "_next_look_s", "_total")
+
+    def __init__(self, coordinators: Coordinators) -> None:
+        self._coordinators = coordinators
+        self._added: dict[TxnId, int] = {}
+        self._total = 0
+        self._next_look_s = 0.0
+
+    def add(self, txn_id: TxnId, count: int) -> None:
+        if count:
+            self._added[txn_id] = self._added.get(txn_id, 0) + count
+            self._total += count
+
+    def ended(self, txn_id: TxnId) -> None:
+        self._total -= self._added.pop(txn_id, 0)
+
+    def would_be_more_than(self, most: int, count: int) -> bool:
+        """With `count` others. Which transactions have ended is looked up once a second, so that
+        repeated requests cost no more than successful ones.
+        """
+        if self._total + count <= most:
+            return False
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._next_look_s:
+            self._next_look_s = now_s + _LOOK_AGAIN_S
+            self._look()
+        return self._total + count > most
+
+    def _look(self) -> None:
+        left = dict[TxnId, int]()
+        for txn_id, count in self._added.items():
+            if (transaction := self._coordinators.begun(txn_id)) is not None:
+                left[txn_id] = min(count, transaction.participant_count)
+        self._added, self._total = left, sum(left.values())
