@@ -12,6 +12,7 @@ from pybroker.base.errors import InvalidTxnStatus
 from pybroker.base.names import TxnId
 from pybroker.broker.policies.effective import Effective
 from pybroker.server import on_transaction
+from pybroker.server.added_participants import AddedParticipants
 from pybroker.server.begun_transactions import BegunTransactions, Left
 from pybroker.server.connection import Connection
 from pybroker.server.disconnections import Disconnections
@@ -157,7 +158,8 @@ async def test_a_transaction_whose_end_was_answered_is_not_aborted_again(world: 
     txn_id, left = await world.begin(), list[Left]()
     begun: Any = BegunTransactions(world.coordinators)
     begun._asked[txn_id] = True
-    session: Any = SimpleNamespace(begun=begun, write=lambda data: None)
+    added = AddedParticipants(world.coordinators)
+    session: Any = SimpleNamespace(begun=begun, added=added, write=lambda data: None)
     on_transaction.ended(session, pb.CommandEndTxn(request_id=1), txn_id)
     begun.leave(left.append)
     assert left == []
