@@ -1,5 +1,5 @@
-"""Rows of the web console: each page beside many topics and open transactions, and publishing
-beside pages that stay open.
+"""Rows of the web console and of /metrics: each page, and a scrape, beside many topics and open
+transactions; and publishing beside pages that stay open.
 """
 
 import re
@@ -15,12 +15,15 @@ from figures import Figure, Target
 from idle_topics import cpu_percent, subscribe_to_all
 from measured_broker import MeasuredBroker
 from transactions import COORDINATORS, publishing
+from watchers import longest_turn_s
 from workload import Bench, Load, Spent, measure, new_topic, publish
 
 TOPICS: Final = 10_000
 OPEN: Final = 1_000
 LOOKS: Final = 5
 SETTLE_S: Final = 3.0
+SCRAPES: Final = 3
+KEPT_S: Final = 1.5  # longer than an answer of /metrics is kept
 PUBLISHED: Final = 300_000
 IDLE: Final = 1_000
 LIVE: Final = ("/console/overview/live", "/console/transactions/live/rows")
@@ -49,8 +52,10 @@ _TARGET: Final = Target(300)
 
 
 def console_pages(bench: Bench) -> list[Figure]:
-    """Milliseconds until a page is there: the process's first, and each page's median."""
-    topics, first, overview = bench.scaled(TOPICS), [], []
+    """Milliseconds until a page is there: the process's first, and each page's median. And of a
+    scrape of all topics: its longest turn of the broker's event loop.
+    """
+    topics, first, overview, turns = bench.scaled(TOPICS), [], [], []
     taken: dict[str, list[float]] = {name: [] for name in (*PAGES, "transaction")}
     for _ in range(bench.runs):
         with bench.broker("console", "maxActiveTransactionsPerConnection=0") as broker:
@@ -64,12 +69,17 @@ def console_pages(bench: Bench) -> list[Figure]:
             assert found is not None
             for name, path in {**PAGES, "transaction": found[0]}.items():
                 taken[name].append(median(opened_ms(broker, path)[0] for _ in range(LOOKS)))
+            longest_turn_s(broker)
+            for _ in range(SCRAPES):  # each answers for the time since the one before it began
+                time.sleep(KEPT_S)
+                turns.append(1000 * longest_turn_s(broker))
             pump.connection.close()
     beside = f"beside {topics:,} topics and {OPEN:,} open transactions"
     return [
         Figure(f"console's first page {beside}", "ms", first, _TARGET),
         Figure("console, overview, nobody looked lately", "ms", overview, _TARGET),
         *(Figure(f"console, {name}", "ms", runs, _TARGET) for name, runs in taken.items()),
+        Figure(f"scrape {beside}: longest turn", "ms", turns, Target(20)),
     ]
 
 
