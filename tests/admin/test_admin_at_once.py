@@ -61,7 +61,7 @@ def test_properties_of_a_namespace_that_are_set_at_once_are_all_there() -> None:
     run(scenario)
 
 
-def test_coordinators_become_no_fewer_whoever_else_raises_their_number(
+def test_the_number_of_coordinators_never_decreases_when_another_broker_raises_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def read_json(request: Any) -> Any:

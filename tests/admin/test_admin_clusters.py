@@ -184,7 +184,7 @@ def test_all_backlogs_of_a_namespace_are_cleared_or_one_subscriptions(
     assert backlogs("other") == [0, 0]
 
 
-def test_a_subscription_leaves_a_whole_namespace_unless_somebody_consumes(
+def test_a_subscription_is_removed_from_a_namespace_unless_it_has_consumers(
     admin: httpx.Client, admin_broker: RunningBroker, namespace: str
 ) -> None:
     for name in ("a", "b"):

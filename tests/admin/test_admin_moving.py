@@ -88,7 +88,7 @@ def test_all_partitions_are_reset_to_a_time_or_an_end_but_not_to_a_message_of_on
     assert (refused.status_code, "partitioned" in refused.text) == (405, True)
 
 
-def test_so_many_entries_are_skipped_and_those_acknowledged_do_not_count(
+def test_the_given_number_of_entries_is_skipped_and_acknowledged_ones_do_not_count(
     admin: httpx.Client, client: Client, audited: str
 ) -> None:
     consumer = client.subscribe(f"persistent://{audited}", "audit")
@@ -100,7 +100,7 @@ def test_so_many_entries_are_skipped_and_those_acknowledged_do_not_count(
     assert receive_all(consumer, 2) == [b"3", b"4"]
 
 
-def test_what_is_skipped_is_no_longer_owed_by_who_holds_it(
+def test_skipped_messages_are_no_longer_unacknowledged(
     admin: httpx.Client, client: Client, audited: str
 ) -> None:
     consumer = client.subscribe(f"persistent://{audited}", "audit", ConsumerType.Shared)
@@ -338,7 +338,7 @@ def test_consumers_of_every_type_go_on_behind_what_was_skipped(
     assert backlog(admin, topic) == 2
 
 
-def test_a_subscription_is_replicated_when_who_makes_it_or_consumes_says_so(
+def test_a_subscription_is_replicated_if_its_creator_or_a_consumer_requests_it(
     admin: httpx.Client, admin_broker: RunningBroker, topic: str
 ) -> None:
     def replicated(name: str) -> Any:

@@ -169,7 +169,7 @@ def test_what_is_to_be_delivered_again_and_what_was_acknowledged_is_counted(
     assert in_replay == [1, 0], "what is skipped is not delivered again"
 
 
-def test_slots_that_drain_count_for_who_still_holds_their_messages(
+def test_draining_slots_count_for_the_consumer_that_holds_their_messages(
     admin: httpx.Client, admin_broker: RunningBroker, topic: str
 ) -> None:
     key_shared = {"subType": pb.CommandSubscribe.Key_Shared}
@@ -281,7 +281,7 @@ def test_an_unloaded_topic_comes_back(admin: httpx.Client, client: Client, topic
     assert [consumer.receive(timeout_millis=30_000).data() for _ in range(2)] == [b"0", b"0"]
 
 
-def test_an_open_transaction_shows_whom_it_blocks(
+def test_an_open_transaction_shows_which_readers_it_blocks(
     admin: httpx.Client, client: Client, topic: str
 ) -> None:
     producer = client.create_producer(f"persistent://{topic}")
@@ -322,7 +322,7 @@ def test_a_transaction_is_aborted_by_the_admin(
     assert "oldestOpenTransaction" not in admin.get(f"{P}/{topic}/stats").json()
 
 
-def test_the_owner_hears_why_an_administrator_aborted_and_the_audit_says_who_whose_and_where(
+def test_the_owner_learns_why_an_administrator_aborted_and_the_audit_log_has_all_names(
     admin: httpx.Client, client: Client, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     producer = client.create_producer(f"persistent://{topic}")

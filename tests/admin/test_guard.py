@@ -41,7 +41,7 @@ def test_a_host_that_is_this_machine_is_served(host: str) -> None:
     assert request(headers={"Host": host}).status_code == 200
 
 
-def test_a_host_name_bound_to_this_machine_by_somebody_else_is_refused() -> None:
+def test_a_host_name_that_another_site_binds_to_this_machine_is_refused() -> None:
     answer = request(headers={"Host": "evil.example:8080"})
     assert (answer.status_code, list(answer.json())) == (403, ["reason"])
 

@@ -58,7 +58,7 @@ def test_who_asks_for_an_upgrade_is_answered_without_advice_to_install_anything(
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: loc"])
-def test_whoever_sends_no_request_is_hung_up_on(
+def test_a_client_that_sends_no_request_is_disconnected(
     monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(patience, "HEAD_S", 0.05)

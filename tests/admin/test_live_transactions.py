@@ -325,7 +325,7 @@ def test_what_holds_nothing_is_of_no_topic() -> None:
     assert not Wanted(opened_before_ms=4).has(metadata, stats.TxnStatus.OPEN)
 
 
-def test_what_waits_beside_the_log_holds_nobody_back(
+def test_entries_beside_the_log_hold_no_reader_back(
     admin: httpx.Client, client: Client, topic: str
 ) -> None:
     path = f"/admin/v2/persistent/{topic}/transactionBuffer"

@@ -54,7 +54,7 @@ def refused(answer: Any, error: Any, text: str) -> None:
     assert (answer.error, text in answer.message) == (error, True), answer
 
 
-def test_a_topic_takes_so_many_producers(raw: RawClient, policies: Policies) -> None:
+def test_a_topic_takes_a_limited_number_of_producers(raw: RawClient, policies: Policies) -> None:
     policies.set("maxProducers", 1)
     raw.create_producer(policies.topic, 1)
     answer = raw.ask_for_producer(policies.topic, 2)
@@ -65,7 +65,7 @@ def test_a_topic_takes_so_many_producers(raw: RawClient, policies: Policies) -> 
     raw.create_producer(policies.topic, 3)
 
 
-def test_a_topic_takes_so_many_consumers(raw: RawClient, policies: Policies) -> None:
+def test_a_topic_takes_a_limited_number_of_consumers(raw: RawClient, policies: Policies) -> None:
     policies.set_all("maxConsumersPerTopic", 2)
     shared: dict[str, Any] = {"subType": SUB.Shared}
     for consumer_id, name in ((1, "a"), (2, "b")):
@@ -77,7 +77,9 @@ def test_a_topic_takes_so_many_consumers(raw: RawClient, policies: Policies) -> 
     assert isinstance(answer, pb.CommandSuccess)
 
 
-def test_a_subscription_takes_so_many_consumers(raw: RawClient, policies: Policies) -> None:
+def test_a_subscription_takes_a_limited_number_of_consumers(
+    raw: RawClient, policies: Policies
+) -> None:
     policies.set("maxConsumersPerSubscription", 1)
     shared: dict[str, Any] = {"subType": SUB.Shared}
     raw.subscribe(policies.topic, 1, subscription="a", **shared)
@@ -87,7 +89,9 @@ def test_a_subscription_takes_so_many_consumers(raw: RawClient, policies: Polici
     assert isinstance(answer, pb.CommandSuccess)
 
 
-def test_a_topic_takes_so_many_subscriptions(raw: RawClient, policies: Policies) -> None:
+def test_a_topic_takes_a_limited_number_of_subscriptions(
+    raw: RawClient, policies: Policies
+) -> None:
     policies.set("maxSubscriptionsPerTopic", 1)
     raw.subscribe(policies.topic, 1, subscription="a")
     for durable in (True, False):
@@ -97,7 +101,7 @@ def test_a_topic_takes_so_many_subscriptions(raw: RawClient, policies: Policies)
     assert isinstance(raw.subscribe(policies.topic, 2, subscription="a"), pb.CommandSuccess)
 
 
-def test_a_namespace_takes_so_many_topics(
+def test_a_namespace_takes_a_limited_number_of_topics(
     raw: RawClient, admin: httpx.Client, policies: Policies
 ) -> None:
     policies.set_all("maxTopicsPerNamespace", 2)
@@ -137,7 +141,7 @@ def test_subscriptions_come_into_being_where_that_is_allowed(
     assert isinstance(raw.subscribe(policies.topic, 1), pb.CommandSuccess)
 
 
-def test_one_consumer_subscribes_so_often_in_a_period(raw: RawClient, policies: Policies) -> None:
+def test_a_consumers_subscribe_rate_is_limited(raw: RawClient, policies: Policies) -> None:
     rate = {"subscribeThrottlingRatePerConsumer": 2, "ratePeriodInSecond": 3600}
     policies.set("subscribeRate", rate)
     for _ in range(2):
@@ -195,7 +199,7 @@ def test_a_topic_that_takes_what_the_broker_takes_counts_as_the_broker_does(
     client.create_producer(policies.topic).send(bytes(most))
 
 
-def test_a_consumer_holds_so_many_messages_and_more_when_it_may(
+def test_a_consumer_holds_at_most_its_limit_of_messages_until_it_may_hold_more(
     raw: RawClient, policies: Policies
 ) -> None:
     policies.set("maxUnackedMessagesOnConsumer", 2)
@@ -213,7 +217,9 @@ def test_a_consumer_holds_so_many_messages_and_more_when_it_may(
     raw.messages(1)
 
 
-def test_a_subscription_holds_so_many_messages(raw: RawClient, policies: Policies) -> None:
+def test_a_subscription_holds_a_limited_number_of_messages(
+    raw: RawClient, policies: Policies
+) -> None:
     policies.set_all("maxUnackedMessagesPerSubscription", 3)
     raw.create_producer(policies.topic, 1)
     for consumer_id in (1, 2):

@@ -147,7 +147,7 @@ def test_names_that_the_broker_gave_are_given_again(
     assert len({message.producer_name() for message in received(client, topic, 3)}) == 1
 
 
-def test_who_numbers_messages_without_a_name_is_nobody_elses_producer(
+def test_an_unnamed_producer_with_sequence_ids_is_distinct_from_others(
     admin: httpx.Client, client: Client, namespace: str, topic: str
 ) -> None:
     set_policy(admin, namespace, "deduplication", True)

@@ -61,7 +61,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     run_virtually(scenario)
 
 
-def test_those_who_ask_at_once_get_one_rendering() -> None:
+def test_simultaneous_requests_get_one_rendering() -> None:
     async def scenario() -> None:
         world = World()
         first = world.ask()
@@ -108,7 +108,7 @@ def test_a_rendering_that_nobody_waits_for_is_given_up() -> None:
     run(scenario())
 
 
-def test_one_who_still_waits_gets_what_others_hung_up_on() -> None:
+def test_a_client_that_still_waits_gets_the_rendering_that_others_gave_up() -> None:
     async def scenario() -> None:
         world = World()
         patient, hasty = world.ask(), world.ask()
@@ -131,7 +131,7 @@ def test_hanging_up_again_and_again_begins_no_more_renderings_than_waiting_would
     run(scenario())
 
 
-def test_a_failure_is_told_to_all_who_wait_and_the_next_one_is_served() -> None:
+def test_a_failure_reaches_all_waiters_and_the_next_request_is_served() -> None:
     async def scenario() -> None:
         world = World()
         world.rendered.error = RuntimeError("no")

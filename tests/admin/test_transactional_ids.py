@@ -73,5 +73,5 @@ def test_a_role_sees_its_own_ids_and_a_superuser_all(guarded: RunningBroker) -> 
 
 
 @pytest.mark.parametrize("path", ["?owner=bob", "/x?owner=bob", "/none?owner=bob"])
-def test_nobody_sees_the_ids_of_others(guarded: RunningBroker, path: str) -> None:
+def test_a_role_does_not_see_the_ids_of_others(guarded: RunningBroker, path: str) -> None:
     assert shown_to(guarded, "alice", path).status_code == 403

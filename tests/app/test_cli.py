@@ -329,7 +329,7 @@ def test_help_and_refusals_name_no_file_that_is_not_installed() -> None:
     assert named == []
 
 
-def test_looking_for_garbage_holds_nobody_up() -> None:
+def test_looking_for_garbage_delays_no_other_work() -> None:
     """Objects that one collection of the young generations may have to look at."""
     first, second, _ = GARBAGE_THRESHOLDS
     assert first * (second + 1) <= 6_000

@@ -180,7 +180,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.9.8.7", "::1"])
-def test_nobody_else_reaches_a_loopback_address(address: str) -> None:
+def test_other_machines_do_not_reach_a_loopback_address(address: str) -> None:
     assert BrokerConfig(bind_address=address).local_only
 
 

@@ -106,7 +106,7 @@ def client(secure: Secure, role: str, urls: list[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_profile_serves_who_has_a_token_over_tls(secure: Secure, urls: list[str]) -> None:
+def test_the_profile_serves_clients_with_a_token_over_tls(secure: Secure, urls: list[str]) -> None:
     assert [url.partition("://")[0] for url in urls] == ["pulsar+ssl", "https"]
     refused = ["pybroker", "produce", "t", "-m", "a", "--timeout", "3"]
     secure.run([*refused, *client(secure, "app", urls)], code=1)
@@ -123,7 +123,9 @@ def test_the_profile_serves_who_has_a_token_over_tls(secure: Secure, urls: list[
 
 
 @pytest.mark.slow
-def test_its_health_is_asked_for_by_who_may_nothing_else(secure: Secure, urls: list[str]) -> None:
+def test_its_health_check_uses_a_role_that_may_do_nothing_else(
+    secure: Secure, urls: list[str]
+) -> None:
     kind, *asked = words("secure-broker", "test")
     assert kind == "CMD"
     asked[asked.index("--admin-url") + 1] = urls[1]
@@ -236,7 +238,7 @@ def test_services_and_files_that_the_page_names_are_there() -> None:
     assert shutil.which("sh")
 
 
-def test_only_who_makes_the_keys_may_write_them() -> None:
+def test_only_the_service_that_makes_the_keys_may_write_them() -> None:
     mounts = {
         name: re.findall(r"[\w-]*secrets:/[\w-]+[:\w]*", service(name))
         for name in ("secure-keys", "secure-broker", "secure-grants")

@@ -124,7 +124,7 @@ def test_an_exclusive_producer_of_a_fenced_client_leaves_the_topic_to_the_newer_
     newer.create_producer(topic, **exclusive).send(b"newer")
 
 
-def test_a_lost_connection_and_a_restart_fence_nobody() -> None:
+def test_a_lost_connection_and_a_restart_fence_no_session() -> None:
     topic = "persistent://public/default/t"
     with (
         pybroker.testing.broker() as broker,

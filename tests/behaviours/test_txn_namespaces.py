@@ -193,7 +193,7 @@ def test_what_is_over_takes_nothing_in(client: Client, topic: str) -> None:
         producer.send(b"late", txn=txn)
 
 
-def test_a_topic_that_is_deleted_meanwhile_keeps_nobody(
+def test_a_topic_that_is_deleted_meanwhile_keeps_no_client(
     client: Client, shared_broker: Any, topic: str
 ) -> None:
     producer = client.create_producer(topic)

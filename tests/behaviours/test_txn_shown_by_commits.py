@@ -27,7 +27,7 @@ def set_order(broker: Any, topic: str, order: str) -> None:
     assert httpx.post(url, json=order).status_code == 204
 
 
-def test_an_open_transaction_holds_nobody_back_and_commits_come_in_their_order(
+def test_an_open_transaction_holds_no_reader_back_and_commits_come_in_their_order(
     client: Client, topic: str
 ) -> None:
     consumer = subscribe(client, topic)

@@ -96,7 +96,7 @@ def test_a_refusal_comes_after_what_was_added_before_it(in_scene):
     in_scene(scenario)
 
 
-def test_what_nobody_asked_for_is_passed_over_and_an_answer_counts_once(in_scene):
+def test_unexpected_answers_are_ignored_and_an_answer_counts_once(in_scene):
     def scenario(scene):
         scene.ask(scene.a, 1, 0)
         odd = [answer(1, 7), answer(9, 0), answer(1, 0, operation=Operation.READ)]
@@ -115,7 +115,7 @@ def test_what_was_answered_before_nonsense_is_told_of_before_the_connection_brea
     in_scene(scenario)
 
 
-def test_each_hears_once_when_somebody_who_is_told_breaks_the_connection(in_scene):
+def test_each_is_called_once_when_a_callback_breaks_the_connection(in_scene):
     def scenario(scene):
         scene.ask(scene.a, 1, 0, 1)
         scene.ask(scene.b, 2, 0, 1)

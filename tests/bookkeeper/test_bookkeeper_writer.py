@@ -195,7 +195,7 @@ async def test_without_a_replacement_the_writer_ends():
 
 
 @in_a_loop
-async def test_nobody_hears_of_a_failure_before_the_ledger_is_closed_in_front_of_it():
+async def test_a_failure_is_reported_only_after_the_ledger_is_closed_before_it():
     scene = Scene(spare="")
     scene.append(2)
     for bookie in "ab":

@@ -74,7 +74,7 @@ def test_an_own_change_while_everything_is_read_anew_is_kept(storage, run):  # n
     run(scenario())
 
 
-def test_a_load_that_fails_is_repeated_before_anybody_is_told_of_it(storage, run):  # noqa: F811
+def test_a_load_that_fails_is_repeated_before_the_failure_is_reported(storage, run):  # noqa: F811
     async def scenario():
         async with storage() as one, storage() as two:
             two.backend.zookeeper._watches.clear()  # no event says what has changed

@@ -107,7 +107,7 @@ def test_a_large_cursor_outlives_its_broker_and_moves_back_when_it_is_small(brok
     run(scenario())
 
 
-def test_the_writer_of_a_large_cursor_is_fenced_by_who_takes_it_over(broker, run):  # noqa: F811
+def test_the_writer_of_a_large_cursor_is_fenced_by_the_process_that_takes_it_over(broker, run):  # noqa: F811
     async def scenario():
         async with broker() as second:
             first = broker()

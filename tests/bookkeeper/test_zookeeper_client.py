@@ -203,7 +203,7 @@ def test_without_zookeeper_for_the_timeout_the_session_counts_as_expired(life, r
     run(scenario())
 
 
-def test_nobody_waits_for_ever_for_a_first_connection(life, run):
+def test_waiting_for_a_first_connection_is_limited(life, run):
     async def scenario():
         zookeeper = ZooKeeper(f"127.0.0.1:{PORT + 1}", life.world.stream("nobody"), TIMEOUT_MS)
         with pytest.raises(ZooKeeperError, match="metadataStoreUrl"):

@@ -97,7 +97,7 @@ def test_a_subscriptions_deletion_that_failed_ends_before_its_topic_loads() -> N
     run(scenario)
 
 
-def test_a_deletion_that_failed_is_finished_by_who_asks_for_its_topic() -> None:
+def test_a_failed_deletion_is_finished_by_the_next_request_for_its_topic() -> None:
     async def scenario(life: Life) -> None:
         await life.fill(ORDERS)
         removal = Removal(life, "remove_topic")
@@ -233,7 +233,7 @@ def test_who_subscribes_behind_a_deletion_that_failed_has_a_subscription_that_st
     run(scenario)
 
 
-def test_who_subscribes_while_a_deletion_goes_on_that_nobody_waits_for_gets_a_new_one() -> None:
+def test_subscribing_during_an_unwatched_deletion_creates_a_new_subscription() -> None:
     async def scenario(life: Life) -> None:
         await life.fill(ORDERS)
         topic = await life.topics.get(ORDERS)

@@ -104,7 +104,7 @@ def test_a_disk_that_does_not_answer_is_told_in_time() -> None:
     run(scenario)
 
 
-def test_who_gives_up_asking_stops_it_for_nobody_else() -> None:
+def test_a_caller_that_gives_up_stops_no_other() -> None:
     async def scenario(health: Health, disk: Disk, world: World) -> None:
         first, second = (asyncio.ensure_future(health.check()) for _ in range(2))
         await asyncio.sleep(0)

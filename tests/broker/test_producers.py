@@ -124,7 +124,7 @@ def test_waiting_producers_get_in_one_after_the_other() -> None:
     run(scenario)
 
 
-def test_nobody_passes_those_who_wait() -> None:
+def test_waiters_are_not_overtaken() -> None:
     async def scenario(world: World) -> None:
         await world.added("a")
         await world.added("b", WAIT)
@@ -184,7 +184,7 @@ def test_who_leaves_before_its_epoch_is_durable_is_not_granted() -> None:
     run(scenario)
 
 
-def test_who_cannot_get_in_holds_up_nobody_behind_it() -> None:
+def test_a_waiter_that_cannot_be_admitted_delays_no_later_one() -> None:
     async def scenario(world: World) -> None:
         first = await world.added("a")
         await world.added("b", WAIT)
@@ -258,7 +258,7 @@ def test_a_reconnection_replaces_an_older_one_even_while_it_waits() -> None:
 
 
 @pytest.mark.parametrize("mode", [SHARED, WAIT])
-def test_a_name_in_use_is_busy_whoever_asks(mode: AccessMode) -> None:
+def test_a_name_in_use_is_busy_for_every_client(mode: AccessMode) -> None:
     async def scenario(world: World) -> None:
         owner = Owner()
         await world.added("a", owner=owner)
@@ -291,7 +291,7 @@ def test_an_older_topic_epoch_was_fenced() -> None:
     run(scenario)
 
 
-def test_nobody_joins_a_topic_that_closes() -> None:
+def test_no_client_joins_a_topic_that_closes() -> None:
     async def scenario(world: World) -> None:
         owner = Owner()
         await world.added("a", owner=owner)
@@ -305,7 +305,7 @@ def test_nobody_joins_a_topic_that_closes() -> None:
     run(scenario)
 
 
-def test_those_who_wait_are_refused_when_nobody_will_ever_get_in() -> None:
+def test_waiters_are_refused_when_none_can_be_admitted_any_more() -> None:
     async def scenario(world: World) -> None:
         owner = Owner()
         await world.added("a", owner=owner)

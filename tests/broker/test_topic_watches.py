@@ -143,7 +143,7 @@ def test_an_absent_namespace_is_not_found() -> None:
     run(scenario)
 
 
-def test_so_many_patterns_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limited_number_of_patterns_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pybroker.broker.topic_lists.watches.MAX_PATTERNS", 2)
 
     async def scenario(world: World) -> None:
@@ -155,7 +155,7 @@ def test_so_many_patterns_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario)
 
 
-def test_patterns_select_so_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_select_a_limited_number_of_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pybroker.broker.topic_lists.watches.MAX_NAMES", 2)
 
     async def scenario(world: World) -> None:

@@ -266,7 +266,7 @@ class FullDisk(MemoryBackend):
         return done
 
 
-def test_an_unload_on_a_full_disk_leaves_nobody_on_the_old_topic() -> None:
+def test_an_unload_on_a_full_disk_leaves_no_client_on_the_old_topic() -> None:
     """A consumer that stayed there would read what later transactions hide in the new one."""
 
     async def scenario() -> None:
@@ -440,7 +440,7 @@ def test_a_reader_that_does_not_come_again_after_its_seek_is_let_go(
     run(scenario)
 
 
-def test_who_asks_in_the_very_turn_in_which_a_deletion_ends_holds_nobody_up() -> None:
+def test_a_request_in_the_turn_in_which_a_deletion_ends_delays_no_other() -> None:
     """The task has ended then, and is still listed: waiting for it must let the loop go on."""
 
     async def scenario(world: World) -> None:

@@ -69,7 +69,7 @@ def test_it_grants_nothing_and_others_grant_what_they_did(run):
     run(scenario)
 
 
-def test_it_is_still_there_for_whoever_repairs_it(run):
+def test_it_is_still_there_for_a_later_repair(run):
     async def scenario(world):
         await world.damage()
         assert world.tenants.has_namespace(BROKEN)

@@ -114,7 +114,7 @@ class TestReceiving:
         broker.run(work())
         assert acks(broker) == [[(2, [])], [(0, [])]]
 
-    def test_but_not_of_one_that_somebody_else_has_got_meanwhile(
+    def test_but_not_of_one_that_another_broker_has_acquired_meanwhile(
         self, broker: ScriptedBroker, client: Any
     ):
         async def work() -> None:

@@ -104,7 +104,7 @@ def test_it_waits_for_all_partitions_though_one_refuses(broker: ScriptedBroker, 
 
 
 @pytest.mark.parametrize("properties", [None, {"key": 7}])
-def test_it_raises_what_was_refused_before_it_for_who_gave_no_callback(
+def test_it_raises_earlier_refusals_of_sends_without_a_callback(
     broker: ScriptedBroker, client: Any, properties: Any
 ):
     """A message that is too large, or holds what it may not, never leaves."""

@@ -96,7 +96,7 @@ def test_what_was_posted_runs_before_the_end_and_nothing_is_taken_after_it():
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_callback_that_ends_its_thread_leaves_nobody_waiting(service: Any):
+def test_a_callback_that_ends_its_thread_leaves_no_caller_waiting(service: Any):
     client = Client(service.service_url)
     producer = client.create_producer("exits")
 

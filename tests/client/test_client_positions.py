@@ -70,7 +70,7 @@ class TestSeeking:
         broker.run(work())
         assert acks(broker) == [[(5, [])]]
 
-    def test_what_somebody_else_moves_it_back_to_is_delivered(
+    def test_messages_are_delivered_again_after_another_client_moves_it_back(
         self, broker: ScriptedBroker, client: Any
     ):
         async def work() -> list[bytes]:
@@ -227,7 +227,7 @@ class TestReaders:
         assert len(broker.asked_for(pb.CommandSeek)) == 1
         assert broker.asked_for(pb.CommandSubscribe)[1].start_message_id.entryId == 7
 
-    def test_a_broker_that_closes_whoever_seeks_is_asked_once(
+    def test_a_broker_that_closes_the_seeking_consumer_is_asked_once(
         self, broker: ScriptedBroker, client: Any
     ):
         """As Apache Pulsar does; the subscription then stands where it was asked to."""

@@ -79,7 +79,7 @@ def test_a_message_that_a_closed_producer_refused_fails_the_commit(
 
 @pytest.mark.parametrize("has_joined", [False, True])
 @pytest.mark.parametrize("batching_enabled", [False, True])
-def test_a_message_that_cannot_be_encoded_fails_the_commit_and_holds_up_nobody(
+def test_a_message_that_cannot_be_encoded_fails_the_commit_and_delays_no_other(
     broker: ScriptedBroker, client: Any, batching_enabled: bool, has_joined: bool
 ):
     async def work() -> None:

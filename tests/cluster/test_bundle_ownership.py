@@ -276,7 +276,7 @@ def test_a_stopped_broker_alone_has_nobody_to_name(world: ClusterWorld) -> None:
         world.owner(member, ORDERS)
 
 
-def test_a_node_that_somebody_else_deletes_ends_the_ownership(world: ClusterWorld) -> None:
+def test_a_node_that_another_client_deletes_ends_the_ownership(world: ClusterWorld) -> None:
     first, second = world.member("a"), world.member("b")
     assert world.call(first, first.ownership.lookup(ORDERS, True)) is None
     world.call(second, second.zookeeper.delete(_path(first)))
@@ -387,7 +387,7 @@ def test_owners_values_are_apache_pulsars_own(world: ClusterWorld) -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b'{"nativeUrl": 7}', b"\xff", b"[" * 99_999])
-def test_a_node_that_names_nobody_is_nobodys(value: bytes) -> None:
+def test_a_node_that_names_no_broker_has_no_owner(value: bytes) -> None:
     assert owner_of(value) is None
 
 

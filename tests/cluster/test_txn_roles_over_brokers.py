@@ -25,7 +25,7 @@ def cluster() -> Iterator[TxnCluster]:
     cluster.close()
 
 
-def test_nobody_takes_part_in_another_roles_transaction(cluster: TxnCluster) -> None:
+def test_taking_part_in_another_roles_transaction_is_refused(cluster: TxnCluster) -> None:
     one, two = cluster.start("one"), cluster.start("two")
     cluster.serve_coordinator(one)
     there = cluster.topic_of(two)

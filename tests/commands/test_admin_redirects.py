@@ -63,7 +63,7 @@ def stranger() -> Iterator[Listening]:
         yield server
 
 
-def test_credentials_go_to_nobody_else(broker: Listening, stranger: Listening) -> None:
+def test_credentials_are_sent_to_no_other_host(broker: Listening, stranger: Listening) -> None:
     broker.to = f"{stranger.url}/there"
     with pytest.raises(RestError, match="credentials are not sent there"):
         Rest(broker.url, "Bearer secret").ask("GET", "brokers/version")
@@ -71,7 +71,7 @@ def test_credentials_go_to_nobody_else(broker: Listening, stranger: Listening) -
 
 
 @pytest.mark.parametrize("to", ["//localhost:{port}/there", "https://127.0.0.1:{port}/there"])
-def test_another_name_or_scheme_is_somebody_else(broker: Listening, to: str) -> None:
+def test_credentials_do_not_follow_to_another_name_or_scheme(broker: Listening, to: str) -> None:
     broker.to = to.format(port=broker.server_port)
     with pytest.raises(RestError, match="--admin-url"):
         Rest(broker.url, "Bearer secret").ask("GET", "brokers/version")
@@ -90,7 +90,7 @@ def test_who_shows_none_is_sent_on(broker: Listening, stranger: Listening) -> No
     assert stranger.shown == [None]
 
 
-def test_nobody_is_sent_on_to_what_is_not_http(broker: Listening) -> None:
+def test_no_client_is_redirected_to_a_url_that_is_not_http(broker: Listening) -> None:
     broker.to = "ftp://127.0.0.1:1/there"
     with pytest.raises(RestError, match="which is not a broker URL"):
         Rest(broker.url).ask("GET", "brokers/version")

@@ -193,7 +193,9 @@ def test_answers_are_json_or_a_table() -> None:
     assert (shown([], True), shown(7, True)) == ("", "7")
 
 
-def test_nobody_there_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_broker_is_reported_in_a_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["--admin-url", "http://127.0.0.1:1", "brokers", "version"]) == 1
     assert "cannot be reached" in capsys.readouterr().err
     assert main(["nonsense"]) == 2

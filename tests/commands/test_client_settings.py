@@ -44,7 +44,7 @@ def test_a_certificate_is_said_by_its_files() -> None:
     assert (shown.way, shown.certificate, shown.key) == ("tls", "/a.crt", "/a.key")
 
 
-def test_nothing_said_is_nobody() -> None:
+def test_no_credentials_mean_no_role() -> None:
     assert credentials("", "").way == ""
 
 

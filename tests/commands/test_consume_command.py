@@ -296,9 +296,7 @@ def test_a_transaction_for_ever_is_refused(run: Run, topic: str) -> None:
     assert (code, "never commit" in err) == (1, True)
 
 
-def test_what_is_not_committed_is_shown_to_who_asks_for_it(
-    run: Run, client: Client, topic: str
-) -> None:
+def test_uncommitted_messages_are_shown_on_request(run: Run, client: Client, topic: str) -> None:
     txn = client.new_transaction()
     client.create_producer(topic).send(b"open", txn=txn)
     words = ["--isolation", "read_uncommitted"]

@@ -42,7 +42,9 @@ def blocked(client: Client, topic: str) -> Iterator[Any]:
     txn.abort()
 
 
-def test_a_table_says_who_blocks_what(transactions: Ran, blocked: Any, topic: str) -> None:
+def test_a_table_says_which_transaction_blocks_which_readers(
+    transactions: Ran, blocked: Any, topic: str
+) -> None:
     code, out, err = transactions("blocking")
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -134,7 +136,7 @@ def test_an_interval_is_bounded(interval: str) -> None:
         command.main(["watch", "--interval", interval])
 
 
-def test_a_row_of_what_nobody_knows_and_of_what_touches_much() -> None:
+def test_a_row_of_an_unknown_transaction_and_of_one_with_many_participants() -> None:
     blocking = {
         "txnId": "(0,1)", "status": "COMMITTING", "owner": "alice", "openTimestamp": 0,
         "ageMs": 200_000, "timeLeftMs": 5000, "topicCount": 30_000, "subscriptionCount": 2,

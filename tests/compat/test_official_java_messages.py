@@ -160,7 +160,7 @@ def keys(tmp_path: Path) -> tuple[str, str]:
 
 @pytest.mark.feature("encryption")
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
-def test_encrypted_messages_are_read_by_who_has_the_key(
+def test_encrypted_messages_are_read_by_consumers_with_the_key(
     official: OfficialClient, name: str, keys: tuple[str, str], batched: bool
 ) -> None:
     public, private = keys

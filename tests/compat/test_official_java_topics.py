@@ -259,7 +259,7 @@ def test_a_sequence_id_that_was_seen_is_not_stored_again(
 
 
 @pytest.mark.feature("metadata of producers and consumers")
-def test_the_stats_show_who_is_there(
+def test_the_stats_show_connected_clients(
     broker: RunningBroker, official: OfficialClient, name: str
 ) -> None:
     official.producer(name, producerName="p", property=("made", "by p"))

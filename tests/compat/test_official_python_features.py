@@ -104,7 +104,7 @@ def test_every_compression_arrives_whole(client: pulsar.Client, topic: str, batc
 
 @pytest.mark.feature("encryption")
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
-def test_encrypted_messages_are_read_by_who_has_the_key(
+def test_encrypted_messages_are_read_by_consumers_with_the_key(
     client: pulsar.Client, topic: str, tmp_path: Path, batched: bool
 ) -> None:
     keys = key_reader(tmp_path)
@@ -259,7 +259,7 @@ def test_a_sequence_id_that_was_seen_is_not_stored_again(
 
 
 @pytest.mark.feature("metadata of producers and consumers")
-def test_the_stats_show_who_is_there(
+def test_the_stats_show_connected_clients(
     broker: RunningBroker, client: pulsar.Client, topic: str
 ) -> None:
     client.create_producer(topic, producer_name="p", properties={"made": "by p"})

@@ -81,7 +81,7 @@ WRONG: dict[str, Callable[[LoginWorld], pulsar.Authentication | None]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_credentials_let_nobody_in(logins: LoginWorld, world: World, name: str) -> None:
+def test_wrong_credentials_are_refused(logins: LoginWorld, world: World, name: str) -> None:
     """This client closes a connection that is answered with an error, unread, and tries again until
     its timeout: nobody can tell it why. The broker does, as it tells the others.
     """

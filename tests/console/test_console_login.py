@@ -117,7 +117,9 @@ def test_a_session_ends_with_its_token(browser: Browser) -> None:
     assert browser.open("/console").headers["location"].startswith("/console/login")
 
 
-def test_a_role_has_so_many_sessions_and_the_first_one_ends(broker: RunningBroker) -> None:
+def test_a_role_has_a_limited_number_of_sessions_and_the_first_one_ends(
+    broker: RunningBroker,
+) -> None:
     browsers = [Browser(broker.admin_url) for _ in range(21)]
     for browser in browsers:
         browser.log_in(token("often"))

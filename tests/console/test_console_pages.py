@@ -113,7 +113,7 @@ def test_tenants_and_namespaces_come_and_go(browser: Browser) -> None:
     assert "Tenant acme was deleted" in words(browser.do(f"{acme}/delete", acme, confirm="acme"))
 
 
-def test_a_namespace_shows_what_holds_and_who_set_it(browser: Browser) -> None:
+def test_a_namespace_shows_its_effective_policies_and_their_origin(browser: Browser) -> None:
     browser.http.post("/admin/v2/namespaces/public/default/messageTTL", json=3600)
     page = words(browser.page("/console/tenants/public/default"))
     assert re.search(r"messageTTL 3600 the namespace", page)

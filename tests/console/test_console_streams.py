@@ -102,7 +102,7 @@ def test_another_site_opens_no_stream(plain: RunningBroker) -> None:
     assert browser.http.get(OVERVIEW, headers=headers).status_code == 403
 
 
-def test_a_browser_has_so_many_streams_and_gets_their_places_back(plain: RunningBroker) -> None:
+def test_a_browsers_streams_are_limited_and_their_places_are_freed(plain: RunningBroker) -> None:
     browser = Browser(plain.admin_url)
     browser.page("/console")
     with ExitStack() as stack:
@@ -118,7 +118,7 @@ def test_a_browser_has_so_many_streams_and_gets_their_places_back(plain: Running
     assert status == 200
 
 
-def test_there_are_so_many_streams_in_all() -> None:
+def test_the_number_of_all_streams_is_limited() -> None:
     streams = Streams()
     with ExitStack() as stack:
         for number in range(MOST_STREAMS):
@@ -173,7 +173,7 @@ def test_a_broker_that_stops_does_not_wait_for_its_streams(
 # -- with authentication
 
 
-def test_nobody_gets_no_stream(broker: RunningBroker) -> None:
+def test_without_a_login_there_is_no_stream(broker: RunningBroker) -> None:
     answer = Browser(broker.admin_url).http.get(OVERVIEW, headers=AS_STREAM)
     assert (answer.status_code, answer.text) == (401, "")
 

@@ -227,7 +227,7 @@ def test_a_topic_is_deleted_when_its_name_is_typed(browser: Browser, url: str) -
     assert browser.open(url).status_code == 404
 
 
-def test_a_policy_says_who_set_it(browser: Browser, url: str) -> None:
+def test_a_policy_says_where_it_was_set(browser: Browser, url: str) -> None:
     path = url.removeprefix("/console/topics/")
     browser.http.post(f"/admin/v2/{path}/messageTTL?messageTTL=77")
     page = words(browser.page(f"{url}/policies"))

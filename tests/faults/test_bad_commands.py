@@ -33,7 +33,7 @@ def test_a_topic_name_that_is_none_is_refused(client: RawClient, topic: str) -> 
 
 
 @pytest.mark.parametrize("topic", ["%2e%2e", "a%2Fb", "t-partition-99999999", "ü", "a/b/c"])
-def test_an_odd_topic_name_hurts_nobody(client: RawClient, topic: str) -> None:
+def test_an_odd_topic_name_harms_no_other_topic(client: RawClient, topic: str) -> None:
     answer = client.ask_for_producer(f"persistent://public/default/{topic}")
     if not isinstance(answer, pb.CommandError):
         assert isinstance(client.publish(b"x", 0), pb.CommandSendReceipt)

@@ -68,7 +68,7 @@ def test_nothing_is_done_before_the_login(broker: RunningBroker) -> None:
         assert peer.recv(65536) == b""
 
 
-def test_nobody_renegotiates(tmp_path: Path) -> None:
+def test_renegotiation_is_refused(tmp_path: Path) -> None:
     context = make_context(TlsSettings(*Authority(tmp_path).issue("broker")))
     assert context.options & ssl.OP_NO_RENEGOTIATION
 

@@ -76,7 +76,7 @@ def test_what_apache_wrote_is_read():
     }
 
 
-def test_what_apache_wrote_and_nobody_changes_stays():
+def test_unchanged_data_of_apache_is_kept():
     values = split(APACHES)
     assert join(values, APACHES).items() >= APACHES.items()
     values[POLICIES] = {"message_ttl_in_seconds": 5}
@@ -121,12 +121,12 @@ def test_the_node_goes_with_the_policies_whatever_was_granted():
     "auth", [[], "x", {"namespace_auth": []}, {"namespace_auth": {"bob": "produce"}},
              {"destination_auth": {"t": ["bob"]}}, {"subscription_auth_roles": {"s": [1]}}],
 )  # fmt: skip
-def test_permissions_that_cannot_be_read_let_nobody_in(auth):
+def test_unreadable_permissions_admit_no_role(auth):
     with pytest.raises(CorruptStorage, match=r"acme/shop.*auth_policies.*correct it"):
         split({**APACHES, "auth_policies": auth})
 
 
-def test_a_value_of_the_wrong_shape_is_left_to_who_checks_it():
+def test_a_value_of_the_wrong_shape_is_left_to_the_code_that_checks_it():
     assert split({"topicDispatchRate": [], "message_ttl_in_seconds": "no"}) == {
         POLICIES: {"message_ttl_in_seconds": "no"}
     }

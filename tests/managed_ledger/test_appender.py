@@ -99,7 +99,7 @@ def test_appends_are_numbered_at_once_and_answered_in_their_order():
         ([(50,), (50,)], 1),
     ],
 )
-def test_a_ledger_is_full_with_so_many_entries_or_so_many_bytes(sizes, full):
+def test_a_ledger_is_full_at_its_limit_of_entries_or_bytes(sizes, full):
     async def scenario(log: Log) -> None:
         for each in sizes:
             log.send("a", *each)
@@ -192,7 +192,7 @@ class Mistaken(Exception):
 
 
 @pytest.mark.parametrize("outcome", [None, FULL])
-def test_a_caller_that_fails_keeps_nobody_else_from_hearing_and_nothing_from_draining(outcome):
+def test_a_failing_caller_stops_neither_other_callbacks_nor_draining(outcome):
     async def scenario(log: Log) -> None:
         mistakes: list[object] = []
         loop = asyncio.get_running_loop()

@@ -217,7 +217,7 @@ def test_what_keeps_one_log_from_closing_well_is_told_when_all_are_closed(run, c
     run(scenario())
 
 
-def test_what_fails_while_the_factory_closes_is_told_to_who_asked_for_it_alone(run, clock):
+def test_a_failure_while_the_factory_closes_is_reported_to_its_caller_only(run, clock):
     async def scenario():
         backend = MemoryBackend()
         await backend.metadata.put(ledgers_key("corrupt"), b"\x07nonsense")
@@ -300,7 +300,7 @@ def test_what_nobody_waits_for_any_more_is_closed_and_opened_anew_by_the_next(ru
     run(scenario())
 
 
-def test_who_asks_while_what_nobody_waited_for_is_closed_gets_an_open_one(run, clock):
+def test_a_request_while_an_unused_log_is_closed_gets_an_open_one(run, clock):
     async def scenario():
         for turns in range(20):
             factory = ManagedLedgerFactory(MemoryBackend(), clock)

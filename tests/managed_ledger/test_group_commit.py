@@ -128,7 +128,7 @@ def test_pending_bytes_are_those_that_wait_or_are_being_written():
     with_commits(scenario)
 
 
-def test_a_full_disk_fails_all_that_waits_withdrawn_before_anybody_hears():
+def test_a_full_disk_withdraws_all_that_waits_before_any_caller_learns_of_it():
     async def scenario(it: Commits) -> None:
         it.append("a")
         await settle()

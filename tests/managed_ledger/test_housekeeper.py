@@ -66,7 +66,7 @@ def test_many_that_are_due_together_let_others_in_between() -> None:
     run_virtually(scenario())
 
 
-def test_a_visit_that_fails_and_one_that_asks_for_more_keep_nobody_from_theirs() -> None:
+def test_a_failing_visit_and_a_repeated_one_keep_no_other_from_its_visit() -> None:
     async def scenario() -> None:
         housekeeper, seen = Housekeeper(), list[str]()
         housekeeper.start()
@@ -224,7 +224,7 @@ def test_no_timer_is_left_at_the_end() -> None:
     run_virtually(scenario())
 
 
-def test_after_the_end_nobody_is_visited_who_asked_before_or_asks_then() -> None:
+def test_after_the_end_there_are_no_visits() -> None:
     async def scenario() -> None:
         housekeeper, seen = Housekeeper(), list[str]()
         housekeeper.start()

@@ -59,7 +59,7 @@ def test_how_many_messages_an_entry_carries(start, run):
     run(scenario())
 
 
-def test_a_ledger_is_full_with_so_many_bytes(start, run):
+def test_a_ledger_is_full_at_its_limit_of_bytes(start, run):
     async def scenario():
         async with start(max_size_per_ledger_bytes=100) as factory:
             ledger = await factory.open("log")
@@ -72,7 +72,7 @@ def test_a_ledger_is_full_with_so_many_bytes(start, run):
     run(scenario())
 
 
-def test_trimming_stops_before_what_somebody_else_still_needs(run, clock):
+def test_trimming_stops_before_entries_that_another_reader_needs(run, clock):
     async def scenario():
         config = ManagedLedgerConfig(max_entries_per_ledger=2, min_rollover_time_ms=0)
         backend = MemoryBackend()
@@ -219,7 +219,7 @@ def test_what_expires_while_what_expired_before_is_let_go_is_trimmed_too() -> No
     run_virtually(scenario())
 
 
-def test_closing_is_done_once_whoever_asks(start, run):
+def test_closing_is_done_once_for_all_callers(start, run):
     async def scenario():
         async with start() as factory:
             ledger = await factory.open("log")

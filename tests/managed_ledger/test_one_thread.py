@@ -63,7 +63,7 @@ def test_work_submitted_before_its_end_is_done_and_none_is_taken_after(run):
     run(scenario())
 
 
-def test_a_caller_that_no_longer_waits_disturbs_nobody(run):
+def test_a_caller_that_no_longer_waits_disturbs_no_other(run):
     async def scenario():
         executor, hold = OneThread("cancelled"), threading.Event()
         first = executor.submit(hold.wait)

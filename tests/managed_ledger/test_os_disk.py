@@ -226,7 +226,7 @@ def test_files_are_for_their_owner_and_group(tmp_path: Path):
     disk.unlock()
 
 
-def test_a_folder_that_somebody_else_makes_meanwhile_is_taken(tmp_path: Path, monkeypatch):
+def test_a_folder_that_another_process_makes_meanwhile_is_used(tmp_path: Path, monkeypatch):
     real = os_disk.OsDisk._make_folder
 
     def made_meanwhile(disk: OsDisk, folder: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_descriptor_that_was_given_up_is_taken_back_when_there_is_one(tmp_path
     disk.unlock()
 
 
-def test_free_bytes_are_those_that_anybody_may_use(tmp_path: Path, monkeypatch):
+def test_free_bytes_exclude_those_reserved_for_root(tmp_path: Path, monkeypatch):
     class Found:
         f_bavail, f_frsize, f_bfree, f_bsize = 7, 1024, 99, 4096
 
@@ -260,9 +260,7 @@ def test_free_bytes_are_those_that_anybody_may_use(tmp_path: Path, monkeypatch):
     assert OsDisk(tmp_path).free_bytes() == 7 * 1024
 
 
-def test_free_bytes_that_cannot_be_told_keep_nobody_from_writing(
-    run, clock, tmp_path: Path, monkeypatch
-):
+def test_unknown_free_bytes_do_not_stop_writing(run, clock, tmp_path: Path, monkeypatch):
     """The loop asks, between two commits: what it raised there, nobody would hear of, nor of the
     commit.
     """

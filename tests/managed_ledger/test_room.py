@@ -229,7 +229,7 @@ def timers() -> int:
     return sum(not handle.cancelled() for handle in loop._scheduled)
 
 
-def test_nobody_looks_for_room_after_closing():
+def test_free_space_is_not_checked_after_closing():
     async def scenario():
         disk = Disk(2 * MB)
         backend = await opened(disk, LoopClock(), executor=AtOnce())

@@ -28,7 +28,7 @@ async def some_turns() -> None:
     gc.collect()
 
 
-def test_a_failure_after_all_who_waited_gave_up_is_no_alarm(run):
+def test_a_failure_after_all_waiters_gave_up_is_no_alarm(run):
     async def scenario():
         heard, gate = alarms(), asyncio.get_running_loop().create_future()
         task = shared_task(fails(gate))

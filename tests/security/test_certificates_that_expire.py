@@ -155,7 +155,7 @@ def test_no_session_is_resumed_with_a_certificate_that_has_expired(
     assert answer is None if resumed else answer == _T.ERROR
 
 
-def test_an_https_connection_is_nobodys_once_its_certificate_has_expired(
+def test_an_https_connection_has_no_role_once_its_certificate_has_expired(
     broker: RunningBroker, authority: Authority, clock: MovedClock
 ) -> None:
     url = broker.admin_url_tls + "/admin/v2/clusters"

@@ -73,7 +73,7 @@ def test_auth_policies_that_cannot_hold_refuse_the_namespace(
     assert world.ask("GET", f"namespaces/{world.namespace}").status_code == 404
 
 
-def test_grants_are_kept_where_nobody_is_asked_yet() -> None:
+def test_grants_are_kept_while_authorization_is_off() -> None:
     with pybroker.testing.broker(http=True) as running:
         url = f"{running.admin_url}/admin/v2/namespaces/public/granted"
         body = {"auth_policies": {"namespace_auth": {"app": ["produce", "consume"]}}}

@@ -129,7 +129,7 @@ def test_commands_that_came_with_a_good_connect_are_handled_after_it(broker: Run
         assert client.kinds_before_pong() == []
 
 
-def test_a_proxy_must_say_for_whom_and_nobody_else_may(broker: RunningBroker) -> None:
+def test_a_proxy_must_name_the_original_role_and_no_other_client_may(broker: RunningBroker) -> None:
     assert refusal(broker, token("proxy"))[0] == FORBIDDEN
     assert refusal(broker, token("proxy"), original_principal="proxy2")[0] == FORBIDDEN
     assert refusal(broker, token("alice"), original_principal="bob")[0] == FORBIDDEN
@@ -152,7 +152,7 @@ def test_an_original_principal_is_verified_where_that_is_configured() -> None:
         assert refusal(running, token("alice"), **bob)[0] == FORBIDDEN
 
 
-def test_an_unknown_method_is_the_anonymous_roles_and_a_wrong_token_nobodys() -> None:
+def test_an_unknown_method_gives_the_anonymous_role_and_a_wrong_token_none() -> None:
     settings = SETTINGS | {"anonymous_user_role": "guest"}
     with pybroker.testing.broker(http=True, **settings) as running:
         with raw(running, "", "none"), raw(running, "", "kerberos"), RawClient(running.service_url):
@@ -294,7 +294,7 @@ def test_metrics_are_open_unless_they_are_not(broker: RunningBroker) -> None:
         assert ask(running, bearer("alice"), "/metrics").status_code == 200
 
 
-def test_a_proxy_says_for_whom_over_http_too(broker: RunningBroker) -> None:
+def test_a_proxy_names_the_original_role_over_http_too(broker: RunningBroker) -> None:
     assert ask(broker, bearer("proxy")).status_code == 403
     assert ask(broker, bearer("alice") | {"X-Original-Principal": "bob"}).status_code == 403
     assert ask(broker, bearer("proxy") | {"X-Original-Principal": "bob"}).status_code == 200
@@ -325,7 +325,7 @@ def test_the_configuration_does_not_tell_its_secrets(broker: RunningBroker) -> N
 # -- many refusals
 
 
-def test_bad_tokens_shut_out_nobody_behind_the_same_address(broker: RunningBroker) -> None:
+def test_bad_tokens_shut_out_no_other_client_of_the_same_address(broker: RunningBroker) -> None:
     said = {refusal(broker, "x")[1] for _ in range(150)}
     assert said == {"Failed to authentication token: DecodeError"}
     assert ask(broker, bearer("alice")).status_code == 200
@@ -333,7 +333,7 @@ def test_bad_tokens_shut_out_nobody_behind_the_same_address(broker: RunningBroke
     broker.wait_until(lambda: principals(broker) == [])
 
 
-def test_bad_tokens_behind_a_proxy_shut_out_nobody_else_there() -> None:
+def test_bad_tokens_behind_a_proxy_shut_out_no_other_client_there() -> None:
     settings = SETTINGS | {"authenticate_original_auth_data": True}
     with pybroker.testing.broker(**settings) as running:
 
@@ -356,7 +356,7 @@ def test_guesses_at_one_user_s_password_shut_out_no_other_user(
     raw(broker, token("alice")).close()
 
 
-def test_guesses_do_not_shut_out_who_was_right(
+def test_guesses_do_not_shut_out_the_right_password(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refused_logins, "FAILURES_PER_SECOND", 0.0)
@@ -383,7 +383,7 @@ def clusters(broker: RunningBroker, **auth: Any) -> int:
     return httpx.get(f"{broker.admin_url}/admin/v2/clusters", **auth).status_code
 
 
-def test_a_changed_password_holds_for_who_logs_in_from_then_on(
+def test_a_changed_password_applies_to_later_logins(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Over HTTP at once; a connection that is logged in goes on."""
@@ -408,7 +408,7 @@ def test_a_changed_password_holds_for_who_logs_in_from_then_on(
             connected.create_producer(TOPIC)
 
 
-def test_a_changed_key_of_tokens_holds_for_who_logs_in_from_then_on(
+def test_a_changed_token_key_applies_to_later_logins(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "key"

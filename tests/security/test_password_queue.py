@@ -73,7 +73,7 @@ def test_users_of_an_address_take_turns() -> None:
     run(scenario())
 
 
-def test_who_comes_from_where_nobody_failed_comes_first() -> None:
+def test_addresses_without_failures_come_first() -> None:
     async def scenario() -> None:
         world = World()
         await world.settle()
@@ -87,7 +87,7 @@ def test_who_comes_from_where_nobody_failed_comes_first() -> None:
     run(scenario())
 
 
-def test_those_who_failed_have_a_turn_now_and_then() -> None:
+def test_addresses_that_failed_have_a_turn_now_and_then() -> None:
     async def scenario() -> None:
         world = World()
         await world.settle()
@@ -116,7 +116,7 @@ def test_a_full_queue_makes_room_at_the_cost_of_the_address_that_has_most() -> N
     run(scenario())
 
 
-def test_an_address_makes_room_at_the_cost_of_the_user_who_is_guessed() -> None:
+def test_an_address_makes_room_at_the_cost_of_the_guessed_user() -> None:
     async def scenario() -> None:
         world = World()
         await world.settle()

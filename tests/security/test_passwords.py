@@ -130,7 +130,7 @@ def test_a_password_that_was_right_is_remembered_for_a_while(
     assert asyncio.run(twice()) == ["berta", "berta"]
 
 
-def test_only_so_many_passwords_of_an_address_wait_to_be_checked() -> None:
+def test_a_limited_number_of_an_addresss_passwords_wait_to_be_checked() -> None:
     async def flood() -> list[Any]:
         authentication = made()
         shown = [b"anna:%d" % number for number in range(60)]

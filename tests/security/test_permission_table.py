@@ -191,7 +191,7 @@ def filled(path: str, tenant: str, namespace: str, topic: str) -> str:
 
 
 @pytest.mark.parametrize(("method", "path"), DECLARED, ids=map(" ".join, DECLARED))
-def test_a_route_refuses_whoever_its_row_does_not_name(
+def test_a_route_refuses_roles_that_its_row_does_not_name(
     broker: RunningBroker, http: httpx.Client, method: str, path: str
 ) -> None:
     here = broker.admin_url + filled(path, "public", "default", "here")

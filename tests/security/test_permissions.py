@@ -27,7 +27,7 @@ _T = pb.BaseCommand
 # -- grants
 
 
-def test_nobody_may_anything_before_it_is_granted(world: World) -> None:
+def test_a_role_may_do_nothing_before_it_is_granted(world: World) -> None:
     assert not world.may_produce("alice")
     assert not world.may_consume("alice")
 
@@ -278,7 +278,7 @@ def test_others_are_served_while_all_that_a_connection_has_is_looked_at(
     assert set(steps) == {1}
 
 
-def test_who_comes_in_is_looked_at_again_and_nobody_else(
+def test_only_the_admitted_waiter_is_checked_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at = []
@@ -308,7 +308,7 @@ def test_who_came_in_while_the_permission_went_is_closed(
         assert client.kinds_before_pong() == [_T.CLOSE_PRODUCER]
 
 
-def test_who_lost_the_permission_while_it_was_let_in_keeps_nobody_out(
+def test_a_producer_that_loses_its_permission_while_admitted_blocks_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While what the subscription holds in transactions is read again, for one."""
@@ -337,7 +337,7 @@ def test_who_lost_the_permission_while_it_was_let_in_keeps_nobody_out(
     assert isinstance(let_in, pb.CommandSuccess), let_in
 
 
-def test_an_admin_who_is_one_no_longer_is_closed(world: World) -> None:
+def test_the_connection_of_a_former_admin_is_closed(world: World) -> None:
     with world.raw("boss") as client:
         made = pb.CommandProducer(topic=world.topic, producer_id=1)
         client.request(_T.PRODUCER, "producer", made)
@@ -432,7 +432,7 @@ def test_too_many_participants_are_refused_before_one_of_them_is_looked_at(
     assert "send at most 1000" in found.message
 
 
-def test_nobody_sends_or_acknowledges_in_anothers_transaction(
+def test_sending_or_acknowledging_in_anothers_transaction_is_refused(
     world: World, txn: tuple[RawClient, TxnId]
 ) -> None:
     alice, txn_id = txn

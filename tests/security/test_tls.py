@@ -178,7 +178,7 @@ def test_https_takes_certificates_too(mutual: RunningBroker, authority: Authorit
     assert httpx.get(url, verify=context(authority), headers=bearer("bob")).status_code == 200
 
 
-def test_tls_without_a_certificate_is_nobodys(mutual: RunningBroker, authority: Authority) -> None:
+def test_tls_without_a_certificate_has_no_role(mutual: RunningBroker, authority: Authority) -> None:
     with (
         client(mutual, authority, authentication=AuthenticationTLS()) as tls,
         pytest.raises(PulsarException, match="none was sent"),
@@ -197,7 +197,7 @@ def test_tls_without_a_certificate_is_nobodys(mutual: RunningBroker, authority: 
     ],
     ids=["none", "two", "blank"],
 )
-def test_a_certificate_without_one_name_is_nobodys(
+def test_a_certificate_without_exactly_one_name_has_no_role(
     mutual: RunningBroker, authority: Authority, subject: Any
 ) -> None:
     authority.issue("odd", subject)
@@ -243,7 +243,7 @@ class Clock:
         return 0
 
 
-def test_a_changed_certificate_serves_who_comes_next(tmp_path: Path) -> None:
+def test_a_changed_certificate_serves_later_connections(tmp_path: Path) -> None:
     authority, clock = Authority(tmp_path), Clock()
     paths = authority.issue("broker")
     contexts = TlsContexts(TlsSettings(*paths), 300, clock)

@@ -97,7 +97,7 @@ def test_a_public_key_verifies_what_its_private_one_signed(key: Any, algorithm: 
     assert login(token("alice", key, algorithm), **settings).role == "alice"
 
 
-def test_another_key_signs_for_nobody() -> None:
+def test_a_token_signed_with_another_key_is_refused() -> None:
     assert "InvalidSignatureError" in refusal(token("alice", SECRET[::-1]))
 
 
@@ -160,7 +160,7 @@ def test_the_role_may_stand_in_another_claim() -> None:
         assert "has no role" in refusal(token("x", roles=wrong), **settings)
 
 
-def test_a_role_that_no_encoding_has_is_nobodys() -> None:
+def test_a_role_that_cannot_be_encoded_is_refused() -> None:
     """It would be written down as the owner of transactions."""
     assert "surrogate" in refusal(token("alice\ud800"))
 
@@ -215,7 +215,7 @@ def test_claims_that_are_no_object_are_refused() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_configuration_that_lets_nobody_in_or_everybody_is_refused(
+def test_a_configuration_that_admits_no_client_or_every_client_is_refused(
     settings: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(KeyFailure, match=said):

@@ -23,7 +23,7 @@ def test_a_transactions_owner_sees_its_metadata(world: World) -> None:
 
 
 @pytest.mark.parametrize("role", ["bob", "boss"])
-def test_nobody_else_sees_it_nor_whether_there_is_one(world: World, role: str) -> None:
+def test_other_roles_see_neither_it_nor_whether_it_exists(world: World, role: str) -> None:
     with world.raw("alice") as client:
         there, missing = client.new_txn(), TxnId(0, 99_999_999)
         answers = [metadata(world, txn_id, role) for txn_id in (there, missing)]

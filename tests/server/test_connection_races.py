@@ -83,7 +83,7 @@ def test_a_durable_subscription_may_follow_a_reader_of_its_name(
     assert "raw" in subscription_names(wire_broker, topic), "it was a durable one"
 
 
-def test_whoever_goes_before_the_answer_leaves_nothing_behind(
+def test_a_client_that_leaves_before_the_answer_leaves_nothing_behind(
     connect: Connect, wire_broker: Any, topic: str
 ) -> None:
     for number in range(5):

@@ -70,7 +70,7 @@ def test_what_is_too_much_is_refused_in_its_order_and_an_end_makes_room(
         assert outcomes(raw, begin(raw, T), 3, first=5) == [""] * 3
 
 
-def test_the_error_is_the_one_that_clients_hand_to_whoever_publishes(
+def test_the_error_is_the_one_that_clients_hand_to_the_publisher(
     broker: RunningBroker,
 ) -> None:
     limit(broker, maxOpenBytes=1)

@@ -50,7 +50,7 @@ def create_partitioned(broker: Any, topic: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("local", ["t", "t-partition-0"])
-def test_an_absent_namespace_is_not_found_whoever_asks(raw: RawClient, local: str) -> None:
+def test_an_absent_namespace_is_not_found_for_every_role(raw: RawClient, local: str) -> None:
     name = f"persistent://public/absent/{local}"
     answers = [
         lookup(raw, name),
@@ -278,7 +278,7 @@ def test_a_producer_learns_the_version_of_its_schema(raw: RawClient, topic: str)
     assert answer.schema_version == bytes(8)
 
 
-def test_whoever_takes_any_schema_leaves_none_behind(raw: RawClient, topic: str) -> None:
+def test_a_consumer_of_any_schema_leaves_none_behind(raw: RawClient, topic: str) -> None:
     any_schema = pb.Schema(name="any", type=pb.Schema.AutoConsume, schema_data=b"")
     assert isinstance(raw.subscribe(topic, schema=any_schema), pb.CommandSuccess)
     assert get_schema(raw, topic).error_code == pb.TopicNotFound
@@ -326,7 +326,7 @@ def test_a_consumer_gives_a_topic_in_use_no_schema(
     assert get_schema(raw, topic).error_code == pb.TopicNotFound
 
 
-def test_nobody_leaves_a_schema_for_a_topic_that_is_not_there(raw: RawClient, topic: str) -> None:
+def test_no_schema_is_stored_for_a_missing_topic(raw: RawClient, topic: str) -> None:
     assert create_schema(raw, topic, json_schema()).error_code == pb.TopicNotFound
 
 

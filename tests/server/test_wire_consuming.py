@@ -151,7 +151,7 @@ def test_a_subscription_is_not_created_where_that_is_off(topic: str) -> None:
         assert isinstance(reader(raw, topic, start), pb.CommandSuccess)
 
 
-def test_a_topic_is_not_created_by_who_does_not_want_that(raw: RawClient, topic: str) -> None:
+def test_a_topic_is_not_created_by_a_client_that_forbids_it(raw: RawClient, topic: str) -> None:
     assert raw.subscribe(topic, force_topic_creation=False).error == pb.TopicNotFound
 
 
@@ -444,7 +444,7 @@ def test_stats_of_no_consumer_are_refused_in_their_own_answer(raw: RawClient) ->
 # -- an entry that its producer made unreadable
 
 
-def test_metadata_that_does_not_parse_hurts_nobody_else(
+def test_metadata_that_does_not_parse_harms_no_other_message(
     raw: RawClient, wire_broker: Any, topic: str
 ) -> None:
     fill(raw, topic, 2)

@@ -59,7 +59,7 @@ def test_who_does_not_encrypt_is_sent_away_when_it_becomes_required(
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_who_encrypts_need_not_wait_for_who_was_sent_away(
+def test_an_encrypting_producer_need_not_wait_for_a_refused_one(
     raw: RawClient, wire_broker: Any, namespace: str, domain: str
 ) -> None:
     topic = f"{domain}://{namespace}/t"

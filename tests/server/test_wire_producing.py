@@ -141,7 +141,7 @@ def test_an_empty_initial_subscription_is_none(
 # -- access modes
 
 
-def test_exclusive_against_anybody_is_fenced(connect: Connect, topic: str) -> None:
+def test_exclusive_against_any_other_producer_is_fenced(connect: Connect, topic: str) -> None:
     first, second = connect(), connect()
     first.create_producer(topic)
     answer = second.ask_for_producer(topic, producer_access_mode=EXCLUSIVE)
@@ -219,7 +219,9 @@ def test_who_waits_and_leaves_is_passed_over(
     assert third.answer_to(request_id).producer_ready
 
 
-def test_who_fences_drives_out_the_owner_and_those_who_wait(connect: Connect, topic: str) -> None:
+def test_a_fencing_producer_replaces_the_owner_and_the_waiters(
+    connect: Connect, topic: str
+) -> None:
     owner, waiting, newest = connect(), connect(), connect()
     epoch = owner.ask_for_producer(topic, producer_access_mode=EXCLUSIVE).topic_epoch
     request_id = start_producer(waiting, topic, producer_access_mode=WAIT)

@@ -19,7 +19,7 @@ def record(*fields: str) -> pb.Schema:
     return pb.Schema(name="r", type=pb.Schema.Avro, schema_data=data.encode())
 
 
-def test_without_a_schema_nobody_produces_where_that_is_enforced(topic: str) -> None:
+def test_where_schemas_are_enforced_a_producer_needs_one(topic: str) -> None:
     with (
         pybroker.testing.broker(is_schema_validation_enforced=True) as broker,
         RawClient(broker.service_url) as raw,

@@ -151,7 +151,7 @@ def test_a_commit_that_was_decided_holds_and_can_be_asked_for_again(
     assert not older.end(txn, commit=True).HasField("error")
 
 
-def test_a_reconnection_of_the_same_session_fences_nobody(
+def test_a_reconnection_of_the_same_session_fences_no_session(
     connect: Connect, topic: str, name: str
 ) -> None:
     first, again = connect(), connect()
@@ -261,7 +261,7 @@ def test_an_epoch_that_was_never_given_is_refused(raw: RawClient, topic: str, na
     assert_fenced(begin(raw, name, "", 2**64 - 1))
 
 
-def test_an_unloaded_topic_fences_nobody(
+def test_an_unloaded_topic_fences_no_producer(
     wire_broker: RunningBroker, connect: Connect, topic: str, name: str
 ) -> None:
     raw = connect()

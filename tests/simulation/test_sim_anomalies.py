@@ -340,7 +340,7 @@ def test_a_plain_message_stands_where_it_was_sent_among_the_commits(in_commit_or
     assert kinds(history, t=["a/0", "p/0"]) == ["COMMIT ORDER"]
 
 
-def test_an_order_that_changes_after_somebody_has_seen_it_is_named(pair):
+def test_an_order_that_changes_after_a_reader_has_seen_it_is_named(pair):
     history, a, b = pair
     asks(history, a, b)
     hears(history, a, b)

@@ -166,7 +166,7 @@ def test_a_reader_that_pauses_makes_the_writer_pause():
     world.close()
 
 
-def test_a_half_open_connection_tells_nobody():
+def test_a_half_open_connection_is_reported_to_neither_end():
     async def write(port):
         transport, collector = await connect(port)
         world.network.connections[0].go_silent()

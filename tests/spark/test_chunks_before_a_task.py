@@ -82,9 +82,7 @@ def test_a_connection_that_is_lost_between_chunks_loses_no_message(read_last_chu
 
 
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
-def test_a_damaged_entry_before_them_is_nobodys_loss(
-    read_last_chunk, monkeypatch, fail_on_data_loss
-):
+def test_a_damaged_entry_before_them_loses_nothing(read_last_chunk, monkeypatch, fail_on_data_loss):
     class Damaged(Entries):
         def take(self, until):
             return [

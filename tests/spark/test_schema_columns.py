@@ -229,7 +229,7 @@ def test_json_numbers_of_two_kinds_are_of_the_wider_one():
     assert columns(doubles, [b'{"id": 1, "x": 0.1}']) == {"id": [1], "x": [0.1]}
 
 
-def test_json_of_which_nobody_knows_what_it_is_is_refused_with_what_to_do():
+def test_json_of_an_unknown_kind_is_refused_with_advice():
     with pytest.raises(NotAllowed, match=r"distinguish int, string.*rawValue=true"):
         json_of(["null", "int", "string"]).fields()
 

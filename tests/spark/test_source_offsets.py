@@ -40,7 +40,7 @@ def test_other_sources_offsets_are_told_apart():
     assert not is_pulsar_offset(17)
 
 
-def test_a_marker_says_what_was_read_by_whom():
+def test_a_marker_says_what_each_subscription_has_read():
     kept = {CursorName(OTHER, "ledger"): Position(4, 0)}
     marker = Marker("query", 7, TxnId(2, 40), OFFSET.progress(), "digest", kept)
     assert Marker.from_bytes(marker.to_bytes()) == marker

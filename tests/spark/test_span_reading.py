@@ -59,7 +59,7 @@ def test_a_span_ends_at_its_entry_though_more_is_there(client, read):
     assert values == [b"1", b"2"]
 
 
-def test_nobody_makes_a_text_of_entries_that_are_read(client, read, monkeypatch):
+def test_reading_does_not_format_entries_as_text(client, read, monkeypatch):
     """asyncio.Runner does of each result, for a signal handler: a quarter of a reader's CPU."""
     texts = []
     monkeypatch.setattr(StoredEntry, "__repr__", lambda entry: texts.append(entry) or "an entry")

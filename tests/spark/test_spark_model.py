@@ -36,7 +36,7 @@ def test_each_row_is_published_once_whatever_dies(first):
     assert sum(world.skips for world in worlds) > 20
 
 
-def test_no_batch_goes_by_in_silence_whoever_moves_the_cursors():
+def test_no_batch_is_passed_over_in_silence_when_cursors_are_moved():
     worlds = [spark_model.run_meddled_with(seed) for seed in SEEDS]
     assert sum(world.refusals for world in worlds) > 100
 

@@ -111,7 +111,7 @@ def test_a_zip_of_a_pyspark_that_is_not_installed_there_stays(installed):
     assert sitecustomize.without_zips([zipped, folder]) == [zipped, folder]
 
 
-def test_an_error_of_somebodys_sitecustomize_is_told_as_without_ours(installed):
+def test_an_error_of_the_users_sitecustomize_is_reported_as_usual(installed):
     folder, zipped = installed
     Path(folder, "sitecustomize.py").write_text("import nowhere_to_be_found")
     with pytest.raises(AssertionError, match="nowhere_to_be_found"):

@@ -6,7 +6,7 @@ import tarfile
 from normalize_sdist import normalized
 
 
-def test_an_sdist_has_the_same_bytes_whenever_and_by_whom_it_was_made() -> None:
+def test_an_sdist_has_the_same_bytes_whenever_and_wherever_it_is_built() -> None:
     sources = {"p/a.py": b"one", "p/b.py": b"two"}
     first = _sdist(sources, mtime=1_700_000_000, mode=0o600, owner="root")
     second = _sdist(dict(reversed(sources.items())), mtime=1_800_000_000, mode=0o664, owner="ada")

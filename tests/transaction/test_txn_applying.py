@@ -16,7 +16,7 @@ TENTH = APPLIED_A_TURN // 10
 
 
 @in_world
-async def test_a_turn_takes_so_many_entries_of_short_ends(world: World) -> None:
+async def test_a_turn_applies_a_limited_number_of_entries_of_short_ends(world: World) -> None:
     ends = Applying()
     assert ends.fits(600) and not ends.fits(401) and ends.fits(400) and not ends.fits(1)
     await asyncio.sleep(0)

@@ -144,7 +144,7 @@ async def test_a_turn_s_share_is_whole_again_in_the_next_turn() -> None:
 
 
 @virtually
-async def test_those_who_wait_for_room_have_it_in_their_order() -> None:
+async def test_waiters_for_room_get_it_in_their_order() -> None:
     share, called = TurnShare(), list[str]()
 
     def wait(name: str, spends: int) -> None:

@@ -346,7 +346,7 @@ async def test_a_low_watermark_ends_what_was_left_open(world: World) -> None:
 
 
 @in_world
-async def test_a_transaction_nobody_remembers_is_aborted(world: World) -> None:
+async def test_a_transaction_without_a_retained_outcome_is_aborted(world: World) -> None:
     txn_id = await world.begin_on(ORDERS)
     await world.send(txn_id, "a")
     storage = world.storage.durable_copy()

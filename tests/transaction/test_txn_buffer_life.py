@@ -377,7 +377,7 @@ async def test_a_marker_on_its_way_is_not_written_again(world: World) -> None:
 
 
 @in_world
-async def test_a_closed_buffer_asks_nobody_any_more(world: World) -> None:
+async def test_a_closed_buffer_requests_no_more_outcomes(world: World) -> None:
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a")
     for _ in range(2):

@@ -106,7 +106,7 @@ async def test_a_recovery_that_lasts_is_not_written_as_if_it_were_at_its_end(wor
 
 
 @in_world_with(transaction_buffer_snapshot_max_transaction_count=7)
-async def test_so_many_changes_are_written_at_once(world: World) -> None:
+async def test_a_limited_number_of_changes_is_written_at_once(world: World) -> None:
     buffer = await world.buffer()
     for count in range(3):  # a message and its marker: two changes
         txn_id = await world.begin_on(ORDERS)
@@ -124,7 +124,7 @@ async def test_so_many_changes_are_written_at_once(world: World) -> None:
 
 
 @in_world_with(transaction_buffer_snapshot_max_transaction_count=4)
-async def test_exactly_so_many_changes_are_written_at_once(world: World) -> None:
+async def test_exactly_the_limit_of_changes_is_written_at_once(world: World) -> None:
     buffer = await world.buffer()
     for _ in range(2):
         txn_id = await world.begin_on(ORDERS)

@@ -42,7 +42,7 @@ async def test_messages_show_only_after_the_commit(world: AsideWorld) -> None:
 
 
 @in_aside_world
-async def test_an_open_transaction_holds_nobody_back(world: AsideWorld) -> None:
+async def test_an_open_transaction_holds_no_reader_back(world: AsideWorld) -> None:
     txn_id = await world.begin_on(ORDERS)
     await world.send(None, "before")
     await world.send(txn_id, "a")

@@ -190,7 +190,7 @@ async def test_many_that_were_left_open_are_looked_at_in_several_turns(world: As
     assert not buffer.has_open and not visits
 
 
-def test_nobody_is_told_of_a_side_log_that_could_not_be_made_but_who_sends_and_the_log(
+def test_a_side_log_that_cannot_be_made_is_reported_to_the_producer_and_the_log_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def work() -> None:
@@ -209,7 +209,7 @@ def test_nobody_is_told_of_a_side_log_that_could_not_be_made_but_who_sends_and_t
 
 
 @in_aside_world
-async def test_a_topic_that_goes_before_its_side_log_is_there_answers_who_sent(
+async def test_a_topic_that_closes_before_its_side_log_is_open_answers_the_producer(
     world: AsideWorld,
 ) -> None:
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
@@ -221,7 +221,7 @@ async def test_a_topic_that_goes_before_its_side_log_is_there_answers_who_sent(
 
 
 @in_aside_world
-async def test_an_error_that_nobody_expected_answers_who_sent(world: AsideWorld) -> None:
+async def test_an_unexpected_error_answers_the_producer(world: AsideWorld) -> None:
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     with (
         patch.object(SideLog, "open", side_effect=RuntimeError("a bug")),

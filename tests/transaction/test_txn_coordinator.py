@@ -414,7 +414,7 @@ async def test_the_low_watermark_is_below_every_live_transaction(world: World) -
 
 
 @in_world
-async def test_closing_answers_whoever_waits(world: World) -> None:
+async def test_closing_answers_all_waiters(world: World) -> None:
     txn_id = await world.begin_on(ORDERS)
     world.before_end = hang
     running = asyncio.ensure_future(world.end(txn_id, COMMIT))

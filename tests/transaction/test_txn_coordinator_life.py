@@ -194,7 +194,7 @@ async def test_who_asked_in_the_turn_in_which_the_log_fails_is_told(world: World
 
 
 @in_world
-async def test_a_log_that_fails_while_participants_are_told_fails_who_waits_for_them(
+async def test_a_log_that_fails_while_participants_are_told_fails_their_waiters(
     world: World,
 ) -> None:
     txn_id = await world.begin_on(ORDERS)

@@ -222,7 +222,7 @@ def test_closing_while_an_end_is_written_is_no_trouble(caplog: pytest.LogCapture
 
 
 @in_world
-async def test_who_left_before_the_log_failed_is_missed_by_nobody(world: World) -> None:
+async def test_a_log_failure_after_its_consumer_left_harms_no_other(world: World) -> None:
     txn_id = await world.begin()
 
     async def leave() -> None:

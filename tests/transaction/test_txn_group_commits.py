@@ -46,7 +46,7 @@ async def test_all_become_visible(world: World) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_whoever_waits_hears_of_the_leader(count: int) -> None:
+def test_waiters_learn_of_the_leader(count: int) -> None:
     @in_world
     async def scenario(world: World) -> None:
         leader, *others = await group(world, count)
@@ -171,7 +171,7 @@ async def test_a_refusal_waits_until_the_decision_is_durable(world: World) -> No
 
 
 @in_world
-async def test_whoever_waits_hears_that_the_coordinator_failed(world: World) -> None:
+async def test_waiters_learn_that_the_coordinator_failed(world: World) -> None:
     txn_ids = await group(world)
     world.storage.full = True
     with pytest.raises(TransactionCoordinatorNotFound):

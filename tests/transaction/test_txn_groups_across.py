@@ -66,7 +66,7 @@ async def test_others_of_the_leaders_coordinator_commit_too(world: World) -> Non
 
 
 @pytest.mark.parametrize("snapshots", [1, 100_000])
-def test_a_crash_after_any_write_leaves_all_or_none_and_binds_nobody(snapshots: int) -> None:
+def test_a_crash_after_any_write_leaves_all_or_none_and_no_promise(snapshots: int) -> None:
     settings = {"transaction_metadata_snapshot_entries": snapshots}
 
     async def first_life() -> tuple[World, list[TxnId], int]:

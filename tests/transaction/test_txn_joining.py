@@ -85,7 +85,7 @@ async def test_another_principal_makes_nothing_join(world: World) -> None:
 
 
 @in_world
-async def test_whoever_touches_it_meanwhile_waits_until_that_is_durable(world: World) -> None:
+async def test_later_commands_wait_until_that_is_durable(world: World) -> None:
     txn_id, joining = await begin(world), world.coordinators.joining
     world.storage.holding = True
     first, second = (joining.partition(txn_id, NAME, None) for _ in range(2))
@@ -96,7 +96,7 @@ async def test_whoever_touches_it_meanwhile_waits_until_that_is_durable(world: W
 
 
 @in_world
-async def test_who_comes_when_it_has_joined_comes_behind_those_who_waited(world: World) -> None:
+async def test_later_commands_come_behind_those_that_waited(world: World) -> None:
     txn_id, joining = await begin(world), world.coordinators.joining
     order: list[str] = []
     first = joining.partition(txn_id, NAME, None)
@@ -154,7 +154,7 @@ async def test_one_that_was_not_written_has_not_joined(world: World) -> None:
 
 
 @in_world
-async def test_whoever_may_not_take_part_is_told_and_does_not(world: World) -> None:
+async def test_a_refused_participant_is_told_and_takes_no_part(world: World) -> None:
     txn_id, joining = await begin(world), world.coordinators.joining
 
     def check(asked: TxnId, namespace: str) -> None:

@@ -186,7 +186,7 @@ async def test_an_end_that_a_rollover_overtakes_is_not_written_before_the_decisi
 
 
 @in_world
-async def test_a_decision_that_is_held_takes_nobody_with_it(world: World) -> None:
+async def test_a_decision_that_is_held_delays_no_other(world: World) -> None:
     txn_id = await consumed_and_produced(world)
     coordinator = await world.coordinators.get(0)
     ledger = coordinator._log._log._ledger
@@ -234,7 +234,7 @@ async def test_a_transaction_without_participants_waits_for_its_decision(world: 
 
 
 @in_world
-async def test_whoever_is_refused_hears_of_it_when_the_decision_is_durable(world: World) -> None:
+async def test_a_refusal_is_sent_when_the_decision_is_durable(world: World) -> None:
     txn_id = await consumed_and_produced(world)
     coordinator = await world.coordinators.get(0)
     ending = await end_in_flight(world, txn_id)

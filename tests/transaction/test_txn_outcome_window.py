@@ -136,7 +136,7 @@ def test_deadlines_come_in_order_and_once() -> None:
     assert tracker.next_deadline_s == math.inf
 
 
-def test_nobody_is_aborted_before_the_deadline() -> None:
+def test_no_transaction_is_aborted_before_the_deadline() -> None:
     tracker = TimeoutTracker()
     tracker.add(1, 10.01)
     assert expired(tracker, 10.009) == []

@@ -102,7 +102,7 @@ def test_others_have_their_turn_while_many_are_told() -> None:
     run_virtually(scenario())
 
 
-def test_those_that_fail_are_asked_again_and_hold_up_nobody() -> None:
+def test_those_that_fail_are_asked_again_and_delay_no_other() -> None:
     async def scenario() -> None:
         participants = SlowParticipants()
         ends, followed = started(participants, 300)
@@ -290,7 +290,7 @@ def test_nothing_to_tell_is_done_at_once() -> None:
     run_virtually(scenario())
 
 
-def test_a_future_of_a_participant_is_not_cancelled_with_who_asked_again() -> None:
+def test_a_participants_future_is_not_cancelled_with_a_second_caller() -> None:
     """It belongs to others, too."""
 
     async def scenario() -> None:

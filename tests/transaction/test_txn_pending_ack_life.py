@@ -251,7 +251,7 @@ async def test_an_end_that_was_not_written_can_be_repeated(world: World) -> None
 
 
 @in_world
-async def test_who_left_before_a_write_failed_is_missed_by_nobody(world: World) -> None:
+async def test_a_write_failure_after_its_consumer_left_harms_no_other(world: World) -> None:
     acks, _, at = await ten_messages(world)
     txn_id, other = await world.begin_acking(), await world.begin_acking()
     await acks.acknowledge(other, whole(at[5]))

@@ -231,7 +231,7 @@ def test_a_cumulative_one_spares_what_its_consumer_was_not_given(
     assert cursor.is_deleted(AT[1])
 
 
-def test_a_cumulative_one_spares_so_many_and_no_more() -> None:
+def test_a_cumulative_one_spares_a_limited_number() -> None:
     cursor = cursor_over(3000)
     state, last = PendingAckState(cursor), PendingAck(Position(0, 2500))
     for entry_id in range(1000):

@@ -453,7 +453,7 @@ async def test_one_transaction_acknowledges_on_several_subscriptions(world: Worl
 
 
 @in_world
-async def test_stats_say_who_holds_what(world: World) -> None:
+async def test_stats_say_which_transaction_holds_what(world: World) -> None:
     acks, _, at = await ten_messages(world)
     txn_id = await world.begin_acking()
     await acks.acknowledge(txn_id, [*whole(at[8]), indexes(at[9], 1)])

@@ -105,7 +105,7 @@ class TestPromised:
 
         scenario()
 
-    def test_whoever_waits_hears_what_the_end_is_refused_with(self) -> None:
+    def test_waiters_learn_why_the_end_is_refused(self) -> None:
         @in_world
         async def scenario(world: World) -> None:
             ends = (await world.coordinators.get(1)).group_ends

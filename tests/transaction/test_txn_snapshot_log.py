@@ -128,7 +128,7 @@ async def test_a_past_that_could_not_be_replaced_still_counts(world: World) -> N
 
 
 @in_world
-async def test_whoever_owns_the_log_hears_of_every_write_that_failed(world: World) -> None:
+async def test_the_owner_of_the_log_learns_of_every_failed_write(world: World) -> None:
     log, _ = await opened(world)
     failures: list[Exception] = []
     told: list[Exception | None] = []
@@ -185,7 +185,7 @@ async def test_a_snapshot_that_nobody_waits_for_may_fail(world: World) -> None:
         ([PARTS_PER_ENTRY - 1, 1, PARTS_PER_ENTRY, 7], [2, 1, 1]),
     ],
 )
-def test_an_entry_of_a_snapshot_has_so_many_parts_and_there_is_at_least_one(
+def test_an_entry_of_a_snapshot_has_a_limited_number_of_parts_and_there_is_at_least_one(
     weights: list[int], entries: list[int]
 ) -> None:
     parted = list(_by_weight(weights, lambda weight: weight))

@@ -48,7 +48,7 @@ async def test_a_participant_keeps_the_time_of_its_first_add(world: World) -> No
 
 
 @in_world
-async def test_what_has_ended_tells_who_decided_and_when_each_participant_followed(
+async def test_an_ended_transaction_shows_who_decided_and_when_each_participant_ended_it(
     world: World,
 ) -> None:
     txn_id = await world.begin_on(ORDERS, COPIES)
@@ -153,7 +153,7 @@ async def test_what_is_kept_is_bounded(world: World) -> None:
     assert world.coordinators.ended.find(txn_id) is None
 
 
-def test_of_so_many_participants_it_is_noted_when_they_followed() -> None:
+def test_the_end_times_of_a_limited_number_of_participants_are_noted() -> None:
     end = timeline.DecidedEnd()
     for number in range(2 * timeline.MOST_FOLLOWED):
         end.note((f"{number}", None), number, None)

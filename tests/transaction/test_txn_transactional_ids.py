@@ -357,7 +357,7 @@ async def test_an_id_that_a_session_takes_while_it_expires_stays(world: World) -
 
 
 @in_world_with(max_transactional_ids_per_principal=2)
-async def test_a_principal_has_so_many_ids(world: World) -> None:
+async def test_a_principal_has_a_limited_number_of_ids(world: World) -> None:
     ids = world.coordinators.ids
     for name in "ab":
         await ids.begin(TransactionalId("alice", name), "")

@@ -281,7 +281,7 @@ def test_hidden_entries_are_settled_behind_the_horizon_only(position: int, settl
     run(scenario)
 
 
-def test_damage_is_told_to_whoever_still_reads() -> None:
+def test_damage_is_reported_to_readers_that_remain() -> None:
     async def scenario(world: World) -> None:
         await world.keep(kept(0), horizon=at(9))
         damage = DamagedEntries(0, 0, 0, "its checksum is wrong")

@@ -16,7 +16,7 @@ from pybroker.wire.message_metadata import build_entry
 
 
 @BY_TIME
-def test_what_all_delay_together_is_bounded_and_who_holds_little_goes_on(
+def test_the_delayed_messages_of_all_are_bounded_and_holders_of_few_go_on(
     kind: SubscriptionType,
 ) -> None:
     async def scenario(topic: Topic) -> None:

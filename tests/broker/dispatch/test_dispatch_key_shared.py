@@ -186,7 +186,7 @@ def test_reading_ahead_of_a_full_consumer_is_bounded(monkeypatch: pytest.MonkeyP
     with_topic(scenario)
 
 
-def test_policies_of_two_kinds_do_not_mix_whoever_came_first() -> None:
+def test_policies_of_two_kinds_do_not_mix_in_either_order() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
         await topic.consumer(subscription, KEY_SHARED, name="auto")
@@ -331,7 +331,7 @@ def test_what_is_given_back_goes_first_though_it_has_to_be_read_from_the_disk() 
     with_topic(scenario)
 
 
-def test_waiting_messages_that_were_acknowledged_hold_nobody_up() -> None:
+def test_waiting_messages_that_were_acknowledged_delay_no_other() -> None:
     """As those of one who acknowledges what was delivered before a reconnection."""
     for_a, for_b = key_in(*HALVES[0]), key_in(*HALVES[1])
 

@@ -213,7 +213,7 @@ def test_a_transaction_is_told_to_name_what_its_client_may_have_dropped() -> Non
     with_topic(scenario)
 
 
-def test_after_an_unload_nobody_is_taken_for_a_client_without_a_memory() -> None:
+def test_after_an_unload_no_client_is_assumed_to_have_forgotten_its_acknowledgements() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription, _, positions = await late_behind_an_acknowledgement(topic)
         await subscription.close()
@@ -226,7 +226,7 @@ def test_after_an_unload_nobody_is_taken_for_a_client_without_a_memory() -> None
     with_topic(scenario)
 
 
-def test_so_many_clients_are_remembered_and_of_the_others_the_furthest(
+def test_a_limited_number_of_clients_is_remembered_and_of_the_others_the_furthest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(passed_over, "MOST_CLIENTS", 2)

@@ -62,7 +62,7 @@ def config(of_consumer: bool) -> dict[str, int]:
 
 
 @BOTH
-def test_a_higher_limit_lets_who_is_blocked_go_on(of_consumer: bool) -> None:
+def test_a_higher_limit_lets_blocked_consumers_go_on(of_consumer: bool) -> None:
     async def scenario(topic: FakeTopic) -> None:
         world = await held(topic)
         assert await world.given_with(*limits(of_consumer, 6)) == [4, 5]

@@ -185,7 +185,7 @@ def test_a_subscription_gets_no_more_than_it_may_still_hold() -> None:
     with_topic(scenario, max_unacked_messages_per_subscription=5)
 
 
-def test_what_another_consumer_acknowledges_counts_for_who_held_it() -> None:
+def test_what_another_consumer_acknowledges_counts_for_the_holder() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
         _, held = await topic.consumer(subscription, SHARED, 4, name="holds")
@@ -240,7 +240,7 @@ def test_what_is_given_back_makes_room_for_as_much() -> None:
     with_topic(scenario, max_unacked_messages_per_subscription=4)
 
 
-def test_skipping_everything_forgets_who_held_what() -> None:
+def test_skipping_everything_forgets_which_consumer_held_what() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
         a, a_sink = await topic.consumer(subscription, SHARED, 100, name="a")

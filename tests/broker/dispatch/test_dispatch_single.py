@@ -400,7 +400,7 @@ def test_a_deleted_subscription_takes_its_cursor_along() -> None:
 
 
 @pytest.mark.parametrize("away", ["seek", "skip"])
-def test_damage_that_is_found_behind_a_move_away_from_it_keeps_nobody_out(away: str) -> None:
+def test_damage_that_was_moved_past_does_not_keep_consumers_out(away: str) -> None:
     async def scenario(topic: FakeTopic) -> None:
         read, disk_answers = topic.ledger.read, asyncio.Event()
 

@@ -86,7 +86,7 @@ def test_pending_messages_are_withheld_from_the_next_consumer(kind: Subscription
 
 
 @EVERY_TYPE
-def test_what_could_not_be_acknowledged_goes_to_those_who_are_left(kind: SubscriptionType) -> None:
+def test_unacknowledged_messages_go_to_the_remaining_consumers(kind: SubscriptionType) -> None:
     """While it was being written, its consumer went, and the next one was kept from it."""
 
     async def scenario(topic: FakeTopic) -> None:

@@ -141,7 +141,7 @@ def test_a_disk_that_does_not_answer_is_asked_again_after_a_pause() -> None:
     run(scenario)
 
 
-def test_after_the_pause_who_waits_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_pause_a_waiter_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry_reader, "READ_RETRY_S", 0)
 
     async def scenario(world: World) -> None:

@@ -104,7 +104,7 @@ def test_a_point_at_the_end_of_the_ring_leaves_no_range_behind_it(
     assert list(ring.ranges()) == [(0, 7, alone), (8, RING_SIZE - 1, alone)]
 
 
-def test_nothing_is_kept_of_who_has_left() -> None:
+def test_nothing_is_kept_of_clients_that_have_left() -> None:
     ring, visitors = HashRing(), namesakes(1, 1, 2)
     for consumer in visitors:
         ring.add(consumer)
@@ -142,7 +142,7 @@ def test_a_consumer_has_a_hundred_points_all_over_the_ring() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.integers(0, 2)), max_size=30))
 @settings(max_examples=30, deadline=None)
-def test_the_ring_does_not_depend_on_who_was_there_before(
+def test_the_ring_does_not_depend_on_earlier_consumers(
     visitors: list[tuple[str, int]],
 ) -> None:
     """Who comes a second time leaves."""

@@ -82,7 +82,9 @@ def test_a_delivery_that_is_acknowledged_by_index_is_owed_no_more() -> None:
     assert whole(known, 1) == 0
 
 
-def test_so_many_deliveries_of_a_batch_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limited_number_of_deliveries_of_a_batch_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(left_out, "MOST_DELIVERIES", 2)
     known = LeftOut()
     for _ in range(4):

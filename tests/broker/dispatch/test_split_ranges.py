@@ -46,7 +46,7 @@ def test_what_the_last_one_leaves_goes_to_the_one_before() -> None:
     assert list(split.ranges()) == [(0, 16384, c), (16385, 65535, b)]
 
 
-def test_ranges_cover_all_slots_and_say_who_owns_them() -> None:
+def test_ranges_cover_all_slots_and_name_their_owners() -> None:
     rng, split, present = random.Random(3), SplitRanges(), list[Consumer]()
     waiting = consumers(60)
     for _ in range(300):

@@ -34,7 +34,7 @@ def test_a_range_has_both_its_ends_and_may_be_one_slot() -> None:
     ]
 
 
-def test_who_leaves_takes_its_ranges_along_and_nobody_elses() -> None:
+def test_a_leaving_consumer_frees_only_its_own_ranges() -> None:
     found = StickyRanges()
     first, second = sticky("first", (10, 20), (40, 50)), sticky("second", (25, 30))
     found.add(first)
@@ -46,7 +46,7 @@ def test_who_leaves_takes_its_ranges_along_and_nobody_elses() -> None:
 
 
 @pytest.mark.parametrize("range_", [(20, 30), (5, 10), (12, 15), (0, RING_SIZE - 1)])
-def test_ranges_that_meet_somebody_elses_are_refused_and_change_nothing(
+def test_ranges_that_overlap_another_consumers_are_refused_and_change_nothing(
     range_: tuple[int, int],
 ) -> None:
     found = StickyRanges()

@@ -62,7 +62,9 @@ def test_what_is_aborted_before_there_are_permits_is_not_delivered(kind: Subscri
 
 
 @kinds
-def test_what_is_aborted_does_not_come_again_and_is_owed_by_nobody(kind: SubscriptionType) -> None:
+def test_aborted_messages_are_not_redelivered_and_not_unacknowledged(
+    kind: SubscriptionType,
+) -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription, positions = await all_are_open(topic)
         consumer, sink = await topic.consumer(subscription, kind, 10)
@@ -146,7 +148,7 @@ def test_a_whole_acknowledgement_of_what_is_open_lasts(kind: SubscriptionType) -
     with_topic(scenario)
 
 
-def test_nobody_acknowledges_behind_the_end_of_the_log() -> None:
+def test_acknowledging_behind_the_end_of_the_log_is_refused() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription, positions = await all_are_open(topic)
         consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 10)

@@ -157,7 +157,7 @@ def test_as_much_is_read_as_is_wanted_but_a_run_behind_nothing_but_delayed_ones(
     run(scenario)
 
 
-def test_nothing_is_read_beyond_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_than_the_limit_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delayed, "MAX_DELAYED", 3)
 
     async def scenario(world: World) -> None:
@@ -237,7 +237,7 @@ def test_who_starts_over_waits_for_no_room() -> None:
     run(scenario)
 
 
-def test_at_the_bound_there_is_room_for_who_holds_less_than_a_share_of_as_much_again() -> None:
+def test_at_the_bound_there_is_room_for_holders_of_less_than_their_share() -> None:
     account = DelayedAccount(1000)
     assert account.has_room(10**6)
     account.changed(0, 500)

@@ -119,7 +119,7 @@ def test_a_lower_level_is_served_only_while_the_better_ones_take_nothing() -> No
     run(scenario)
 
 
-def test_a_connection_that_takes_no_more_misses_messages_and_holds_up_nobody() -> None:
+def test_a_full_connection_misses_messages_and_delays_no_other() -> None:
     async def scenario(world: World) -> None:
         slow = await world.consumer("a", subscription="slow")
         fast = await world.consumer("a", subscription="fast")

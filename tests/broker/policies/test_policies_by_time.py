@@ -220,7 +220,7 @@ def test_an_old_message_fills_a_topic_too() -> None:
     run(scenario)
 
 
-def test_eviction_drops_the_oldest_for_who_is_behind() -> None:
+def test_eviction_drops_the_oldest_messages_of_slow_consumers() -> None:
     async def scenario(world: World) -> None:
         topic = await world.topic()
         slow, quick = await subscribed(topic, "slow"), await subscribed(topic, "quick")
@@ -273,7 +273,7 @@ def test_eviction_leaves_what_an_open_transaction_wrote() -> None:
     run(scenario)
 
 
-def test_a_quota_without_subscriptions_stops_nobody() -> None:
+def test_a_quota_without_subscriptions_stops_no_producer() -> None:
     async def scenario(world: World) -> None:
         topic = await world.topic()
         await publish(topic, 1000)

@@ -200,7 +200,7 @@ def test_who_brings_no_schema_is_refused_where_that_is_enforced(enforced: bool) 
     run(scenario, SchemaRules(enforced=enforced))
 
 
-def test_a_topic_keeps_so_many_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_keeps_a_limited_number_of_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_versions, "MAX_VERSIONS", 2)
 
     async def scenario(schemas: Schemas) -> None:
@@ -215,7 +215,7 @@ def test_a_topic_keeps_so_many_versions(monkeypatch: pytest.MonkeyPatch) -> None
     run(scenario)
 
 
-def test_a_topic_keeps_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_keeps_a_limited_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_versions, "MAX_BYTES", 150)
 
     async def scenario(schemas: Schemas) -> None:

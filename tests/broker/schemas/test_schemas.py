@@ -68,7 +68,7 @@ def test_another_type_is_incompatible() -> None:
     run(scenario)
 
 
-def test_whoever_takes_any_schema_adds_none() -> None:
+def test_a_consumer_of_any_schema_adds_none() -> None:
     async def scenario(schemas: Schemas) -> None:
         any_schema = StoredSchema("any", AUTO_CONSUME, b"")
         assert await schemas.add(ORDERS, any_schema) is None
