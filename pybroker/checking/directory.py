@@ -13,20 +13,25 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.findings import Finding
 from managed_ledger.inspection import Logs
 from managed_ledger.storage.embedded.inspection import inspect
 from managed_ledger.storage.embedded.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.journal_writer import FOLDER as JOURNALS
 from managed_ledger.storage.embedded.ledger_files import FOLDER
 from managed_ledger.storage.embedded.overlay_disk import OverlayDisk
+from managed_ledger.storage.embedded.snapshot import FOLDER as SNAPSHOT
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import SystemClock
 from pybroker.checking.decisions import Decisions
 from pybroker.process.app import Broker
+
+_FOLDERS: Final = (JOURNALS, SNAPSHOT, FOLDER)  # a start creates them
 
 
 @dataclass(slots=True)
@@ -45,6 +50,7 @@ class Report:
 
 async def check(path: Path, config: BrokerConfig) -> Report:
     """Reads all of it, and changes nothing. Raises DirectoryInUse, NotADirectoryError, OSError."""
+    _require_data(path)
     report, disk = Report(path), OverlayDisk(path)
     disk.hold()
     try:
@@ -54,6 +60,15 @@ async def check(path: Path, config: BrokerConfig) -> Report:
     finally:
         disk.release()
     return report
+
+
+def _require_data(path: Path) -> None:
+    """Any other folder would seem to be whole."""
+    if path.is_dir() and not any((path / name).is_dir() for name in _FOLDERS):
+        raise FileNotFoundError(
+            f"{path} is no broker's data directory: it has none of the folders "
+            f"{', '.join(_FOLDERS)}. Was another one meant?"
+        )
 
 
 def _check_files(disk: OverlayDisk, report: Report) -> Logs:

@@ -46,12 +46,18 @@ class _Repair:
         try:
             replay.replay()
         except CorruptStorage:
-            if replay.found is None and self._disk.names(snapshot.FOLDER):
+            if replay.found is None and self._lacks_snapshot(replay):
                 raise  # the contents of other files are unknown
             self._cut_journals(replay)
         else:
             self._move_leftovers(replay)
         return self._done
+
+    def _lacks_snapshot(self, replay: Replay) -> bool:
+        """It is damaged, or it is missing and was the beginning of what the journals go on with."""
+        journals = generations(self._disk)
+        is_missed = bool(journals) and replay.first_generation not in journals
+        return is_missed or bool(self._disk.names(snapshot.FOLDER))
 
     def _cut_journals(self, replay: Replay) -> None:
         """The next start replays everything before the damage, and nothing after it."""

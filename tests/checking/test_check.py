@@ -196,3 +196,21 @@ def test_nothing_helps_a_damaged_snapshot_but_a_backup(
     assert main([str(path), "--repair"]) == EXIT_NOT_CHECKED
     assert "from a backup" in capsys.readouterr().err
     assert not (path / "moved-aside").exists()
+
+
+def test_nothing_helps_without_the_snapshot_that_the_journals_go_on_with(
+    stopped: Files, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """A repair would have left a broker without any topic."""
+    files = {name: data for name, data in stopped.items() if name != "metadata/snapshot"}
+    path = lay(tmp_path / "d", files)
+    assert main([str(path), "--repair"]) == EXIT_NOT_CHECKED
+    assert "from a backup" in capsys.readouterr().err
+    assert files_of(path) == files
+
+
+def test_another_folder_is_not_called_whole(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "letters").mkdir()
+    assert main([str(tmp_path)]) == EXIT_NOT_CHECKED
+    assert "is no broker's data directory" in capsys.readouterr().err
+    assert not (tmp_path / "lock").exists()
