@@ -35,6 +35,7 @@ EXIT_CANNOT_RUN: Final = 2
 EXIT_INTERRUPTED: Final = 130
 _MOST_JOBS: Final = 256
 _CHUNK: Final = 10  # seeds that a process takes at a time
+_TELLS_TIME_FROM: Final = 2 * _CHUNK  # seeds: the first ones also start the processes
 _SAY_EVERY_S: Final = 5.0  # where there is no terminal
 _SEED_LIMIT_S: Final = 60.0  # of real time: a loop without an await would never end
 _AGAIN_AFTER_S: Final = 2.0  # for code that catches the first one
@@ -118,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:9]) < 10**8):
-        raise argparse.ArgumentTypeError(f"{text[:80]} is not a number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text[:80]} is not a number from 1 to 99,999,999")
     return int(text)
 
 
@@ -234,8 +235,10 @@ class Progress:
     def add(self, seeds: int) -> None:
         self._done += seeds
         seconds = time.monotonic() - self._began_s
-        left_s = seconds / max(1, self._done) * (self._total - self._done)
-        self.say(f"{self._done} of {self._total} seeds, {left_s:.0f} s left")
+        said = f"{self._done} of {self._total} seeds"
+        if self._done >= _TELLS_TIME_FROM:
+            said += f", {seconds / self._done * (self._total - self._done):.0f} s left"
+        self.say(said)
 
     def say(self, text: str, final: bool = False) -> None:
         if self._redraws:
