@@ -202,7 +202,7 @@ class Appender:
         self._pending = self._held = NOBODY
         self._count_anew()
         if isinstance(error, LedgerEnded | LedgerClosed):
-            self.on_trouble(error)  # before anybody repeats an append
+            self.on_trouble(error)  # before a caller repeats an append
         for done in failed:
             call_safely(done, None, error)
 

@@ -62,7 +62,7 @@ class ManagedLedgerFactory:
         self._work: dict[asyncio.Task[None], None] = {}  # of visits
         self._closed = False
         self.housekeeper = Housekeeper()
-        # Called with the name of a managed ledger that stopped: whoever has it must open it again.
+        # Called with the name of a managed ledger that stopped: its user must open it again.
         self.on_fenced: Callable[[str], None] = nobody_cares
 
     async def open(self, name: str, config: ManagedLedgerConfig | None = None) -> ManagedLedger:

@@ -6,7 +6,7 @@ For applications there are `pybroker.client`, `pybroker.client.aio`, `pybroker.s
 
 
 def __getattr__(name: str) -> str:
-    """The version is looked up when somebody asks for it: that takes a while."""
+    """The version is looked up at first use, because that takes a while."""
     if name != "__version__":
         raise AttributeError(f"module 'pybroker' has no attribute {name!r}")
     from pybroker.base.version import version

@@ -195,7 +195,7 @@ class BrokerConfig:
     def local_only(self) -> bool:
         """True when no other machine can connect."""
         address = self.bind_address
-        if address.startswith("127."):  # no host name, which may be anybody's
+        if address.startswith("127."):  # not a host name, which may be anyone's
             return address.replace(".", "").isdecimal()
         return address in ("localhost", "::1")
 

@@ -45,7 +45,7 @@ class OtherBrokers(Protocol):
 
 
 class Bundles(Protocol):
-    """The bundles of the cluster, whoever serves them."""
+    """The bundles of the whole cluster."""
 
     async def of_namespace(self, namespace: str) -> tuple[Bundle, ...]:
         """In order. Divides the namespace if nobody has done it. Raises ServiceNotReady."""

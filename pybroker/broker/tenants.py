@@ -116,7 +116,7 @@ class Tenants:
             return True
         try:
             return self._metadata.get(NAMESPACES + namespace) is not None
-        except CorruptStorage:  # it is there, for whoever repairs it
+        except CorruptStorage:  # it exists, and can be repaired
             return True
 
     def check_namespace(self, namespace: str) -> None:

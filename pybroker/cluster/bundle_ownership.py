@@ -188,7 +188,7 @@ class BundleOwnership:
         task.add_done_callback(lambda _: self._releasing.pop(bundle))
 
     def _divided_anew(self, namespace: str) -> None:
-        """Not by a split of this broker: somebody has deleted the division, with the namespace, or
+        """Not by a split of this broker: a client has deleted the division, with the namespace, or
         replaced it. Nobody looks up former bundles, so their topics would stay here for ever.
         """
         for bundle in self.owned():

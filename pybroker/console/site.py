@@ -185,7 +185,7 @@ class Site:
         body = b"" if request.method == "HEAD" else asset.content
         return Response(body, 200, {"cache-control": _KEPT}, asset.media_type)
 
-    # -- who asks
+    # -- the visitor
 
     async def _identity(self, request: Request, browser_id: str) -> Identity | None:
         assert self._sessions is not None

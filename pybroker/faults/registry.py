@@ -226,7 +226,7 @@ class Faults:
             self._crash(struck)
 
     def watches(self, point: str) -> bool:
-        """Whether anybody cares: otherwise `passing` need not be called."""
+        """Whether a rule or an observer exists: otherwise `passing` need not be called."""
         return point in self._at or self._all_observed or point in self._observed
 
     def is_armed(self, point: str) -> bool:

@@ -32,7 +32,7 @@ class Plan:
     predicates: Mapping[str, str] = field(default_factory=dict)
     every: int = 1  # of the passings that match, each n-th
     after: int = 0  # so many of them are let through first
-    times: int | None = None  # strikes at most so often; None: as often as it can
+    times: int | None = None  # strikes at most this many times; None: no limit
     seconds: float = 0.0  # of DELAY; of HOLD: the limit
     error: type[PulsarError] = PulsarError  # of FAIL
     message: str = ""

@@ -26,7 +26,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a connection or a request acts for.
+    """The roles for which a connection or a request acts.
 
     Through a proxy both the proxy's `role` and the `original` need the permission.
     """

@@ -49,7 +49,7 @@ class _Unanswered(NamedTuple):
     kind: int
     handler: Handler
     body: Any
-    passing: Passing | None  # as it arrived, if anybody watched
+    passing: Passing | None  # as it arrived, if it was observed
 
 
 class FaultySession(Session):

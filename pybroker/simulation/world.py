@@ -104,7 +104,7 @@ class World(Events):
 
 
 class SimulatedClock:
-    """Wall and monotonic time of one machine; `offset_ms` jumps when somebody sets its clock."""
+    """Wall and monotonic time of one machine; `offset_ms` jumps when its clock is set."""
 
     def __init__(self, world: World, offset_ms: int = 0) -> None:
         self._world = world

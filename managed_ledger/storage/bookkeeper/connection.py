@@ -221,7 +221,7 @@ class BookieConnection(asyncio.Protocol):
                     adder, first, last = found[0], entry_id, entry_id
                 else:
                     found[0].refused(entry_id, code)
-                if self.broken is not None:  # by somebody who was told
+                if self.broken is not None:  # by a callback
                     break
         finally:
             if adder is not None:

@@ -132,7 +132,7 @@ class ZooKeeper:
         return (await self._ask(create.code, create.body(), path)).text()
 
     async def ensure(self, path: str) -> None:
-        """It exists when this returns, whoever created it. Raises NoNode (there is no parent)."""
+        """When this returns, the node exists. Raises NoNode (there is no parent)."""
         while True:
             try:
                 await self.create(path, b"")

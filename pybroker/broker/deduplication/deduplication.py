@@ -250,7 +250,7 @@ class Deduplication:
         if stored is None and self._ledger.is_shared:
             # A broker of Apache Pulsar that is next reads nothing that is before its snapshot.
             await self._catch_up()
-        if self._since_snapshot:  # otherwise the log would be kept until somebody publishes
+        if self._since_snapshot:  # otherwise the log would be kept until the next message
             self._visit_later()
 
     def _replay_returned_aside(self, run: EntryRun) -> None:

@@ -155,7 +155,7 @@ class EntryFetcher:
                 self._on_damage(error)
                 return
         except Exception as error:
-            # Retried as long as somebody waits for these entries, but not in a busy loop.
+            # Retried as long as a consumer waits for these entries, but not in a busy loop.
             log.error("Reading %s from %s failed: %s", self._ledger.name, position, error)
             await asyncio.sleep(READ_RETRY_S)
         finally:

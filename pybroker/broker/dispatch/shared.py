@@ -210,7 +210,7 @@ class SharedDispatcher:
     # -- acknowledgements
 
     def release(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
-        """These entries are no longer held by anybody; another consumer may have held them."""
+        """No consumer holds these entries any more; another one may have held them."""
         before = consumer.unacked.messages
         missing = consumer.unacked.release(positions)
         self._credit(consumer, before - consumer.unacked.messages)
@@ -283,7 +283,7 @@ class SharedDispatcher:
         self._unread.skipped_to(mark)
 
     def rewind(self) -> None:
-        """Forget who holds what, and start behind the mark-delete position."""
+        """Forget which consumer holds what, and start behind the mark-delete position."""
         for consumer in self._consumers():
             consumer.unacked.take_all()
             consumer.blocked = False

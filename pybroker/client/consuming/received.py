@@ -48,7 +48,7 @@ class CorruptEntry(Exception):
 
 
 def plain_metadata_ends(entries: Iterable[bytes]) -> list[int]:
-    """Where the metadata of each entry ends, if it need not be parsed until somebody asks.
+    """Where the metadata of each entry ends, if it need not be parsed before it is read.
 
     That is: no batch, not compressed, not encrypted, no chunk, and its checksum is right; else 0.
     Most entries that are not batches are like this, and need no protobuf parsing.

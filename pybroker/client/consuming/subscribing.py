@@ -2,9 +2,9 @@
 
 The broker delivers from the start's entry on. The part of it before the start (the entry itself if
 the start is exclusive, or the first messages of a batch) is left out here. That entry can only be
-the first to arrive: if it comes later, somebody else moved the cursor there, and it is wanted. If
-chunked messages span the start, delivery begins with the first of their chunks, and everything else
-before the start is left out.
+the first to arrive: if it comes later, another client moved the cursor there, and it is delivered.
+If chunked messages span the start, delivery begins with the first of their chunks, and everything
+else before the start is left out.
 """
 
 import sys
