@@ -35,6 +35,10 @@ class OtherBrokers(Protocol):
         """The live brokers without this one, by id, sorted."""
         ...
 
+    def is_foreign(self, broker_id: str) -> bool:
+        """Whether it is one of Apache Pulsar, which may answer in its own way."""
+        ...
+
     async def ask(
         self, broker: BrokerAddress, method: str, target: str, body: bytes = b""
     ) -> Reply:
@@ -49,6 +53,10 @@ class Bundles(Protocol):
 
     async def of_namespace(self, namespace: str) -> tuple[Bundle, ...]:
         """In order. Divides the namespace if nobody has done it. Raises ServiceNotReady."""
+        ...
+
+    async def served_of(self, namespace: str) -> list[Bundle]:
+        """Those that a broker serves, as ZooKeeper says now. Raises ServiceNotReady."""
         ...
 
     async def divide(self, namespace: str, bundles: int) -> None:

@@ -39,6 +39,9 @@ class AdminClient:
         own = self._brokers.own_id
         return {each: place.address for each, place in self._brokers.all().items() if each != own}
 
+    def is_foreign(self, broker_id: str) -> bool:
+        return self._brokers.is_foreign(broker_id)
+
     async def ask(
         self, broker: BrokerAddress, method: str, target: str, body: bytes = b""
     ) -> Reply:

@@ -151,6 +151,10 @@ class BundleOwnership:
         is_connected = self._zookeeper.state is SessionState.CONNECTED
         return is_connected and self._states.get(bundle) is BundleState.OWNED
 
+    async def is_served(self, bundle: Bundle) -> bool:
+        """By whichever broker, as ZooKeeper says now. Raises ZooKeeperError."""
+        return await self._owners.look(path_of(bundle)) is not None
+
     def place_elsewhere(self, bundle: Bundle) -> Place | None:
         """As far as it is known here."""
         node = self._owners.nodes.get(path_of(bundle))

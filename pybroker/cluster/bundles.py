@@ -26,6 +26,13 @@ class ClusterBundles:
             async with asyncio.timeout(_PATIENCE_S):
                 return await self._boundaries.of_namespace(namespace)
 
+    async def served_of(self, namespace: str) -> list[Bundle]:
+        with _as_not_ready(namespace):
+            async with asyncio.timeout(_PATIENCE_S):
+                bundles = await self._boundaries.of_namespace(namespace)
+                are = await asyncio.gather(*map(self._ownership.is_served, bundles))
+                return [bundle for bundle, is_served in zip(bundles, are, strict=True) if is_served]
+
     async def divide(self, namespace: str, bundles: int) -> None:
         with _as_not_ready(namespace):
             async with asyncio.timeout(_PATIENCE_S):

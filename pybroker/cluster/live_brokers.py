@@ -9,7 +9,7 @@ from managed_ledger.storage.bookkeeper.move_lock import refuse_during_move
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.errors import ConnectionLoss, NodeExists, NoNode
 from managed_ledger.storage.zookeeper.operations import Node
-from pybroker.cluster.node_values import Place, broker_of
+from pybroker.cluster.node_values import Place, broker_of, is_of_pybroker
 from pybroker.cluster.tree_mirror import TreeMirror
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,11 @@ class LiveBrokers:
 
     def place(self, broker_id: str) -> Place | None:
         return self._places.get(broker_id)
+
+    def is_foreign(self, broker_id: str) -> bool:
+        """Whether it is one of Apache Pulsar."""
+        node = self._mirror.nodes.get(f"{ROOT}/{broker_id}")
+        return node is not None and not is_of_pybroker(node.value)
 
     async def join(self, broker_id: str, value: bytes, patience_s: float) -> None:
         """Waits for an earlier process of this broker, which has the address until its session

@@ -29,6 +29,7 @@ _LISTENER: Final = (
     "brokerHttpUrl",
     "brokerHttpsUrl",
 )
+_OWN_VERSION: Final = "pybroker "
 MAX_BUNDLES: Final = 65_536  # of a namespace
 
 
@@ -51,7 +52,7 @@ def broker_value(place: Place, version: str, started_ms: int) -> bytes:
         {
             "persistentTopicsEnabled": True,
             "nonPersistentTopicsEnabled": True,
-            "brokerVersionString": f"pybroker {version}",
+            "brokerVersionString": f"{_OWN_VERSION}{version}",
             "startTimestamp": started_ms,
             "protocols": {},
             "bundles": [],
@@ -66,6 +67,10 @@ def owner_of(value: bytes) -> Place | None:
 
 def broker_of(value: bytes) -> Place | None:
     return _place(_BROKER, value)
+
+
+def is_of_pybroker(value: bytes) -> bool:
+    return _text(_fields(_parsed(value)), "brokerVersionString").startswith(_OWN_VERSION)
 
 
 def boundaries_value(boundaries: Sequence[int], known: Mapping[str, Any] | None = None) -> bytes:

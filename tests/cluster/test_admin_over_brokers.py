@@ -315,6 +315,14 @@ def test_an_answer_about_all_brokers_is_not_given_without_one_of_them(brokers: T
     assert brokers.rest.ask("GET", "v3/transactions/coordinatorStats").is_done
 
 
+def test_a_broker_of_apache_pulsar_that_does_not_answer_is_left_out(brokers: TwoBrokers) -> None:
+    zookeeper = brokers.one.membership._cluster._zookeeper
+    path, value = "/loadbalance/brokers/apache:8080", b'{"webServiceUrl": "http://apache:8080"}'
+    brokers.cluster.world.call(brokers.one.node, zookeeper.create(path, value, ephemeral=True))
+    brokers.cluster.until(lambda: "apache:8080" in brokers.one.membership.others.others())
+    assert brokers.rest.ask("GET", "v3/transactions/coordinatorStats").is_done
+
+
 def test_of_two_brokers_that_create_the_same_topic_at_once_one_is_told_so(
     brokers: TwoBrokers,
 ) -> None:

@@ -15,6 +15,7 @@ WITHIN_SEEDS = 500
 CASES = {
     "abandoned-openings-stay": (("copying", "restless bundles", "small logs"), 745, "STUCK"),
     "end-without-the-bundle-is-ok": (("restless bundles",), 2, "STILL OPEN"),
+    "former-bundles-stay": (("administration",), 2, "LEFT"),
     "load-forgets-what-it-learned": (("copying", "exodus"), 253, ""),
     "no-entry-by-timeout": (("exodus", "partitions"), 44, "STILL OPEN"),
     "recovery-add-on-the-normal-path": (("exodus",), 12, "FORGOTTEN"),

@@ -92,16 +92,20 @@ class EverybodyRoutes:
 
     async def _all(self, request: Request, own: Endpoint) -> list[Any]:
         """What the brokers answer, this one first. One that has left the cluster meanwhile is left
-        out. Raises ServiceNotReady if another one does not answer, HTTPException if it refuses.
+        out, and one of Apache Pulsar that refuses. Raises ServiceNotReady if another one of ours
+        does not answer, HTTPException if it refuses.
         """
+        brokers = self._asking.brokers
         path, query = request.scope["raw_path"].decode("ascii"), request.url.query
         target = f"{path}?{query}" if query else path
 
         async def ask(broker_id: str, broker: BrokerAddress) -> Reply | None:
+            is_foreign = brokers.is_foreign(broker_id)
             try:
-                return await self._asking.brokers.ask(broker, request.method, target)
+                reply = await brokers.ask(broker, request.method, target)
+                return None if is_foreign and not reply.is_done else reply
             except PulsarError as error:
-                if broker_id not in self._asking.brokers.others():
+                if is_foreign or broker_id not in brokers.others():
                     return None
                 raise ServiceNotReady(
                     f"broker {broker_id} does not answer, so the answer would not be complete; try "
@@ -109,7 +113,7 @@ class EverybodyRoutes:
                 ) from error
 
         first = check(reply_of(await own(request)))
-        asked = [ask(*each) for each in self._asking.brokers.others().items()]
+        asked = [ask(*each) for each in brokers.others().items()]
         found = [reply for reply in await asyncio.gather(*asked) if reply is not None]
         # A broker that does not know a new namespace yet has none of its topics.
         there = [check(reply) for reply in found if reply.status != _NOT_FOUND]

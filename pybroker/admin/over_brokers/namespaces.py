@@ -52,7 +52,9 @@ class NamespaceRoutesOverBrokers:
             await self._topics.ownership.refreshed()  # others may have just created topics
             names = [TopicName.parse(n) for n in (await self._topics.lists.get(namespace)).names]
             bundles = [
-                each for each in await self._bundles_of(namespace) if any(map(each.holds, names))
+                each
+                for each in await self._bundles.of_namespace(namespace)
+                if any(map(each.holds, names))
             ]
             await self._ask(request, bundles, method, path)
 
@@ -60,11 +62,7 @@ class NamespaceRoutesOverBrokers:
 
     async def _unload(self, request: Request, own: Endpoint) -> None:
         """Bundles that no broker serves stay as they are."""
-        served = [
-            each
-            for each in await self._bundles_of(self._namespace(request))
-            if self._bundles.owns_bundle(each) or self._bundles.owner_elsewhere(each) is not None
-        ]
+        served = await self._bundles.served_of(self._namespace(request))
         await self._ask(request, served, "PUT", "unload")
 
     async def _ask(self, request: Request, bundles: list[Bundle], method: str, path: str) -> None:
@@ -97,7 +95,7 @@ class NamespaceRoutesOverBrokers:
             await topics.at_rest(namespace)
             # Who was about to create a topic is through with it when its bundle is given back; who
             # takes the bundle from now on knows the mark.
-            await self._ask(request, await self._bundles_of(namespace), "PUT", "unload")
+            await self._ask(request, await self._bundles.served_of(namespace), "PUT", "unload")
             await topics.ownership.refreshed()
             topics.tenants.check_going(namespace)
             if not force:
@@ -119,9 +117,6 @@ class NamespaceRoutesOverBrokers:
             await topics.schemas.forget_namespace(namespace)
             await topics.tenants.delete_namespace(namespace)
             await self._bundles.forget(namespace)
-
-    async def _bundles_of(self, namespace: str) -> list[Bundle]:
-        return list(await self._bundles.of_namespace(namespace))
 
     def _namespace(self, request: Request) -> str:
         namespace = namespace_of(request)

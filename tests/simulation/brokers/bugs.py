@@ -95,9 +95,15 @@ def an_end_without_the_bundle_is_ok() -> Iterator[None]:
         yield
 
 
+def former_bundles_stay() -> AbstractContextManager[Any]:
+    """A division that went or came anew changes nothing for those who have its bundles."""
+    return patch.object(BundleOwnership, "_divided_anew", lambda self, namespace: None)
+
+
 BUGS: Final[dict[str, Bug]] = {
     "abandoned-openings-stay": abandoned_openings_stay,
     "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
+    "former-bundles-stay": former_bundles_stay,
     "load-forgets-what-it-learned": a_load_forgets_what_it_learned,
     "no-entry-by-timeout": no_entry_by_timeout,
     "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,

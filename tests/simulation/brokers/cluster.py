@@ -30,6 +30,7 @@ class SimulatedCluster:
         scenario: Scenario,
         topology: Topology,
         topics: Callable[[], list[str]],
+        serves_http: bool,
     ) -> None:
         self.world = world
         self.history = history
@@ -39,7 +40,7 @@ class SimulatedCluster:
         self.machines = Machines(world, topology.bookies)
         config = scenario.broker_config()
         self.members = [
-            Member(world, history, number, config, topology, self._prepare)
+            Member(world, history, number, config, topology, self._prepare, serves_http)
             for number in range(topology.brokers)
         ]
         urls = ",".join(f"127.0.0.1:{member.port}" for member in self.members)

@@ -8,6 +8,7 @@ from features.feature import Feature
 from sim_scenario import ACTIVE_S
 
 from brokers import trouble
+from brokers.administering import Administration, DividedBundles
 
 
 class RestlessBundles(Feature):
@@ -83,7 +84,10 @@ class Exodus(Feature):
 # Those that only clients act in.
 _OF_CLIENTS: Final = ("copying", "similar names", "small logs")
 ALL: Final[dict[str, type[Any]]] = {
-    **{each.name: each for each in (RestlessBundles, Partitions, Exodus)},
+    **{
+        each.name: each
+        for each in (RestlessBundles, Partitions, Exodus, Administration, DividedBundles)
+    },
     **{name: OF_ONE_BROKER[name] for name in _OF_CLIENTS},
 }
 _COUNTS: Final = (0, 1, 1, 2, 3)

@@ -21,6 +21,7 @@ from pybroker.simulation.node import Node, SimulatedCrash
 from pybroker.simulation.world import SimulatedClock, World
 
 START_AGAIN_S = 0.5  # as a service manager does
+HTTP = 1000  # its port, from the other one
 
 
 class Member:
@@ -34,6 +35,7 @@ class Member:
         config: BrokerConfig,
         topology: Topology,
         prepare: Callable[["Member"], Any],
+        serves_http: bool,
     ) -> None:
         self.world = world
         self.history = history
@@ -47,6 +49,7 @@ class Member:
         self._config = config
         self._topology = topology
         self._prepare = prepare
+        self._serves_http = serves_http
 
     def note(self, what: str) -> None:
         line = f"{self.world.now:9.4f} {self.name}.{self.incarnation} {what}"
@@ -76,7 +79,8 @@ class Member:
         self.backend = BookKeeperBackend(ADDRESS, clock, rng, cluster)
         membership = ClusterMembership(self.backend, self._config, clock, self._lost, PeerOptions())
         self.broker = Broker(self._config, self.backend, clock, rng, membership=membership)
-        await self.broker.start(("127.0.0.1", self.port))
+        http = ("127.0.0.1", self.port + HTTP) if self._serves_http else None
+        await self.broker.start(("127.0.0.1", self.port), http)
         await self._prepare(self)
         self.serving = True
         self.note("serves")
@@ -131,6 +135,10 @@ class Member:
     # --- bundles
 
     @property
+    def http_url(self) -> str:
+        return f"http://127.0.0.1:{self.port + HTTP}"
+
+    @property
     def session_id(self) -> int:
         return self.backend.zookeeper.session_id
 
@@ -139,6 +147,9 @@ class Member:
 
     def release(self, bundle: Any) -> None:
         self.node.create_task(self._tried(self.topics.ownership.release(bundle), "release"))
+
+    def divide(self, bundle: Any, at: int) -> None:
+        self.node.create_task(self._tried(self.topics.ownership.split(bundle, at), "divide"))
 
     def take(self, topic: str) -> None:
         """As when a client's lookup was redirected here."""

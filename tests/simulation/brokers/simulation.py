@@ -8,6 +8,7 @@ from sim_scenario import Scenario
 from sim_seed import Report, Simulation
 
 from brokers import features, trouble
+from brokers.administering import Administration
 from brokers.cluster import SimulatedCluster
 from brokers.topology import Topology
 from managed_ledger.storage.bookkeeper import ledger_ids
@@ -34,7 +35,12 @@ class ClusterSimulation(Simulation):
     def create_broker(self) -> Any:
         topology = Topology.draw(self.world.stream("topology"))
         return SimulatedCluster(
-            self.world, self.history, self.scenario, topology, self._topics_of_clients
+            self.world,
+            self.history,
+            self.scenario,
+            topology,
+            self._topics_of_clients,
+            Administration.name in self.enabled,
         )
 
     def _topics_of_clients(self) -> list[str]:

@@ -1,0 +1,207 @@
+"""What administrators do in a cluster, at any broker, while everything else goes wrong."""
+
+import asyncio
+from typing import Any, Final
+
+import h11
+from checks.history import Logs
+from clients.plain import Process, value_of
+from features.feature import Feature
+
+from brokers import trouble
+from pybroker.broker.other_brokers import Reply
+from pybroker.client import aio
+from pybroker.client.errors import Timeout
+from pybroker.cluster.admin_client import request_over_http
+from pybroker.cluster.bundle_ownership import path_of
+
+_NAMESPACE: Final = "public/passing"
+_PARTITIONS: Final = 3
+_ANSWER_S: Final = 100.0  # longer than a broker waits for another one
+_REDIRECTS: Final = 8
+_LOOK_S: Final = 60.0
+_SETTLED_S: Final = 15.0  # several sessions
+_NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
+
+
+class Unanswered(Exception):
+    """The request may be done, or will be at any time."""
+
+
+class Administrator(Process):
+    """Creates a namespace with a partitioned topic, publishes, looks, and deletes one or both, at
+    two brokers at once. Messages that were confirmed after that are there until the next deletion.
+    """
+
+    def __init__(self, *args: Any, cluster: Any) -> None:
+        super().__init__(*args)
+        self.cluster = cluster
+        self.left = self.rng.randint(2, 5)
+        self.name_number = 0  # a name that an unanswered request may still delete is not used again
+        self.generation = 0
+        self.confirmed: list[str] = []
+        self.begun = False  # to delete
+
+    @property
+    def local(self) -> str:
+        return f"parcels-{self.name_number}"
+
+    @property
+    def topic(self) -> str:
+        return f"persistent://{_NAMESPACE}/{self.local}"
+
+    async def work(self, client: Any) -> None:
+        while self.left:
+            if not self.begun:
+                await self._create()
+                await self._fill(client)
+                await self._look(client)
+                self.begun = True
+            if await self._delete():
+                self.history.counts["deletions over brokers"] += 1
+            else:
+                self.name_number += 1
+            self.left -= 1
+            self.generation += 1
+            self.confirmed.clear()
+            self.begun = False
+
+    # --- steps
+
+    async def _create(self) -> None:
+        while True:
+            try:
+                said = b'{"bundles": {"numBundles": %d}}' % self.rng.choice((1, 3, 5))
+                made = await self._ask("PUT", f"namespaces/{_NAMESPACE}", said)
+                path = f"persistent/{_NAMESPACE}/{self.local}/partitions"
+                if made.is_done or made.status == _CONFLICT:
+                    made = await self._ask("PUT", path, b"%d" % _PARTITIONS)
+                if made.is_done or (made.status == _CONFLICT and b"exists" in made.body):
+                    return
+                self.note(f"create: {made.status} {made.body[:200]!r}")
+            except Unanswered as why:
+                self.note(f"create: {why}")
+            await self.pause(1.0)
+
+    async def _fill(self, client: Any) -> None:
+        producer = await client.create_producer(self.topic)
+        for _ in range(self.rng.randint(1, 6)):
+            value = f"{self.name}#{self.generation}/{len(self.confirmed)}.{self.incarnation}"
+            await producer.send(value.encode(), partition_key=value)
+            self.confirmed.append(value)
+            await self.pause(0.1)
+
+    async def _look(self, client: Any) -> None:
+        """The producer stays, and comes back while the topic is deleted."""
+        consumer = await client.subscribe(
+            self.topic, "look", initial_position=aio.InitialPosition.Earliest
+        )
+        missing, until_s = set(self.confirmed), self.world.now + _LOOK_S
+        while missing and self.world.now < until_s:
+            try:
+                missing.discard(value_of(await consumer.receive(timeout_millis=1000)))
+            except Timeout:
+                continue
+        if missing:
+            self.history.failures.append(f"SWALLOWED: {sorted(missing)} are not in {self.topic}")
+
+    async def _delete(self) -> bool:
+        """Whether no request can do anything any more."""
+        path = f"persistent/{_NAMESPACE}/{self.local}/partitions"
+        if self.rng.random() < 0.4:
+            path = f"namespaces/{_NAMESPACE}"
+        is_sure = True
+        while True:
+            count = self.rng.choice((1, 2))
+            asking = [self._ask("DELETE", f"{path}?force=true") for _ in range(count)]
+            replies = await asyncio.gather(*asking, return_exceptions=True)
+            for reply in replies:
+                if isinstance(reply, Unanswered):
+                    is_sure = False
+                elif isinstance(reply, BaseException):
+                    raise reply
+            done = [each for each in replies if isinstance(each, Reply)]
+            if done and all(each.is_done or each.status == _NOT_FOUND for each in done):
+                return is_sure
+            self.note(f"delete: {replies}")
+            await self.pause(1.0)
+
+    # --- requests
+
+    async def _ask(self, method: str, target: str, body: bytes = b"") -> Reply:
+        """At some broker, or where it redirects to. Raises Unanswered."""
+        url, target = self.cluster.some_member().http_url, f"/admin/v2/{target}"
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                for _ in range(_REDIRECTS):
+                    reply = await request_over_http(url, method, target, body)
+                    if reply.status != 307:
+                        return reply
+                    host, _, rest = reply.location.removeprefix("http://").partition("/")
+                    url, target = f"http://{host}", f"/{rest}"
+        except (OSError, EOFError, TimeoutError, h11.RemoteProtocolError) as why:
+            raise Unanswered(repr(why)) from why
+        raise Unanswered("it is redirected without end")
+
+
+class Administration(Feature):
+    name = "administration"
+
+    def begin(self) -> None:
+        self.simulation.producers.append(
+            Administrator(self.world, self.history, "administrator", cluster=self.broker)
+        )
+
+    def rest(self) -> None:
+        """A namespace that is gone keeps no bundles, and no topics."""
+        self.found: dict[str, None] = {}
+        self.world.sleep(_SETTLED_S)
+        for member in self.broker.members:
+            if member.serving and not member.topics.tenants.has_namespace(_NAMESPACE):
+                bundles = [str(each) for each in member.owned() if each.namespace == _NAMESPACE]
+                left = [*bundles, *member.broker.ledgers.names(f"{_NAMESPACE}/")]
+                self.found |= {f"LEFT: {each} of a namespace that is gone": None for each in left}
+
+    def account(self, logs: Logs) -> list[str]:
+        return list(self.found)
+
+
+class DividedBundles(Feature):
+    """Bundles are divided and given back, several at the same time, also those of coordinators."""
+
+    name = "divided bundles"
+
+    def begin(self) -> None:
+        self._pause_s = self.rng.choice((0.1, 0.5))
+        self.left = 40  # each division makes one bundle more
+        self.world.after(self._pause_s, self._divide)
+
+    def _divide(self) -> None:
+        if self.left <= 0 or self.world.now > trouble.BEGINS_S + 20:
+            return
+        for member in self.broker.members:
+            bundles = sorted(member.owned(), key=str)
+            if bundles and not member.is_stalled and self.rng.random() < 0.7:
+                self.left -= 1
+                self.count("bundles divided")
+                bundle = self.rng.choice(bundles)
+                middle = (bundle.low + bundle.high) // 2
+                member.divide(bundle, middle)
+        if self.rng.random() < 0.6:
+            trouble.move_bundle(self.broker, self.rng)
+        self.world.after(2 * self._pause_s * self.rng.random(), self._divide)
+
+    def rest(self) -> None:
+        """Who has a bundle has its node."""
+        self.world.sleep(_SETTLED_S)
+        nodes = self.broker.machines.tree.nodes
+        self.found = [
+            f"PHANTOM: {member.name} has {bundle}, and not its node"
+            for member in self.broker.members
+            for bundle in member.owned()
+            if (node := nodes.get(path_of(bundle))) is None or node.owner != member.session_id
+        ]
+
+    def account(self, logs: Logs) -> list[str]:
+        return self.found
