@@ -1,7 +1,7 @@
-"""The counter-example as one HTML page that needs nothing else: a sequence diagram in SVG.
+"""The counter-example as a self-contained HTML page: a sequence diagram in SVG.
 
 Two lifelines, the pipeline's and the broker's; an arrow for each row of the timeline; crashes are
-red lines. Everything that comes from outside is escaped.
+red lines. All text from outside is escaped.
 """
 
 from collections.abc import Sequence

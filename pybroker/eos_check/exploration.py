@@ -1,8 +1,8 @@
-"""Runs the plan: first without faults, then with one each, then with two, and shrinks what failed.
+"""Executes the plan: runs without faults, with one fault, with two; then shrinks a failing run.
 
-Runs are independent of each other, so some go side by side. The exploration ends with the first
-run that broke a promise, when everything was tried, or when the time is over. A time limit that
-the user did not set waits until each kind of crash was tried.
+Runs are independent of each other, so some execute concurrently. The exploration ends with the
+first run that breaks a promise, when all were tried, or when the time limit is reached. A time
+limit that the user did not set waits until each kind of crash was tried.
 """
 
 import threading
@@ -36,7 +36,7 @@ class CounterExample:
 
 @dataclass(slots=True)
 class Explored:
-    """What was tried. `missed`: the run never came to the fault's step.
+    """The faults that were tried. `missed`: runs that never reached the fault's step.
 
     `kinds` of crash are those at the steps of both runs without faults. Each must be tried.
     """
@@ -51,7 +51,7 @@ class Explored:
     not_reached: list[Kind] = field(default_factory=list)  # no run came to the step
     run_s: float = 0.0  # time that a run takes, of all that go side by side
     out_of_time: bool = False
-    disordered: int = 0  # runs that were out of order by key, where this is no promise
+    disordered: int = 0  # runs out of order by key, unless order is a promise
     disorder: str = ""  # in one of them
     counter_example: CounterExample | None = None
 
@@ -72,7 +72,7 @@ class Exploration:
         self._time_limit_s = TIME_LIMIT_S if time_limit_s is None else time_limit_s
         self._each_kind_first = time_limit_s is None
         self._once_each = once_each  # no second crash of a kind
-        self._give_up_s = 0.0  # known when the runs without faults are over
+        self._give_up_s = 0.0  # known after the runs without faults
         self._pairs_at_most = pairs_at_most
         self._jobs = jobs
         self._say = say
@@ -112,7 +112,7 @@ class Exploration:
             self._stop.set()
 
     def _clean(self) -> tuple[Clean, RunResult, RunResult]:
-        """Two runs without faults: what differs between them cannot be judged."""
+        """Two runs without faults: differences between them cannot be judged."""
         with ThreadPoolExecutor(2 if self._jobs > 1 else 1) as pool:
             both = [pool.submit(clean_run, self._settings, self._stop) for _ in range(2)]
             try:
@@ -155,7 +155,7 @@ class Exploration:
         return Plan(interleaved(plans)[: self._pairs_at_most])
 
     def _try(self, plan: Plan, clean: Clean) -> CounterExample | None:
-        """The first that breaks a promise; the others that are under way are waited for."""
+        """Returns the first run that breaks a promise, after waiting for those in progress."""
         done = 0
         began_s = time.monotonic()
         with ThreadPoolExecutor(self._jobs) as pool:
@@ -237,7 +237,7 @@ class Exploration:
     # -- the smallest
 
     def _shrink(self, failed: CounterExample) -> CounterExample:
-        """With fewer messages, if the same kind of fault breaks a promise there, too."""
+        """Reduces the messages while the same kind of fault still breaks a promise."""
         self._say(f"{failed.breaches[0]}: looking for a smaller example")
         for messages in _SHRUNK_TO:
             if messages >= self._settings.messages:
@@ -261,7 +261,7 @@ class Exploration:
                 if promises & {breach.promise for breach in breaches}:
                     return CounterExample(settings, result, breaches)
         except (CannotRun, HalfPublished, PulsarException, OSError):
-            return None  # so few are not put out; the larger example stands
+            return None  # the pipeline outputs nothing for so few; the larger example stands
         return None
 
 
@@ -280,7 +280,7 @@ def _of(ended: Future[RunResult]) -> RunResult | None:
 
 
 def _lowered(schedule: Schedule, clean: RunResult) -> Iterator[Schedule]:
-    """The schedule with its first fault at each number that so few messages reach."""
+    """The schedules with the first fault at each number that so few messages reach."""
     passing = schedule[0].passing
     count = sum(each == passing for each in clean.passings[0]) or clean.inner.get(passing, 0)
     for number in spread(min(count, schedule[0].number)):

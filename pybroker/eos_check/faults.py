@@ -1,6 +1,6 @@
-"""What a run is made to suffer: who crashes, at which step of the protocol, on which side of it.
+"""The faults of a run: which process crashes, at which step of the protocol, before or after it.
 
-A step is a command that a client sends to change something, with the topic that it is about. The
+A step is a command by which a client changes state, with its topic. The
 n-th of its kind is counted from the run's start or, for a second fault, from the fault before it.
 """
 
@@ -16,12 +16,12 @@ class Victim(Enum):
 
 class Phase(Enum):
     BEFORE = "before"  # the command does not reach the broker
-    AFTER = "after"  # the broker has done it; its answer does not reach the pipeline
+    AFTER = "after"  # the broker has executed it; its answer does not reach the pipeline
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Step:
-    """One kind of command, such as SEND to one topic. `topic` is empty if it names none."""
+    """One kind of command, such as SEND to one topic. `topic` is empty if the command has none."""
 
     command: str
     topic: str = ""

@@ -75,7 +75,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _interrupted(*_: object) -> None:
-    """Ends all processes, which takes a moment: another Ctrl-C would leave some behind.
+    """Ends all processes, which takes a moment; another Ctrl-C would leave some running.
 
     A handler in Python would not do: the interpreter removes those while it exits.
     """
@@ -251,7 +251,7 @@ def _settings(options: argparse.Namespace, command: Sequence[str]) -> Settings:
 def run(settings: Settings, options: argparse.Namespace) -> int:
     """The exit code. Raises CannotRun and OSError."""
     if options.report is not None:
-        options.report.open("a").close()  # what cannot be written is known before minutes of work
+        options.report.open("a").close()  # an unwritable file is reported before minutes of work
     started_s = time.monotonic()
     bars: dict[int, ProgressBar] = {}
 

@@ -1,7 +1,7 @@
-"""The pipeline under test: the user's command, in a session of its own so that all of it dies.
+"""The pipeline under test: the user's command, in its own session so that `kill` ends all of it.
 
-A process that the command starts may leave its process group (Spark's Python workers do), or the
-session (a daemon does), but it inherits the environment. `kill` ends all of them.
+A process that the command starts may leave its process group, as Spark's Python workers do, or the
+session, as a daemon does. But it inherits the environment, so `kill` finds it.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 """Which faults are tried, in which order: the most promising first.
 
-Single faults come from what the run without faults passed. They are taken in rounds: each round has
-at most one passing of each side of each step, for each victim; the first round the middle one, the
-next the first, the last, and then halves of what lies between. So all kinds of crash have been
-tried soon. Pairs come from what a run with one fault passed behind it.
+Single faults come from the steps that the run without faults passed. They are tried in rounds. A
+round has at most one passing for each step, side and victim: first the middle one, then the first,
+the last, and the middles of what remains. So all kinds of crash are tried early. Pairs come from
+the steps that a run with one fault passed after the fault.
 
 A run may miss its step, as the pipeline may do something else than before. Then another crash of
 this kind comes before the second ones of other kinds.
@@ -16,7 +16,7 @@ from typing import Final
 
 from pybroker.eos_check.faults import Fault, Kind, Passing, Phase, Schedule, Victim
 
-# What a wrong pipeline most often gets wrong stands first.
+# The steps that pipelines most often get wrong come first.
 _STEPS: Final = (
     "SEND",
     "ACK",
@@ -73,7 +73,7 @@ def spread(count: int) -> Iterator[int]:
 
 
 def pairs(first: Fault, passings_behind: Sequence[Passing]) -> list[Schedule]:
-    """The fault, and a second one behind it."""
+    """The fault, followed by a second one."""
     return [(first, second) for second in singles(passings_behind)]
 
 

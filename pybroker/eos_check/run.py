@@ -1,9 +1,9 @@
-"""One run: a broker, the proxy, the pipeline, the input, the faults, and what was there at the end.
+"""One run: a broker, the proxy, the pipeline, the input, the faults, and the topics at the end.
 
 A run ends when the pipeline has caught up: the subscriptions of the input have no backlog and
-nothing has passed the proxy for a while. If the output is then the expected one, the while is
-short. Transactions of a pipeline that was killed would end by their timeout; they are aborted when
-nothing else happens, so that a run takes seconds.
+nothing has passed the proxy for a while. If the output is already the expected one, that while is
+short. Transactions of a killed pipeline would end by their timeout; they are aborted once nothing
+else happens, so that a run takes seconds.
 """
 
 import shutil
@@ -35,7 +35,7 @@ _TURN_S: Final = 0.05
 _ROOM_BYTES: Final = 4 * 1024 * 1024  # with less than a quarter of it, brokers refuse messages
 _QUIET_S: Final = 0.3
 _ABANDONED_S: Final = 1.0
-# Of the run's limit. Then the input is published all the same.
+# Of the run's limit; then the input is published in any case.
 _SUBSCRIBED_WITHIN: Final = 0.5
 _NEXT_WAVE_WITHIN_S: Final = 5.0
 _ENDS_AT_MOST: Final = 20  # of the pipeline by itself
@@ -65,15 +65,15 @@ class CannotRun(Exception):
 
 
 class Stopped(Exception):
-    """The check is to end."""
+    """The check must end now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """What the run without faults showed, and the others are compared with."""
+    """The result of the run without faults, with which the others are compared."""
 
     outputs: tuple[Output, ...]
-    # Subscriptions of the input that had no backlog in the end; none if their names are others in
+    # Subscriptions of the input without backlog at the end; none if their names differ in
     # each run.
     acknowledged_by: frozenset[str]
     subscribed_first: bool  # before there was any input
@@ -86,7 +86,7 @@ class RunResult:
     schedule: Schedule
     outputs: tuple[Output, ...] = ()
     inputs: list[tuple[Input, Position]] = field(default_factory=list)
-    # What was passed, in order: until the first fault, then from each fault on.
+    # The steps passed, in order: until the first fault, then from each fault on.
     passings: list[list[Passing]] = field(default_factory=lambda: [[]])
     events: list[Event] = field(default_factory=list)
     backlogs: dict[str, int] = field(default_factory=dict)
@@ -282,7 +282,7 @@ class _Run:
             return False
 
     def _has_crashed_within(self, timeout_s: float = 0.0) -> bool:
-        """Whether the broker has ended at the fault within it that was due."""
+        """Whether the broker has crashed at the fault point that was due."""
         if not (self._faults and is_inner(self._faults[0])):
             return False
         try:
@@ -294,7 +294,7 @@ class _Run:
         return True
 
     def _arm(self) -> None:
-        """The broker is told of the next fault if that is within it."""
+        """Tells the broker the next fault if it is one of its fault points."""
         if self._faults and is_inner(self._faults[0]):
             crash_at(self._broker.admin_url, self._faults[0])
 
@@ -312,7 +312,7 @@ class _Run:
             return self._look()
 
     def _look(self) -> bool:
-        """Whether it is over; nobody is killed meanwhile."""
+        """Whether the run is over; no process is killed meanwhile."""
         if self._pipeline.exit_code() is not None and not self._keep_alive():
             return False
         quiet_s = time.monotonic() - self._moved_s
@@ -346,7 +346,7 @@ class _Run:
         self._note("PIPELINE UP", f"start {self._pipeline.lives}")
 
     def _keep_alive(self) -> bool:
-        """It ended by itself. True if it may remain so, because its work is done."""
+        """The pipeline ended by itself. True if it may stay down, because its work is done."""
         code = self._pipeline.exit_code()
         if code == 0 and not self._waves and not any(self._judged_backlogs().values()):
             return True

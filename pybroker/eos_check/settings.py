@@ -1,4 +1,4 @@
-"""What the user asked for, and the messages that a run publishes."""
+"""The user's settings, and the messages that a run publishes."""
 
 import re
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Final
 _ID: Final = "eos-{:06d}"
 ID_PATTERN: Final = re.compile(rb"eos-\d{6}")
 _CLEAN_LIMIT_S: Final = 120.0
-WAVES: Final = 2  # the input comes in so many parts, so that a crash has something behind it
+WAVES: Final = 2  # the input is published in this many parts, so that input follows a crash
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One message for the pipeline. `id` is in its value if the payload says so."""
+    """One message for the pipeline. `id` is in its value if the payload contains it."""
 
     id: str
     key: str
@@ -49,7 +49,7 @@ class Settings:
         return made
 
     def words(self, service_url: str, admin_url: str, directory: str) -> list[str]:
-        """The command with its placeholders filled."""
+        """The command with its placeholders replaced."""
         places = {
             "{service_url}": service_url,
             "{admin_url}": admin_url,
