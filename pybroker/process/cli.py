@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 EXIT_CANNOT_START: Final = 1
 EXIT_DISK_FAILED: Final = 70
 EXIT_SESSION_LOST: Final = 71
+_INTERRUPTED: Final = 130
 EXIT_SECOND_SIGNAL: Final = 130
 # Thresholds in objects, then in collections of the previous generation. Generation 1 visits about
 # 6,000 objects at a time: with 20,000 it paused everything for up to 30 ms on a busy machine.
@@ -58,7 +59,14 @@ pybroker --help        all commands; pybroker COMMAND --help explains one
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
-    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _command(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:  # while a command is imported, or one that nothing depends on
+        print("pybroker: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _command(words: list[str]) -> int:
     if not words:
         print(FIRST_STEPS, end="")
         return 0

@@ -333,3 +333,12 @@ def test_looking_for_garbage_delays_no_other_work() -> None:
     """Objects that one collection of the young generations may have to look at."""
     first, second, _ = GARBAGE_THRESHOLDS
     assert first * (second + 1) <= 6_000
+
+
+def test_ctrl_c_while_a_command_is_imported_shows_no_traceback(capsys, monkeypatch):
+    def interrupted(words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pybroker.checking.main.main", interrupted)
+    assert main(["check", "somewhere"]) == 130
+    assert capsys.readouterr().err == "pybroker: interrupted\n"
