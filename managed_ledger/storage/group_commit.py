@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from managed_ledger.errors import StorageFull
+from managed_ledger.prompt import when_done
 from managed_ledger.storage.commit_stats import CommitStats
 from managed_ledger.storage.operations import Append, Operation, Put, call_safely
 
@@ -101,7 +102,7 @@ class GroupCommit:
         if self._writing is None and self._queue:
             self._writing = self._queue.popleft()
             self._began_s = asyncio.get_running_loop().time()
-            self._write(self._writing).add_done_callback(self._written)
+            when_done(self._write(self._writing), self._written)
 
     def _written(self, outcome: asyncio.Future[None]) -> None:
         group, self._writing = self._writing, None

@@ -14,6 +14,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
+from managed_ledger.prompt import prompt
 from managed_ledger.storage.operations import settle
 
 _Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
@@ -41,9 +42,8 @@ class OneThread(Executor):
             threading.Thread(
                 target=_work_off, args=(self._jobs,), name=self._name, daemon=True
             ).start()
-        loop = asyncio.get_running_loop()
-        done = loop.create_future()
-        self._jobs.put((loop, done, work, args))
+        done = prompt()
+        self._jobs.put((asyncio.get_running_loop(), done, work, args))
         return done
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
+from managed_ledger.prompt import when_done
 from pybroker.base.names import TxnId
-from pybroker.base.prompt import when_done
 from pybroker.broker.txn_participants import LoadsTopics, LocalParticipants
 from pybroker.faults.passing import Passing
 from pybroker.faults.points import BEHIND_DECISION, MARKER, PENDING_ACK, Action, Recorded

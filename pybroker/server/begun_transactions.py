@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from managed_ledger.prompt import when_done
 from pybroker.base.names import TxnId
-from pybroker.base.prompt import when_done
 from pybroker.transaction.coordinator.coordinators import Coordinators
 
 _LOOK_FROM: Final = 1000  # from this many on, check which have ended

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from managed_ledger.prompt import when_done
 from pybroker.base.errors import PulsarError, ServiceNotReady
-from pybroker.base.prompt import when_done
 from pybroker.base.runtime import Tasks, is_a_sentence
 
 MAX_AT_HAND: Final = 1000

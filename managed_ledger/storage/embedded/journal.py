@@ -17,6 +17,7 @@ from typing import Final, Literal, TypeVar
 
 from managed_ledger.config import Clock
 from managed_ledger.errors import LedgerClosed, ManagedLedgerError, StorageFull
+from managed_ledger.prompt import when_done
 from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.embedded.block_reader import BlockReader
 from managed_ledger.storage.embedded.checkpoints import Checkpoints
@@ -238,7 +239,7 @@ class EmbeddedBackend(QueueingBackend):
         done: asyncio.Future[None] = asyncio.get_running_loop().run_in_executor(
             self._commit_executor, self._writer.write, group, sync, rotate
         )
-        done.add_done_callback(lambda done: self._committed(done, rotate, started_s))
+        when_done(done, lambda done: self._committed(done, rotate, started_s))
         return done
 
     def _committed(self, done: asyncio.Future[None], rotated: bool, started_s: float) -> None:

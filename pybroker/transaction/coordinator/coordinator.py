@@ -21,9 +21,9 @@ from functools import partial
 from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.prompt import Prompt, fail, prompt
 from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
-from pybroker.base.prompt import Prompt, fail, prompt
 from pybroker.base.runtime import Clock, Pace, Tasks
 from pybroker.transaction.coordinator.coordinator_stats import CoordinatorStats
 from pybroker.transaction.coordinator.ended_transactions import EndedTransactions

@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from managed_ledger.prompt import Prompt, fail, prompt, when_done
 from pybroker.base.errors import InvalidTxnStatus
 from pybroker.base.names import TxnId
-from pybroker.base.prompt import Prompt, fail, prompt, when_done
 
 
 class _Ending:

@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from managed_ledger.prompt import fail
 from pybroker.base.errors import InvalidTxnStatus, PulsarError
 from pybroker.base.names import TxnId
-from pybroker.base.prompt import fail
 from pybroker.base.runtime import Clock, Pace, Tasks
 from pybroker.transaction.coordinator.endings import Endings
 from pybroker.transaction.coordinator.group_records import Promise, records_of_group

@@ -22,8 +22,8 @@ from functools import partial
 from itertools import chain, islice, starmap
 from typing import Final, NamedTuple, Protocol
 
+from managed_ledger.prompt import when_done
 from pybroker.base.names import TxnId
-from pybroker.base.prompt import when_done
 from pybroker.base.runtime import Tasks
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
 from pybroker.transaction.coordinator.timeline import DecidedEnd

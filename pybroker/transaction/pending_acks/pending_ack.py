@@ -29,6 +29,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
+from managed_ledger.prompt import Prompt, fail, prompt
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import (
     InvalidTxnStatus,
@@ -37,7 +38,6 @@ from pybroker.base.errors import (
     TransactionCoordinatorNotFound,
 )
 from pybroker.base.names import TopicName, TxnId
-from pybroker.base.prompt import Prompt, fail, prompt
 from pybroker.base.runtime import Tasks
 from pybroker.transaction.pending_acks.applying import (
     Applying,

@@ -26,6 +26,7 @@ from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
+from managed_ledger.prompt import fail, prompt
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import (
@@ -35,7 +36,6 @@ from pybroker.base.errors import (
     TransactionCoordinatorNotFound,
 )
 from pybroker.base.names import TxnId, topic_of_ledger
-from pybroker.base.prompt import fail, prompt
 from pybroker.base.runtime import Clock, Pace, Tasks, nobody_cares
 from pybroker.transaction.buffer.buffer_times import BufferTimes
 from pybroker.transaction.buffer.log_order.books import NONE_OPEN, NOTHING_HIDDEN, Books

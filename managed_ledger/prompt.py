@@ -1,8 +1,7 @@
 """A future that calls back in the turn in which it is done.
 
 A callback of an asyncio future runs in the next turn of the loop, which polls the sockets in
-between. A request whose record has become durable needs none of that: its answer can be written at
-once, like the receipt of a message.
+between. What has become durable needs none of that: whoever waits for it can be told at once.
 """
 
 import asyncio

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from virtual_loop import run_virtually
 
-from pybroker.base.prompt import Prompt, fail, prompt, when_done
+from managed_ledger.prompt import Prompt, fail, prompt, when_done
 
 
 def in_a_loop(fact: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
