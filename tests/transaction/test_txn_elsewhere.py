@@ -286,10 +286,40 @@ def test_a_client_leaves_room_for_the_questions_of_others(monkeypatch: pytest.Mo
         assert [sum(started[at : at + 30]) for at in (0, 30, 60)] == [5, 3, 1]
         there.silent.set()
         await asyncio.sleep(1)  # their questions count no more
+        there.silent.clear()
         asked = [there.known.join(Participation(TxnId(8, n), ORDERS), "greedy") for n in range(30)]
         assert sum(each is not None for each in asked) == 5
         await soon()
         await there.known.close()
         assert all(each is None or each.done() for each in asked)
+        assert there.known.join(ON_ORDERS, "modest") is None  # nothing is asked any more
 
     run_virtually(ask())
+
+
+@virtually
+async def test_a_subscription_takes_part_by_itself() -> None:
+    there, on_sub = Coordinator(TAKES_PART), Participation(TXN, ORDERS, "sub")
+    await there.joined(on_sub)
+    assert there.known.has_subscription(TXN, ORDERS, "sub")
+    assert not there.known.has_subscription(TXN, ORDERS, "other")
+    assert not there.known.has_partition(TXN, ORDERS)
+
+
+@virtually
+async def test_what_is_known_to_be_open_is_not_asked_again_at_once() -> None:
+    await asyncio.sleep(100)
+    there = Coordinator(TAKES_PART)
+    await there.joined()
+    await asyncio.sleep(4.9)
+    require_open(there.known, TXN)
+    await soon()
+    assert there.asked == [ON_ORDERS]
+
+
+@virtually
+async def test_the_owner_is_known_from_the_answer() -> None:
+    there = Coordinator(Answer(TxnStatus.OPEN, True, "alice", ""))
+    assert there.known.owner_of(TXN) is None
+    await there.joined()
+    assert there.known.owner_of(TXN) == "alice"
