@@ -125,19 +125,6 @@ def test_acknowledging_before_sending_loses_messages(environment, tmp_path):
     assert "lost: " in said
 
 
-@pytest.mark.java
-def test_transactions_of_the_official_client_have_no_counter_example_among_the_first_crashes(
-    environment, tmp_path
-):
-    """A JVM starts slowly: all kinds take some minutes."""
-    with one_at_a_time("jars") as folder:
-        shutil.copytree(folder_of_jars(folder / "client"), tmp_path / "jars")
-    command = typed("examples/README.md")["Transactions.java"]
-    code, said = checked(command, environment, tmp_path, "--time-limit 20")
-    assert code == 2, said
-    assert "no crash that was tried broke a promise" in said
-
-
 @pytest.mark.spark
 def test_spark_with_exactly_once_has_no_counter_example_among_the_first_crashes(
     environment, tmp_path
