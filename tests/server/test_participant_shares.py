@@ -55,6 +55,8 @@ def test_a_connection_s_transactions_have_a_limited_number_of_participants_toget
         assert_added(add(one, second, 1))
         refused = one.add_subscription(second, "persistent://public/default/t", "sub")
         assert_too_many(refused, "maxParticipantsPerConnection")
+        one.end(one.new_txn(), commit=True)  # which had none
+        assert_too_many(add(one, second, 1, "u"), "maxParticipantsPerConnection")
         assert_added(add(other, second, 2))  # which has a share of its own
         assert not one.end(first, commit=True).HasField("error")
         assert_added(add(one, second, MOST - 1))
