@@ -50,7 +50,12 @@ RELEASE_S: Final = 30.0  # for the topics of one bundle
 class BundleState(Enum):
     ACQUIRING = "acquiring"
     OWNED = "owned"
+    HALF = "half"  # owned as soon as the split of its bundle is known to be made
     RELEASING = "releasing"
+
+
+# Nobody asks for a half before the split is known to be made.
+_SERVED: Final = (BundleState.OWNED, BundleState.HALF)
 
 
 class BundleOwnership:
@@ -105,7 +110,7 @@ class BundleOwnership:
         if self._zookeeper.state is not SessionState.CONNECTED:
             return False
         bundle = self._boundaries.bundle_of(name)
-        return bundle is not None and self._states.get(bundle) is BundleState.OWNED
+        return bundle is not None and self._states.get(bundle) in _SERVED
 
     async def owner_of(self, name: TopicName) -> BrokerAddress | None:
         found = await self.lookup(name, False)
@@ -210,7 +215,7 @@ class BundleOwnership:
                 "another broker"
             )
         state = self._states.get(bundle)
-        if state is BundleState.OWNED:
+        if state in _SERVED:
             return None
         if state is BundleState.RELEASING:
             if (place := self.place_elsewhere(bundle)) is not None:
@@ -304,8 +309,12 @@ class BundleOwnership:
             if not self.owns_bundle(bundle) or not self._boundaries.is_current(bundle):
                 raise FormerBundle(bundle)
             splitting = self._splitting[bundle] = shared_task(self._split(bundle, at))
-            splitting.add_done_callback(lambda _: self._splitting.pop(bundle))
+            splitting.add_done_callback(lambda _: self._split_ended(bundle))
         await asyncio.shield(splitting)
+
+    def _split_ended(self, bundle: Bundle) -> None:
+        del self._splitting[bundle]
+        self._divided_anew(bundle.namespace)  # what came meanwhile was not for these bundles
 
     async def _split(self, bundle: Bundle, at: int) -> None:
         division = self._boundaries.node(bundle.namespace)
@@ -316,8 +325,7 @@ class BundleOwnership:
             raise ServiceNotReady(f"{bundle}: this broker is stopping; ask another one")
         bounds = sorted({*self._boundaries.known(bundle.namespace), at})
         value = boundaries_value(bounds, json.loads(division.value))
-        # Nobody can ask for the halves before the division is known.
-        self._states.update(dict.fromkeys(halves, BundleState.OWNED))
+        self._states.update(dict.fromkeys(halves, BundleState.HALF))
         try:
             versions = await self._zookeeper.multi(
                 [
@@ -337,6 +345,7 @@ class BundleOwnership:
             await self._boundaries.look(bundle.namespace)
             raise
         self._states.pop(bundle, None)
+        self._states.update(dict.fromkeys(halves, BundleState.OWNED))
         for half in halves:
             self._owners.put(path_of(half), Node(own, 0, self._zookeeper.session_id))
         self._boundaries.was_set(bundle.namespace, value, versions[0])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -16,7 +17,8 @@ from pybroker.broker import releasing
 from pybroker.broker.lost_logs import LostLogs
 from pybroker.broker.ownership import Bundle, Elsewhere, NotServedHere
 from pybroker.broker.txn_participants import LocalParticipants
-from pybroker.cluster.bundle_ownership import BundleOwnership, BundleState
+from pybroker.cluster import bundle_ownership
+from pybroker.cluster.bundle_ownership import _SERVED, BundleOwnership, BundleState
 from pybroker.cluster.cluster import Cluster
 from pybroker.server import on_transaction
 
@@ -34,7 +36,7 @@ def serving_after_the_session_is_lost() -> Iterator[None]:
 
     def owns(self: BundleOwnership, name: TopicName) -> bool:
         bundle = self._boundaries.bundle_of(name)
-        return bundle is not None and self._states.get(bundle) is BundleState.OWNED
+        return bundle is not None and self._states.get(bundle) in _SERVED
 
     async def looked_up(
         self: BundleOwnership, name: TopicName, authoritative: bool
@@ -100,10 +102,17 @@ def former_bundles_stay() -> AbstractContextManager[Any]:
     return patch.object(BundleOwnership, "_divided_anew", lambda self, namespace: None)
 
 
+def halves_count_before_the_split() -> AbstractContextManager[Any]:
+    """What is to become of a bundle is given back before it exists."""
+    states = {each.name: each for each in BundleState} | {"HALF": BundleState.OWNED}
+    return patch.object(bundle_ownership, "BundleState", SimpleNamespace(**states))
+
+
 BUGS: Final[dict[str, Bug]] = {
     "abandoned-openings-stay": abandoned_openings_stay,
     "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
     "former-bundles-stay": former_bundles_stay,
+    "halves-count-before-the-split": halves_count_before_the_split,
     "load-forgets-what-it-learned": a_load_forgets_what_it_learned,
     "no-entry-by-timeout": no_entry_by_timeout,
     "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,
