@@ -75,7 +75,7 @@ CASES = {
     "markers-tell-the-time": Case("MOVED WRONGLY", 23, ("clocks", "navigation")),
     "max-read-position-moved-early": Case("UNCONFIRMED READ", 1),
     "metadata-believed-at-recovery": Case("LOSS", 2, HOSTILE),
-    "missing-descriptors-end-it": Case("UNHANDLED", 8, ("descriptors",)),
+    "missing-descriptors-end-it": Case("UNHANDLED", 0, ("descriptors",)),
     "opposite-end-answered": Case("CONTRADICTION", 3),
     "outcome-dropped": Case("STUCK", 130),
     "outcomes-forgotten-at-recovery": Case("FORGOTTEN", 6, ("copying", "unloads")),

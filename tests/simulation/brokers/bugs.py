@@ -10,7 +10,6 @@ from sim_bugs import no_entry_by_timeout, recovery_add_on_the_normal_path
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
-from managed_ledger.storage.bookkeeper.metadata import Metadata
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.names import TopicName
 from pybroker.broker import releasing
@@ -71,11 +70,6 @@ def abandoned_openings_stay() -> Iterator[None]:
         yield
 
 
-def a_load_forgets_what_it_learned() -> AbstractContextManager[Any]:
-    """All metadata is read while it changes, and what was read first counts."""
-    return patch.object(Metadata, "_learn", lambda self, key: None)
-
-
 @contextmanager
 def an_end_without_the_bundle_is_ok() -> Iterator[None]:
     """What is not served here is taken for what does not exist."""
@@ -113,7 +107,6 @@ BUGS: Final[dict[str, Bug]] = {
     "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
     "former-bundles-stay": former_bundles_stay,
     "halves-count-before-the-split": halves_count_before_the_split,
-    "load-forgets-what-it-learned": a_load_forgets_what_it_learned,
     "no-entry-by-timeout": no_entry_by_timeout,
     "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,
     "serving-after-the-session-is-lost": serving_after_the_session_is_lost,
