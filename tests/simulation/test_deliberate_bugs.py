@@ -119,6 +119,12 @@ def test_every_bug_has_a_case():
     assert sorted(CASES) == sorted(BUGS)
 
 
+def test_every_bug_fits_the_code_as_it_is():
+    for bug in BUGS.values():
+        with bug():
+            pass
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("bug", sorted(CASES))

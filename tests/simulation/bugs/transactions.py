@@ -8,7 +8,6 @@ from unittest.mock import patch
 from managed_ledger.position import Position
 from managed_ledger.storage.embedded.journal_writer import JournalWriter
 from pybroker.base.errors import InvalidTxnStatus
-from pybroker.base.names import TopicName
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.buffer.log_order.open_transactions import OpenTransactions
@@ -99,13 +98,8 @@ def left_open_and_not_asked_about() -> Iterator[None]:
     """A topic that is not loaded counts as having followed an end; and what it finds open when it
     is, it waits for.
     """
-
-    def on_a_loaded_one(self: LocalParticipants, topic: str, end: Any, *_: Any) -> Any:
-        serving = self._topics.serving(TopicName.parse(topic))
-        return None if serving is None else end(serving)
-
     with (
-        patch.object(LocalParticipants, "_on", on_a_loaded_one),
+        patch.object(LocalParticipants, "_not_loaded", lambda self, name, end, not_later: None),
         patch.object(LogOrderBuffer, "_settle", lambda self, txn_id: None),
     ):
         yield
