@@ -1,7 +1,8 @@
 """A bookie in the simulated world: the real protocol, and a disk that outlives it.
 
 An entry can be read as soon as it has arrived; it survives a crash, and is confirmed, once it is
-synced. So is a fence. A bookie registers in ZooKeeper by an ephemeral node, with our own client.
+synced. So is a fence. Too many adds at once are refused. A bookie registers in ZooKeeper by an
+ephemeral node, with our own client.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from pybroker.simulation.node import Node
 _IDS: Final = Struct(">qq")
 _ANSWER: Final = Struct(">IIqq")
 SESSION_MS: Final = 2000
+MAX_QUEUED: Final = 16  # adds that are not synced; those beyond are refused
 
 
 @dataclass
@@ -54,6 +56,7 @@ class SimulatedBookie:
         self._rng = rng
         self.ledgers = {number: each.copy() for number, each in disk.ledgers.items()}
         self._synced_s = 0.0
+        self.queued = 0
 
     async def run(self) -> None:
         await self.node.create_server(lambda: _Connection(self), "127.0.0.1", self.port)
@@ -140,10 +143,14 @@ class _Connection(asyncio.Protocol):
             self._answer(Operation.ADD, Code.UNAUTHORIZED, ledger_id, entry_id)
         elif ledger.is_fenced and not flags & 2:
             self._answer(Operation.ADD, Code.FENCED, ledger_id, entry_id)
+        elif bookie.queued >= MAX_QUEUED:
+            self._answer(Operation.ADD, Code.TOO_MANY_REQUESTS, ledger_id, entry_id)
         else:
             ledger.entries[entry_id] = body
+            bookie.queued += 1
 
             def stored() -> None:
+                bookie.queued -= 1
                 bookie.store(ledger_id, key, entry_id, body)
                 self._answer(Operation.ADD, Code.OK, ledger_id, entry_id)
 

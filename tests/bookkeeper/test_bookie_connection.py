@@ -5,8 +5,13 @@ from struct import Struct
 from typing import Any
 
 import pytest
+from virtual_loop import run_virtually
 
-from managed_ledger.storage.bookkeeper.connection import BookieConnection
+from managed_ledger.storage.bookkeeper.connection import (
+    MAX_IN_FLIGHT,
+    OVERLOADED_PAUSE_S,
+    BookieConnection,
+)
 from managed_ledger.storage.bookkeeper.protocol import Code, Operation, head
 
 ANSWER = Struct(">IIIqq")
@@ -137,3 +142,90 @@ def test_an_entry_that_is_on_its_way_is_not_sent_twice():
         scene.connection.break_off("the test is over")
 
     asyncio.run(go())
+
+
+class Wire(asyncio.Transport):
+    """Keeps what is written to it, request by request: those of the scene have five bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        self.written += data
+
+    def abort(self) -> None:
+        pass
+
+    def taken(self) -> int:
+        """How many requests were written since the last time."""
+        written, self.written = self.written, b""
+        return len(written) // 5
+
+
+def test_what_an_overloaded_bookie_refuses_is_sent_again_before_all_that_waits():
+    async def go():
+        scene, wire = Scene(), Wire()
+        scene.connection.connection_made(wire)
+        scene.connection.add(1, (0, 1, 2), [b"0....", b"1....", b"2...."], scene.a)
+        await asyncio.sleep(0)
+        wire.taken()
+        busy = [answer(1, each, Code.TOO_MANY_REQUESTS) for each in (1, 2)]
+        assert scene.answered(answer(1, 0), *busy) == [("a", 0, 0)]
+        scene.connection.add(1, (3,), [b"3...."], scene.a)
+        await asyncio.sleep(0)
+        assert wire.written == b""  # the bookie is spared for a moment
+        await asyncio.sleep(2 * OVERLOADED_PAUSE_S)
+        assert wire.written == b"1....2....3...."
+        assert scene.answered(*(answer(1, each) for each in (1, 2, 3))) == [("a", 1, 3)]
+        assert scene.connection.pending_bytes == 0
+
+    run_virtually(go())
+
+
+def test_a_bookie_that_stays_overloaded_has_refused_and_one_that_goes_on_has_not():
+    async def go():
+        scene, wire = Scene(), Wire()
+        scene.connection.connection_made(wire)
+        scene.ask(scene.a, 1, *range(100))
+        for entry_id in range(99):  # it stores one a second, for longer than the timeout
+            assert scene.answered(answer(1, 99, Code.TOO_MANY_REQUESTS)) == []
+            await asyncio.sleep(1)
+            assert scene.answered(answer(1, entry_id)) == [("a", entry_id, entry_id)]
+        assert scene.answered(answer(1, 99, Code.TOO_MANY_REQUESTS)) == []
+        await asyncio.sleep(31)
+        refused = scene.answered(answer(1, 99, Code.TOO_MANY_REQUESTS))
+        assert refused == [("a", "refused", 99, Code.TOO_MANY_REQUESTS)]
+        assert scene.lost == []
+
+    run_virtually(go())
+
+
+def test_a_connection_that_breaks_fails_what_an_overloaded_bookie_refused():
+    async def go():
+        scene = Scene()
+        scene.ask(scene.a, 1, 0)
+        scene.answered(answer(1, 0, Code.TOO_MANY_REQUESTS))
+        scene.connection.break_off("enough")
+        assert scene.heard == [("a", "failed", 0)]
+        await asyncio.sleep(1)
+        assert scene.heard == [("a", "failed", 0)]
+
+    run_virtually(go())
+
+
+def test_a_bookie_is_not_sent_more_than_it_may_queue_before_it_answers():
+    async def go():
+        scene, wire = Scene(), Wire()
+        scene.connection.connection_made(wire)
+        scene.ask(scene.a, 1, *range(MAX_IN_FLIGHT + 100))
+        await asyncio.sleep(0)
+        assert wire.taken() == MAX_IN_FLIGHT
+        scene.answered(*(answer(1, each) for each in range(30)))
+        await asyncio.sleep(0)
+        assert wire.taken() == 30
+        scene.answered(*(answer(1, each) for each in range(30, 200)))
+        await asyncio.sleep(0)
+        assert wire.taken() == 70
+
+    run_virtually(go())

@@ -7,9 +7,14 @@ first is answered. A fencing read must not receive a plain read's answer.
 A request that is not answered within the timeout breaks the connection and fails all its requests,
 because a late answer could be mistaken for that of a repeated request. Nothing is concluded from
 silence: every request fails with `BookieFailed`.
+
+A bookie queues only so many adds of all its clients and refuses those beyond (TOO_MANY_REQUESTS).
+That is no failure: such adds are sent again after a pause, for as long as the timeout. At most
+`MAX_IN_FLIGHT` requests are unanswered at once, so that a few brokers together do not get there.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
@@ -25,9 +30,14 @@ from managed_ledger.storage.bookkeeper.protocol import (
     read_request,
 )
 
+log = logging.getLogger(__name__)
 CHECKS_PER_TIMEOUT: Final = 4
+MAX_IN_FLIGHT: Final = 2_500  # of the 10,000 of maxPendingAddRequestsPerThread
+OVERLOADED_PAUSE_S: Final = 0.05
+OVERLOADED_LOG_S: Final = 60.0
 _ADD: Final = int(Operation.ADD)  # of each entry: a plain number is faster
 _OK: Final = int(Code.OK)
+_OVERLOADED: Final = int(Code.TOO_MANY_REQUESTS)
 Key = tuple[int, int, int]  # operation, ledger, entry
 
 
@@ -79,11 +89,15 @@ class BookieConnection(asyncio.Protocol):
         self._responses = Responses(max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._outgoing: list[bytes] = []
+        self._outgoing: deque[bytes] = deque()
+        self._refused: list[bytes] = []  # by an overloaded bookie; meanwhile nothing is sent
+        self._resend: asyncio.TimerHandle | None = None
+        self._overloaded_since_s: float | None = None
+        self._overload_logged_s = -OVERLOADED_LOG_S
         self._is_flushing = False
         self._is_writable = True
         # In the order of sending: the first is the oldest.
-        self._adds: dict[tuple[int, int], tuple[Adder, int]] = {}
+        self._adds: dict[tuple[int, int], tuple[Adder, bytes]] = {}
         self._reads: dict[Key, deque[_Read]] = {}
         self._oldest: tuple[object, object] = (None, None)
         self._unchanged = 0
@@ -110,9 +124,8 @@ class BookieConnection(asyncio.Protocol):
                 failure = BookieFailed(f"{why} to {self.bookie}")
                 self._loop.call_soon(adder.failed, entry_id, failure)
                 continue
-            size = len(request)
-            adds[key] = (adder, size)
-            size_bytes += size
+            adds[key] = (adder, request)
+            size_bytes += len(request)
             outgoing.append(request)
         self.pending_bytes += size_bytes
         if not self._is_flushing:
@@ -171,10 +184,18 @@ class BookieConnection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._is_flushing = False
-        if self._transport is None or not self._is_writable or not self._outgoing:
+        waiting = len(self._outgoing)
+        if self._transport is None or not self._is_writable or not waiting or self._refused:
             return
-        outgoing, self._outgoing = self._outgoing, []
-        self._transport.write(outgoing[0] if len(outgoing) == 1 else b"".join(outgoing))
+        allowed = MAX_IN_FLIGHT - (len(self._adds) + len(self._reads) - waiting)
+        if waiting <= allowed:
+            requests = b"".join(self._outgoing)
+            self._outgoing.clear()
+        elif allowed > 0:
+            requests = b"".join([self._outgoing.popleft() for _ in range(allowed)])
+        else:
+            return  # until there are answers
+        self._transport.write(requests)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -197,6 +218,8 @@ class BookieConnection(asyncio.Protocol):
             self._answer(self._responses.receive(data))
         except BookieFailed as mistake:
             self.break_off(str(mistake))
+        if self._outgoing and not self._is_flushing:
+            self._flush_soon()
 
     def _answer(self, responses: Iterable[Response]) -> None:
         """Of consecutive entries of a ledger its adder hears at once."""
@@ -210,7 +233,11 @@ class BookieConnection(asyncio.Protocol):
                 found = adds.pop((ledger_id, entry_id), None)
                 if found is None:
                     continue
-                self.pending_bytes -= found[1]
+                if code == _OVERLOADED and self._is_patient():
+                    adds[(ledger_id, entry_id)] = found  # the last in order now
+                    self._send_later(found[1])
+                    continue
+                self.pending_bytes -= len(found[1])
                 if found[0] is adder and entry_id == last + 1 and code == _OK:
                     last = entry_id
                     continue
@@ -219,6 +246,7 @@ class BookieConnection(asyncio.Protocol):
                     told.added(first, last)
                 if code == _OK:
                     adder, first, last = found[0], entry_id, entry_id
+                    self._overloaded_since_s = None
                 else:
                     found[0].refused(entry_id, code)
                 if self.broken is not None:  # by a callback
@@ -242,6 +270,30 @@ class BookieConnection(asyncio.Protocol):
         for answered in read.answered:
             answered(response, None)
 
+    # --- an overloaded bookie
+
+    def _is_patient(self) -> bool:
+        """False once the bookie has stored nothing for as long as an answer may take."""
+        now_s = self._loop.time()
+        if self._overloaded_since_s is None:
+            self._overloaded_since_s = now_s
+        if now_s - self._overload_logged_s >= OVERLOADED_LOG_S:
+            self._overload_logged_s = now_s
+            log.warning("bookie %s is overloaded: it refuses entries, which wait", self.bookie)
+        return now_s - self._overloaded_since_s <= self._timeout_s
+
+    def _send_later(self, request: bytes) -> None:
+        self._refused.append(request)
+        if self._resend is None:
+            self._resend = self._loop.call_later(OVERLOADED_PAUSE_S, self._send_refused)
+
+    def _send_refused(self) -> None:
+        self._resend = None
+        self._outgoing.extendleft(reversed(self._refused))
+        self._refused.clear()
+        if not self._is_flushing:
+            self._flush_soon()
+
     # --- the end
 
     def break_off(self, why: str) -> None:
@@ -251,11 +303,14 @@ class BookieConnection(asyncio.Protocol):
         self.broken = BookieFailed(f"bookie {self.bookie}: {why}")
         if self._timer is not None:
             self._timer.cancel()
+        if self._resend is not None:
+            self._resend.cancel()
         if self._transport is not None:
             self._transport.abort()
         adds, self._adds = self._adds, {}
         reads, self._reads = self._reads, {}
         self._outgoing.clear()
+        self._refused.clear()
         self.pending_bytes = 0
         self._lost(self)
         for (_, entry_id), (adder, _) in adds.items():
