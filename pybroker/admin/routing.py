@@ -34,7 +34,12 @@ from pybroker.base import json_schema
 from pybroker.base.errors import InvalidTopicName
 from pybroker.base.json_schema import Schema
 from pybroker.base.json_text import json_of
-from pybroker.base.names import MAX_PROPERTIES_CHARS, TopicName
+from pybroker.base.names import (
+    MAX_PROPERTIES_CHARS,
+    TopicName,
+    check_namespace_name,
+    check_tenant_name,
+)
 
 log = logging.getLogger(__name__)
 
@@ -280,14 +285,17 @@ def number(request: Request, name: str, default: int) -> int:
 
 def tenant_of(request: Request) -> str:
     """From the path. Raises InvalidTopicName."""
-    return _parsed("persistent", request.path_params["tenant"], "any", "any").tenant
+    tenant: str = request.path_params["tenant"]
+    check_tenant_name(tenant)
+    return tenant
 
 
 def namespace_of(request: Request) -> str:
     """tenant/namespace from the path. Raises InvalidTopicName."""
     params = request.path_params
-    tenant, namespace = params["tenant"], params["namespace"]
-    return _parsed("persistent", tenant, namespace, "any").namespace_name
+    name = f"{params['tenant']}/{params['namespace']}"
+    check_namespace_name(name)
+    return name
 
 
 def topic_of(request: Request) -> TopicName:

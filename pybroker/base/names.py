@@ -11,6 +11,7 @@ from pybroker.base.errors import InvalidTopicName, NotAllowed
 
 # Namespaces and tenants are path elements and metadata keys; topics may hold more.
 _PROPERTY: Final = re.compile(r"[-=:.\w]{1,255}", re.ASCII)
+_ALLOWED: Final = "only 1 to 255 letters, digits and -=:._ are allowed in each name"
 _LOCAL: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,5})\Z", re.DOTALL)
 _DOMAINS: Final = ("persistent", "non-persistent")
@@ -134,7 +135,7 @@ def _parsed(text: str) -> TopicName:
         )
     tenant, namespace, local = parts
     for part in (tenant, namespace):
-        if not _PROPERTY.fullmatch(part) or part in (".", ".."):
+        if not _is_property(part):
             raise InvalidTopicName(
                 f"Topic {text[:200]!r}: tenant and namespace may contain letters, digits and -=:._"
             )
@@ -143,6 +144,24 @@ def _parsed(text: str) -> TopicName:
             f"Topic {text[:200]!r}: the topic part is empty or contains control characters"
         )
     return TopicName(domain, sys.intern(tenant), sys.intern(namespace), local)
+
+
+def _is_property(name: str) -> bool:
+    return _PROPERTY.fullmatch(name) is not None and name not in (".", "..")
+
+
+def check_tenant_name(name: str) -> None:
+    """Raises InvalidTopicName."""
+    if not _is_property(name):
+        raise InvalidTopicName("Tenant name is not valid", f"{name[:200]!r}: {_ALLOWED}")
+
+
+def check_namespace_name(name: str) -> None:
+    """Of tenant/namespace. Raises InvalidTopicName."""
+    tenant, _, namespace = name.partition("/")
+    if not (_is_property(tenant) and _is_property(namespace)):
+        advice = f"{name[:200]!r} must be tenant/namespace; {_ALLOWED}"
+        raise InvalidTopicName("Namespace name is not valid", advice)
 
 
 def check_subscription_name(name: str) -> None:

@@ -13,8 +13,13 @@ from typing import Any, Final
 from managed_ledger.errors import BadVersion, CorruptStorage
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.config import BrokerConfig
-from pybroker.base.errors import InvalidTopicName, NotAllowed, PulsarError
-from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
+from pybroker.base.errors import NotAllowed, PulsarError
+from pybroker.base.names import (
+    COORDINATOR_ASSIGN,
+    TopicName,
+    check_namespace_name,
+    check_tenant_name,
+)
 
 _TENANTS: Final = "/tenants/"
 NAMESPACES: Final = "/namespaces/"
@@ -94,7 +99,7 @@ class Tenants:
             await self.put_tenant(name, settings)
 
     async def put_tenant(self, name: str, settings: Mapping[str, Any]) -> None:
-        _check_name(name, 1)
+        check_tenant_name(name)
         await self._put(_TENANTS + name, settings)
 
     async def delete_tenant(self, name: str) -> None:
@@ -130,7 +135,7 @@ class Tenants:
         self, namespace: str, policies: Mapping[str, Any], granted: Mapping[str, Any] | None = None
     ) -> None:
         """`granted` is its record of permissions. Raises NotFound, InvalidTopicName, Conflict."""
-        _check_name(namespace, 2)
+        check_namespace_name(namespace)
         async with self._writing:
             self.tenant(namespace.split("/")[0])
             if self.has_namespace(namespace):
@@ -278,11 +283,3 @@ def _first(what: str) -> Iterator[None]:
         yield
     except BadVersion:
         raise Conflict(f"{what}: another broker has just created or changed it") from None
-
-
-def _check_name(name: str, parts: int) -> None:
-    """Raises InvalidTopicName if a topic's name could not begin like this."""
-    if name.count("/") != parts - 1:
-        kind = "a tenant name" if parts == 1 else "of the form tenant/namespace"
-        raise InvalidTopicName(f"{name[:200]!r} is not {kind}")
-    TopicName.parse(f"persistent://{name}{'/check' * (3 - parts)}")

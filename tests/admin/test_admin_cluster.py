@@ -109,6 +109,18 @@ def test_a_tenants_name_is_checked(admin: httpx.Client, name: str) -> None:
     assert admin.put(f"{TENANTS}/{name}").status_code in (404, 412)
 
 
+def test_names_of_tenants_and_namespaces_are_refused_in_words_of_their_own(
+    admin: httpx.Client,
+) -> None:
+    for method in ("GET", "PUT"):
+        refused = admin.request(method, f"{TENANTS}/a%00").json()
+        assert refused["reason"] == "Tenant name is not valid"
+        assert refused["advice"].startswith(r"'a\x00': only 1 to 255 letters")
+    refused = admin.get("/admin/v2/namespaces/public/a%20b").json()
+    assert refused["reason"] == "Namespace name is not valid"
+    assert refused["advice"].startswith("'public/a b' must be tenant/namespace; only")
+
+
 @pytest.mark.parametrize("body", ["{", "[" * 5000, '"text"', "[1]"])
 def test_a_body_that_is_no_json_object_is_refused(admin: httpx.Client, body: str) -> None:
     assert admin.put(f"{TENANTS}/odd", content=body).status_code == 400

@@ -26,6 +26,7 @@ SCRAPES: Final = 3
 KEPT_S: Final = 1.5  # longer than an answer of /metrics is kept
 PUBLISHED: Final = 300_000
 IDLE: Final = 1_000
+PAIRS: Final = 15  # of runs of a second: single ones differ by a third
 LIVE: Final = ("/console/overview/live", "/console/transactions/live/rows")
 TOPIC: Final = "persistent://public/default/with-open-transactions"
 _IDLE: Final = "/console/topics/persistent/public/default/an-idle-topic-000007"
@@ -108,7 +109,7 @@ def publishing_beside(bench: Bench) -> list[Figure]:
         with open_pages(broker):
             watched = [cpu_percent(broker) - idle for _ in range(bench.runs)]
         publish(broker, new_topic(), load)  # warms the broker up
-        for run in range(2 * max(LOOKS, bench.runs)):
+        for run in range(2 * PAIRS):
             is_open = bool(run % 2)
             with open_pages(broker) if is_open else nullcontext():
                 costs[is_open].append(publish(broker, new_topic(), load))
