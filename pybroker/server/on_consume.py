@@ -97,6 +97,7 @@ async def subscribe(session: Connection, command: pb.CommandSubscribe) -> None:
         subscription.remove_consumer(consumer)
         raise
     if session.closed:
+        session.consumers.pop(command.consumer_id, None)  # it is not among those that left then
         subscription.remove_consumer(consumer)
         return
     session.write(commands.success(command.request_id))

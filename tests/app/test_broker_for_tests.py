@@ -50,6 +50,7 @@ def test_a_restart_keeps_addresses_and_messages(tmp_path: Path, how: str, on_dis
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a port for its owner")
+@pytest.mark.slow
 def test_nobody_else_is_given_its_ports_while_it_is_down(tmp_path: Path) -> None:
     with (
         BrokerProcess(tmp_path / "data") as process,

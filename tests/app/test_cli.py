@@ -15,6 +15,8 @@ import pybroker
 from pybroker.base.version import version
 from pybroker.process.cli import GARBAGE_THRESHOLDS, main
 
+pytestmark = pytest.mark.slow  # processes
+
 READY = re.compile(r"pybroker ready pulsar://localhost:(\d+) (http://localhost:\d+)\n")
 
 

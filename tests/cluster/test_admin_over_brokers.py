@@ -15,6 +15,8 @@ from pybroker.broker.deletions import Doomed
 from pybroker.broker.ownership import NotServedHere
 from pybroker.broker.tenants import Conflict
 
+pytestmark = pytest.mark.slow  # two brokers for each test
+
 ORDERS = "v2/persistent/public/default/orders"
 PARTITIONS = 8
 

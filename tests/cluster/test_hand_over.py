@@ -226,6 +226,7 @@ def test_a_repetition_finds_everything_done(leaving: Leaving) -> None:
     assert first == second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_s", [0.0, 0.05, 0.2, 0.5, 1.0, 2.0])
 def test_it_may_be_killed_and_repeated(leaving: Leaving, after_s: float) -> None:
     _, txn_id, _ = leaving.transactions("commit", "abort", "open")

@@ -15,6 +15,8 @@ from pybroker.commands.messages.main import parser
 from pybroker.process.cli import main
 from pybroker.testing import RunningBroker
 
+pytestmark = pytest.mark.slow  # processes
+
 Run = Callable[..., tuple[int, str, str]]
 
 

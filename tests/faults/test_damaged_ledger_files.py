@@ -19,6 +19,8 @@ from pybroker.broker.policies.expiry import expire_older
 from pybroker.process.ports import StartFailed
 from pybroker.wire import pulsar_api_pb2 as pb
 
+pytestmark = pytest.mark.slow  # brokers that are started again
+
 MESSAGES = 200
 MESSAGE_BYTES = 5000
 TOPIC = "/admin/v2/persistent/public/default/t"

@@ -13,6 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+pytestmark = pytest.mark.slow  # processes
+
 _READY = re.compile(r"pybroker ready .*(http://localhost:\d+)\n")
 
 

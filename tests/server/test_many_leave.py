@@ -1,15 +1,22 @@
-"""A connection with very many consumers and producers is lost: they leave some in a turn."""
+"""A connection that is lost lets go of its consumers and producers: of very many in several turns,
+and of one that is just being added.
+"""
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-from test_session_life import Connection, run
+import topics_world
+from test_session_life import CONNECT, Connection, run
+from virtual_loop import LoopClock
 
 from pybroker.server import session
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.frames import encode_frame
 
 A_TURN = 10
 
@@ -59,3 +66,30 @@ def test_no_turn_lets_go_of_more_than_its_share(count: int) -> None:
 
     with patch.object(session, "LEAVING_A_TURN", A_TURN):
         run(scenario)
+
+
+def test_a_consumer_whose_subscription_is_being_created_stays_nowhere() -> None:
+    async def scenario(world: topics_world.World) -> None:
+        topic = await world.topic()
+        created, create = asyncio.Event(), topic.subscription
+
+        async def slowly(*arguments: Any, **named: Any) -> Any:
+            await created.wait()
+            return await create(*arguments, **named)
+
+        connection = Connection(world.topics)
+        connection.session.services = replace(connection.session.services, clock=LoopClock())
+        subscribe = pb.CommandSubscribe(
+            topic=str(topic.name), subscription="s", consumer_id=1, request_id=1, subType=0
+        )
+        command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE, subscribe=subscribe)
+        with patch.object(type(topic), "subscription", side_effect=slowly):
+            connection.receives(CONNECT + encode_frame(command))
+            await asyncio.sleep(1)
+            connection.session.connection_lost(None)
+            created.set()
+            await asyncio.sleep(1)
+        assert not connection.session.consumers
+        assert not topic.subscriptions["s"].consumers
+
+    topics_world.run(scenario)

@@ -111,6 +111,7 @@ entries = st.lists(
 
 
 @given(entries)
+@pytest.mark.slow
 def test_rows_are_what_the_objects_say(entries):
     data, wanted = [], []
     for number, (kind, content, compression) in enumerate(entries):

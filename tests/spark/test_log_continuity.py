@@ -18,6 +18,8 @@ from pybroker.spark.reading.stream import PulsarStreamReader
 from pybroker.spark.replay import InputLost
 from pybroker.testing import broker
 
+pytestmark = pytest.mark.slow  # brokers that are started again
+
 TOPIC = "persistent://public/default/in"
 ALL = ReadAllAvailable()
 ANOTHER_LOG = "is not as the query left it"

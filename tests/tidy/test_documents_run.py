@@ -111,6 +111,7 @@ def _check_extra(line: str) -> None:
     assert found[1] is None or found[1] in _EXTRAS, line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
 def test_what_is_typed_as_it_stands_runs_and_ends(document: Path, tmp_path: Path) -> None:
     reader = Reader(tmp_path)

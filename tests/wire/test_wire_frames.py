@@ -107,6 +107,7 @@ damaged = large_sends.map(lambda frame: frame[:-1] + b"\x02")
     st.lists(st.one_of(large_sends, damaged, sends), min_size=1, max_size=5).map(b"".join),
     st.lists(st.integers(1, 100_000), min_size=1),
 )
+@pytest.mark.slow
 def test_large_frames_are_the_same_from_a_buffer_that_is_used_again(
     stream: bytes, sizes: list[int]
 ) -> None:
