@@ -8,6 +8,7 @@ import pytest
 from virtual_loop import run_virtually
 
 from managed_ledger.storage.bookkeeper.connection import (
+    CHECKS_PER_TIMEOUT,
     MAX_IN_FLIGHT,
     OVERLOADED_PAUSE_S,
     BookieConnection,
@@ -229,3 +230,37 @@ def test_a_bookie_is_not_sent_more_than_it_may_queue_before_it_answers():
         assert wire.taken() == 70
 
     run_virtually(go())
+
+
+class OpenedLate(asyncio.Transport):
+    is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_a_connection_that_was_broken_off_while_it_was_being_made_does_not_stay_open(in_scene):
+    def scenario(scene):
+        scene.connection.break_off("the bookie is too slow")
+        transport = OpenedLate()
+        scene.connection.connection_made(transport)
+        assert transport.is_aborted
+
+    in_scene(scenario)
+
+
+def test_an_entry_that_is_read_again_and_again_and_answered_is_not_taken_for_a_silent_bookie():
+    async def go():
+        scene = Scene()
+        for _ in range(3 * CHECKS_PER_TIMEOUT):
+            scene.connection.read(1, 0, lambda response, why: None)
+            scene.connection._watch()
+            scene.connection.data_received(answer(1, 0, operation=Operation.READ))
+        assert scene.connection.broken is None
+        scene.connection.read(1, 0, lambda response, why: None)
+        for _ in range(2 + CHECKS_PER_TIMEOUT):
+            scene.connection._watch()
+        assert scene.connection.broken is not None
+        scene.connection.break_off("the test is over")
+
+    asyncio.run(go())

@@ -294,6 +294,37 @@ async def test_closing_waits_and_names_the_last_confirmed_entry():
 
 
 @in_a_loop
+async def test_a_bookie_lost_while_the_ledger_is_being_closed_does_not_look_like_a_fence():
+    scene = Scene((3, 3, 2))
+    scene.append(1)
+    for bookie in "ab":
+        scene.bookies.answer(bookie, 0)
+    gate = scene.store.gate = asyncio.get_running_loop().create_future()
+    closing = asyncio.ensure_future(scene.writer.close())
+    await settled()
+    scene.store.gate = None  # the close is repeated after a lost connection
+    scene.bookies.fail("e", 0)
+    await settled()
+    gate.set_result(None)
+    assert (await closing).state is LedgerState.CLOSED
+    await settled()
+    assert [each.state for each in scene.store.versions] == [LedgerState.CLOSED]
+    assert not isinstance(scene.writer.ended, LedgerFenced)
+
+
+@in_a_loop
+async def test_two_that_close_a_ledger_both_learn_how_it_ended():
+    scene = Scene()
+    scene.append(1)
+    closing = [asyncio.ensure_future(scene.writer.close()) for _ in range(2)]
+    await settled()
+    for bookie in "ab":
+        scene.bookies.answer(bookie, 0)
+    first, second = await asyncio.wait_for(asyncio.gather(*closing), 5)
+    assert first is second and first.state is LedgerState.CLOSED
+
+
+@in_a_loop
 async def test_a_close_that_comes_second_is_refused():
     scene = Scene()
     scene.store.conflict = True

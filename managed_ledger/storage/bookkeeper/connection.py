@@ -199,6 +199,9 @@ class BookieConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        if self.broken is not None:  # while it was being made
+            transport.abort()
+            return
         self._transport = transport
         self._flush()
 
@@ -327,7 +330,9 @@ class BookieConnection(asyncio.Protocol):
     def _watch(self) -> None:
         """The first request of the dict is the oldest, so requests need no timers of their own."""
         self._timer = None
-        oldest = (next(iter(self._adds), None), next(iter(self._reads), None))
+        line = next(iter(self._reads.values()), None)
+        # Not the read's key: the same entry may be read again and again.
+        oldest = (next(iter(self._adds), None), None if line is None else line[0])
         if oldest == (None, None):
             self._unchanged = 0
             self._oldest = oldest

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Final
 
 from managed_ledger.errors import BadVersion, LedgerClosed, LedgerEnded, ManagedLedgerError
+from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.bookkeeper.bookies import Bookies
 from managed_ledger.storage.bookkeeper.entry_body import (
     HEAD_BYTES,
@@ -112,6 +113,7 @@ class LedgerWriter:
         self._replacing: asyncio.Task[None] | None = None
         self._drained: asyncio.Event | None = None
         self._is_closing = False
+        self._closing: asyncio.Task[LedgerMetadata] | None = None
         self.ended: LedgerClosed | LedgerEnded | None = None
 
     @property
@@ -217,6 +219,8 @@ class LedgerWriter:
         self._failed[replica.position] = why
         for pending in self._pending.values():
             pending.acknowledged &= ~replica.bit
+        if self._is_closing and not self._pending:
+            return  # the metadata that closes it is on its way, and needs no other bookie
         if self._replacing is None and self.ended is None:
             log.info("ledger %d replaces bookie %s: %s", self.ledger_id, replica.bookie, why)
             self._bookies.suspect(replica.bookie)
@@ -294,9 +298,15 @@ class LedgerWriter:
 
     async def close(self) -> LedgerMetadata:
         """Wait for the appended entries, then close the ledger at the last confirmed entry, by
-        compare-and-set. Raises LedgerFenced if another client closes it.
+        compare-and-set. Concurrent callers share the outcome; after a failure it may be repeated.
+        Raises LedgerFenced if another client closes it.
         """
-        self._is_closing = True
+        if self._closing is None or self._closing.done():
+            self._is_closing = True
+            self._closing = shared_task(self._close())
+        return await asyncio.shield(self._closing)
+
+    async def _close(self) -> LedgerMetadata:
         while self._pending and self.ended is None:
             self._drained = asyncio.Event()
             await self._drained.wait()
