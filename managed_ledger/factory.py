@@ -56,6 +56,7 @@ class ManagedLedgerFactory:
         self._ledgers: dict[str, ManagedLedger] = {}
         self._opening: dict[str, asyncio.Task[ManagedLedger | None]] = {}
         self._waiting: Counter[str] = Counter()  # for each opening: how many
+        self._not_taken: dict[str, ManagedLedger] = {}  # opened, and no waiter has continued yet
         self._deleting: dict[str, asyncio.Task[None]] = {}
         # Ledgers with cursors to write, by flush interval.
         self._dirty: dict[int, dict[ManagedLedger, None]] = {}
@@ -70,6 +71,7 @@ class ManagedLedgerFactory:
         while True:
             if (opening := self._opening.get(name)) is None or opening.done():
                 if (ledger := self.opened(name)) is not None:
+                    self._not_taken.pop(name, None)
                     return ledger
                 if self._closed:
                     raise LedgerClosed(f"{name} cannot be opened: the storage is closing")
@@ -134,6 +136,12 @@ class ManagedLedgerFactory:
         """Whether there is a durable cursor of that name; the ledger need not be open."""
         return self._backend.metadata.get(cursor_key(name, cursor)) is not None
 
+    async def openings_ended(self, concerned: Callable[[str], bool]) -> None:
+        """Waits for openings of these managed ledgers that run now, also if nobody else does."""
+        running = [opening for name, opening in self._opening.items() if concerned(name)]
+        if running:
+            await asyncio.wait(running)
+
     async def delete(self, name: str) -> None:
         """Delete the managed ledger with all its contents, open or not. Idempotent.
 
@@ -183,19 +191,27 @@ class ManagedLedgerFactory:
     async def _wait_for(self, name: str) -> ManagedLedger | None:
         self._waiting[name] += 1
         try:
-            return await asyncio.shield(self._opening[name])
+            ledger = await asyncio.shield(self._opening[name])
+            self._not_taken.pop(name, None)
+            return ledger
         finally:
             self._waiting[name] -= 1
             if not self._waiting[name]:
                 del self._waiting[name]
+                if (left := self._not_taken.pop(name, None)) is not None:  # cancelled in this turn
+                    own(self._opening, name, self._close_unused(left))
 
     async def _open_if_wanted(self, name: str, config: ManagedLedgerConfig) -> ManagedLedger | None:
         """None: nobody waited for it any more, and nobody would close it."""
         ledger = await self._open(name, config)
         if name in self._waiting:
+            self._not_taken[name] = ledger
             return ledger
+        return await self._close_unused(ledger)
+
+    async def _close_unused(self, ledger: ManagedLedger) -> None:
+        """Runs as an opening, so that the next one waits for it."""
         await ledger.close()
-        return None
 
     async def _open(self, name: str, config: ManagedLedgerConfig) -> ManagedLedger:
         self.housekeeper.start()

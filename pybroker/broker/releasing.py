@@ -34,14 +34,19 @@ async def release_topics(topics: Topics, ledgers: ManagedLedgerFactory, bundle: 
 
 async def _close_logs(ledgers: ManagedLedgerFactory, bundle: Bundle) -> None:
     """A topic closes its logs. One that was forgotten would be used again, out of date, when the
-    bundle comes back.
+    bundle comes back. One that is still being opened for nobody would fence the next owner's.
     """
-    for name in ledgers.opened_names():
-        topic = topic_of_log(name)
+
+    def is_of_bundle(log_name: str) -> bool:
+        topic = topic_of_log(log_name)
         if topic is None or topic.local.startswith(TRANSACTION_LOG_PREFIX):
-            continue  # a coordinator's, which goes with another bundle
-        if bundle.holds(topic) and (ledger := ledgers.opened(name)) is not None:
-            log.warning("%s was still open after %s was closed", name, topic)
+            return False  # a coordinator's, which goes with another bundle
+        return bundle.holds(topic)
+
+    await ledgers.openings_ended(is_of_bundle)
+    for name in filter(is_of_bundle, ledgers.opened_names()):
+        if (ledger := ledgers.opened(name)) is not None:
+            log.warning("%s was still open after %s was released", name, bundle)
             try:
                 await ledger.close()
             except ManagedLedgerError as error:

@@ -1,5 +1,7 @@
 """Topics of bundles that another broker has; the bundle of a name."""
 
+import asyncio
+
 import pytest
 from topics_world import ORDERS, World, run
 
@@ -115,6 +117,8 @@ def test_a_topic_that_is_being_loaded_when_its_bundle_goes_is_closed() -> None:
 
 
 def test_a_log_that_a_topic_left_open_goes_with_its_bundle(caplog) -> None:
+    released: list[Bundle] = []
+
     async def scenario(world: World) -> None:
         lower, upper = halves()
         owned = world.topics.ownership = Some(lower, upper)
@@ -125,14 +129,28 @@ def test_a_log_that_a_topic_left_open_goes_with_its_bundle(caplog) -> None:
         await release_topics(world.topics, world.factory, other)
         assert not forgotten.closed
         owned.bundles.remove(mine)
+        released.append(mine)
         await release_topics(world.topics, world.factory, mine)
         assert forgotten.closed
         assert not coordinators.closed
 
     run(scenario)
     assert [each.message for each in caplog.records] == [
-        f"{pending_ack_log(ORDERS, 's')} was still open after {ORDERS} was closed"
+        f"{pending_ack_log(ORDERS, 's')} was still open after {released[0]} was released"
     ]
+
+
+def test_an_opening_that_nobody_waits_for_ends_before_its_bundle_is_another_brokers() -> None:
+    async def scenario(world: World) -> None:
+        lower, upper = halves()
+        opening = asyncio.ensure_future(world.factory.open(ORDERS.ledger_name))
+        await asyncio.sleep(0)
+        opening.cancel()
+        await release_topics(world.topics, world.factory, lower if lower.holds(ORDERS) else upper)
+        assert world.factory._opening == {}
+        assert world.factory.open_count == 0
+
+    run(scenario)
 
 
 async def _only(topics: Topics, names: list[TopicName]) -> None:

@@ -1,7 +1,6 @@
 """The factory: opening, deleting and closing in each other's way, and what was left half done."""
 
 import asyncio
-import gc
 import logging
 
 import pytest
@@ -260,58 +259,6 @@ def test_a_fenced_log_that_is_opened_again_writes_its_old_cursors_no_more(run, c
         await old.flush()
         assert mark_of(backend, "sub") == positions[1]
         await factory.close()
-
-    run(scenario())
-
-
-def test_a_failed_opening_that_nobody_waits_for_any_more_is_no_alarm(run, clock):
-    async def scenario():
-        alarms: list[object] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: alarms.append(context))
-        backend = MemoryBackend()
-        await backend.metadata.put(ledgers_key("log"), b"\x07nonsense")
-        factory = ManagedLedgerFactory(backend, clock)
-        opening = asyncio.ensure_future(factory.open("log"))
-        await asyncio.sleep(0)
-        opening.cancel()
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert factory._opening == {}
-        gc.collect()
-        assert alarms == []
-
-    run(scenario())
-
-
-def test_what_nobody_waits_for_any_more_is_closed_and_opened_anew_by_the_next(run, clock):
-    async def scenario():
-        factory = ManagedLedgerFactory(MemoryBackend(), clock)
-        waiting = asyncio.ensure_future(factory.open("log"))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.wait(factory._opening.values())
-        assert factory.open_count == 0
-        first, second = (asyncio.ensure_future(factory.open("log")) for _ in range(2))
-        await asyncio.sleep(0)
-        first.cancel()
-        assert not (await second).closed
-        assert not factory._waiting
-
-    run(scenario())
-
-
-def test_a_request_while_an_unused_log_is_closed_gets_an_open_one(run, clock):
-    async def scenario():
-        for turns in range(20):
-            factory = ManagedLedgerFactory(MemoryBackend(), clock)
-            waiting = asyncio.ensure_future(factory.open("log"))
-            await asyncio.sleep(0)
-            waiting.cancel()
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            ledger = await factory.open("log")
-            await ledger.append_one(b"x")
-            assert not ledger.closed
 
     run(scenario())
 
