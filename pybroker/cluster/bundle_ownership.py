@@ -314,7 +314,9 @@ class BundleOwnership:
 
     def _split_ended(self, bundle: Bundle) -> None:
         del self._splitting[bundle]
-        self._divided_anew(bundle.namespace)  # what came meanwhile was not for these bundles
+        # What came meanwhile was not for these bundles.
+        self._divided_anew(bundle.namespace)
+        self._owner_changed(path_of(bundle))
 
     async def _split(self, bundle: Bundle, at: int) -> None:
         division = self._boundaries.node(bundle.namespace)
@@ -335,20 +337,22 @@ class BundleOwnership:
                 ]
             )
         except ConnectionLoss:
-            await self._boundaries.look(bundle.namespace, insist=True)
-            if not self._boundaries.is_current(halves[0]):
+            # Not the division: another client may have changed it after the split was made.
+            made = await self._owners.look(path_of(halves[0]), insist=True)
+            if made is None or made.ephemeral_owner != self._zookeeper.session_id:
                 self._forget(halves)
                 raise
-            versions = [division.version + 1]
+            await self._boundaries.look(bundle.namespace, insist=True)
         except ZooKeeperError:
             self._forget(halves)
             await self._boundaries.look(bundle.namespace)
             raise
+        else:
+            self._boundaries.was_set(bundle.namespace, value, versions[0])
         self._states.pop(bundle, None)
         self._states.update(dict.fromkeys(halves, BundleState.OWNED))
         for half in halves:
             self._owners.put(path_of(half), Node(own, 0, self._zookeeper.session_id))
-        self._boundaries.was_set(bundle.namespace, value, versions[0])
         self._owners.forget(path_of(bundle))
         log.info("split %s at 0x%08x", bundle, at)
 

@@ -16,7 +16,7 @@ from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.errors import MetadataError, ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import BrokerAddress
-from pybroker.cluster.bundle_ownership import FormerBundle, path_of
+from pybroker.cluster.bundle_ownership import path_of
 from pybroker.cluster.node_values import (
     boundaries_value,
     equal_boundaries,
@@ -358,18 +358,6 @@ def test_bundles_stay_where_they_are_while_their_division_cannot_be_read(
     world.call(other, other.zookeeper.set(DIVISION, good))
     world.until(lambda: member.ownership.owns(ORDERS))
     assert [what for what, _ in member.events] == ["came"]
-
-
-def test_who_unloads_a_bundle_that_is_being_split_learns_of_it(world: ClusterWorld) -> None:
-    member = world.member("a")
-    world.call(member, member.ownership.lookup(ORDERS, True))
-    (bundle,) = member.ownership.owned()
-    middle = (bundle.low + bundle.high) // 2
-    splitting = member.node.create_task(member.ownership.split(bundle, middle), name="split")
-    world.until(lambda: bundle in member.ownership._splitting)
-    with pytest.raises(FormerBundle):
-        world.call(member, member.ownership.release(bundle))
-    assert splitting.done() and len(member.ownership.owned()) == 2
 
 
 def test_owners_values_are_apache_pulsars_own(world: ClusterWorld) -> None:
