@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Iterable
 
+from managed_ledger.errors import BadVersion, CorruptStorage
 from managed_ledger.ledger_metadata import (
     LEDGERS_PREFIX,
     LedgerList,
@@ -16,7 +17,7 @@ from managed_ledger.ledger_metadata import (
     ledgers_key,
 )
 from managed_ledger.list_record import ListRecord
-from managed_ledger.storage.backend import Backend
+from managed_ledger.storage.backend import Backend, MetadataStore
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,22 @@ async def delete_managed_ledger(name: str, backend: Backend, record: ListRecord)
             *map(backend.delete_ledger, ids),
         ]
     )
-    cursors = map(backend.metadata.delete, backend.metadata.keys(cursors_prefix(name)))
-    await all_done([*cursors, backend.metadata.delete(ledgers_key(name))])
+    metadata = backend.metadata
+    keys = [*metadata.keys(cursors_prefix(name)), ledgers_key(name)]
+    await all_done(_forget(metadata, key) for key in keys)
+
+
+async def _forget(metadata: MetadataStore, key: str) -> None:
+    """Unless another process has finished the deletion, and the managed ledger exists anew."""
+    try:
+        known = metadata.get(key)
+    except CorruptStorage:
+        await metadata.delete(key)
+        return
+    try:
+        await metadata.delete(key, None if known is None else known.version)
+    except BadVersion:
+        log.info("%s is not deleted here: another process has written it meanwhile", key)
 
 
 async def sweep(backend: Backend) -> None:

@@ -209,9 +209,12 @@ class ManagedLedgerFactory:
             return ledger
         return await self._close_unused(ledger)
 
-    async def _close_unused(self, ledger: ManagedLedger) -> None:
-        """Runs as an opening, so that the next one waits for it."""
+    async def _close_unused(self, ledger: ManagedLedger) -> ManagedLedger | None:
+        """Runs as an opening, so that the next one waits for it. Returns None, as one that nobody
+        waited for.
+        """
         await ledger.close()
+        return None
 
     async def _open(self, name: str, config: ManagedLedgerConfig) -> ManagedLedger:
         self.housekeeper.start()

@@ -79,8 +79,10 @@ class MetadataStore(Protocol):
         """
         ...
 
-    def delete(self, key: str) -> asyncio.Future[None]:
-        """Idempotent."""
+    def delete(self, key: str, expected_version: int | None = None) -> asyncio.Future[None]:
+        """Idempotent: a key that is absent is deleted. With `expected_version` it fails with
+        BadVersion if the key is at another one. Versions begin again when a key is created anew.
+        """
         ...
 
     def keys(self, prefix: str) -> list[str]:

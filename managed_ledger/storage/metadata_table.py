@@ -51,9 +51,14 @@ class MetadataTable:
         self._queue(put)
         return done
 
-    def delete(self, key: str) -> asyncio.Future[None]:
+    def delete(self, key: str, expected_version: int | None = None) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue(Remove(key, done))
+        if expected_version is not None:
+            version = self._version_to_come(key)
+            if version not in (ABSENT, expected_version):
+                done.set_exception(bad_version(key, version, expected_version))
+                return done
+        self._queue(Remove(key, done, expected_version))
         return done
 
     async def refresh(self, prefix: str) -> None:

@@ -43,6 +43,7 @@ class Put:
 class Remove:
     key: str
     done: asyncio.Future[None]
+    version: int | None = None  # None: whatever it is
 
     def complete(self, error: Exception | None) -> None:
         settle(self.done, None, error)

@@ -149,12 +149,13 @@ class Permissions:
             value, version = json.dumps(record).encode(), stored.version if stored else -1
             _check_size(namespace, value, max(MAX_BYTES, len(stored.value) if stored else 0))
             try:
-                await self._metadata.put(PERMISSIONS + namespace, value, version)
+                version = await self._metadata.put(PERMISSIONS + namespace, value, version)
             except BadVersion as error:
                 raise Conflict(f"{namespace} was deleted in the meantime: {error}") from error
             if not self._tenants.has_namespace(namespace):
-                # A later namespace must not inherit it.
-                await self._metadata.delete(PERMISSIONS + namespace)
+                # A later namespace must not inherit it, and may already have its own.
+                with suppress(BadVersion):
+                    await self._metadata.delete(PERMISSIONS + namespace, version)
                 self._tenants.check_namespace(namespace)
 
 

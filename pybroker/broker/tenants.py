@@ -162,11 +162,12 @@ class Tenants:
         the deletion has to be requested again.
         """
         key = _GOING + namespace
-        await self._metadata.put(key, b"")
+        version = await self._metadata.put(key, b"")
         try:
             yield
         finally:
-            await self._metadata.delete(key)
+            with suppress(BadVersion):  # another request has marked it since, and needs the mark
+                await self._metadata.delete(key, version)
 
     def check_going(self, namespace: str) -> None:
         """For who deletes it everywhere. Another request may have done it, and it may exist anew.

@@ -11,7 +11,7 @@ from pybroker.base.config import BrokerConfig
 from pybroker.base.names import TopicName
 from pybroker.broker import permissions
 from pybroker.broker.permissions import OnTopic, Permissions
-from pybroker.broker.tenants import Conflict, NotFound, Tenants
+from pybroker.broker.tenants import PERMISSIONS, Conflict, NotFound, Tenants
 from pybroker.security.authorization import Grants
 
 NAMESPACE = "public/granted"
@@ -161,6 +161,31 @@ def test_who_gets_a_namespaces_name_does_not_inherit_its_grants(
         await asyncio.gather(*both, return_exceptions=True)
         await world.tenants.create_namespace(NAMESPACE, {})
         assert not world.permissions.grants(NAMESPACE).namespace
+
+    run(scenario)
+
+
+def test_a_grant_that_came_too_late_takes_none_from_the_namespace_made_anew() -> None:
+    async def scenario(world: World) -> None:
+        metadata, has = world.permissions._metadata, world.tenants.has_namespace
+        value = b'{"namespace_auth": {"carol": ["consume"]}}'
+        looks: list[str] = []
+        made: list[Awaitable[int]] = []
+
+        def has_namespace(name: str) -> bool:
+            """It is deleted before the second look, and made anew just after it."""
+            looks.append(name)
+            if len(looks) < 2:
+                return has(name)
+            made.append(metadata.put(PERMISSIONS + NAMESPACE, value))
+            return False
+
+        world.tenants.has_namespace = has_namespace  # type: ignore[method-assign]
+        with pytest.raises(NotFound):
+            await world.permissions.grant(NAMESPACE, "alice", ["produce"])
+        world.tenants.has_namespace = has  # type: ignore[method-assign]
+        await asyncio.gather(*made)
+        assert list(world.permissions.grants(NAMESPACE).namespace) == ["carol"]
 
     run(scenario)
 

@@ -51,6 +51,24 @@ def test_a_namespace_needs_its_tenant_and_a_tenant_outlives_its_namespaces() -> 
     run(scenario)
 
 
+def test_who_has_deleted_a_namespace_leaves_the_mark_of_another_deletion() -> None:
+    async def scenario(tenants: Tenants) -> None:
+        await tenants.create_namespace("public/gone", {})
+        async with tenants.going_everywhere("public/gone"):
+            async with tenants.going_everywhere("public/gone"):
+                pass
+            with pytest.raises(NotFound):  # the mark that is gone is the own one
+                tenants.check_going("public/gone")
+        first = tenants.going_everywhere("public/gone")
+        await first.__aenter__()
+        async with tenants.going_everywhere("public/gone"):
+            await first.__aexit__(None, None, None)
+            tenants.check_going("public/gone")
+        assert tenants.takes_topics("public/gone")
+
+    run(scenario)
+
+
 def test_built_in_namespaces_stay() -> None:
     async def scenario(tenants: Tenants) -> None:
         for name in ("public/default", "pulsar/system"):

@@ -251,6 +251,25 @@ def test_compare_and_set_counts_what_is_still_queued(make_backend, run):
     run(scenario())
 
 
+def test_a_deletion_may_expect_a_version(make_backend, run):
+    async def scenario():
+        backend = make_backend()
+        await backend.open()
+        store = backend.metadata
+        await store.delete("key", 7)
+        await store.put("key", b"one")
+        changed, late = store.put("key", b"two"), store.delete("key", 0)
+        with pytest.raises(BadVersion):
+            await late
+        assert await changed == 1
+        assert store.get("key") == Versioned(b"two", 1)
+        await store.delete("key", 1)
+        assert store.get("key") is None
+        await backend.close()
+
+    run(scenario())
+
+
 def test_keys_are_found_by_prefix_after_a_restart(make_backend, run):
     async def scenario():
         backend = make_backend()

@@ -293,6 +293,21 @@ async def test_an_id_expires_behind_its_time_and_not_while_a_session_begins(worl
     assert (await beginning).epoch == 2
 
 
+@in_world
+async def test_an_id_that_another_broker_uses_meanwhile_does_not_expire(world: World) -> None:
+    ids, metadata = world.coordinators.ids, world.storage.metadata
+    await ids.begin(ID, "")
+    ids._known[ID] = IdRecord(1, world.clock.now_ms() - ids.expiration_ms - 1)
+    world.storage.holding = True
+    expiring = asyncio.ensure_future(ids.expire(ID))
+    await asyncio.sleep(0)
+    (key,) = metadata.keys("transactional-ids/=alice/")
+    used = metadata.put(key, b"a session of the broker that has taken the coordinator")
+    world.storage.release()
+    await asyncio.gather(expiring, used)
+    assert metadata.get(key) is not None
+
+
 @in_world_with(max_transactional_ids_per_principal=2)
 async def test_ids_that_expire_make_room_and_those_of_before_a_crash_take_it(world: World) -> None:
     for name in "ab":

@@ -224,7 +224,8 @@ class Metadata:
             return await self._shared_parts(mutation)
         path = self._formats.path_of(mutation.key)
         if isinstance(mutation, Remove):
-            return [Delete(path)]
+            known = mutation.version
+            return [Delete(path) if known is None else Delete(path, known)]
         value, version = self._placed.node(mutation), mutation.stored.version
         change = Create(path, value) if version == 0 else SetData(path, value, version - 1)
         put = self._formats.read_back(mutation.key, mutation.stored.value)

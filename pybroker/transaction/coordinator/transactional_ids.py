@@ -13,11 +13,13 @@ same text used by another principal is another id. Source: KIP-98, "transactiona
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from managed_ledger.codec import Reader, Writer
+from managed_ledger.errors import BadVersion
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import InvalidTxnStatus, NotAllowed, ProducerFenced
@@ -185,13 +187,16 @@ class TransactionalIds:
         if self._clock.now_ms() - record.last_use_ms <= self.expiration_ms:
             return False
         self._forget(transactional_id)
+        stored = self._metadata.get(_key(transactional_id))
         if record.epoch > self._floor:
             self._floor = record.epoch
             out = Writer()
             out.number(self._floor)
             await self._metadata.put(_FLOOR, out.getvalue())
         if transactional_id not in self._known and transactional_id not in self._beginning:
-            await self._metadata.delete(_key(transactional_id))
+            with suppress(BadVersion):  # its coordinator is another broker's, where it is used
+                version = None if stored is None else stored.version
+                await self._metadata.delete(_key(transactional_id), version)
         return True
 
     # -- storage
