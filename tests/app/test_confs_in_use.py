@@ -11,6 +11,8 @@ import httpx
 import pytest
 from certificates import Authority
 
+pytestmark = pytest.mark.slow  # processes
+
 CONFS = sorted((Path(__file__).parent / "confs").glob("*.conf"))
 PORTS = ("brokerServicePort", "brokerServicePortTls", "webServicePort", "webServicePortTls")
 READY_S = 60

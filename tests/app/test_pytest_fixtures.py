@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from documents import ROOT, blocks
 
+pytestmark = pytest.mark.slow  # processes
+
 DOCUMENT = ROOT / "docs/testing.md"
 TIME = re.compile(r"^ *[\d:]+\.\d{3}  ")
 HERE = "runs in tests/app/test_pytest_fixtures.py"

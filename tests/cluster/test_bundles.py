@@ -137,6 +137,7 @@ def test_a_bundle_with_too_many_consumers_is_divided_up_to_the_limit() -> None:
     world.cluster.close()
 
 
+@pytest.mark.slow
 def test_a_broker_that_joins_gets_its_share() -> None:
     world = World(default_number_of_namespace_bundles=16)
     topics = [f"orders-{number}" for number in range(40)]

@@ -170,6 +170,7 @@ def test_after_any_steps_it_knows_what_is_left_of_each_entry(steps, asked_first)
     twins.agree(twins.cursor, asked_first)
 
 
+@pytest.mark.slow
 @given(
     STEPS,
     st.lists(

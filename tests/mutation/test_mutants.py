@@ -88,6 +88,7 @@ def test_functions_are_found_though_they_were_frozen_before() -> None:
     assert found[place] == [TransactionRanges.extend]
 
 
+@pytest.mark.slow
 def test_accepted_survivors_are_still_there() -> None:
     """A reason whose mutant is gone says nothing any more."""
     lines = (Path(__file__).parent / "accepted.txt").read_text().splitlines()

@@ -18,6 +18,7 @@ ONCE_FAILED = (878700103, 264115497)
 FULL_ONCE_FAILED = (544003750, 1482)
 
 
+@pytest.mark.slow
 def test_fresh_seeds_keep_every_storage_promise():
     start = secrets.randbelow(10**9)
     print(f"storage seeds {start} to {start + SEEDS - 1}")
@@ -30,6 +31,7 @@ def test_seeds_that_once_failed_stay_repaired(seed):
     assert StorageSimulation(seed).run() == []
 
 
+@pytest.mark.slow
 def test_fresh_seeds_on_a_disk_that_fills_up_keep_every_storage_promise():
     start = secrets.randbelow(10**9)
     print(f"storage seeds {start} to {start + SEEDS // 3 - 1}, on a disk that fills up")
@@ -37,6 +39,7 @@ def test_fresh_seeds_on_a_disk_that_fills_up_keep_every_storage_promise():
         assert FullStorageSimulation(seed).run() == [], f"FullStorageSimulation({seed}).run()"
 
 
+@pytest.mark.slow
 def test_with_relaxed_durability_what_a_power_cut_leaves_opens_and_reads():
     start = secrets.randbelow(10**9)
     print(f"storage seeds {start} to {start + SEEDS - 1}, with relaxed durability")

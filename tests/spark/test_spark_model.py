@@ -36,6 +36,7 @@ def test_each_row_is_published_once_whatever_dies(first):
     assert sum(world.skips for world in worlds) > 20
 
 
+@pytest.mark.slow
 def test_no_batch_is_passed_over_in_silence_when_cursors_are_moved():
     worlds = [spark_model.run_meddled_with(seed) for seed in SEEDS]
     assert sum(world.refusals for world in worlds) > 100

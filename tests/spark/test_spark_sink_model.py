@@ -26,9 +26,8 @@ def quiet():
     logging.getLogger("pybroker.spark").setLevel(logging.NOTSET)
 
 
-@pytest.mark.parametrize(
-    "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in SEEDS[25::25])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("first", SEEDS[::25])
 def test_each_row_is_visible_once_and_with_its_whole_batch(first):
     worlds = [spark_sink_model.run(seed) for seed in range(first, first + 25)]
     for happened in ("deaths", "skips", "zombies"):
