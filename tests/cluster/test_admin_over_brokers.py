@@ -144,6 +144,17 @@ def test_a_topic_is_terminated_compacted_and_unloaded_everywhere(brokers: TwoBro
     assert sorted(map(int, ended)) == list(range(PARTITIONS))
 
 
+def test_a_topic_is_unloaded_where_it_is_served_whichever_broker_is_asked(
+    brokers: TwoBrokers,
+) -> None:
+    brokers.publish()
+    for name in brokers.names[:2]:
+        brokers.rest.do("PUT", f"v2/persistent/public/default/{name.local}/unload")
+    for broker in (brokers.one, brokers.two):
+        left = broker.broker.topics.loaded_names()
+        assert not [name for name in brokers.names[:2] if name in left]
+
+
 def test_a_partitioned_topic_is_deleted_on_all_brokers(brokers: TwoBrokers) -> None:
     brokers.publish()
     name = next(each for each in brokers.names if brokers.owner(each) is brokers.two)

@@ -49,6 +49,7 @@ class Scenario:
     delayed_tick_ms: int = 1000
     delayed_strict: bool = False
     transaction_buffer: str = "logOrder"
+    bundle_max_topics: int = 1000  # a bundle with more is divided
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Scenario":
@@ -80,6 +81,7 @@ class Scenario:
             broker_delete_inactive_topics_enabled=False,
             broker_deduplication_enabled=self.deduplication,
             transaction_buffer=self.transaction_buffer,
+            load_balancer_namespace_bundle_max_topics=self.bundle_max_topics,
             broker_deduplication_entries_interval=5,
             transaction_coordinators=self.coordinators,
             managed_ledger_max_entries_per_ledger=self.max_entries_per_ledger,

@@ -13,14 +13,18 @@ from test_cluster_simulation import quiet  # noqa: F401
 WITHIN_SEEDS = 500
 # By bug: its features, the hint, and how a violation begins.
 CASES = {
-    "abandoned-openings-stay": (("copying", "restless bundles", "small logs"), 18, "STUCK"),
-    "end-without-the-bundle-is-ok": (("restless bundles",), 5, "STILL OPEN"),
+    "abandoned-openings-stay": (("copying", "restless bundles", "small logs"), 2, "STUCK"),
+    "any-bundle-is-given-back": (("balanced bundles",), 0, "RESTLESS"),
+    "decided-one-by-one": (("committing together",), 0, "HALF TOGETHER"),
+    "end-without-the-bundle-is-ok": (("restless bundles",), 2, "STILL OPEN"),
     "former-bundles-stay": (("administration",), 3, "LEFT"),
-    "halves-count-before-the-split": (("divided bundles",), 1109, "UNHANDLED"),
+    "halves-count-before-the-split": (("divided bundles",), 3, "UNHANDLED"),
+    "latest-aborts-are-not-handed-over": (("handing over",), 1, "UNNAMED"),
     "no-entry-by-timeout": (("exodus", "partitions"), 44, "STILL OPEN"),
     "recovery-add-on-the-normal-path": (("exodus",), 12, "FORGOTTEN"),
     "serving-after-the-session-is-lost": ((), 0, ""),
     "torn-appends-taken-for-whole": (("exodus",), 28, "LOSS"),
+    "unloaded-wherever-it-is": (("unloading",), 1, "UNMOVED"),
 }
 
 

@@ -28,6 +28,7 @@ from pybroker.admin.shapes.common import (
     TEXTS,
 )
 from pybroker.base.json_schema import map_of
+from pybroker.broker.ownership import check_owned
 from pybroker.broker.topic import Topic
 
 
@@ -89,6 +90,7 @@ class TopicRoutes:
 
     async def unload(self, request: Request) -> None:
         for name in names_of_parts(self._topics, topic_of(request)):
+            check_owned(self._topics.ownership, name)
             await self._topics.unload(name)
 
     async def terminate(self, request: Request) -> dict[str, int]:

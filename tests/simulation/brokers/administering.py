@@ -130,23 +130,28 @@ class Administrator(Process):
     # --- requests
 
     async def _ask(self, method: str, target: str, body: bytes = b"") -> Reply:
-        """At some broker, or where it redirects to. Raises Unanswered."""
-        url, target = self.cluster.some_member().http_url, f"/admin/v2/{target}"
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                for _ in range(_REDIRECTS):
-                    reply = await request_over_http(url, method, target, body)
-                    if reply.status != 307:
-                        return reply
-                    host, _, rest = reply.location.removeprefix("http://").partition("/")
-                    url, target = f"http://{host}", f"/{rest}"
-        except (OSError, EOFError, TimeoutError, h11.RemoteProtocolError) as why:
-            raise Unanswered(repr(why)) from why
-        raise Unanswered("it is redirected without end")
+        return await ask(self.cluster, method, target, body)
+
+
+async def ask(cluster: Any, method: str, target: str, body: bytes = b"") -> Reply:
+    """At some broker, or where it redirects to. Raises Unanswered."""
+    url, target = cluster.some_member().http_url, f"/admin/v2/{target}"
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            for _ in range(_REDIRECTS):
+                reply = await request_over_http(url, method, target, body)
+                if reply.status != 307:
+                    return reply
+                host, _, rest = reply.location.removeprefix("http://").partition("/")
+                url, target = f"http://{host}", f"/{rest}"
+    except (OSError, EOFError, TimeoutError, h11.RemoteProtocolError) as why:
+        raise Unanswered(repr(why)) from why
+    raise Unanswered("it is redirected without end")
 
 
 class Administration(Feature):
     name = "administration"
+    serves_http = True
 
     def begin(self) -> None:
         self.simulation.producers.append(
@@ -195,13 +200,17 @@ class DividedBundles(Feature):
     def rest(self) -> None:
         """Who has a bundle has its node."""
         self.world.sleep(_SETTLED_S)
-        nodes = self.broker.machines.tree.nodes
-        self.found = [
-            f"PHANTOM: {member.name} has {bundle}, and not its node"
-            for member in self.broker.members
-            for bundle in member.owned()
-            if (node := nodes.get(path_of(bundle))) is None or node.owner != member.session_id
-        ]
+        self.found = phantoms(self.broker)
 
     def account(self, logs: Logs) -> list[str]:
         return self.found
+
+
+def phantoms(cluster: Any) -> list[str]:
+    nodes = cluster.machines.tree.nodes
+    return [
+        f"PHANTOM: {member.name} has {bundle}, and not its node"
+        for member in cluster.members
+        for bundle in member.owned()
+        if (node := nodes.get(path_of(bundle))) is None or node.owner != member.session_id
+    ]

@@ -6,19 +6,22 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
+from bugs.committing import decided_one_by_one
 from sim_bugs import no_entry_by_timeout, recovery_add_on_the_normal_path
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
 from managed_ledger.storage.zookeeper.session import SessionState
+from pybroker.admin.routes import topic as topic_routes
 from pybroker.base.names import TopicName
 from pybroker.broker import releasing
 from pybroker.broker.lost_logs import LostLogs
 from pybroker.broker.ownership import Bundle, Elsewhere, NotServedHere
 from pybroker.broker.txn_participants import LocalParticipants
-from pybroker.cluster import bundle_ownership
+from pybroker.cluster import balancing, bundle_ownership
 from pybroker.cluster.bundle_ownership import _SERVED, BundleOwnership, BundleState
 from pybroker.cluster.cluster import Cluster
+from pybroker.handing_over import hand_over
 from pybroker.server import on_transaction
 
 Bug = Callable[[], AbstractContextManager[Any]]
@@ -96,6 +99,29 @@ def former_bundles_stay() -> AbstractContextManager[Any]:
     return patch.object(BundleOwnership, "_divided_anew", lambda self, namespace: None)
 
 
+def any_bundle_is_given_back() -> AbstractContextManager[Any]:
+    """Also one that lookups send back to where it was."""
+    return patch.object(balancing, "belongs_elsewhere", lambda bundle, broker, loads: True)
+
+
+@contextmanager
+def latest_aborts_are_not_handed_over() -> Iterator[None]:
+    """A topic's snapshot does not name the transaction that was aborted last."""
+    hidden_transactions = hand_over.hidden_transactions
+
+    async def all_but_one(ledger: Any, hidden: Any) -> Any:
+        found = await hidden_transactions(ledger, hidden)
+        return found._replace(aborted=found.aborted[:-1])
+
+    with patch.object(hand_over, "hidden_transactions", all_but_one):
+        yield
+
+
+def unloaded_wherever_it_is() -> AbstractContextManager[Any]:
+    """A broker that does not have the topic has nothing to unload, and says that it did."""
+    return patch.object(topic_routes, "check_owned", lambda ownership, name: None)
+
+
 def halves_count_before_the_split() -> AbstractContextManager[Any]:
     """What is to become of a bundle is given back before it exists."""
     states = {each.name: each for each in BundleState} | {"HALF": BundleState.OWNED}
@@ -104,11 +130,15 @@ def halves_count_before_the_split() -> AbstractContextManager[Any]:
 
 BUGS: Final[dict[str, Bug]] = {
     "abandoned-openings-stay": abandoned_openings_stay,
+    "any-bundle-is-given-back": any_bundle_is_given_back,
+    "decided-one-by-one": decided_one_by_one,
     "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
     "former-bundles-stay": former_bundles_stay,
     "halves-count-before-the-split": halves_count_before_the_split,
+    "latest-aborts-are-not-handed-over": latest_aborts_are_not_handed_over,
     "no-entry-by-timeout": no_entry_by_timeout,
     "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,
     "serving-after-the-session-is-lost": serving_after_the_session_is_lost,
     "torn-appends-taken-for-whole": torn_appends_taken_for_whole,
+    "unloaded-wherever-it-is": unloaded_wherever_it_is,
 }

@@ -35,6 +35,7 @@ class SimulatedCluster:
         self.world = world
         self.history = history
         self.rng = world.stream("cluster")
+        self.topology = topology
         self._scenario = scenario
         self._topics = topics
         self.machines = Machines(world, topology.bookies)
@@ -85,6 +86,20 @@ class SimulatedCluster:
                 member.stop(fault.down_s)
             else:
                 member.end(fault.down_s)
+
+    def crash(self, fault: Fault) -> None:
+        """Of one broker, preferably of one with a coordinator, in the middle of what is about to
+        begin.
+        """
+        partitions = range(self._scenario.coordinators)
+        owners = [self.owner(COORDINATOR_ASSIGN.partition_at(number)) for number in partitions]
+        found = [member for member in owners if member is not None] or self.members
+        member = self.rng.choice(found)
+        self.world.after(0.03 * self.rng.random(), self._crash, member, fault)
+
+    def _crash(self, member: Member, fault: Fault) -> None:
+        member.note("is killed at work")
+        member.end(fault.down_s)
 
     def heal(self) -> None:
         """Those that are down or stalled come back by themselves."""

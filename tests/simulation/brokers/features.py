@@ -9,6 +9,8 @@ from sim_scenario import ACTIVE_S
 
 from brokers import trouble
 from brokers.administering import Administration, DividedBundles
+from brokers.balancing import BalancedBundles, Unloading
+from brokers.leaving import HandingOver
 
 
 class RestlessBundles(Feature):
@@ -82,11 +84,14 @@ class Exodus(Feature):
 
 
 # Those that only clients act in.
-_OF_CLIENTS: Final = ("copying", "similar names", "small logs")
+_OF_CLIENTS: Final = ("committing together", "copying", "similar names", "small logs")
 ALL: Final[dict[str, type[Any]]] = {
     **{
         each.name: each
-        for each in (RestlessBundles, Partitions, Exodus, Administration, DividedBundles)
+        for each in (
+            *(RestlessBundles, Partitions, Exodus, Administration, DividedBundles),
+            *(BalancedBundles, Unloading, HandingOver),
+        )
     },
     **{name: OF_ONE_BROKER[name] for name in _OF_CLIENTS},
 }

@@ -1,6 +1,7 @@
 """A broker of the cluster: a process that ends and is started again, on a machine of its own."""
 
 from collections.abc import Callable
+from random import Random
 from typing import Any, NoReturn
 
 from checks.history import History
@@ -12,6 +13,7 @@ from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, Cluster
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName
+from pybroker.base.runtime import Clock
 from pybroker.broker.topics import Topics
 from pybroker.cluster.transactions.peers import PeerOptions
 from pybroker.process.app import Broker
@@ -22,6 +24,11 @@ from pybroker.simulation.world import SimulatedClock, World
 
 START_AGAIN_S = 0.5  # as a service manager does
 HTTP = 1000  # its port, from the other one
+
+
+def storage(clock: Clock, rng: Random, topology: Topology) -> BookKeeperBackend:
+    config = ClusterConfig(session_timeout_ms=SESSION_MS, quorums=topology.quorums, limits=LIMITS)
+    return BookKeeperBackend(ADDRESS, clock, rng, config)
 
 
 class Member:
@@ -46,6 +53,7 @@ class Member:
         self.broker: Broker | None = None
         self.serving = False
         self.spared = False  # no more faults
+        self.is_resting = False  # it is not started
         self._config = config
         self._topology = topology
         self._prepare = prepare
@@ -58,6 +66,8 @@ class Member:
     # --- life
 
     def start(self) -> None:
+        if self.is_resting or (self.node is not None and not self.node.dead):
+            return
         self.incarnation += 1
         self.node = self.world.node(f"{self.name}.{self.incarnation}")
         self.node.start(self._until_started())
@@ -73,12 +83,11 @@ class Member:
     async def _run(self) -> None:
         node = self.node
         clock, rng = SimulatedClock(self.world), self.world.stream(node.name)
-        cluster = ClusterConfig(
-            session_timeout_ms=SESSION_MS, quorums=self._topology.quorums, limits=LIMITS
+        self.backend = storage(clock, rng, self._topology)
+        self.membership = ClusterMembership(
+            self.backend, self._config, clock, self._lost, PeerOptions()
         )
-        self.backend = BookKeeperBackend(ADDRESS, clock, rng, cluster)
-        membership = ClusterMembership(self.backend, self._config, clock, self._lost, PeerOptions())
-        self.broker = Broker(self._config, self.backend, clock, rng, membership=membership)
+        self.broker = Broker(self._config, self.backend, clock, rng, membership=self.membership)
         http = ("127.0.0.1", self.port + HTTP) if self._serves_http else None
         await self.broker.start(("127.0.0.1", self.port), http)
         await self._prepare(self)
@@ -150,6 +159,9 @@ class Member:
 
     def divide(self, bundle: Any, at: int) -> None:
         self.node.create_task(self._tried(self.topics.ownership.split(bundle, at), "divide"))
+
+    def balance(self) -> None:
+        self.node.create_task(self._tried(self.membership.balancing.balance(), "balance"))
 
     def take(self, topic: str) -> None:
         """As when a client's lookup was redirected here."""

@@ -8,7 +8,6 @@ from sim_scenario import Scenario
 from sim_seed import Report, Simulation
 
 from brokers import features, trouble
-from brokers.administering import Administration
 from brokers.cluster import SimulatedCluster
 from brokers.topology import Topology
 from managed_ledger.storage.bookkeeper import ledger_ids
@@ -40,7 +39,7 @@ class ClusterSimulation(Simulation):
             self.scenario,
             topology,
             self._topics_of_clients,
-            Administration.name in self.enabled,
+            any(getattr(features.ALL[name], "serves_http", False) for name in self.enabled),
         )
 
     def _topics_of_clients(self) -> list[str]:
