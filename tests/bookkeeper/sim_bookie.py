@@ -42,6 +42,7 @@ class Disk:
     """What is synced."""
 
     ledgers: dict[int, Ledger] = field(default_factory=dict)
+    is_full: bool = False  # adds are refused
 
     def keep(self, ledger_id: int, key: bytes) -> Ledger:
         return self.ledgers.setdefault(ledger_id, Ledger(key))
@@ -87,6 +88,10 @@ class SimulatedBookie:
                 await asyncio.sleep(0.2)  # it is of the session before
             except ZooKeeperError:
                 await asyncio.sleep(0.2)
+
+    @property
+    def is_full(self) -> bool:
+        return self._disk.is_full
 
     def synced(self, work: Callable[[], None]) -> None:
         """In order, after the time that a sync takes."""
@@ -145,6 +150,8 @@ class _Connection(asyncio.Protocol):
             self._answer(Operation.ADD, Code.FENCED, ledger_id, entry_id)
         elif bookie.queued >= MAX_QUEUED:
             self._answer(Operation.ADD, Code.TOO_MANY_REQUESTS, ledger_id, entry_id)
+        elif bookie.is_full:
+            self._answer(Operation.ADD, Code.READ_ONLY, ledger_id, entry_id)
         else:
             ledger.entries[entry_id] = body
             bookie.queued += 1

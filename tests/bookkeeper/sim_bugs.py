@@ -75,9 +75,10 @@ def one_denial_is_enough() -> Any:
 def entries_read_where_they_are_to_be_written() -> Any:
     change = recovery._Recovery._replace
 
-    def replaced(self: Any, first: int, failed: list[str], lost: set[str]) -> None:
-        change(self, first, failed, lost)
+    def replaced(self: Any, first: int, failed: list[str], lost: set[str]) -> int:
+        count = change(self, first, failed, lost)
         self._written = self._metadata
+        return count
 
     return patch.object(recovery._Recovery, "_replace", replaced)
 
@@ -87,6 +88,16 @@ def nothing_is_written_again() -> Any:
         await asyncio.sleep(0)
 
     return patch.object(recovery._Recovery, "_write_again", believed)
+
+
+def copies_of_recovered_entries_not_counted() -> Any:
+    once = recovery._Recovery._write_once
+
+    async def uncounted(self: Any, entries: Any) -> tuple[list[str], int]:
+        failed, _ = await once(self, entries)
+        return failed, self._quorums.write
+
+    return patch.object(recovery._Recovery, "_write_once", uncounted)
 
 
 BUGS: Final[dict[str, Bug]] = {
@@ -99,6 +110,7 @@ BUGS: Final[dict[str, Bug]] = {
         one_denial_is_enough,
         entries_read_where_they_are_to_be_written,
         nothing_is_written_again,
+        copies_of_recovered_entries_not_counted,
     )
 }
 

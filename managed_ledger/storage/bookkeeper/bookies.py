@@ -66,15 +66,20 @@ class Bookies:
         """`count` bookies at random; from quarantine only if there are too few others. Raises
         NotEnoughBookies.
         """
+        found = self.choose_up_to(count, without)
+        if len(found) < count:
+            raise NotEnoughBookies(
+                f"{count} more bookies are needed, and there are {len(found)}: "
+                f"{len(self._registered)} are registered; start bookies, then repeat"
+            )
+        return found
+
+    def choose_up_to(self, count: int, without: Collection[str] = ()) -> list[str]:
+        """As `choose`, and fewer if there are not so many."""
         found = self.available(without)
         if len(found) >= count:
             return self._rng.sample(found, count)
         others = [b for b in self._suspects if b in self._registered and b not in without]
-        if len(found) + len(others) < count:
-            raise NotEnoughBookies(
-                f"{count} more bookies are needed, and there are {len(found) + len(others)}: "
-                f"{len(self._registered)} are registered; start bookies, then repeat"
-            )
         return found + others[: count - len(found)]
 
     def is_suspect(self, bookie: str) -> bool:

@@ -26,7 +26,6 @@ from managed_ledger.storage.bookkeeper.entry_body import (
 )
 from managed_ledger.storage.bookkeeper.errors import (
     BookieFailed,
-    NotEnoughBookies,
     RecoveryFailed,
 )
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
@@ -235,48 +234,69 @@ class _Recovery:
         )
 
     async def _write_again(self, entries: list[_Found]) -> None:
-        """Raises RecoveryFailed."""
+        """Bookies that fail are replaced while there are others. Without others, an ack quorum of
+        each entry is enough, as it is for a writer. Raises RecoveryFailed.
+        """
         first = entries[0].body.entry_id
         lost: set[str] = set()
         while True:
-            failed = await self._write_once(entries)
+            failed, fewest = await self._write_once(entries)
             if not failed:
                 return
             lost.update(failed)
-            self._replace(first, failed, lost)
+            if not self._replace(first, failed, lost):
+                break
+        if fewest < self._quorums.ack:
+            raise RecoveryFailed(
+                f"the end of ledger {self._ledger_id} is on {fewest} bookies and must be on "
+                f"{self._quorums.ack}; none can take the place of {', '.join(failed)}: repeat it "
+                "when these are back"
+            )
+        log.warning(
+            "the end of ledger %d has fewer copies: no other bookie can take the place of %s",
+            self._ledger_id,
+            ", ".join(failed),
+        )
 
-    async def _write_once(self, entries: list[_Found]) -> list[str]:
-        """Returns the bookies that did not store all of their entries."""
-        failed: dict[str, None] = {}
-        outcomes: list[tuple[str, _Outcome]] = []
+    async def _write_once(self, entries: list[_Found]) -> tuple[list[str], int]:
+        """Returns the bookies that did not store all of their entries, and how many copies there
+        are of the entry with the fewest.
+        """
+        outcomes: list[list[tuple[str, _Outcome]]] = []
         for entry in entries:
             entry_id = entry.body.entry_id
             request = add_request(self._master_key, entry.raw, is_recovery=True)
             ensemble = self._metadata.segment_of(entry_id).bookies
-            for position in self._quorums.write_set(entry_id):
-                outcome = _Outcome()
-                outcomes.append((ensemble[position], outcome))
-                bookie = ensemble[position]
+            of_entry = [(ensemble[each], _Outcome()) for each in self._quorums.write_set(entry_id)]
+            outcomes.append(of_entry)
+            for bookie, outcome in of_entry:
                 self._bookies.add(bookie, self._ledger_id, [entry_id], [request], outcome)
-        for bookie, outcome in outcomes:
-            if not await outcome.done:
-                failed[bookie] = None
-        return list(failed)
+        failed: dict[str, None] = {}
+        fewest = self._quorums.write
+        for of_entry in outcomes:
+            copies = 0
+            for bookie, outcome in of_entry:
+                if await outcome.done:
+                    copies += 1
+                else:
+                    failed[bookie] = None
+            fewest = min(fewest, copies)
+        return list(failed), fewest
 
-    def _replace(self, first: int, failed: list[str], lost: set[str]) -> None:
-        """Replace the failed bookies by others, in the metadata that will be written."""
+    def _replace(self, first: int, failed: list[str], lost: set[str]) -> int:
+        """Replace failed bookies by others, in the metadata that will be written. Returns how many
+        were replaced.
+        """
         for bookie in failed:
             self._bookies.suspect(bookie)
         ensemble = self._metadata.segment_of(first).bookies
         once = {bookie for segment in self._metadata.segments for bookie in segment.bookies}
-        try:
-            chosen = iter(self._bookies.choose(len(failed), once | lost))
-        except NotEnoughBookies as why:
-            raise RecoveryFailed(
-                f"the end of ledger {self._ledger_id} cannot be written to enough bookies: {why}"
-            ) from why
-        members = tuple(next(chosen) if each in failed else each for each in ensemble)
-        self._metadata = self._metadata.with_ensemble(first, members)
+        chosen = self._bookies.choose_up_to(len(failed), once | lost)
+        taken = dict(zip(failed, chosen, strict=False))
+        members = tuple(taken.get(each, each) for each in ensemble)
+        if taken:
+            self._metadata = self._metadata.with_ensemble(first, members)
+        return len(taken)
 
 
 def _is_fenced(asked: "asyncio.Future[Response]") -> bool:

@@ -1,0 +1,79 @@
+"""Recovery of a ledger while there are no bookies to replace those that are down."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+import pytest
+from sim_ledger import LedgerLife, Told, until
+from sim_machines import FIRST_PORT, Machines
+
+from managed_ledger.storage.bookkeeper.errors import RecoveryFailed
+from managed_ledger.storage.bookkeeper.quorums import Quorums
+from pybroker.simulation.node import Node
+from pybroker.simulation.world import World
+
+BOOKIES = 3
+ENTRIES = [b"zero", b"one", b"two"]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Lost connections are what this is about."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class ThreeBookies(LedgerLife):
+    """The writer dies after some confirmed entries."""
+
+    def __init__(self, quorums: Quorums) -> None:
+        self.quorums = quorums
+        self.told = Told()
+        Machines.__init__(self, World("recovery"), BOOKIES)
+
+    def write_and_die(self) -> None:
+        node = self.node("writer")
+        self.world.call(node, self._write_some(node))
+        node.crash()
+
+    async def _write_some(self, node: Node) -> None:
+        client = await self._connected(node)
+        await until(lambda: len(client.bookies.registered) == BOOKIES)
+        writer = await client.create()
+        self.told.ledger_id = writer.ledger_id
+        for payload in ENTRIES:
+            confirmed = asyncio.get_running_loop().create_future()
+            writer.append(payload, confirmed.set_result)
+            assert await confirmed is None
+
+    async def recovered(self, node: Node) -> list[bytes]:
+        client = await self._connected(node)
+        metadata = await client.recover(self.told.ledger_id)
+        return await self.read_all(client, metadata)
+
+
+@pytest.fixture
+def three() -> Iterator[ThreeBookies]:
+    life = ThreeBookies(Quorums(3, 3, 2))
+    life.write_and_die()
+    yield life
+    life.world.close()
+
+
+def test_a_ledger_is_recovered_by_an_ack_quorum_if_no_bookie_can_replace_the_one_that_is_down(
+    three,
+):
+    three.bookies[FIRST_PORT].crash()
+    heir = three.node("heir")
+    assert three.world.call(heir, three.recovered(heir)) == ENTRIES
+
+
+def test_less_than_an_ack_quorum_does_not_recover_a_ledger(three):
+    """The two that are left to be fenced suffice, and the one of them that writes does not."""
+    three.bookies[FIRST_PORT].crash()
+    three.disks[FIRST_PORT + 1].is_full = True
+    heir = three.node("heir")
+    with pytest.raises(RecoveryFailed, match="is on 1 bookies and must be on 2"):
+        three.world.call(heir, three.recovered(heir))
