@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from txn_world import ABORT, COMMIT, ORDERS, LoopClock, soon
@@ -16,7 +16,12 @@ from pybroker.base.errors import (
 )
 from pybroker.base.names import TxnId
 from pybroker.transaction.coordinator import elsewhere
-from pybroker.transaction.coordinator.elsewhere import Answer, Elsewhere, Participation
+from pybroker.transaction.coordinator.elsewhere import (
+    Answer,
+    Elsewhere,
+    Participation,
+    require_begun,
+)
 from pybroker.transaction.txn_status import (
     TxnStatus,
     action_to_settle,
@@ -323,3 +328,47 @@ async def test_the_owner_is_known_from_the_answer() -> None:
     assert there.known.owner_of(TXN) is None
     await there.joined()
     assert there.known.owner_of(TXN) == "alice"
+
+
+class Served(NamedTuple):
+    highest_id: int
+
+
+def test_only_what_a_coordinator_has_begun_may_be_taken_for_ended() -> None:
+    require_begun(Served(highest_id=1), TxnId(7, 1))
+    with pytest.raises(TransactionNotFound, match="has not begun"):
+        require_begun(Served(highest_id=0), TxnId(7, 1))
+
+
+@virtually
+async def test_only_the_subscription_that_was_asked_about_takes_part() -> None:
+    there = Coordinator(TAKES_PART)
+    await there.joined(Participation(TXN, ORDERS, "s"))
+    assert there.known.has_subscription(TXN, ORDERS, "s")
+    assert not there.known.has_subscription(TXN, ORDERS, "other")
+    assert not there.known.has_partition(TXN, ORDERS)
+
+
+@virtually
+async def test_after_an_end_was_learned_nothing_takes_part() -> None:
+    there = Coordinator(TAKES_PART, Answer(TxnStatus.COMMITTED, False, None, ""))
+    await there.joined()
+    assert there.known.has_partition(TXN, ORDERS)
+    await asyncio.sleep(10.0)
+    there.known.status(TXN)  # asks again in the background
+    await asyncio.sleep(1.0)
+    assert there.known.status(TXN) is TxnStatus.COMMITTED
+    assert not there.known.has_partition(TXN, ORDERS)
+
+
+@virtually
+async def test_a_broker_that_closes_asks_no_more() -> None:
+    there = Coordinator(TransactionNotFound("not yet"))
+    joining = there.known.join(ON_ORDERS)
+    assert joining is not None
+    await asyncio.sleep(0.0)
+    await there.known.close()
+    asked = len(there.asked)
+    there.known.join(Participation(TXN, "persistent://public/default/another"))
+    await asyncio.sleep(60.0)
+    assert len(there.asked) == asked
