@@ -8,11 +8,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from pybroker.base.errors import TooManyRequests
+from pybroker.base.errors import NotAllowed, TooManyRequests
 from pybroker.base.names import TxnId
 from pybroker.server import fencing
 from pybroker.server.connection import Connection
 from pybroker.server.requests import though_closed
+from pybroker.server.services import Services
 from pybroker.server.transactional_session import TransactionalSession
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 
@@ -42,16 +43,32 @@ def require_room_for_participants(session: Connection, count: int) -> None:
             f"This connection would have added more than {most} topics and subscriptions to "
             "active transactions (maxParticipantsPerConnection): end some transactions, then retry"
         )
-    most = config.max_participants_per_principal
-    if owner is None or not most or is_exempt(session):
-        return
-    if session.services.coordinators.participants_of(owner) + count > most:
-        session.services.counts.refused["maxParticipantsPerPrincipal"] += 1
-        raise TooManyRequests(
-            f"The active transactions of {owner} would have more than {most} topics and "
-            "subscriptions (maxParticipantsPerPrincipal): end some transactions, or wait until "
-            "they time out, then retry"
-        )
+    if owner is not None and not is_exempt(session):
+        excess = _excess_of_principal(session.services, owner, count)
+        if excess is not None:
+            raise TooManyRequests(excess)
+
+
+def require_room_to_join(services: Services, principal: str) -> None:
+    """For one participant that joins by a SEND or an ACK, which clients would repeat at once after
+    TooManyRequests. Raises NotAllowed.
+    """
+    excess = _excess_of_principal(services, principal, 1)
+    if excess is not None:
+        raise NotAllowed(excess)
+
+
+def _excess_of_principal(services: Services, principal: str, count: int) -> str | None:
+    """The exhausted limit, as a sentence."""
+    most = services.config.max_participants_per_principal
+    if not most or services.coordinators.participants_of(principal) + count <= most:
+        return None
+    services.counts.refused["maxParticipantsPerPrincipal"] += 1
+    return (
+        f"The active transactions of {principal} would have more than {most} topics and "
+        "subscriptions (maxParticipantsPerPrincipal): end some transactions, or wait until "
+        "they time out, then retry"
+    )
 
 
 def begin_within_share(

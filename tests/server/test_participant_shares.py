@@ -117,3 +117,21 @@ def test_a_principal_s_transactions_have_a_limited_number_of_participants_togeth
             assert_added(add(bob, bob.new_txn(), MOST))
             assert not one.end(first, commit=True).HasField("error")
             assert_added(add(other, second, MOST))
+
+
+def test_what_joins_by_itself_counts_against_the_principal_s_limit_too() -> None:
+    with pybroker.testing.broker(http=True, **OF_PRINCIPAL) as broker:
+        allow(broker, "alice")
+        with login(broker, "alice") as one:
+            spanning, other = one.new_txn(spans_namespace="public/default"), one.new_txn()
+            assert_added(add(one, other, MOST - 1, "other"))
+            for producer_id in (1, 2):
+                one.create_producer(f"persistent://public/default/j-{producer_id}", producer_id)
+            first = one.publish(b"m", 0, spanning, producer_id=1)
+            assert isinstance(first, pb.CommandSendReceipt), first
+            refused = one.publish(b"m", 0, spanning, producer_id=2)
+            assert isinstance(refused, pb.CommandSendError), refused
+            assert refused.error == pb.NotAllowedError
+            assert "of alice would have more than 10" in refused.message
+            again = one.publish(b"n", 1, spanning, producer_id=1)  # its topic takes part already
+            assert isinstance(again, pb.CommandSendReceipt), again

@@ -36,6 +36,8 @@ class Joining:
         self._serving = serving
         # Raises if a transaction may not take part in a namespace.
         self.check: Callable[[TxnId, str], None] = lambda txn_id, namespace: None
+        # Raises if a principal's transactions may not have one more participant.
+        self.require_room: Callable[[str], None] = lambda principal: None
         self.elsewhere: Elsewhere | None = None  # of several brokers
         self._on_their_way: dict[_Touched, Joined] = {}
 
@@ -47,7 +49,7 @@ class Joining:
         wait for. The future is shared: do not cancel it. `client`: whose questions to other brokers
         are counted together.
 
-        Raises TransactionNotFound (another principal's), and what `check` raises.
+        Raises TransactionNotFound (another principal's), and what `check` and `require_room` raise.
         """
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
@@ -57,7 +59,7 @@ class Joining:
         def ask(found: TransactionMetadata) -> Joined | None:
             if topic in found.partitions:
                 return None
-            self.check(txn_id, name.namespace_name)
+            self._check(txn_id, name, principal)
             return coordinator.add_partitions(txn_id, [topic], principal)
 
         return self._join(coordinator, _Touched(txn_id, topic, None), ask)
@@ -79,10 +81,15 @@ class Joining:
         def ask(found: TransactionMetadata) -> Joined | None:
             if pair in found.subscriptions:
                 return None
-            self.check(txn_id, name.namespace_name)
+            self._check(txn_id, name, principal)
             return coordinator.add_subscriptions(txn_id, [pair], principal)
 
         return self._join(coordinator, _Touched(txn_id, *pair), ask)
+
+    def _check(self, txn_id: TxnId, name: TopicName, principal: str | None) -> None:
+        self.check(txn_id, name.namespace_name)
+        if principal is not None:  # a superuser has no limit
+            self.require_room(principal)
 
     def _spanning(self, txn_id: TxnId, name: TopicName) -> TransactionCoordinator | None:
         """The coordinator of this transaction if it spans the topic's namespace. Called for each
