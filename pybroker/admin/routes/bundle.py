@@ -6,6 +6,7 @@ bundle's operations belong to its broker, and `over_brokers` takes those on a na
 
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar, Final
+from urllib.parse import quote
 
 from starlette.convertors import register_url_convertor
 from starlette.exceptions import HTTPException
@@ -21,7 +22,7 @@ from pybroker.base.json_schema import COUNT, TEXT, Schema, fields, list_of, map_
 from pybroker.base.names import TopicName
 from pybroker.broker.bundle_sizes import middle, place_to_split
 from pybroker.broker.other_brokers import BundleElsewhere
-from pybroker.broker.ownership import LAST_HASH, Bundle, hash_of
+from pybroker.broker.ownership import LAST_HASH, BrokerAddress, Bundle, hash_of
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topic import Topic
 
@@ -152,15 +153,21 @@ class BundleRoutes:
             raise HTTPException(
                 412, f"Broker {destination} is not in the cluster: name one of {names}"
             )
+        target = f"/admin/v2/persistent/{bundle}?authoritative=true"
+        if brokers.is_foreign(destination):
+            target = _lookup_of(bundle, await self._names(request), destination)
         await bundles.release(bundle)
         if address is None:
             return
-        target = f"/admin/v2/persistent/{bundle}?authoritative=true"
         for _ in range(_ATTEMPTS):  # the first is answered by a redirect to itself
             reply = await brokers.ask(address, "GET", target)
             if reply.is_done:
-                return
-        raise Conflict(f"{bundle} was unloaded, but {destination} did not take it: {reply.status}")
+                break
+        else:
+            why = reply.status
+            raise Conflict(f"{bundle} was unloaded, but {destination} did not take it: {why}")
+        if brokers.is_foreign(destination) and not _serves(address, reply.json()):
+            raise Conflict(f"{bundle} was unloaded, but another broker than {destination} took it")
 
     async def split(self, request: Request) -> None:
         """Divides a bundle: at the hashes in the body; by default in two, so that half of its
@@ -257,6 +264,27 @@ class BundleRoutes:
             topic = await self._topics.get(name)
             if topic is not None:  # not deleted in the meantime
                 yield topic
+
+
+def _lookup_of(bundle: Bundle, names: list[str], destination: str) -> str:
+    """Apache Pulsar's broker takes a bundle when it is asked for one of its topics. Raises
+    HTTPException: there is none.
+    """
+    if not names:
+        raise HTTPException(
+            412,
+            f"{bundle} has no topics, so {destination} cannot be told to take it: brokers of "
+            "Apache Pulsar take a bundle with the lookup of one of its topics",
+        )
+    name = TopicName.parse(names[0])
+    path = f"{name.domain}/{name.namespace_name}/{quote(name.local, safe='')}"
+    return f"/lookup/v2/topic/{path}?authoritative=true"
+
+
+def _serves(address: BrokerAddress, found: Any) -> bool:
+    """Whether the answer to a lookup names this broker."""
+    urls = {found.get("brokerUrl"), found.get("brokerUrlTls")} if isinstance(found, dict) else set()
+    return not urls.isdisjoint({address.broker_url, address.broker_url_tls} - {""})
 
 
 async def shown_bundles(services: AdminServices, namespace: str) -> dict[str, Any]:
