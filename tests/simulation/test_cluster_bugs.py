@@ -23,7 +23,7 @@ CASES = {
     "no-entry-by-timeout": (("exodus", "partitions"), 44, "STILL OPEN"),
     "recovery-add-on-the-normal-path": (("exodus",), 12, "FORGOTTEN"),
     "serving-after-the-session-is-lost": ((), 0, ""),
-    "torn-appends-taken-for-whole": (("exodus",), 28, "LOSS"),
+    "torn-appends-taken-for-whole": (("exodus",), 335, "LOSS"),
     "unloaded-wherever-it-is": (("unloading",), 1, "UNMOVED"),
 }
 
