@@ -115,14 +115,29 @@ def folder_of_jars(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.java
-def test_acknowledging_before_sending_loses_messages(environment, tmp_path):
+@pytest.fixture
+def jars(tmp_path: Path) -> None:
+    """The official Java client's, where the commands look for them."""
     with one_at_a_time("jars") as folder:
         shutil.copytree(folder_of_jars(folder / "client"), tmp_path / "jars")
+
+
+@pytest.mark.java
+@pytest.mark.usefixtures("jars")
+def test_acknowledging_before_sending_loses_messages(environment, tmp_path):
     command = typed("examples/README.md")["AckBeforeSend.java"]
     code, said = checked(command, environment, tmp_path, "")
     assert code == 1, said
     assert "lost: " in said
+
+
+@pytest.mark.java
+@pytest.mark.usefixtures("jars")
+def test_one_transaction_of_the_official_java_client_is_exactly_once(environment, tmp_path):
+    command = typed("examples/README.md")["Transactions.java"]
+    code, said = checked(command, environment, tmp_path, "")
+    assert code == 0, said
+    assert "\nEXACTLY ONCE" in said
 
 
 @pytest.mark.spark
