@@ -1,8 +1,8 @@
 """Executes the plan: runs without faults, with one fault, with two; then shrinks a failing run.
 
 Runs are independent of each other, so some execute concurrently. The exploration ends with the
-first run that breaks a promise, when all were tried, or when the time limit is reached. A time
-limit that the user did not set waits until each kind of crash was tried.
+first run that breaks a promise, when all were tried, or when no further run would end within the
+time limit. A time limit that the user did not set waits until each kind of crash was tried.
 """
 
 import threading
@@ -50,6 +50,7 @@ class Explored:
     not_tried: list[Kind] = field(default_factory=list)  # the time was over
     not_reached: list[Kind] = field(default_factory=list)  # no run came to the step
     run_s: float = 0.0  # time that a run takes, of all that go side by side
+    clean_s: float = 0.0  # time that the runs without faults took
     out_of_time: bool = False
     disordered: int = 0  # runs out of order by key, unless order is a promise
     disorder: str = ""  # in one of them
@@ -72,7 +73,8 @@ class Exploration:
         self._time_limit_s = TIME_LIMIT_S if time_limit_s is None else time_limit_s
         self._each_kind_first = time_limit_s is None
         self._once_each = once_each  # no second crash of a kind
-        self._give_up_s = 0.0  # known after the runs without faults
+        self._give_up_s = 0.0  # no run is to end later
+        self._longest_s = 0.0  # of the runs with faults
         self._pairs_at_most = pairs_at_most
         self._jobs = jobs
         self._say = say
@@ -85,9 +87,11 @@ class Exploration:
 
     def explore(self) -> Explored:
         """Raises CannotRun if there is nothing to judge."""
+        began_s = time.monotonic()
+        self._give_up_s = began_s + self._time_limit_s
         try:
             clean, first, second = self._clean()
-            self._give_up_s = time.monotonic() + self._time_limit_s
+            self.explored.clean_s = time.monotonic() - began_s
             faults = singles(first.passings[0], first.inner)
             kinds = _kinds(faults, second)
             self.explored.singles = len(faults)
@@ -170,6 +174,8 @@ class Exploration:
                         result = _of(each)
                         plan.has_run(schedule, struck=self._count(schedule, result))
                         self.explored.run_s = (time.monotonic() - began_s) / done
+                        if result is not None:
+                            self._longest_s = max(self._longest_s, result.duration_s)
                         breaches = self._judged(result, clean) if result is not None else []
                         if result is not None and breaches:
                             return CounterExample(self._settings, result, breaches)
@@ -185,7 +191,7 @@ class Exploration:
     ) -> dict[Future[RunResult], Schedule]:
         submitted: dict[Future[RunResult], Schedule] = {}
         while len(submitted) < count:
-            is_late = self.explored.runs > 0 and time.monotonic() > self._give_up_s
+            is_late = self.explored.runs > 0 and not self._would_end_in_time()
             if is_late and not plan.is_finished and not self._once_each:
                 self.explored.out_of_time = True
             if is_late and not self._each_kind_first:
@@ -195,6 +201,10 @@ class Exploration:
                 break
             submitted[pool.submit(run, self._settings, schedule, clean, self._stop)] = schedule
         return submitted
+
+    def _would_end_in_time(self) -> bool:
+        """A run that begins now."""
+        return time.monotonic() + self._longest_s <= self._give_up_s
 
     def _count(self, schedule: Schedule, result: RunResult | None) -> bool:
         """Whether its faults happened."""

@@ -144,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
         "--time-limit",
         type=_seconds,
         metavar="SECONDS",
-        help="after the runs without faults, start no more runs once this has passed; default: "
+        help="start no run that would probably end later than this; default: "
         f"{TIME_LIMIT_S:g}, or longer until each kind of crash was tried",
     )
     add(

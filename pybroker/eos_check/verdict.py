@@ -130,7 +130,8 @@ def _left_out(explored: Explored) -> list[str]:
 def _enough_s(explored: Explored) -> int:
     """A time limit that should be enough for all kinds, in seconds."""
     runs = explored.kinds + explored.missed
-    return math.ceil(explored.run_s * runs * _SPARE_TIME / _WHOLE_S) * _WHOLE_S
+    seconds = explored.clean_s + explored.run_s * runs
+    return math.ceil(seconds * _SPARE_TIME / _WHOLE_S) * _WHOLE_S
 
 
 def _shown(kinds: Sequence[Kind]) -> str:
