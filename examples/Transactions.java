@@ -1,5 +1,6 @@
 // Right: the invoice and the acknowledgement are one transaction of the official client. A failure
-// ends the process; its supervisor starts it again, and the order comes again.
+// ends the process; its supervisor starts it again, and the order comes again. The broker must
+// deduplicate: the client sends an invoice again, in the same transaction, if its receipt is lost.
 //
 // java -cp 'jars/*' examples/Transactions.java SERVICE_URL INPUT OUTPUT
 
@@ -16,7 +17,7 @@ public class Transactions {
     public static void main(String[] arguments) {
         try {
             run(arguments[0], arguments[1], arguments[2]);
-        } catch (Exception error) {
+        } catch (Throwable error) {
             error.printStackTrace();
         }
         System.exit(1); // the client's threads would keep the process alive
