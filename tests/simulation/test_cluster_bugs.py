@@ -21,7 +21,7 @@ CASES = {
     "halves-count-before-the-split": (("divided bundles",), 3, "UNHANDLED"),
     "latest-aborts-are-not-handed-over": (("handing over",), 1, "UNNAMED"),
     "no-entry-by-timeout": (("exodus", "partitions"), 44, "STILL OPEN"),
-    "recovery-add-on-the-normal-path": (("exodus",), 12, "FORGOTTEN"),
+    "recovery-add-on-the-normal-path": (("exodus",), 227, "FORGOTTEN"),
     "serving-after-the-session-is-lost": ((), 0, ""),
     "torn-appends-taken-for-whole": (("exodus",), 335, "LOSS"),
     "unloaded-wherever-it-is": (("unloading",), 1, "UNMOVED"),
