@@ -25,6 +25,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_it_is_the_same_json_in_pieces_as_in_one(value: Any) -> None:
     with patch.object(long_json, "_MANY", 1):

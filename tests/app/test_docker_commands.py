@@ -22,6 +22,7 @@ def test_both_files_start_the_broker():
     assert len(commands()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", commands(), ids=["image", "compose"])
 def test_the_container_s_command_serves_in_every_network(command: list[str], tmp_path: Path):
     config = tmp_path / "broker.conf"

@@ -42,6 +42,7 @@ _USES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", _USES)
 def test_a_feature_without_its_packages_says_which_extra_to_install(use: str) -> None:
     statement, told = _USES[use]

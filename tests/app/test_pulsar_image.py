@@ -265,6 +265,7 @@ def test_options_of_java_name_the_passwords_and_what_has_no_effect(container: Co
     assert "/nowhere" in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -322,6 +323,7 @@ def test_a_variable_sets_a_key_with_the_prefix_or_one_that_is_there(container: C
     assert "odd" not in path.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x0b", "\x1e", "\u2028"])
 def test_a_variable_sets_one_key_and_no_other(container: Container, end: str) -> None:
     container.run(

@@ -211,6 +211,7 @@ def lines_of_running() -> list[str]:
     return [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line]
 
 
+@pytest.mark.slow
 def test_docker_run_lines_end_in_what_the_broker_understands(
     secure: Secure, monkeypatch: pytest.MonkeyPatch
 ) -> None:

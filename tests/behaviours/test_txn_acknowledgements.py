@@ -329,6 +329,7 @@ def test_a_pending_message_is_not_redelivered_whatever_the_client_asks(
     txn.commit()
 
 
+@pytest.mark.slow
 def test_the_pending_ack_log_stays_bounded(client: Client, shared_broker: Any, topic: str) -> None:
     consumer = subscribe(client, topic)
     _publish(client, topic, 60)

@@ -32,6 +32,7 @@ def run_seeds(seeds: range) -> int:
     return confirmed
 
 
+@pytest.mark.slow
 def test_ledgers_survive_the_first_seeds():
     assert run_seeds(QUICK_SEEDS) > 20 * len(QUICK_SEEDS)
 

@@ -34,6 +34,7 @@ def run_seeds(seeds: range) -> tuple[int, int]:
     return confirmed, refused
 
 
+@pytest.mark.slow
 def test_managed_ledgers_survive_the_first_seeds():
     confirmed, refused = run_seeds(QUICK_SEEDS)
     assert confirmed > 50 * len(QUICK_SEEDS)

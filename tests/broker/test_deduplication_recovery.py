@@ -324,6 +324,7 @@ def test_what_came_while_a_snapshot_was_written_is_told_once_by_the_log() -> Non
     with_world(scenario)
 
 
+@pytest.mark.slow
 def test_nothing_below_what_was_forgotten_is_receipted() -> None:
     async def scenario(world: World) -> None:
         aborted = MAX_RETURNED_RANGES + 2

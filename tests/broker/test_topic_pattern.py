@@ -19,6 +19,7 @@ def a_pattern(rng: random.Random) -> str:
     return text.replace("(?P<n>a)", "(a)") if text.count("(?P<n>a)") > 1 else text
 
 
+@pytest.mark.slow
 def test_it_matches_what_pythons_own_do() -> None:
     rng = random.Random(20)
     for _ in range(3000):

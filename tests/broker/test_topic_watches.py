@@ -117,6 +117,7 @@ def test_who_has_ended_hears_nothing_and_nothing_is_kept_of_it() -> None:
     run(scenario)
 
 
+@pytest.mark.slow
 def test_what_changes_while_names_are_looked_at_is_not_missed() -> None:
     async def scenario(world: World) -> None:
         await world.create(*(f"t-{number}" for number in range(2000)))

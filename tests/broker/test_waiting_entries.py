@@ -23,6 +23,7 @@ class CountingCursor:
         return ranges
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "most"), [(1, 1000), (9000, 20_000), (10_001, 20_000)])
 def test_an_entry_that_waits_is_found_without_telling_all_that_does_not(
     number: int, most: int

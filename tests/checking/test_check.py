@@ -90,6 +90,7 @@ def test_a_whole_directory_passes_and_is_not_changed(
     assert files_of(tmp_path / "d") == files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", ["stopped", "killed"])
 def test_damage_is_named(left: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     files: Files = request.getfixturevalue(left)

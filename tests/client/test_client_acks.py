@@ -23,6 +23,7 @@ def acknowledged(broker: ScriptedBroker) -> list[int]:
     return [each.entryId for command in commands for each in command.message_id]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_transaction", [False, True])
 def test_very_many_are_acknowledged_by_several_commands(
     broker: ScriptedBroker, client: Any, in_transaction: bool

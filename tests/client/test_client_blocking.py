@@ -135,6 +135,7 @@ def test_seeking_back_delivers_again(client: Client):
     assert consumer.get_last_message_id() == ids[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue_size", [1, 2, 3, 1000])
 def test_permits_come_back_however_small_the_queue(client: Client, queue_size: int):
     topic = f"queue-{queue_size}"

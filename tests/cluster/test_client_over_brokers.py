@@ -96,6 +96,7 @@ def cluster(request: Any) -> Iterator[TxnCluster]:
     cluster.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dies", ["of the orders", "of the invoices", "of the coordinator"])
 def test_exactly_once_holds_while_a_broker_dies(cluster: TxnCluster, dies: str) -> None:
     one, two, three = (cluster.start(name) for name in ("one", "two", "three"))

@@ -88,6 +88,7 @@ BOTH = [[b"invoice"], [b"debit"]]
 NONE: list[list[bytes]] = [[], []]
 
 
+@pytest.mark.slow
 def test_a_commit_is_seen_on_the_topics_of_both_brokers(cluster: TxnCluster) -> None:
     payment = Payment(cluster)
 
@@ -101,6 +102,7 @@ def test_a_commit_is_seen_on_the_topics_of_both_brokers(cluster: TxnCluster) -> 
     cluster.call(pay())
 
 
+@pytest.mark.slow
 def test_an_abort_is_followed_by_both_brokers(cluster: TxnCluster) -> None:
     payment = Payment(cluster)
 
@@ -127,6 +129,7 @@ def test_a_timeout_is_followed_by_both_brokers(cluster: TxnCluster) -> None:
     cluster.call(forget())
 
 
+@pytest.mark.slow
 def test_acknowledgements_elsewhere_commit_with_messages_here(cluster: TxnCluster) -> None:
     payment = Payment(cluster)
 
@@ -334,6 +337,7 @@ def test_a_coordinator_without_a_broker_finds_one_without_any_client(cluster: Tx
     cluster.until(lambda: three.coordinators.status(txn_id) is TxnStatus.COMMITTED)
 
 
+@pytest.mark.slow
 def test_the_coordinators_broker_dies_before_the_decision(cluster: TxnCluster) -> None:
     payment = Payment(cluster)
     cluster.crash(payment.one)
@@ -342,6 +346,7 @@ def test_the_coordinators_broker_dies_before_the_decision(cluster: TxnCluster) -
     assert payment.read(payment.two) == NONE
 
 
+@pytest.mark.slow
 def test_both_brokers_die_after_the_decision(cluster: TxnCluster) -> None:
     payment = Payment(cluster)
     payment.decide()

@@ -83,6 +83,7 @@ def test_a_switch_is_true_or_false() -> None:
         switch({"a": "yes"}, "a", False)
 
 
+@pytest.mark.slow
 def test_both_commands_come_in_with_a_token_over_tls(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

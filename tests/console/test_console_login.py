@@ -110,6 +110,7 @@ def test_a_second_login_ends_the_first_one_s_session(browser: Browser) -> None:
     assert browser.open("/console").status_code == 303
 
 
+@pytest.mark.slow
 def test_a_session_ends_with_its_token(browser: Browser) -> None:
     browser.log_in(token("admin", exp=int(time.time()) + 1))
     while browser.open("/console").status_code == 200:

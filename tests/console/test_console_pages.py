@@ -202,6 +202,7 @@ def test_of_a_marker_with_very_many_sources_some_are_looked_at(
     assert "100 sources" in words(browser.page("/console/pipelines"))
 
 
+@pytest.mark.slow
 def test_a_broker_whose_console_nobody_opens_has_not_imported_it() -> None:
     code = (
         "import sys, pybroker.process.app, pybroker.admin.application, pybroker.console.door; "

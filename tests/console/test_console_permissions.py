@@ -122,6 +122,7 @@ def is_refused(answer: httpx.Response) -> bool:
     return answer.status_code in (401, 403)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_sees_what_rest_shows_it(there: World, role: str) -> None:
     browser = Browser(there.broker.admin_url)
@@ -134,6 +135,7 @@ def test_a_role_sees_what_rest_shows_it(there: World, role: str) -> None:
             assert seen.status_code == 200, (page, words(seen.text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_does_what_rest_lets_it_do(there: World, role: str) -> None:
     browser = Browser(there.broker.admin_url)

@@ -281,6 +281,7 @@ def policies_of(page: str) -> dict[str, str]:
     return {name: words(re.sub(r"<details.*?</details>", "", row)) for name, row in rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "value", "shown"),
     [
@@ -313,6 +314,7 @@ def test_a_string_needs_no_quotes(orders: Client, browser: Browser, value: str) 
     browser.do(f"{URL}/policies/remove", back, policy=policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "value", "problem"),
     [

@@ -34,6 +34,7 @@ def test_a_wrong_pipeline_is_found_within_200_seeds_and_shrunk_to_three_faults(n
     assert f"pybroker simulate MODULE:FUNCTION --seed {outcome.seed}" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_right_pipeline_keeps_every_promise():
     simulate(scenario_of("exactly_once"), seeds=15)
 

@@ -54,6 +54,7 @@ def backlog_of_input(client: Client) -> list[bytes]:
         return []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", [*ABORTED_AT, *COMMITTED_AT])
 def test_a_crash_leaves_all_of_a_commit_or_nothing(broker: RunningBroker, point: str) -> None:
     with Client(broker.service_url, enable_transaction=True) as client:

@@ -154,6 +154,7 @@ def test_it_is_not_offered_beside_authentication(settings: dict[str, Any]) -> No
         assert "--test-mode" in answer.json()["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -139,6 +139,7 @@ def test_a_topic_and_a_subscription_that_a_client_makes_are_told(world: World, s
     assert said.next("create subscription", world.topic)["who"] == "app"
 
 
+@pytest.mark.slow
 def test_subscriptions_that_one_command_makes_on_many_topics_are_one_line(said: Said) -> None:
     topics = [f"persistent://public/default/many-{number:03d}" for number in range(250)]
     with pybroker.testing.broker() as running, Client(running.service_url) as client:

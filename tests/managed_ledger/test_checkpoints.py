@@ -41,6 +41,7 @@ async def read_all(ledger) -> dict[Position, bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_a_crash_before_any_disk_operation_loses_nothing_acknowledged(run, clock):
     """Rotations, flushes, snapshots, deletions and a restart are among the operations."""
     crashes: list[tuple[dict[str, bytes], dict[Position, bytes], Position]] = []

@@ -161,6 +161,7 @@ class Twins:
         return True
 
 
+@pytest.mark.slow
 @given(STEPS, st.integers(0, 3))
 @settings(max_examples=300)
 def test_after_any_steps_it_knows_what_is_left_of_each_entry(steps, asked_first):

@@ -48,6 +48,7 @@ def recovered(disk: FaultyDisk) -> tuple[list[bytes], int]:
     return entries, int(count.value) if count else 0
 
 
+@pytest.mark.slow
 def test_a_journal_cut_at_any_byte_keeps_what_was_before_the_cut(run, clock):
     journal = run(write_journal(clock, GROUPS)).contents()[JOURNAL]
     kept = []

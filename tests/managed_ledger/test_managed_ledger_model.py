@@ -223,6 +223,7 @@ class OverFiles(ManagedLedgerMachine):
         self.folder.cleanup()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [OverMemory, OverFiles])
 def test_a_managed_ledger_agrees_with_its_model(machine):
     examples = 60 if machine is OverMemory else 25

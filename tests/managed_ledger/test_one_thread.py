@@ -91,6 +91,7 @@ def test_the_thread_outlives_a_loop_that_was_closed_under_it():
     assert late == [1]
 
 
+@pytest.mark.slow
 def test_an_executor_that_is_forgotten_takes_its_thread_along(run):
     async def scenario():
         executor = OneThread("forgotten")

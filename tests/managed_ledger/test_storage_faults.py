@@ -222,6 +222,7 @@ def test_commits_fail_for_lack_of_space_when_the_background_work_has_none(run, c
     run(scenario())
 
 
+@pytest.mark.slow
 def test_a_bit_flipped_anywhere_in_a_ledger_file_is_noticed(run, clock):
     async def scenario():
         disk = FaultyDisk()

@@ -126,6 +126,7 @@ def test_everything_is_in_the_cluster_and_back_again(machines: Machines) -> None
     machines.check(before, "second")
 
 
+@pytest.mark.slow
 def test_what_cursors_have_in_ledgers_is_moved_out_of_the_cluster(machines: Machines) -> None:
     """Parts of batches, and many holes."""
     wanted: dict[str, bytes] = {}
@@ -155,6 +156,7 @@ def test_what_cursors_have_in_ledgers_is_moved_out_of_the_cluster(machines: Mach
     assert min(map(len, wanted.values())) > 10
 
 
+@pytest.mark.slow
 def test_a_schema_gets_a_ledger_of_its_own_in_a_cluster_that_has_used_few_numbers(
     machines: Machines,
 ) -> None:
@@ -258,10 +260,12 @@ def kills(source: str, target: str, moments: Iterable[float]) -> int:
     return count + 1
 
 
+@pytest.mark.slow
 def test_a_move_to_a_directory_goes_on_after_a_power_failure() -> None:
     assert kills("cluster", "second", range(2, 90, 17)) > 3
 
 
+@pytest.mark.slow
 def test_a_move_to_a_cluster_goes_on_after_a_kill() -> None:
     assert kills("first", "cluster", range(2, 400, 43)) > 4
 

@@ -141,6 +141,7 @@ def test_line_10_lets_the_role_in(urls: list[str], shell: Shell) -> None:
         app.subscribe(TOPIC, "s")
 
 
+@pytest.mark.slow
 def test_other_roles_may_only_read_the_metrics(urls: list[str], shell: Shell) -> None:
     trust = ssl.create_default_context(cafile=shell.directory / "ca.crt")
     answer = httpx.get(urls[1] + "/admin/v2/tenants", verify=trust)

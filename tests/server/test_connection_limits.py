@@ -137,6 +137,7 @@ def test_a_consumer_that_never_reads_does_not_fill_the_memory(topic: str) -> Non
         lazy.messages(24)
 
 
+@pytest.mark.slow
 def test_who_asks_for_much_and_never_reads_does_not_fill_the_memory(topic: str) -> None:
     """What is handed over is made when what was handed over before has gone out."""
     with (

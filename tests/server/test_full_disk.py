@@ -100,6 +100,7 @@ def test_what_was_sent_behind_a_refused_message_does_not_overtake_it(
     client.close()
 
 
+@pytest.mark.slow
 def test_health_ready_and_metrics_say_that_the_disk_is_full(
     disk: Disk, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

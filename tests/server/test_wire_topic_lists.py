@@ -123,6 +123,7 @@ def test_a_pattern_that_is_not_worked_off_is_refused(
     assert refused.error == pb.NotAllowedError and sentence in refused.message
 
 
+@pytest.mark.slow
 def test_a_connection_has_a_limited_number_of_watchers(raw: RawClient, namespace: str) -> None:
     for watcher_id in range(1000):
         assert isinstance(watch(raw, namespace, ".*", watcher_id), pb.CommandWatchTopicListSuccess)

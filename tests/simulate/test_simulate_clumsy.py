@@ -97,6 +97,7 @@ def test_an_input_that_is_not_in_its_topic_any_more_is_not_judged_as_kept():
     assert "the input 'orders-0' is not in orders any more" in violation.text
 
 
+@pytest.mark.slow
 def test_an_input_that_cannot_be_published_says_why():
     def declare(sim):
         sim.input("orders", ["x" * 2000])

@@ -89,6 +89,7 @@ def test_a_crash_names_the_await():
     assert any("crashes at test_simulate_runs.py:" in text and "`await" in text for text in crashes)
 
 
+@pytest.mark.slow
 def test_a_failing_seed_is_shrunk_to_the_fewest_faults():
     scenario = copying("crash", "stall", "slow disk", "clock")
     outcomes = (run_seed(scenario, seed) for seed in range(100))
@@ -107,6 +108,7 @@ def test_a_failing_seed_is_shrunk_to_the_fewest_faults():
     assert run_seed(scenario, failed.seed, least.chosen) == least
 
 
+@pytest.mark.slow
 def test_simulate_raises_the_report():
     with pytest.raises(BrokenPromise, match="DOUBLED: 'orders-") as caught:
         simulate(copying("crash"), seeds=60)
@@ -371,6 +373,7 @@ async def second_stage(service_url):
                 await consumer.acknowledge(copy, txn=txn)
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_at_its_start_is_waited_for():
     """While it has no subscription, it has no backlog either."""
 
@@ -384,6 +387,7 @@ def test_a_process_that_hangs_at_its_start_is_waited_for():
     assert not [text for outcome in outcomes for text in texts(outcome) if "LOST" in text]
 
 
+@pytest.mark.slow
 def test_settings_reach_the_broker():
     def scenario(sim):
         copying()(sim)

@@ -29,6 +29,7 @@ def test_several_brokers_keep_every_promise(seeds):
         assert ClusterSimulation(seed).run().violations == [], replay(seed)
 
 
+@pytest.mark.slow
 def test_a_seed_does_not_depend_on_the_seeds_before_it():
     first = ClusterSimulation(47).run().digest
     ClusterSimulation(45).run()

@@ -49,6 +49,7 @@ def test_seeds_keep_every_promise(start, count):
         assert Simulation(seed).run().violations == [], replay(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ONCE_FAILED)
 def test_seeds_that_once_failed_stay_repaired(seed):
     """They drew no features yet."""
@@ -62,6 +63,7 @@ def test_one_seed_runs_the_same_way_in_every_process():
         assert output_of(seed, hash_seed=1) == output_of(seed, hash_seed=2)
 
 
+@pytest.mark.slow
 def test_a_seed_does_not_depend_on_the_seeds_before_it():
     first = Simulation(7).run().digest
     Simulation(8).run()

@@ -167,6 +167,7 @@ def arrays(given_rows):
     )
 
 
+@pytest.mark.slow
 @given(st.lists(row, min_size=1, max_size=30), st.integers(0, 5))
 def test_each_message_is_what_a_producer_would_have_made(given_rows, dropped):
     made = encode_messages(*(array[dropped:] for array in arrays(given_rows)))

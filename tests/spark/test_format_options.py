@@ -168,6 +168,7 @@ def test_credentials_without_their_kind_are_refused():
         endpoint.connect()
 
 
+@pytest.mark.slow
 def test_who_reads_does_not_import_what_only_writing_needs():
     """Spark's processes come and go, and each imports this anew."""
     heavy = "pyarrow.compute", "pybroker.spark.writing.sink", "pandas"

@@ -117,6 +117,7 @@ def test_only_entries_near_the_publish_times_are_read(client, reader, monkeypatc
     assert numbers(reader(later, earlier)) == list(range(60))
 
 
+@pytest.mark.slow
 def test_no_message_is_missed_that_is_out_of_order_within_the_limit(client, reader, monkeypatch):
     times = [NOON_MS + (n + (9 if n % 10 == 0 else 0)) * MINUTE_MS for n in range(100)]
     publish(client, monkeypatch, times)

@@ -84,6 +84,7 @@ def seen(person):
     }
 
 
+@pytest.mark.slow
 @given(st.lists(st.none() | people, min_size=1, max_size=30))
 def test_avro_records_are_a_column_a_field(rows):
     contents = []
@@ -98,6 +99,7 @@ def test_avro_records_are_a_column_a_field(rows):
         assert found[name] == [None if row is None else seen(row)[name] for row in rows], name
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=60), st.integers(0, 40))
 def test_any_bytes_for_a_record_are_values_or_an_error(data, cut):
     good = {

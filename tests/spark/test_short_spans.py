@@ -131,6 +131,7 @@ def test_a_broker_that_hands_nothing_over_is_read_by_readers(running, client, mo
         assert rows(running, works) == wanted
 
 
+@pytest.mark.slow
 def test_a_task_asks_for_hundreds_of_topics_at_a_time(running, client, monkeypatch, no_reader):
     works = []
     for number in range(300):

@@ -29,6 +29,7 @@ def quiet():
     logging.getLogger("pybroker.spark").setLevel(logging.NOTSET)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", SEEDS[::20])
 def test_each_row_is_published_once_whatever_dies(first):
     worlds = [spark_model.run(seed) for seed in range(first, first + 20)]
@@ -92,6 +93,7 @@ def does_not_fence_by_markers(monkeypatch):
     monkeypatch.setattr(Chain, "acknowledge", lambda self, session, txn: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bug",
     [

@@ -52,6 +52,7 @@ def both(session):
     return AllAtOnce(session), OneByOne(session)
 
 
+@pytest.mark.slow
 def test_ends_and_what_is_behind_a_place_are_the_same(both):
     ends, same = (survey.ends(TOPICS) for survey in both)
     messages = {topic: end for topic, end in ends.items() if end.entry_id >= 0}

@@ -88,6 +88,7 @@ def test_what_is_no_schema_is_refused(text: str) -> None:
         Codec(text).encode(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", [schema for schema, _, _ in CASES], ids=str)
 @given(data=st.binary(max_size=40))
 def test_whatever_comes_is_a_value_or_refused(schema: Any, data: bytes) -> None:

@@ -161,6 +161,7 @@ def test_a_padded_entry_id_is_a_varint_of_fixed_width(entry_id: int) -> None:
     assert pb.MessageIdData.FromString(b"\x08\x00\x10" + padded).entryId == entry_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "field"),
     [

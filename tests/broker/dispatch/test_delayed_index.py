@@ -20,6 +20,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(steps=STEPS)
 def test_all_that_is_due_comes_out_once_whatever_was_put_in(
@@ -86,6 +87,7 @@ def test_its_size_is_that_of_its_runs_and_of_its_heap() -> None:
     assert index.size_bytes == delayed_index.RUN_ENTRIES * 24 + 10 * delayed_index.FRESH_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [1, 10**9])
 def test_an_entry_costs_little_however_times_are_spread(spread: int) -> None:
     count = 40_000

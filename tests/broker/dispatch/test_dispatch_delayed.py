@@ -158,6 +158,7 @@ def test_what_is_due_comes_once_what_waited_for_its_consumer_is_acknowledged(
     run(scenario)
 
 
+@pytest.mark.slow
 @BY_TIME
 def test_a_batch_of_one_time_leaves_in_the_order_of_the_log(kind: SubscriptionType) -> None:
     async def scenario(topic: Topic) -> None:

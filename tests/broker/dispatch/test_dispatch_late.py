@@ -307,6 +307,7 @@ def test_who_is_not_active_any_more_since_another_one_left_is_known_to_have_been
     with_topic(scenario)
 
 
+@pytest.mark.slow
 def test_what_came_late_and_was_acknowledged_singly_is_forgotten_in_time() -> None:
     """Though one message before it never is."""
 
