@@ -110,8 +110,9 @@ def publishing_beside(bench: Bench) -> list[Figure]:
             watched = [cpu_percent(broker) - idle for _ in range(bench.runs)]
         publish(broker, new_topic(), load)  # warms the broker up
         for run in range(2 * PAIRS):
-            is_open = bool(run % 2)
+            is_open = run % 4 in (1, 2)  # each is the first of its pair as often as the other
             with open_pages(broker) if is_open else nullcontext():
+                time.sleep(SETTLE_S)  # opening a page is another figure
                 costs[is_open].append(publish(broker, new_topic(), load))
     pairs = list(zip(costs[False], costs[True], strict=True))
     beside = f"publish beside {len(LIVE)} open pages of the console"
