@@ -13,6 +13,7 @@ from pybroker.server import (
     on_produce,
     on_topic_list,
     on_transaction,
+    on_transaction_group,
 )
 from pybroker.server.connection import Connection
 from pybroker.server.handler import Handler
@@ -140,6 +141,11 @@ HANDLERS: Final[dict[int, Handler]] = {
         "askTransaction",
         deferred=on_ask_transaction.ask_transaction,
         answer_error=on_ask_transaction.failed,
+    ),
+    _T.TRANSACTION_GROUP: Handler(
+        "transactionGroup",
+        deferred=on_transaction_group.transaction_group,
+        answer_error=on_transaction_group.failed,
     ),
     _T.END_TXN_ON_PARTITION: Handler(
         "endTxnOnPartition",

@@ -92,13 +92,13 @@ def _welcome(session: Connection, command: pb.CommandConnect) -> None:
             supports_topic_watchers=config.enable_broker_side_subscription_pattern_evaluation,
             supports_get_partitioned_metadata_without_auto_creation=True,
             supports_committing_together=True,
-            # Sessions and promises are known to one broker only.
-            supports_transactional_ids=not shared,
+            supports_transactional_ids=not shared,  # sessions are known to one broker only
             supports_asking_topics=True,
             supports_spanning_namespaces=True,
-            supports_committing_across=not shared,
+            supports_committing_across=True,
             supports_aborting_on_disconnect=True,
             supports_asking_transactions=True,
+            supports_transaction_groups=True,
         ),
     )
     session.send_command(pb.BaseCommand(type=_TYPE.CONNECTED, connected=answer))

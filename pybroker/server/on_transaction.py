@@ -300,11 +300,6 @@ def _commit_together(
             f"{len(others)} transactions are too many: commit at most {MAX_TOGETHER} together"
         )
     across = any(each.most != txn_id.most for each in others)
-    if across and session.services.coordinators.are_shared:
-        raise NotAllowed(
-            "With several brokers, only transactions of one coordinator commit together: begin the "
-            f"others with coordinator {txn_id.most}, too"
-        )
     all_of_them, principal = [txn_id, *others], session.principal
 
     def commit(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:

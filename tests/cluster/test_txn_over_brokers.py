@@ -15,7 +15,7 @@ from pybroker.base.errors import (
     ServiceNotReady,
     TransactionCoordinatorNotFound,
 )
-from pybroker.base.names import TopicName, TxnId
+from pybroker.base.names import TopicName
 from pybroker.client.aio import Transaction
 from pybroker.cluster.transactions.peers import ANSWER_S
 from pybroker.transaction.txn_status import TxnStatus
@@ -222,18 +222,6 @@ def test_transactional_ids_are_refused(cluster: TxnCluster) -> None:
             await client.create_producer(topic, properties={"txn.transactional.id": "payments"})
 
     cluster.call(fence())
-
-
-def test_groups_of_several_coordinators_are_refused(cluster: TxnCluster) -> None:
-    payment = Payment(cluster)
-
-    async def together() -> None:
-        client = cluster.client_at(payment.one)
-        other = client.attach_transaction(TxnId(1, 0))
-        with pytest.raises(NotAllowed, match="one coordinator together"):
-            await client.commit_together([payment.txn, other])
-
-    cluster.call(together())
 
 
 def test_a_transaction_that_spans_a_namespace_takes_topics_of_other_brokers(

@@ -27,9 +27,13 @@ from pybroker.transaction.coordinator.records import ChangeStatus, IdsUsed, Reco
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 
-# The first asks for nothing, so nothing can go wrong there. Brokers send the second to each other,
+# The first asks for nothing, so nothing can go wrong there. Brokers send the others to each other,
 # and a broker with fault points is alone.
-WITHOUT_POINTS = {int(pb.BaseCommand.PONG), int(pb.BaseCommand.ASK_TRANSACTION)}
+WITHOUT_POINTS = {
+    int(pb.BaseCommand.PONG),
+    int(pb.BaseCommand.ASK_TRANSACTION),
+    int(pb.BaseCommand.TRANSACTION_GROUP),
+}
 # Written when a log replaces its past, for no transaction.
 OF_SNAPSHOTS = {IdsUsed.__name__, OutcomeMark.__name__}
 

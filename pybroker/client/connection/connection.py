@@ -54,6 +54,7 @@ _ANSWERS: Final = {
     _Type.END_TXN_RESPONSE,
     _Type.ASK_TOPICS_RESPONSE,
     _Type.ASK_TRANSACTION_RESPONSE,  # these are for brokers
+    _Type.TRANSACTION_GROUP_RESPONSE,
     _Type.END_TXN_ON_PARTITION_RESPONSE,
     _Type.END_TXN_ON_SUBSCRIPTION_RESPONSE,
 }
@@ -95,6 +96,7 @@ class Connection(asyncio.Protocol):
         # Whether it answers questions about many topics at once.
         self.answers_topic_questions = False
         self.answers_about_transactions = False  # to other brokers
+        self.joins_groups = False  # with other brokers
         # Whether it can abort transactions when their connection closes, if NEW_TXN asks for that.
         self.aborts_on_disconnect = False
         self.producers: dict[int, ProducerEnd] = {}
@@ -133,6 +135,7 @@ class Connection(asyncio.Protocol):
         self.answers_topic_questions = connected.feature_flags.supports_asking_topics
         flags = connected.feature_flags
         self.answers_about_transactions = flags.supports_asking_transactions
+        self.joins_groups = flags.supports_transaction_groups
         self.aborts_on_disconnect = connected.feature_flags.supports_aborting_on_disconnect
         if connected.max_message_size > 0:
             self.max_message_bytes = connected.max_message_size

@@ -9,13 +9,13 @@ partitions now and then, and takes them.
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Final
 
 from pybroker.base.errors import PulsarError, TransactionNotFound
-from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
+from pybroker.base.names import COORDINATOR_ASSIGN
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.broker.ownership import Bundle, Ownership
+from pybroker.cluster.transactions.groups import SharedGroups, assign_partition
 from pybroker.cluster.transactions.peers import Peers
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.coordinator.elsewhere import (
@@ -30,11 +30,6 @@ from pybroker.wire import pulsar_api_pb2 as pb
 _LOOK_EVERY_S: Final = 2.0
 
 log = logging.getLogger(__name__)
-
-
-@lru_cache(maxsize=1000)
-def assign_partition(coordinator_id: int) -> TopicName:
-    return COORDINATOR_ASSIGN.partition_at(coordinator_id)
 
 
 class SharedCoordinators:
@@ -53,7 +48,7 @@ class SharedCoordinators:
         self._count = count
         self._tasks = Tasks("coordinators of several brokers")
         self.elsewhere = Elsewhere(self._serves, self._ask, clock)
-        coordinators.share_with(self.elsewhere)
+        coordinators.share_with(self.elsewhere, SharedGroups(ownership, peers, self._ask))
         ownership.on_change(self._came, self._goes)
 
     def start(self) -> None:

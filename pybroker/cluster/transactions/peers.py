@@ -104,9 +104,16 @@ class Peers:
 
     async def answers_questions(self, broker: BrokerAddress) -> bool:
         """Whether it knows ASK_TRANSACTION; Apache Pulsar does not. Raises ServiceNotReady."""
+        return (await self._connection(broker)).answers_about_transactions
+
+    async def joins_groups(self, broker: BrokerAddress) -> bool:
+        """Whether it knows TRANSACTION_GROUP; Apache Pulsar does not. Raises ServiceNotReady."""
+        return (await self._connection(broker)).joins_groups
+
+    async def _connection(self, broker: BrokerAddress) -> Connection:
         peer = self._peer(broker)
         try:
-            return (await peer.connection()).answers_about_transactions
+            return await peer.connection()
         except (OSError, ValueError, ClientError) as error:
             raise ServiceNotReady(f"{broker.broker_url}: {error or 'no answer'}") from error
 

@@ -19,7 +19,7 @@ from pybroker.base.runtime import Clock, Tasks
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.elsewhere import Elsewhere
 from pybroker.transaction.coordinator.ended_transactions import EndedTransactions
-from pybroker.transaction.coordinator.groups import Groups
+from pybroker.transaction.coordinator.groups import Groups, GroupsElsewhere
 from pybroker.transaction.coordinator.joining import Joining
 from pybroker.transaction.coordinator.metadata_store import CoordinatorLimits, TransactionMetadata
 from pybroker.transaction.coordinator.namespaces import Admission
@@ -93,9 +93,10 @@ class Coordinators:
 
     # Several brokers
 
-    def share_with(self, elsewhere: Elsewhere) -> None:
+    def share_with(self, elsewhere: Elsewhere, groups: GroupsElsewhere) -> None:
         """Other brokers serve some coordinators. Call it before `recover_all`."""
         self._elsewhere = self.joining.elsewhere = elsewhere
+        self.groups.share_with(groups)
 
     @property
     def are_shared(self) -> bool:

@@ -14,7 +14,7 @@ connects the coordinators, and asks again after a crash.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -29,13 +29,23 @@ from pybroker.transaction.coordinator.metadata_store import (
     TransactionMetadata,
     TransactionMetadataStore,
 )
-from pybroker.transaction.coordinator.records import ChangeStatus, Record
+from pybroker.transaction.coordinator.records import ChangeStatus, IdsUsed, Record
 from pybroker.transaction.coordinator.transaction_log import TransactionLog
 from pybroker.transaction.txn_status import ENDING_STATUS, TxnAction, TxnStatus
 
 _DRIVEN_A_TURN: Final = 50  # transactions that commit together
 
 Verdict = Callable[[TxnId, TxnId], bool | None]  # of (leader, member)
+
+
+class Pledge(NamedTuple):
+    """A promise that is kept. A repeated one is another: an answer about the earlier one, which may
+    have come late, does not release it.
+    """
+
+    leader: TxnId
+    number: int
+
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +83,8 @@ class GroupEnds:
         self._tasks = tasks
         self._clock = clock
         self._core = core
-        self._promised: dict[int, TxnId] = {}  # value: the leader
+        self._promised: dict[int, Pledge] = {}
+        self._pledges = 0
         self._held: dict[int, list[Callable[[PulsarError | None], None]]] = {}
         self.follow: Callable[[TxnId, Sequence[TxnId]], Awaitable[None]] = _nobody_elsewhere
 
@@ -153,7 +164,7 @@ class GroupEnds:
         """After recovery, continue what was decided or promised. False: it belongs to no group."""
         local_id = transaction.txn_id.least
         if transaction.status is TxnStatus.OPEN and transaction.promised_to is not None:
-            self._promised[local_id] = transaction.promised_to
+            self._pledge(local_id, transaction.promised_to)
             return True
         if transaction.status is TxnStatus.COMMITTING and transaction.group:
             self._decided([local_id], sorted(transaction.group), None)
@@ -171,6 +182,16 @@ class GroupEnds:
             return False
         return None if self._endings.is_undecided(leader) else True
 
+    async def confirm(self) -> None:
+        """Returns when something is durable that was written after the call: no successor had
+        opened the log before. Raises TransactionCoordinatorNotFound.
+        """
+        self._core.check_open()
+        durable, logged = self._durable()
+        highest_id, low_watermark = self._store.highest_id, self._store.low_watermark
+        self._log_together([IdsUsed(highest_id, low_watermark)], logged)
+        await durable
+
     # Members whose leader is on another coordinator
 
     async def promise(self, local_ids: Sequence[int], leader: TxnId, principal: str | None) -> None:
@@ -184,6 +205,19 @@ class GroupEnds:
                 self._check_may_promise(local_id, leader, principal)
             except InvalidTxnStatus as refusal:
                 await self._endings.refused(local_id, refusal)
+        durable, logged = self._durable()
+        for local_id in local_ids:
+            self._core.stop_timeout(local_id)
+            self._pledge(local_id, leader)
+        self._log_together([Promise(local_id, leader) for local_id in local_ids], logged)
+        await durable
+
+    def _pledge(self, local_id: int, leader: TxnId) -> None:
+        self._pledges += 1
+        self._promised[local_id] = Pledge(leader, self._pledges)
+
+    def _durable(self) -> tuple[asyncio.Future[None], Callable[[Exception | None], None]]:
+        """And what to call when something is written."""
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def logged(error: Exception | None) -> None:
@@ -192,18 +226,15 @@ class GroupEnds:
             elif not durable.done():
                 durable.set_result(None)
 
-        for local_id in local_ids:
-            self._core.stop_timeout(local_id)
-            self._promised[local_id] = leader
-        self._log_together([Promise(local_id, leader) for local_id in local_ids], logged)
-        await durable
+        return durable, logged
 
     def _check_may_promise(self, local_id: int, leader: TxnId, principal: str | None) -> None:
         now_ms = self._clock.now_ms()
         try:
             decision = self._store.decide_end(local_id, TxnAction.COMMIT, principal, now_ms)
         except Promised:
-            if self._promised.get(local_id) != leader:
+            pledge = self._promised.get(local_id)
+            if pledge is None or pledge.leader != leader:
                 raise
             return
         if decision is None:
@@ -214,10 +245,28 @@ class GroupEnds:
 
     def settle(self, verdict: Verdict) -> bool:
         """Commit or release members whose verdict is known; returns whether others remain."""
-        found = {each: verdict(leader, self._id(each)) for each, leader in self._promised.items()}
-        self._commit_members([each for each, commits in found.items() if commits])
-        self._set_free([each for each, commits in found.items() if commits is False])
+        found = {
+            each: verdict(pledge.leader, self._id(each)) for each, pledge in self._promised.items()
+        }
+        self._conclude(found)
         return bool(self._promised)
+
+    @property
+    def pledges(self) -> Mapping[int, Pledge]:
+        """By member."""
+        return self._promised
+
+    def conclude(self, asked: Mapping[int, Pledge], verdicts: Mapping[int, bool | None]) -> None:
+        """As `settle`. The verdicts were asked for when the members had made these pledges."""
+        self._core.check_open()
+        same = {
+            each: pledge for each, pledge in asked.items() if self._promised.get(each) == pledge
+        }
+        self._conclude({each: verdicts[each] for each in same})
+
+    def _conclude(self, verdicts: Mapping[int, bool | None]) -> None:
+        self._commit_members([each for each, commits in verdicts.items() if commits])
+        self._set_free([each for each, commits in verdicts.items() if commits is False])
 
     def commit_members(self, local_ids: Sequence[int]) -> asyncio.Future[TxnId]:
         """Their leader has decided to commit. Completes when all have ended."""
@@ -260,7 +309,7 @@ class GroupEnds:
             return
         self._log_together([Promise(local_id, None) for local_id in local_ids], _nobody_waits)
         for local_id in local_ids:
-            leader = self._promised.pop(local_id)
+            leader = self._promised.pop(local_id).leader
             log.info("Transaction %s is OPEN again: %s did not commit", self._id(local_id), leader)
             transaction = self._store.get(local_id)
             assert transaction is not None

@@ -8,31 +8,62 @@
                            each member's commits; then the leader's own participants are told
 
 After a crash, or a failure half way, a coordinator that has promised asks the leader's coordinator.
-If that coordinator has decided, it says so: it retains the leader until all members have ended. If
-it is open, has not decided and will not, the members are released. Members wait only while the
-leader's coordinator cannot be opened.
+If that has decided, it says so: it retains the leader until all members have ended. If it is open,
+has not decided and will not, the members are released. They wait while it cannot be opened.
 
-All coordinators are in this process, so a question is answered in the same turn. Between brokers a
-promise would need a number, so that an old answer does not release a newer promise.
+With one broker, a question is answered in the same turn. With several (`share_with`) it travels.
+So a member is released only if the leader's coordinator wrote something after it was asked (it had
+no successor that could have decided), and if the member has not promised again meanwhile. And the
+open coordinator for which the promises were collected decides, or nothing is decided.
 """
 
 import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from pybroker.base.errors import InvalidTxnStatus, PulsarError
+from pybroker.base.errors import InvalidTxnStatus, PulsarError, ServiceNotReady
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
-from pybroker.transaction.coordinator.group_ends import GroupEnds
-from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction
+from pybroker.transaction.coordinator.elsewhere import require_begun
+from pybroker.transaction.coordinator.group_ends import GroupEnds, Pledge
+from pybroker.transaction.txn_status import (
+    ACTION_OF_STATUS,
+    TxnAction,
+    TxnStatus,
+    coordinator_not_ready,
+)
 
 _FIRST_PAUSE_S: Final = 0.05
 _LAST_PAUSE_S: Final = 1.0
+_FOLLOWED_WITHIN_S: Final = 8.0  # less than another broker waits for an answer
+
+Verdicts = list[bool | None]
 
 log = logging.getLogger(__name__)
+
+
+class GroupsElsewhere(Protocol):
+    """What `Groups` does with coordinators that other brokers serve. All raise PulsarError, in
+    particular TransactionCoordinatorNotFound if this broker has acquired the coordinator meanwhile.
+    The members of one call belong to one coordinator.
+    """
+
+    def serves(self, coordinator_id: int) -> bool:
+        """Whether this broker serves it."""
+        ...
+
+    async def promise(
+        self, leader: TxnId, members: Sequence[TxnId], principal: str | None
+    ) -> None: ...
+    async def follow(self, leader: TxnId, members: Sequence[TxnId]) -> None:
+        """Returns when they have ended."""
+        ...
+
+    async def verdicts(self, leader: TxnId, members: Sequence[TxnId]) -> Verdicts: ...
+    async def status(self, txn_id: TxnId) -> TxnStatus | None: ...
 
 
 class _Collecting(NamedTuple):
@@ -57,7 +88,17 @@ class Groups:
         self._tasks = tasks
         self._collecting: dict[TxnId, _Collecting] = {}
         self._settling: dict[int, asyncio.Task[None]] = {}
+        self._elsewhere: GroupsElsewhere | None = None
         self._closed = False
+
+    def share_with(self, elsewhere: GroupsElsewhere) -> None:
+        """Other brokers serve some coordinators. Call it before any is opened."""
+        self._elsewhere = elsewhere
+
+    def _is_elsewhere(self, coordinator_id: int) -> GroupsElsewhere | None:
+        """Not None: another broker serves it."""
+        elsewhere = self._elsewhere
+        return None if elsewhere is None or elsewhere.serves(coordinator_id) else elsewhere
 
     async def commit(self, leader: TxnId, others: Sequence[TxnId], principal: str | None) -> TxnId:
         """Commit `leader` and others, of any coordinators: all of them, or none.
@@ -99,7 +140,9 @@ class Groups:
         leads = (await self._get(leader.most)).group_ends
         if leads.would_commit(here, principal):
             await self._promised(leader, away, principal)
-            leads = (await self._get(leader.most)).group_ends  # it may have been replaced
+            asked, leads = leads, (await self._get(leader.most)).group_ends
+            if leads is not asked and self._elsewhere is not None:
+                raise coordinator_not_ready(leader.most)  # others may have been told otherwise
         if not leads.would_commit(here, principal):  # meanwhile, or earlier
             await self._require_committed(leads, leader, away)
         return leads.commit(here, away, principal)
@@ -107,34 +150,43 @@ class Groups:
     async def _promised(
         self, leader: TxnId, members: Sequence[TxnId], principal: str | None
     ) -> None:
-        by_coordinator = _by_coordinator(members)
-        coordinators = [await self._get(most) for most in by_coordinator]
         made = await asyncio.gather(
-            *(
-                coordinator.group_ends.promise(local_ids, leader, principal)
-                for coordinator, local_ids in zip(
-                    coordinators, by_coordinator.values(), strict=True
-                )
-            ),
+            *(self._promise(leader, part, principal) for part in _by_coordinator(members)),
             return_exceptions=True,
         )
         for each in made:
             if isinstance(each, BaseException):
                 raise each
 
+    async def _promise(
+        self, leader: TxnId, members: Sequence[TxnId], principal: str | None
+    ) -> None:
+        """Of one coordinator."""
+        if (elsewhere := self._is_elsewhere(members[0].most)) is not None:
+            await elsewhere.promise(leader, members, principal)
+        else:
+            coordinator = await self._get(members[0].most)
+            await coordinator.group_ends.promise(
+                [each.least for each in members], leader, principal
+            )
+
     async def _require_committed(
         self, leads: GroupEnds, leader: TxnId, members: Sequence[TxnId]
     ) -> None:
         """Check that this same commit, with the same members, is under way or done."""
         for member in members:
-            coordinator = await self._get(member.most)
-            status = coordinator.status(member)
+            status = await self._status(member)
             committed = status is not None and ACTION_OF_STATUS.get(status) is TxnAction.COMMIT
             if not committed and leads.verdict(leader.least, member) is False:
                 raise InvalidTxnStatus(
                     f"Transaction {leader} has committed and {member} has not: they cannot commit "
                     "together any more"
                 )
+
+    async def _status(self, txn_id: TxnId) -> TxnStatus | None:
+        if (elsewhere := self._is_elsewhere(txn_id.most)) is not None:
+            return await elsewhere.status(txn_id)
+        return (await self._get(txn_id.most)).status(txn_id)
 
     def _collected(self, leader: TxnId, others: frozenset[TxnId]) -> None:
         """The leader's coordinator knows the result in any case."""
@@ -151,17 +203,38 @@ class Groups:
         coordinator = self._serving.get(leader.most)
         return None if coordinator is None else coordinator.group_ends.verdict(leader.least, member)
 
+    async def verdicts(self, leader: TxnId, members: Sequence[TxnId]) -> Verdicts:
+        """Of members that other brokers may serve; the leader's coordinator is here.
+
+        Raises TransactionCoordinatorNotFound.
+        """
+        coordinator = self._serving.get(leader.most) or await self._get(leader.most)
+        before = [self.verdict(leader, member) for member in members]
+        if False not in before:
+            return before
+        await coordinator.group_ends.confirm()
+        if self._serving.get(leader.most) is not coordinator:
+            raise coordinator_not_ready(leader.most)
+        after = [self.verdict(leader, member) for member in members]
+        return [
+            None if verdict is False and earlier is None else verdict
+            for earlier, verdict in zip(before, after, strict=True)
+        ]
+
     async def follow(self, leader: TxnId, members: Sequence[TxnId]) -> None:
         """The leader has decided to commit: returns when all members have ended."""
-        by_coordinator = _by_coordinator(members).items()
-        await asyncio.gather(*(self._follow(leader, *each) for each in by_coordinator))
+        await asyncio.gather(*(self._follow(leader, part) for part in _by_coordinator(members)))
 
-    async def _follow(self, leader: TxnId, coordinator_id: int, members: list[int]) -> None:
-        pause_s = _FIRST_PAUSE_S
+    async def _follow(self, leader: TxnId, members: Sequence[TxnId]) -> None:
+        """Of one coordinator."""
+        pause_s, coordinator_id = _FIRST_PAUSE_S, members[0].most
         while True:
             try:
+                if (elsewhere := self._is_elsewhere(coordinator_id)) is not None:
+                    await elsewhere.follow(leader, members)
+                    return
                 coordinator = await self._get(coordinator_id)
-                await coordinator.group_ends.commit_members(members)
+                await coordinator.group_ends.commit_members([each.least for each in members])
                 return
             except PulsarError as error:
                 if pause_s == _FIRST_PAUSE_S:
@@ -172,9 +245,11 @@ class Groups:
     def settle(self, coordinator_id: int) -> None:
         """End the promised transactions whose outcome is known; ask about the others later."""
         coordinator = self._serving.get(coordinator_id)
-        if self._closed or coordinator is None or not coordinator.group_ends.settle(self.verdict):
+        if self._closed or coordinator is None:
             return
-        if coordinator_id not in self._settling:
+        if self._elsewhere is None:
+            coordinator.group_ends.settle(self.verdict)
+        if coordinator.group_ends.pledges and coordinator_id not in self._settling:
             settling = self._tasks.start(
                 self._settle(coordinator_id), f"promises of {coordinator_id}"
             )
@@ -187,16 +262,82 @@ class Groups:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LAST_PAUSE_S)
             coordinator = self._serving.get(coordinator_id)
-            if coordinator is None or not coordinator.group_ends.settle(self.verdict):
+            if coordinator is None:
                 return
+            if self._elsewhere is None:
+                coordinator.group_ends.settle(self.verdict)
+            else:
+                await self._ask_leaders(coordinator)
+            if not coordinator.group_ends.pledges:
+                return
+
+    # -- several brokers
+
+    async def _ask_leaders(self, coordinator: TransactionCoordinator) -> None:
+        led = defaultdict[TxnId, dict[int, Pledge]](dict)
+        for member, pledge in coordinator.group_ends.pledges.items():
+            led[pledge.leader][member] = pledge
+        for leader, pledges in led.items():
+            try:
+                await self._ask(coordinator, leader, pledges)
+            except PulsarError as error:
+                log.info("Members of the group of %s remain promised: %s", leader, error)
+
+    async def _ask(
+        self, coordinator: TransactionCoordinator, leader: TxnId, pledges: Mapping[int, Pledge]
+    ) -> None:
+        members = [TxnId(coordinator.coordinator_id, each) for each in pledges]
+        if (elsewhere := self._is_elsewhere(leader.most)) is not None:
+            found = await elsewhere.verdicts(leader, members)
+        else:
+            found = await self.verdicts(leader, members)
+        coordinator.group_ends.conclude(pledges, dict(zip(pledges, found, strict=True)))
+
+    async def promise_to(
+        self, leader: TxnId, members: Sequence[TxnId], principal: str | None
+    ) -> None:
+        """For the broker of the leader's coordinator. The members' coordinator is here. Raises as
+        `GroupEnds.promise`.
+        """
+        try:
+            await self._promise(leader, members, principal)
+        finally:
+            self.settle(members[0].most)
+
+    async def follow_at_once(self, leader: TxnId, members: Sequence[TxnId]) -> None:
+        """For the broker of the leader's coordinator, which is asked, as anybody could say that it
+        has decided. Returns when the members have ended; their coordinator is here.
+
+        Raises TransactionCoordinatorNotFound, TransactionNotFound (a successor of this coordinator
+        may know more), ServiceNotReady (not yet).
+        """
+        coordinator = await self._get(members[0].most)
+        for member in members:
+            require_begun(coordinator, member)
+        ends, local_ids = coordinator.group_ends, [each.least for each in members]
+        pledges = {
+            each: pledge
+            for each in local_ids
+            if (pledge := ends.pledges.get(each)) is not None and pledge.leader == leader
+        }
+        if pledges:
+            await self._ask(coordinator, leader, pledges)
+        for member in members:
+            if coordinator.status(member) is TxnStatus.OPEN:
+                raise ServiceNotReady(f"Transaction {member} does not follow {leader} yet")
+        ending = ends.commit_members(local_ids)
+        await asyncio.wait([ending], timeout=_FOLLOWED_WITHIN_S)
+        if not ending.done():
+            raise ServiceNotReady(f"Transactions that follow {leader} are still being ended")
+        ending.result()
 
     def close(self) -> None:
         """Promises remain until the next start."""
         self._closed = True
 
 
-def _by_coordinator(members: Sequence[TxnId]) -> dict[int, list[int]]:
-    found = defaultdict(list)
-    for most, least in members:
-        found[most].append(least)
-    return found
+def _by_coordinator(members: Sequence[TxnId]) -> list[list[TxnId]]:
+    found = defaultdict[int, list[TxnId]](list)
+    for member in members:
+        found[member.most].append(member)
+    return list(found.values())

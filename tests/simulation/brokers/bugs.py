@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
+from bugs import grouping
 from bugs.committing import decided_one_by_one
 from sim_bugs import no_entry_by_timeout, recovery_add_on_the_normal_path
 
@@ -134,8 +135,10 @@ BUGS: Final[dict[str, Bug]] = {
     "decided-one-by-one": decided_one_by_one,
     "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
     "former-bundles-stay": former_bundles_stay,
+    "group-half-decided": grouping.group_half_decided,
     "halves-count-before-the-split": halves_count_before_the_split,
     "latest-aborts-are-not-handed-over": latest_aborts_are_not_handed_over,
+    "members-are-told-once": grouping.members_are_told_once,
     "no-entry-by-timeout": no_entry_by_timeout,
     "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,
     "serving-after-the-session-is-lost": serving_after_the_session_is_lost,

@@ -84,7 +84,7 @@ class Exodus(Feature):
 
 
 # Those that only clients act in.
-_OF_CLIENTS: Final = ("committing together", "copying", "similar names", "small logs")
+_OF_CLIENTS: Final = ("committing together", "copying", "groups", "similar names", "small logs")
 ALL: Final[dict[str, type[Any]]] = {
     **{
         each.name: each

@@ -1,11 +1,13 @@
 """Groups of several coordinators gone wrong."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
+from pybroker.base.errors import PulsarError
 from pybroker.base.names import TxnId
+from pybroker.cluster.transactions.groups import SharedGroups
 from pybroker.transaction.coordinator import group_ends
 
 
@@ -18,6 +20,19 @@ def group_half_decided() -> Iterator[None]:
 
     with patch.object(group_ends, "records_of_group", nobody):
         yield
+
+
+def members_are_told_once() -> AbstractContextManager[Any]:
+    """A leader ends although a broker has not answered for its members. Nobody knows it any more
+    when they ask.
+    """
+    follow = SharedGroups.follow
+
+    async def once(self: SharedGroups, leader: TxnId, members: Sequence[TxnId]) -> None:
+        with suppress(PulsarError):
+            await follow(self, leader, members)
+
+    return patch.object(SharedGroups, "follow", once)
 
 
 BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
