@@ -2,7 +2,8 @@
 
 An error in an event loop's callback reaches nobody who awaits: here it fails the test. How long an
 example of Hypothesis or an answer over HTTP takes says how busy the machine is, and fails none.
-Hypothesis draws the same examples in each run; `--hypothesis-profile fresh` draws many new ones.
+Hypothesis draws the same examples in each run: few in `make check`, which asks for its profile
+`quick`, and a hundred otherwise; `--hypothesis-profile fresh` draws many new ones.
 What is there when all tests are collected stays to the end: the garbage collector leaves it alone.
 """
 
@@ -31,6 +32,7 @@ pybroker.testing.broker.__wrapped__.__kwdefaults__["faults"] = False  # type: ig
 
 TIMED = [HealthCheck.too_slow]
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=TIMED)
+settings.register_profile("quick", settings.get_profile("steady"), max_examples=20)
 settings.register_profile("fresh", deadline=None, max_examples=2000, suppress_health_check=TIMED)
 settings.load_profile("steady")
 

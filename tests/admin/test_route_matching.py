@@ -15,9 +15,13 @@ def test_a_route_fits_the_paths_that_starlette_says() -> None:
     for route in routes():
         plain = Route(route.path, route.endpoint, methods=[route.method])
         for path in (*_PATHS, *_MORE):
+            scope = {"type": "http", "path": path, "method": "GET", "root_path": ""}
             for method in ("GET", "HEAD", "PUT"):
-                scope = {"type": "http", "path": path, "method": method, "root_path": ""}
-                assert _fit(route, scope) == _fit(plain, scope), (route, scope)
+                scope["method"] = method
+                found = _fit(route, scope)
+                assert found == _fit(plain, scope), (route, scope)
+                if found is Match.NONE:  # for no method
+                    break
 
 
 def _fit(route: Route, scope: dict[str, str]) -> Match | str:

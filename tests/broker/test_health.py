@@ -116,7 +116,7 @@ def test_a_caller_that_gives_up_stops_no_other() -> None:
 
 def test_what_it_writes_is_no_topic_and_does_not_pile_up() -> None:
     async def scenario(health: Health, disk: Disk, world: World) -> None:
-        for _ in range(3000):
+        for _ in range(1500):
             await health.check()
             await asyncio.sleep(KEPT_S)
         await asyncio.sleep(60)

@@ -125,6 +125,7 @@ def test_a_bundle_with_too_many_topics_is_divided() -> None:
     world.cluster.close()
 
 
+@pytest.mark.slow
 def test_a_bundle_with_too_many_consumers_is_divided_up_to_the_limit() -> None:
     world = World(
         load_balancer_namespace_bundle_max_sessions=3, load_balancer_namespace_maximum_bundles=5

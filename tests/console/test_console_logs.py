@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import httpx
+import pytest
 from browsing import Browser, words
 
 from pybroker.testing.broker_process import BrokerProcess
 
 
+@pytest.mark.slow
 def test_the_log_is_shown_and_its_level_changed(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         browser = Browser(broker.admin_url)

@@ -204,10 +204,11 @@ def test_a_fault_that_the_seed_does_not_draw_is_refused():
     assert "seed 0 draws 5 faults, not more" in ended.stderr
 
 
-def test_numbers_are_checked():
-    ended = simulated(WRONG, "--seeds", "0")
-    assert ended.returncode == 2
-    assert "0 is not a number from 1 to 99,999,999" in ended.stderr
+def test_numbers_are_checked(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([WRONG, "--seeds", "0"])
+    assert ended.value.code == 2
+    assert "0 is not a number from 1 to 99,999,999" in capsys.readouterr().err
 
 
 def test_faults_without_a_seed_are_refused(capsys):

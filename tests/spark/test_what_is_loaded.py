@@ -142,6 +142,7 @@ def test_workers_of_spark_have_the_drivers_pyspark_and_the_environment_that_was_
     assert "/somewhere" in rows[1].name
 
 
+@pytest.mark.slow
 def test_a_task_that_reads_does_not_import_pandas(broker):
     topic = "persistent://public/default/read-without-pandas"
     with Client(broker.service_url) as client, client.create_producer(topic) as producer:

@@ -1,12 +1,14 @@
 """Commit order: an open transaction holds nobody back, and what is read is in commits' order."""
 
 import asyncio
+from contextlib import ExitStack
 from unittest.mock import patch
 
 import pytest
 from aside_world import ABORT, COMMIT, ORDERS, AsideWorld, in_aside_world, side_entries, soon
 
 from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.prompt import when_done
 from pybroker.base.errors import InvalidTxnStatus, TransactionNotFound
 from pybroker.base.names import TxnId
 from pybroker.transaction.buffer.commit_order import (
@@ -76,6 +78,43 @@ async def test_an_aborted_transaction_leaves_nothing_in_the_log(world: AsideWorl
     assert not (await world.buffer()).has_open
 
 
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_who_waits_for_a_commit_is_told_in_the_turn_in_which_it_is_over(in_pieces: bool) -> None:
+    @in_aside_world
+    async def commit(world: AsideWorld) -> None:
+        buffer, loop, order = await world.buffer(), asyncio.get_running_loop(), list[str]()
+        txn_id = await world.begin_on(ORDERS)
+        await world.send(txn_id, "a", "b")
+
+        def over(*_: object) -> None:
+            order.append("over")
+            loop.call_soon(order.append, "the next turn")
+
+        buffer.on_ended = over
+        with ExitStack() as cuts:
+            for cut in piece_by_piece() if in_pieces else ():
+                cuts.enter_context(cut)
+            ending = buffer.end(txn_id, COMMIT, -1)
+            assert ending is not None
+            when_done(ending, lambda _: order.append("told"))
+            await ending
+        await soon()
+        assert order == ["over", "told", "the next turn"]
+
+    commit()
+
+
+@in_aside_world
+async def test_nobody_waits_for_an_abort_that_needs_nothing(world: AsideWorld) -> None:
+    buffer, ended = await world.buffer(), list[TxnId]()
+    buffer.on_ended = lambda txn_id, *_: ended.append(txn_id)
+    txn_id = await world.begin_on(ORDERS)
+    await world.send(txn_id, "a")
+    assert buffer.end(txn_id, ABORT, -1) is None
+    assert ended == [txn_id]
+    assert not buffer.has_open
+
+
 @in_aside_world
 async def test_a_large_transaction_shows_as_a_whole(world: AsideWorld) -> None:
     large, small = await world.begin_on(ORDERS), await world.begin_on(ORDERS)
@@ -107,7 +146,7 @@ async def test_many_ends_take_several_turns_of_the_loop(world: AsideWorld) -> No
             buffer.end(each, COMMIT if n % 2 else ABORT, -1) for n, each in enumerate(txn_ids)
         ]
         turns = 0
-        while not all(ending is not None and ending.done() for ending in endings):
+        while not all(ending is None or ending.done() for ending in endings):
             await soon_after()
             turns += 1
     assert turns > 10

@@ -161,7 +161,7 @@ async def test_an_abort_that_could_not_be_written_gives_it_back_when_it_comes_ag
     await world.publish(5, txn_id)
     await world.publish(6)
 
-    def no_marker(_: object, __: TxnId, ___: object, done: Callable[[Exception], None]) -> None:
+    def no_marker(_: object, __: TxnId, ___: object, done: Callable[..., None], *____: Any) -> None:
         asyncio.get_running_loop().call_later(0.01, done, StorageFull("no space left"))
 
     with patch.object(LogOrderBuffer, "end_copy", no_marker):  # but what it tells was written

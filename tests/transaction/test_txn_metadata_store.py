@@ -39,7 +39,7 @@ def contents(store: TransactionMetadataStore) -> object:
     ids = range(-1, 40)
     live = [
         (t.txn_id, t.status, t.timeout_ms, t.owner, list(t.partitions), list(t.subscriptions))
-        for t in store.live()
+        for t in sorted(store.live(), key=lambda t: t.txn_id.least)  # a snapshot has another order
     ]
     return live, [store.status(local_id) for local_id in ids], store.low_watermark
 

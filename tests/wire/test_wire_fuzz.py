@@ -30,6 +30,9 @@ FRAMES = [
     ),
 ]
 
+# An example takes less than a millisecond, and most of what can be damaged is rare.
+MANY = settings(max_examples=10 * settings().max_examples)
+
 mutations = st.tuples(st.integers(0, 500), st.binary(min_size=0, max_size=4), st.integers(0, 4))
 
 
@@ -50,7 +53,7 @@ def receive_all(data: bytes, chunk_bytes: int) -> list[Event]:
     return events
 
 
-@settings(max_examples=1000)
+@MANY
 @given(
     st.lists(st.sampled_from(FRAMES), min_size=1, max_size=4).map(b"".join),
     st.lists(mutations, max_size=3),
@@ -65,7 +68,7 @@ def test_mutated_frames_raise_nothing_but_protocol_error(
         assert str(error)
 
 
-@settings(max_examples=500)
+@MANY
 @given(st.binary(max_size=300), st.integers(1, 50))
 def test_noise_raises_nothing_but_protocol_error(noise: bytes, chunk_bytes: int) -> None:
     try:
@@ -85,7 +88,7 @@ send_commands = st.builds(
 )
 
 
-@settings(max_examples=1000)
+@MANY
 @given(send_commands, st.lists(mutations, max_size=2))
 @example(SEND, [(3, b"\x04", 1)])
 def test_a_send_means_what_protobuf_says_it_means(
@@ -110,7 +113,7 @@ def test_a_send_means_what_protobuf_says_it_means(
         assert not isinstance(event, BadChecksum)
 
 
-@settings(max_examples=500)
+@MANY
 @given(st.lists(mutations, max_size=3))
 def test_mutated_entries_raise_nothing_but_bad_entry(
     changes: list[tuple[int, bytes, int]],

@@ -3,6 +3,7 @@
 import asyncio
 import struct
 import zlib
+from typing import Any
 
 import pytest
 
@@ -42,15 +43,15 @@ def test_a_part_is_unpacked_in_a_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    "entry",
+    "wrong",
     [
-        compressed(10),
-        compressed(MAX_BYTES + 1),
-        compressed(30 * PART_BYTES),
-        compressed(spoil=True),
+        {"claimed_bytes": 10},
+        {"claimed_bytes": MAX_BYTES + 1},
+        {"claimed_bytes": 30 * PART_BYTES},
+        {"spoil": True},
     ],
     ids=["less", "too much", "more", "spoilt"],
 )
-def test_what_is_not_as_large_as_it_claims_is_left_alone(entry: bytes) -> None:
+def test_what_is_not_as_large_as_it_claims_is_left_alone(wrong: dict[str, Any]) -> None:
     with pytest.raises(Unreadable):
-        asyncio.run(look_at(entry, 1))
+        asyncio.run(look_at(compressed(**wrong), 1))

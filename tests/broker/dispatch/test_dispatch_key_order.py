@@ -1,7 +1,7 @@
 """Key_Shared, by random scripts: each key is with one consumer at a time, and in order."""
 
 from dispatch_fakes import KEY_SHARED, FakeTopic, RecordingSink, check_parked, with_topic
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from managed_ledger.position import Position
@@ -99,7 +99,6 @@ class KeyOrder:
         assert self.acked == set(range(len(self.keys)))
 
 
-@settings(max_examples=100, deadline=None)
 @given(scripts)
 def test_a_key_is_with_one_consumer_and_in_order(script: list[tuple[str, int]]) -> None:
     async def scenario(topic: FakeTopic) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from dispatch_fakes import SHARED, FakeTopic, with_topic
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from managed_ledger.position import Position
@@ -283,7 +283,6 @@ actions = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(actions)
 def test_every_message_is_held_by_one_consumer_and_permits_add_up(
     script: list[tuple[str, int]],

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 from dispatch_fakes import RecordingSink
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pybroker.broker.consumer import Consumer, SubscribeRequest
@@ -141,7 +141,6 @@ def test_a_consumer_has_a_hundred_points_all_over_the_ring() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.integers(0, 2)), max_size=30))
-@settings(max_examples=30, deadline=None)
 def test_the_ring_does_not_depend_on_earlier_consumers(
     visitors: list[tuple[str, int]],
 ) -> None:

@@ -1,10 +1,10 @@
 """The transactions that a topic keeps aside, oldest first entry first."""
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import ItemsView, Iterator
 
 from managed_ledger.position import Position
+from managed_ledger.prompt import Prompt, fail
 from pybroker.base.names import TxnId
 from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
 from pybroker.transaction.buffer.transactional_entries import tag_of
@@ -29,10 +29,21 @@ class AsideTransaction:
         self.ranges = TransactionRanges()  # in the side log
         self.size_bytes = 0  # of these ranges
         self.in_flight = 0  # appends
-        self.ending: asyncio.Future[None] | None = None  # set while it is being copied or aborted
+        self.ending: Prompt[None] | None = None  # set while it is being copied or aborted
         self.action = TxnAction.COMMIT  # the kind of end
         # Half a copy is hidden in the topic's log; only a snapshot makes that durable.
         self.given_up = False
+
+    def followed(self) -> None:
+        """Those who wait for its end are told within this call, and rely on it being over."""
+        ending, self.ending = self.ending, None
+        if ending is not None and not ending.done():  # otherwise the topic is being unloaded
+            ending.set_result(None)
+
+    def failed(self, error: BaseException) -> None:
+        ending, self.ending = self.ending, None
+        if ending is not None:
+            fail(ending, error)
 
 
 class AsideTransactions:

@@ -30,6 +30,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import LATEST, Position
+from managed_ledger.prompt import prompt
 from managed_ledger.storage.backend import EntryRun
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import (
@@ -44,11 +45,7 @@ from pybroker.transaction.buffer.commit_order.aside_transactions import (
     AsideTransaction,
     AsideTransactions,
 )
-from pybroker.transaction.buffer.commit_order.copying import (
-    Copy,
-    SequenceIds,
-    copy_what_is_told,
-)
+from pybroker.transaction.buffer.commit_order.copying import Copy, SequenceIds, copy_what_is_told
 from pybroker.transaction.buffer.commit_order.end_queue import EndQueue
 from pybroker.transaction.buffer.commit_order.side_log import SideLog
 from pybroker.transaction.buffer.commit_order.told_ends import ToldEnds
@@ -256,12 +253,12 @@ class CommitOrderBuffer:
             return None
         ending = transaction.ending
         if ending is None:
-            ending = transaction.ending = asyncio.get_running_loop().create_future()
+            ending = transaction.ending = prompt()
             transaction.action = action
             if action is TxnAction.COMMIT or not transaction.in_flight:
                 self._ends.add(txn_id, action)
             self._go_on()
-        return ending
+        return ending if txn_id in self.open else None
 
     def settle_if_over(self, most: int, low_watermark: int) -> None:
         """The oldest one, which may have ended according to an END's low watermark."""
@@ -346,8 +343,7 @@ class CommitOrderBuffer:
         """
         told = [] if self.sequence_ids is None else self.sequence_ids.given_back(txn_id)
         if not told:
-            self._over(txn_id, transaction)
-            self.log_order.on_ended(txn_id, TxnAction.ABORT, None)
+            self._over(txn_id, transaction, TxnAction.ABORT)
         elif transaction.given_up:  # the disk was full
             again = self._abort_again(txn_id, transaction, told)
             self._tasks.start(again, f"aborting {txn_id}")
@@ -370,11 +366,10 @@ class CommitOrderBuffer:
 
     def _end_copy(self, txn_id: TxnId, transaction: AsideTransaction, action: TxnAction) -> None:
         if not self.log_order.holds(txn_id):  # none of it could be read: it is damaged
-            self._over(txn_id, transaction)
-            self.log_order.on_ended(txn_id, action, None)
+            self._over(txn_id, transaction, action)
             return
         ended = partial(self._copy_ended, txn_id, transaction)
-        self.log_order.end_copy(txn_id, action, ended)
+        self.log_order.end_copy(txn_id, action, ended, transaction.followed)
 
     def _copy_ended(
         self, txn_id: TxnId, transaction: AsideTransaction, error: Exception | None
@@ -382,7 +377,7 @@ class CommitOrderBuffer:
         if error is None:
             first = self.log_order.ranges_of(txn_id).first_position
             self._told_ends.add(first)
-            self._over(txn_id, transaction)
+            self._drop(txn_id)
         else:
             self._failed(txn_id, transaction, error)
 
@@ -390,16 +385,13 @@ class CommitOrderBuffer:
         """It is copied again when the END comes again."""
         if self.log_order.give_up_copy(txn_id):
             transaction.given_up = True
-        ending, transaction.ending = transaction.ending, None
-        if ending is not None and not ending.done():
-            ending.set_exception(error)
-            ending.exception()  # mark as retrieved: nobody may be waiting any more
+        transaction.failed(error)
 
-    def _over(self, txn_id: TxnId, transaction: AsideTransaction) -> None:
+    def _over(self, txn_id: TxnId, transaction: AsideTransaction, action: TxnAction) -> None:
+        """Nothing of it is in the topic's log."""
         self._drop(txn_id)
-        ending, transaction.ending = transaction.ending, None
-        if ending is not None and not ending.done():  # otherwise the topic is being unloaded
-            ending.set_result(None)
+        self.log_order.on_ended(txn_id, action, None)
+        transaction.followed()
 
     def _drop(self, txn_id: TxnId) -> None:
         transaction = self.open.get(txn_id)
@@ -481,10 +473,7 @@ class CommitOrderBuffer:
         why = f"{self._topic} is being unloaded"
         self._refuse_held(ServiceNotReady(why))  # the log's opening may not have begun
         for _, transaction in list(self.open.items()):
-            ending, transaction.ending = transaction.ending, None
-            if ending is not None and not ending.done():
-                ending.set_exception(ServiceNotReady(why))
-                ending.exception()
+            transaction.failed(ServiceNotReady(why))
 
     async def close(self) -> None:
         """After `stop`, and after closing the log-order part, which still needs the side log."""

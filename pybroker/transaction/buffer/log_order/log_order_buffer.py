@@ -47,12 +47,7 @@ from pybroker.transaction.buffer.log_order.open_transactions import OpenTransact
 from pybroker.transaction.buffer.ongoing import Marked, OngoingTransaction
 from pybroker.transaction.buffer.open_contents import OnEnded
 from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
-from pybroker.transaction.buffer.transactional_entries import (
-    SINCE,
-    marker,
-    tag_of,
-    with_sent,
-)
+from pybroker.transaction.buffer.transactional_entries import SINCE, marker, tag_of, with_sent
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import (
     TransactionOutcomes,
@@ -297,16 +292,20 @@ class LogOrderBuffer:
         self._ledger.append(entries, message_counts, answered, tag)
 
     def end_copy(
-        self, txn_id: TxnId, action: TxnAction, done: Callable[[Exception | None], None]
+        self,
+        txn_id: TxnId,
+        action: TxnAction,
+        done: Callable[[Exception | None], None],
+        over: Callable[[], None],
     ) -> None:
         """The marker, behind everything that was copied; if any of that fails, so does this. `done`
-        is called first once it is durable.
+        is called first once it is durable; `over` when that is in effect.
         """
         transaction = self._open.get(txn_id)
         assert transaction is not None
         transaction.in_flight += 1
         entry = marker(txn_id, action, self._clock.now_ms())
-        ended = partial(self._copy_ended, txn_id, transaction, action, done)
+        ended = partial(self._copy_ended, txn_id, transaction, action, done, over)
         self._ledger.append([entry], [0], ended, tag_of(txn_id, action))
 
     def _copy_ended(
@@ -315,6 +314,7 @@ class LogOrderBuffer:
         transaction: OpenTransaction,
         action: TxnAction,
         done: Callable[[Exception | None], None],
+        over: Callable[[], None],
         position: Position | None,
         error: Exception | None,
     ) -> None:
@@ -324,6 +324,7 @@ class LogOrderBuffer:
             return
         done(None)
         self._over(txn_id, transaction, action, position)
+        over()
 
     def hide(self, position: Position) -> None:
         """The copied entry is not a message."""
