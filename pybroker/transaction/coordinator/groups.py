@@ -277,11 +277,22 @@ class Groups:
         led = defaultdict[TxnId, dict[int, Pledge]](dict)
         for member, pledge in coordinator.group_ends.pledges.items():
             led[pledge.leader][member] = pledge
-        for leader, pledges in led.items():
+        leaders = _by_coordinator(list(led))
+        await asyncio.gather(*(self._ask_each(coordinator, part, led) for part in leaders))
+
+    async def _ask_each(
+        self,
+        coordinator: TransactionCoordinator,
+        leaders: Sequence[TxnId],
+        led: Mapping[TxnId, Mapping[int, Pledge]],
+    ) -> None:
+        """Leaders of one coordinator: what fails for one would fail for the others."""
+        for leader in leaders:
             try:
-                await self._ask(coordinator, leader, pledges)
+                await self._ask(coordinator, leader, led[leader])
             except PulsarError as error:
                 log.info("Members of the group of %s remain promised: %s", leader, error)
+                return
 
     async def _ask(
         self, coordinator: TransactionCoordinator, leader: TxnId, pledges: Mapping[int, Pledge]
