@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from described import route_of, routes
+from rows import check_each
 
 import pybroker.admin.routes
 from pybroker.admin.description import described
@@ -18,7 +18,6 @@ from pybroker.admin.operation import DescribedRoute
 
 DOCUMENT = json.loads(asyncio.run(described(routes())))
 SCHEMAS = DOCUMENT["components"]["schemas"]
-ROUTES = [f"{route.method} {plain_path(route.path)}" for route in routes()]
 TYPES = {
     line.split("\t")[0]: line.split("\t")[1].split()
     for line in (Path(__file__).parent / "apache_types.tsv").read_text().splitlines()[1:]
@@ -68,19 +67,24 @@ def test_the_broker_serves_its_description(admin: httpx.Client) -> None:
     assert served["openapi"].startswith("3.1")
 
 
-@pytest.mark.parametrize("route", routes(), ids=ROUTES)
-def test_every_route_is_described(route: DescribedRoute) -> None:
-    operations = [item[route.method.lower()] for path, item in _fitting(route)]
-    (operation,) = operations
-    names = [each["name"] for each in operation["parameters"] if each["in"] == "path"]
-    (path,) = [path for path, _ in _fitting(route)]
-    assert sorted(names) == sorted(re.findall(r"{(\w+)}", path))
-    assert {"401", "403", "500"} < set(operation["responses"])
+def test_every_route_is_described() -> None:
+    by_bare_path: dict[str, list[tuple[str, Any]]] = {}
+    for path, item in DOCUMENT["paths"].items():
+        by_bare_path.setdefault(_bare(path), []).append((path, item))
+
+    def check(route: DescribedRoute) -> None:
+        ((path, item),) = by_bare_path[_bare(plain_path(route.path))]
+        operation = item[route.method.lower()]
+        names = [each["name"] for each in operation["parameters"] if each["in"] == "path"]
+        assert sorted(names) == sorted(re.findall(r"{(\w+)}", path))
+        assert {"401", "403", "500"} < set(operation["responses"])
+
+    check_each(routes(), check, name=lambda route: f"{route.method} {plain_path(route.path)}")
 
 
-def _fitting(route: DescribedRoute) -> list[tuple[str, Any]]:
-    bare = re.sub(r"{\w+}", "{}", plain_path(route.path))
-    return [(p, item) for p, item in DOCUMENT["paths"].items() if re.sub(r"{\w+}", "{}", p) == bare]
+def _bare(path: str) -> str:
+    """Without the names of its variables."""
+    return re.sub(r"{\w+}", "{}", path)
 
 
 def test_operations_have_names_of_their_own() -> None:
@@ -93,10 +97,12 @@ def test_every_reference_leads_somewhere() -> None:
         assert DOCUMENT["components"][kind][name]
 
 
-@pytest.mark.parametrize("name", TYPES)
-def test_a_type_has_the_fields_that_apache_pulsars_has(name: str) -> None:
-    ours, missing = OURS.get(name, set()), NOT_HERE.get(name, set())
-    assert set(SCHEMAS[name]["properties"]) == set(TYPES[name]) - missing | ours
+def test_a_type_has_the_fields_that_apache_pulsars_has() -> None:
+    def check(name: str) -> None:
+        ours, missing = OURS.get(name, set()), NOT_HERE.get(name, set())
+        assert set(SCHEMAS[name]["properties"]) == set(TYPES[name]) - missing | ours
+
+    check_each(TYPES, check, name=str)
 
 
 def test_a_path_belongs_to_the_route_that_the_broker_finds() -> None:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from credentials import TOKEN_SETTINGS, bearer, token
 from raw_client import RawClient
+from rows import check_each
 from starlette.routing import Route
 
 import pybroker.testing
@@ -38,12 +39,14 @@ def declared_methods(route: Route) -> set[str]:
     return methods - {"HEAD"} if "GET" in methods else methods
 
 
-DECLARED = [
-    (method, plain_path(route.path))
+DECLARED = {
+    area.__name__: [
+        (method, plain_path(route.path))
+        for route in area(MagicMock()).routes()
+        for method in sorted(declared_methods(route))
+    ]
     for area in AREAS
-    for route in area(MagicMock()).routes()
-    for method in sorted(declared_methods(route))
-]
+}
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +71,7 @@ def test_every_command_has_a_row_and_no_other_thing() -> None:
     assert set(COMMANDS) == set(HANDLERS) | {_T.SEND}
 
 
-@pytest.mark.parametrize(("method", "path"), DECLARED, ids=map(" ".join, DECLARED))
-def test_every_route_has_a_row(method: str, path: str) -> None:
-    need = route_row(method, path).need
+def test_every_route_has_a_row() -> None:
     parts = {
         Need.TENANT_ADMIN: "{tenant}",
         Need.USE_NAMESPACE: "{namespace}",
@@ -78,7 +79,11 @@ def test_every_route_has_a_row(method: str, path: str) -> None:
         Need.PRODUCE: "{topic}",
         Need.CONSUME: "{namespace}",
     }
-    assert parts.get(need, "") in path
+
+    def check(declared: tuple[str, str]) -> None:
+        assert parts.get(route_row(*declared).need, "") in declared[1]
+
+    check_each([each for area in DECLARED.values() for each in area], check, name=" ".join)
 
 
 def test_a_route_without_a_row_is_an_error() -> None:
@@ -190,10 +195,14 @@ def filled(path: str, tenant: str, namespace: str, topic: str) -> str:
     return path
 
 
-@pytest.mark.parametrize(("method", "path"), DECLARED, ids=map(" ".join, DECLARED))
-def test_a_route_refuses_roles_that_its_row_does_not_name(
-    broker: RunningBroker, http: httpx.Client, method: str, path: str
+@pytest.mark.parametrize("area", DECLARED)
+def test_routes_refuse_roles_that_their_rows_do_not_name(
+    broker: RunningBroker, http: httpx.Client, area: str
 ) -> None:
+    check_each(DECLARED[area], lambda declared: refuses(broker, http, *declared), name=" ".join)
+
+
+def refuses(broker: RunningBroker, http: httpx.Client, method: str, path: str) -> None:
     here = broker.admin_url + filled(path, "public", "default", "here")
     gone = broker.admin_url + filled(path, "nobody", "nowhere", "gone")
     row = route_row(method, path)

@@ -6,11 +6,10 @@ name is. What is off says why, and nobody reads it.
 
 import ast
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
+from rows import check_each
 
 import pybroker
 from pybroker.base.config import BrokerConfig
@@ -40,7 +39,6 @@ def acting_modules() -> Iterator[Path]:
             yield path
 
 
-@cache
 def read_words() -> set[str]:
     """Names that are used and texts that stand there."""
     found: set[str] = set()
@@ -63,13 +61,17 @@ def parts(policy: Policy[Any]) -> list[str]:
     return list(named)
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
-def test_each_policy_has_an_actor_or_says_why_not(policy: Policy[Any]) -> None:
-    constant = CONSTANTS.get(id(policy), f"KEPT: {policy.name}")
-    assert bool(policy.off) is not (constant in read_words()), policy.off or "nobody acts on it"
-    if not policy.off:
-        for part in parts(policy):
-            assert (part in policy.off_fields) is not (part in read_words()), part
+def test_each_policy_has_an_actor_or_says_why_not() -> None:
+    words = read_words()
+
+    def check(policy: Policy[Any]) -> None:
+        constant = CONSTANTS.get(id(policy), f"KEPT: {policy.name}")
+        assert bool(policy.off) is not (constant in words), policy.off or "nobody acts on it"
+        if not policy.off:
+            for part in parts(policy):
+                assert (part in policy.off_fields) is not (part in words), part
+
+    check_each(POLICIES, check, name=lambda policy: policy.name)
 
 
 def test_the_document_is_what_the_table_says() -> None:
