@@ -133,6 +133,7 @@ class Client:
         if transactional_id is not None:
             self._cluster.session = ClientSession(transactional_id, self._cluster.rng)
         self._coordinators = Coordinators(self._cluster) if enable_transaction else None
+        self._questions = topic_questions.Questions(self._cluster)
         self._closed = False
 
     def keep_messages_in(self, new_queue: Callable[[], ReceiveQueue]) -> None:
@@ -280,13 +281,13 @@ class Client:
 
         A missing subscription is created at `initial_position`, if that is given; topics are not
         created. `schema_only`: return only the digests of schemas. `read_bytes`: return at most
-        this many bytes for each 500 questions that have `read_to`. Differs: see
+        this many bytes for each 500 questions that have `read_to`, from each broker. Differs: see
         pybroker.client.topic_questions. Raises NotAllowed if the broker does not support this.
         """
         asking = topic_questions.Asking(
             subscription, initial_position, sample_messages, schema_only, read_bytes
         )
-        return await topic_questions.ask(self._cluster, questions, asking)
+        return await self._questions.ask(questions, asking)
 
     async def _partitions(self, topic: str, create: bool = True) -> list[str]:
         if self._closed:

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from pybroker.base.errors import NotAllowed, PulsarError
+from pybroker.base.errors import NotAllowed, PulsarError, ServiceNotReady
 from pybroker.client.connection.cluster import Cluster
+from pybroker.client.connection.connection import Connection
+from pybroker.client.connection.retry import PASSING
 from pybroker.client.consuming.entry_reader import StoredEntry
 from pybroker.client.errors import from_wire
 from pybroker.client.options import InitialPosition
@@ -19,6 +21,8 @@ from pybroker.wire import pulsar_api_pb2 as pb
 Place = tuple[int, int]  # ledger id, entry id
 _QUESTIONS_EACH: Final = 500
 _REQUESTS_AT_ONCE: Final = 4
+_LOOKUPS_AT_ONCE: Final = 100
+_MOST_REMEMBERED: Final = 100_000  # topics' brokers
 _POSITIONS: Final = {
     InitialPosition.Earliest: pb.CommandSubscribe.Earliest,
     InitialPosition.Latest: pb.CommandSubscribe.Latest,
@@ -87,39 +91,116 @@ async def can_ask(cluster: Cluster) -> bool:
     return await cluster.patiently(ask, "What the broker can do")
 
 
-async def ask(
-    cluster: Cluster, questions: Sequence[TopicQuestion], asking: Asking
-) -> list[TopicState]:
-    """One answer for each question, in order. Raises NotAllowed without broker support."""
-    parts = [
-        questions[at : at + _QUESTIONS_EACH] for at in range(0, len(questions), _QUESTIONS_EACH)
-    ]
-    answers: list[TopicState] = []
-    for at in range(0, len(parts), _REQUESTS_AT_ONCE):
-        some = parts[at : at + _REQUESTS_AT_ONCE]
-        for found in await asyncio.gather(*(_ask(cluster, part, asking) for part in some)):
-            answers += found
-    return answers
+class Questions:
+    """What a client asks about topics: each question goes to the broker that serves the topic.
 
+    The broker of the service URL is asked first. A single broker serves all topics, so that costs
+    no lookup. The brokers of the topics that it does not serve are looked up and remembered.
+    """
 
-async def _ask(
-    cluster: Cluster, questions: Sequence[TopicQuestion], asking: Asking
-) -> list[TopicState]:
-    async def ask() -> pb.CommandAskTopicsResponse:
-        connection = await cluster.service_connection()
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._brokers: dict[str, Connection] = {}
+
+    async def ask(self, questions: Sequence[TopicQuestion], asking: Asking) -> list[TopicState]:
+        """One answer for each question, in order. What is asked about a topic that moves from
+        broker to broker is asked again, up to the operation timeout. Raises NotAllowed without
+        broker support.
+        """
+        open_yet = dict(enumerate(questions))
+        states: dict[int, TopicState] = {}
+
+        async def ask() -> None:
+            refusals = await self._ask_each(open_yet, states, asking)
+            if refusals:
+                failures = await self._look_up(list(refusals))
+                for at, each in list(open_yet.items()):
+                    why = failures.get(each.topic)
+                    if why is not None and not isinstance(why, PASSING):
+                        states[at] = TopicState(open_yet.pop(at).topic, error=why)
+                refusals = await self._ask_each(open_yet, states, asking)
+            for refusal in refusals.values():
+                raise refusal
+
+        try:
+            await self._cluster.patiently(ask, f"A question about {len(questions)} topics")
+        except ServiceNotReady as error:  # for some; the others have been answered
+            states |= {at: TopicState(each.topic, error=error) for at, each in open_yet.items()}
+        return [states[at] for at in range(len(questions))]
+
+    async def _ask_each(
+        self, open_yet: dict[int, TopicQuestion], states: dict[int, TopicState], asking: Asking
+    ) -> dict[str, PulsarError]:
+        """Moves questions that are answered from `open_yet` to `states`. Returns by topic why the
+        others were not.
+        """
+        refusals: dict[str, PulsarError] = {}
+
+        async def ask(connection: Connection, part: Sequence[int]) -> None:
+            some = [open_yet[at] for at in part]
+            try:
+                found = await self._ask(connection, some, asking)
+            except PASSING as error:
+                refusals.update((each.topic, error) for each in some)
+                for each in some:
+                    self._brokers.pop(each.topic, None)
+                return
+            for at, state in zip(part, found, strict=True):
+                if isinstance(state.error, ServiceNotReady):
+                    refusals[state.topic] = state.error
+                    self._brokers.pop(state.topic, None)
+                else:
+                    states[at] = state
+                    del open_yet[at]
+
+        by_broker: dict[Connection, list[int]] = {}
+        nearest = await self._cluster.service_connection()
+        for at, question in open_yet.items():
+            known = self._brokers.get(question.topic)
+            broker = nearest if known is None or known.closed else known
+            by_broker.setdefault(broker, []).append(at)
+        parts = [
+            (broker, of_it[at : at + _QUESTIONS_EACH])
+            for broker, of_it in by_broker.items()
+            for at in range(0, len(of_it), _QUESTIONS_EACH)
+        ]
+        for at in range(0, len(parts), _REQUESTS_AT_ONCE):
+            await asyncio.gather(*(ask(*part) for part in parts[at : at + _REQUESTS_AT_ONCE]))
+        return refusals
+
+    async def _ask(
+        self, connection: Connection, questions: Sequence[TopicQuestion], asking: Asking
+    ) -> list[TopicState]:
         if not connection.answers_topic_questions:
-            raise NotAllowed("This broker does not answer questions about several topics at once")
+            raise NotAllowed(
+                f"The broker {connection.address} does not answer questions about several topics "
+                "at once"
+            )
         answer: pb.CommandAskTopicsResponse = await connection.request(
-            _request(questions, asking), cluster.timeout_s
+            _request(questions, asking), self._cluster.timeout_s
         )
-        return answer
+        return [
+            _state(question.topic, each)
+            for question, each in zip(questions, answer.answer, strict=True)
+        ]
 
-    what = f"A question about {len(questions)} topics"
-    answer = await cluster.patiently(ask, what)
-    return [
-        _state(question.topic, each)
-        for question, each in zip(questions, answer.answer, strict=True)
-    ]
+    async def _look_up(self, topics: Sequence[str]) -> dict[str, PulsarError]:
+        """Remembers the topics' brokers. Returns why others have none."""
+        if len(self._brokers) > _MOST_REMEMBERED:
+            self._brokers.clear()
+        failures: dict[str, PulsarError] = {}
+        for at in range(0, len(topics), _LOOKUPS_AT_ONCE):
+            some = topics[at : at + _LOOKUPS_AT_ONCE]
+            lookups = (self._cluster.connection_for(topic) for topic in some)
+            found = await asyncio.gather(*lookups, return_exceptions=True)
+            for topic, broker in zip(some, found, strict=True):
+                if isinstance(broker, Connection):
+                    self._brokers[topic] = broker
+                elif isinstance(broker, PulsarError):
+                    failures[topic] = broker
+                else:
+                    raise broker
+        return failures
 
 
 def _request(questions: Sequence[TopicQuestion], asking: Asking) -> pb.CommandAskTopics:
