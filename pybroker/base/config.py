@@ -12,6 +12,20 @@ class BrokerConfig:
     metadata_store_url: str = ""  # zk:host:port,host:port; with or without zk:
     bookkeeper_metadata_service_uri: str = ""  # empty: /ledgers in the same ZooKeeper
     metadata_store_session_timeout_millis: int = 30_000
+    metadata_store_config_path: str = ""  # a file of ZooKeeper's client; see tls_settings
+    bookkeeper_client_authentication_plugin: str = ""  # none is supported
+    bookkeeper_tls_client_authentication: bool = False  # TLS to bookies
+    bookkeeper_tls_provider_factory_class: str = "org.apache.bookkeeper.tls.TLSContextFactory"
+    bookkeeper_tls_key_file_type: str = "PEM"
+    bookkeeper_tls_trust_cert_types: str = "PEM"
+    bookkeeper_tls_trust_certs_file_path: str = ""  # empty: the system's certificates
+    bookkeeper_tls_certificate_file_path: str = ""  # empty: no client certificate
+    bookkeeper_tls_key_file_path: str = ""
+    bookkeeper_tls_key_store_password_path: str = ""  # of the key's file
+    bookkeeper_tls_trust_store_password_path: str = ""
+    bookkeeper_tls_cert_files_refresh_duration_seconds: int = 300  # 0: read once
+    # A property of BookKeeper's client: bookkeeper_hostnameVerificationEnabled.
+    bookkeeper_hostname_verification_enabled: bool = False
     default_number_of_namespace_bundles: int = 4
     load_balancer_auto_bundle_split_enabled: bool = True
     load_balancer_namespace_bundle_max_topics: int = 1000

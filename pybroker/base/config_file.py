@@ -116,6 +116,16 @@ _NO_LIMIT_AT_0: Final = (
 _ODDLY_SPELT: Final = {
     "defaultRetentionSizeInMb": "defaultRetentionSizeInMB",
     "backlogQuotaDefaultLimitGb": "backlogQuotaDefaultLimitGB",
+    "bookkeeperTlsClientAuthentication": "bookkeeperTLSClientAuthentication",
+    "bookkeeperTlsProviderFactoryClass": "bookkeeperTLSProviderFactoryClass",
+    "bookkeeperTlsKeyFileType": "bookkeeperTLSKeyFileType",
+    "bookkeeperTlsTrustCertTypes": "bookkeeperTLSTrustCertTypes",
+    "bookkeeperTlsTrustCertsFilePath": "bookkeeperTLSTrustCertsFilePath",
+    "bookkeeperTlsCertificateFilePath": "bookkeeperTLSCertificateFilePath",
+    "bookkeeperTlsKeyFilePath": "bookkeeperTLSKeyFilePath",
+    "bookkeeperTlsKeyStorePasswordPath": "bookkeeperTLSKeyStorePasswordPath",
+    "bookkeeperTlsTrustStorePasswordPath": "bookkeeperTLSTrustStorePasswordPath",
+    "bookkeeperHostnameVerificationEnabled": "bookkeeper_hostnameVerificationEnabled",
 }
 
 

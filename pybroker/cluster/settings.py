@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from managed_ledger.storage.bookkeeper.quorums import Quorums
+from managed_ledger.storage.tls_files import StorageTls
 from pybroker.base.config import BrokerConfig
+from pybroker.cluster.bad_settings import BadSettings
+from pybroker.cluster.tls_settings import bookie_tls, zookeeper_tls
 
 _SERVERS: Final = re.compile(r"[^\s:/,;]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
 _LEDGERS: Final = re.compile(
@@ -13,15 +16,13 @@ _LEDGERS: Final = re.compile(
 )
 
 
-class BadSettings(ValueError):
-    """The message names the key and says what to write."""
-
-
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
     servers: str  # host:port,host:port
     ledgers_root: str
     quorums: Quorums
+    bookie_tls: StorageTls | None
+    zookeeper_tls: StorageTls | None
 
 
 def cluster_settings(config: BrokerConfig) -> ClusterSettings:
@@ -39,7 +40,13 @@ def cluster_settings(config: BrokerConfig) -> ClusterSettings:
             "the last at least 1"
         )
     root = _ledgers_root(config.bookkeeper_metadata_service_uri, servers)
-    return ClusterSettings(",".join(servers), root, Quorums(ensemble, write, ack))
+    return ClusterSettings(
+        ",".join(servers),
+        root,
+        Quorums(ensemble, write, ack),
+        bookie_tls(config),
+        zookeeper_tls(config),
+    )
 
 
 def _servers(key: str, text: str) -> list[str]:

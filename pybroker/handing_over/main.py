@@ -65,9 +65,10 @@ def _parser() -> argparse.ArgumentParser:
 
 async def _hand_over(config: BrokerConfig, options: argparse.Namespace) -> int:
     clock, rng, began_s = SystemClock(), random.Random(), time.monotonic()
-    servers = cluster_settings(config).servers  # raises BadSettings
+    settings = cluster_settings(config)  # raises BadSettings
+    session_timeout_ms = config.metadata_store_session_timeout_millis
     tell = _silent if options.quiet else partial(print, file=sys.stderr, flush=True)
-    async with alone(servers, rng, config.metadata_store_session_timeout_millis):
+    async with alone(settings.servers, rng, session_timeout_ms, settings.zookeeper_tls):
         summary = await handed_over(
             lonely_broker(config, clock, rng), config, clock, tell, options.wait, options.abort_open
         )

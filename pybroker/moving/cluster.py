@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from managed_ledger.storage.bookkeeper import move_lock
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
+from managed_ledger.storage.tls_files import StorageTls
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.runtime import Clock
@@ -15,11 +16,13 @@ from pybroker.moving.record import MoveFailed
 
 
 @asynccontextmanager
-async def alone(servers: str, rng: random.Random, session_timeout_ms: int) -> AsyncIterator[None]:
+async def alone(
+    servers: str, rng: random.Random, session_timeout_ms: int, tls: StorageTls | None = None
+) -> AsyncIterator[None]:
     """Within this context no broker uses the cluster. Raises DirectoryInUse, ZooKeeperError, and
     MoveFailed as soon as that is no longer certain.
     """
-    lock = ZooKeeper(servers, rng, session_timeout_ms)
+    lock = ZooKeeper(servers, rng, session_timeout_ms, tls)
     await lock.open()
     task = asyncio.current_task()
     assert task is not None
@@ -48,7 +51,7 @@ async def cluster(
     servers: str, clock: Clock, rng: random.Random, config: ClusterConfig
 ) -> AsyncIterator[BookKeeperBackend]:
     """The cluster's storage, which no broker uses. Raises as `alone`."""
-    async with alone(servers, rng, config.session_timeout_ms):
+    async with alone(servers, rng, config.session_timeout_ms, config.zookeeper_tls):
         backend = BookKeeperBackend(servers, clock, rng, config, message_count, FOREIGN)
         await backend.open()
         try:

@@ -28,12 +28,13 @@ from pybroker.broker.releasing import release_topics
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topics import Topics
 from pybroker.cluster.admin_client import AdminClient
+from pybroker.cluster.bad_settings import BadSettings
 from pybroker.cluster.balancing import Balancing, BundleSize
 from pybroker.cluster.bundle_ownership import BundleOwnership
 from pybroker.cluster.bundles import ClusterBundles
 from pybroker.cluster.cluster import Cluster
 from pybroker.cluster.node_values import Place, bundles_data, equal_boundaries
-from pybroker.cluster.settings import BadSettings, cluster_settings
+from pybroker.cluster.settings import cluster_settings
 from pybroker.cluster.transactions.broker_client import BadBrokerClient, peer_options
 from pybroker.cluster.transactions.formats import FOREIGN, message_count, use_pulsars_formats
 from pybroker.cluster.transactions.peers import PeerOptions
@@ -183,6 +184,8 @@ def shared_storage(config: BrokerConfig, clock: Clock, rng: Random) -> BookKeepe
                 ledgers_root=settings.ledgers_root,
                 session_timeout_ms=config.metadata_store_session_timeout_millis,
                 quorums=settings.quorums,
+                bookie_tls=settings.bookie_tls,
+                zookeeper_tls=settings.zookeeper_tls,
             ),
             config.cluster_name,
             bundles_data(equal_boundaries(config.default_number_of_namespace_bundles)),

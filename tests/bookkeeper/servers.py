@@ -20,6 +20,7 @@ from typing import Final, Self
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
 
+from certificates import Authority
 from one_at_a_time import one_at_a_time
 
 from pybroker.spark.jars import resolved_jars
@@ -128,10 +129,16 @@ class Cluster:
     """ZooKeeper and `bookies` bookies, empty, started by `with`."""
 
     def __init__(
-        self, bookies: int = 3, set_up: Callable[["Cluster"], object] | None = None
+        self,
+        bookies: int = 3,
+        set_up: Callable[["Cluster"], object] | None = None,
+        tls: Authority | None = None,
     ) -> None:
-        """`set_up` prepares ZooKeeper, if it does not do to format BookKeeper's metadata."""
+        """`set_up` prepares ZooKeeper, if it does not do to format BookKeeper's metadata. With
+        `tls`, bookies offer TLS, and ZooKeeper has a second port with it.
+        """
         self._count = bookies
+        self._tls = tls
         self._set_up = set_up or Cluster.format
         self._cleanup = ExitStack()
         self.bookies: list[JavaServer] = []
@@ -201,9 +208,40 @@ class Cluster:
             "admin.enableServer": "false",
             "maxClientCnxns": 0,
         }
+        if self._tls is not None:
+            settings |= self._zookeeper_tls(self._tls)
         write_settings(conf, settings)
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
         return JavaServer("zookeeper", self.folder, main, [str(conf)], port)
+
+    def _zookeeper_tls(self, authority: Authority) -> dict[str, object]:
+        """Clients must have a certificate, as by default."""
+        certificate, key = authority.issue("zookeeper")
+        both, trusted = self.folder / "zookeeper.pem", self.folder / "trusted.pem"
+        both.write_text(Path(key).read_text() + Path(certificate).read_text())
+        trusted.write_text(authority.path.read_text())
+        self.secure_port = self.port()
+        return {
+            "secureClientPort": self.secure_port,
+            "secureClientPortAddress": "127.0.0.1",
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "ssl.keyStore.location": both,
+            "ssl.trustStore.location": trusted,
+        }
+
+    def _bookie_tls(self, authority: Authority) -> dict[str, object]:
+        """Who asks for TLS must have a certificate."""
+        certificate, key = authority.issue("bookie")
+        return {
+            "tlsProvider": "JDK",
+            "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+            "tlsClientAuthentication": "true",
+            "tlsKeyStoreType": "PEM",
+            "tlsKeyStore": key,
+            "tlsCertificatePath": certificate,
+            "tlsTrustStoreType": "PEM",
+            "tlsTrustStore": authority.path,
+        }
 
     def _bookie(self, name: str) -> JavaServer:
         port = self.port()
@@ -230,6 +268,8 @@ class Cluster:
             "numAddWorkerThreads": 1,
             "numReadWorkerThreads": 1,
         }
+        if self._tls is not None:
+            settings |= self._bookie_tls(self._tls)
         write_settings(conf, settings)
         return conf
 

@@ -49,6 +49,7 @@ from managed_ledger.storage.fullness import Fullness
 from managed_ledger.storage.importing import LedgerExists
 from managed_ledger.storage.operations import DeleteLedger
 from managed_ledger.storage.queueing_backend import not_found
+from managed_ledger.storage.tls_files import StorageTls
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.errors import ZooKeeperError
 from managed_ledger.storage.zookeeper.operations import Operation
@@ -65,6 +66,8 @@ class ClusterConfig:
     session_timeout_ms: int = 30_000  # metadataStoreSessionTimeoutMillis
     quorums: Quorums = PULSARS_QUORUMS
     limits: BookieLimits = field(default_factory=BookieLimits)
+    bookie_tls: StorageTls | None = None
+    zookeeper_tls: StorageTls | None = None
     families: tuple[Family, ...] = (ManagedLedgers(),)  # in formats of Apache Pulsar
     joined: tuple[JoinedFamily, ...] = ()
     lists: tuple[ListFamily, ...] = ()
@@ -92,7 +95,9 @@ class BookKeeperBackend:
         another program wrote, and `foreign` is the tag with which such entries are read.
         """
         self._config = config or ClusterConfig()
-        self._zookeeper = ZooKeeper(servers, rng, self._config.session_timeout_ms)
+        self._zookeeper = ZooKeeper(
+            servers, rng, self._config.session_timeout_ms, self._config.zookeeper_tls
+        )
         self._client = BookKeeper(
             self._zookeeper,
             clock,
@@ -100,6 +105,7 @@ class BookKeeperBackend:
             self._config.quorums,
             self._config.ledgers_root,
             self._config.limits,
+            self._config.bookie_tls,
         )
         self._store = self._client.store
         self._ids = LedgerIds(self._store)

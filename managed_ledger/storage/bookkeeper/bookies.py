@@ -15,6 +15,8 @@ from typing import Final
 from managed_ledger.storage.bookkeeper.connection import Adder, Answered, BookieConnection
 from managed_ledger.storage.bookkeeper.errors import BookieFailed, NotEnoughBookies
 from managed_ledger.storage.bookkeeper.protocol import MAX_FRAME_BYTES, Response
+from managed_ledger.storage.bookkeeper.start_tls import connect_with_tls
+from managed_ledger.storage.tls_files import StorageTls
 
 log = logging.getLogger(__name__)
 _ADDS: Final = "adds"
@@ -32,8 +34,14 @@ class BookieLimits:
 
 
 class Bookies:
-    def __init__(self, rng: random.Random, limits: BookieLimits | None = None) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        limits: BookieLimits | None = None,
+        tls: StorageTls | None = None,
+    ) -> None:
         self._rng = rng
+        self._tls = tls
         self._limits = limits or BookieLimits()
         self._registered: tuple[str, ...] = ()
         self._addresses: dict[str, tuple[str, int]] = {}
@@ -86,11 +94,11 @@ class Bookies:
         """In quarantine, or not registered."""
         return bookie in self._suspects or bookie not in self._registered
 
-    def suspect(self, bookie: str) -> None:
+    def suspect(self, bookie: str, why: object = "it failed") -> None:
         """Put it into quarantine."""
         until = asyncio.get_running_loop().time() + self._limits.quarantine_s
         if bookie not in self._suspects:
-            log.warning("bookie %s is in quarantine", bookie)
+            log.warning("bookie %s is in quarantine: %s", bookie, why)
         self._suspects[bookie] = until
 
     # --- requests
@@ -148,7 +156,7 @@ class Bookies:
                 del self._connections[key]
             if not self._closed:
                 log.info("%s", connection.broken)
-                self.suspect(bookie)
+                self.suspect(bookie, connection.broken)
 
         connection = BookieConnection(
             bookie,
@@ -171,8 +179,11 @@ class Bookies:
         try:
             host, port = self._addresses.get(bookie) or _address(bookie)
             async with asyncio.timeout(self._limits.connect_timeout_s):
-                await loop.create_connection(lambda: connection, host, port)
-        except (OSError, TimeoutError, ValueError) as mistake:
+                if self._tls is None:
+                    await loop.create_connection(lambda: connection, host, port)
+                else:
+                    await connect_with_tls(connection, host, port, self._tls)
+        except (OSError, TimeoutError, ValueError, BookieFailed) as mistake:
             connection.break_off(f"no connection ({mistake or type(mistake).__name__})")
 
 

@@ -12,6 +12,7 @@ from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, Se
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from managed_ledger.storage.bookkeeper.recovery import recover
 from managed_ledger.storage.bookkeeper.writer import LedgerWriter
+from managed_ledger.storage.tls_files import StorageTls
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.operations import EventType
 from managed_ledger.storage.zookeeper.refresh import Refresh
@@ -28,10 +29,13 @@ class BookKeeper:
         quorums: Quorums = PULSARS_QUORUMS,
         root: str = "/ledgers",
         limits: BookieLimits | None = None,
+        tls: StorageTls | None = None,
     ) -> None:
-        """The quorums are those of new ledgers: managedLedgerDefaultEnsembleSize and so on."""
+        """The quorums are those of new ledgers: managedLedgerDefaultEnsembleSize and so on. `tls`
+        is for bookies.
+        """
         self.store = LedgerStore(zookeeper, root)
-        self.bookies = Bookies(rng, limits)
+        self.bookies = Bookies(rng, limits, tls)
         self._clock = clock
         self._quorums = quorums
         self._refresh = Refresh(self._look_at_bookies)

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from managed_ledger.storage.tls_files import StorageTls
 from managed_ledger.storage.zookeeper.connection import SessionGrant, ZooKeeperConnection
 from managed_ledger.storage.zookeeper.errors import (
     ConnectionLoss,
@@ -53,10 +54,17 @@ Watcher = Callable[[EventType, str], None]
 
 
 class ZooKeeper:
-    def __init__(self, servers: str, rng: random.Random, session_timeout_ms: int = 30_000) -> None:
+    def __init__(
+        self,
+        servers: str,
+        rng: random.Random,
+        session_timeout_ms: int = 30_000,
+        tls: StorageTls | None = None,
+    ) -> None:
         """`servers` is `host:port,host:port`. The server may grant another timeout."""
         self._servers = [_address(each) for each in servers.split(",")]
         self._rng = rng
+        self._tls = tls
         self._grant = SessionGrant(0, b"", session_timeout_ms)
         self._state = SessionState.CONNECTING
         self._changed = asyncio.Event()
@@ -65,6 +73,7 @@ class ZooKeeper:
         self._connection: ZooKeeperConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting = 0
+        self._failure = "no answer"  # of the last attempt to connect
 
     # --- the session
 
@@ -90,9 +99,10 @@ class ZooKeeper:
                     await self._wait_for_change()
         except TimeoutError:
             await self.close()
+            servers = ", ".join(f"{host}:{port}" for host, port in self._servers)
             raise ZooKeeperError(
-                f"no ZooKeeper server of {self._servers} answered within {timeout_s:g} s: "
-                "is metadataStoreUrl right, and are they running?"
+                f"no ZooKeeper server of {servers} answered within {timeout_s:g} s "
+                f"({self._failure}): is metadataStoreUrl right, and are they running?"
             ) from None
 
     async def close(self) -> None:
@@ -230,7 +240,8 @@ class ZooKeeper:
                     self._become(SessionState.EXPIRED)
                     return
                 except (OSError, TimeoutError, ZooKeeperError) as mistake:
-                    log.info("ZooKeeper at %s:%d: %s", host, port, mistake or "no answer")
+                    self._failure = str(mistake) or "no answer"
+                    log.info("ZooKeeper at %s:%d: %s", host, port, self._failure)
                 else:
                     await over
                     heard_s = connection.heard_s
@@ -262,7 +273,11 @@ class ZooKeeper:
         connection = ZooKeeperConnection(self._grant, self._heard, lost)
         try:
             async with asyncio.timeout(self._grant.timeout_ms / 3000):
-                await loop.create_connection(lambda: connection, host, port)
+                if self._tls is None:
+                    await loop.create_connection(lambda: connection, host, port)
+                else:
+                    context = self._tls.context()
+                    await loop.create_connection(lambda: connection, host, port, ssl=context)
                 await connection.ready
             if over.done():
                 raise ConnectionLoss("the connection was lost as soon as it was established")

@@ -1,0 +1,86 @@
+"""TLS to the storage's servers, from PEM files.
+
+The files are read again for a new connection if they have changed, so certificates can be renewed
+while the process runs. A renewed file that cannot be used is logged, and the previous one stays.
+"""
+
+import asyncio
+import logging
+import os
+import ssl
+from dataclasses import dataclass
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    trusted: str = ""  # certificates; empty: the system's
+    certificate: str = ""  # this client's; empty: it has none
+    key: str = ""  # empty: it is in the file of the certificate
+    key_password_file: str = ""
+    checks_host_name: bool = True
+
+    @property
+    def paths(self) -> list[str]:
+        return [*filter(None, (self.trusted, self.certificate, self.key, self.key_password_file))]
+
+    def context(self) -> ssl.SSLContext:
+        """Raises OSError (ssl.SSLError too), ValueError."""
+        context = ssl.create_default_context(cafile=self.trusted or None)
+        context.check_hostname = self.checks_host_name
+        if self.certificate:
+            context.load_cert_chain(self.certificate, self.key or None, self._password)
+        return context
+
+    def _password(self) -> str:
+        if not self.key_password_file:
+            raise ValueError(f"{self.key or self.certificate} is encrypted: name a password file")
+        with open(self.key_password_file, encoding="utf-8") as lines:
+            return lines.read().strip()
+
+
+class StorageTls:
+    def __init__(self, files: TlsFiles, refresh_s: float = 300.0) -> None:
+        """`refresh_s`: how often the files may be looked at; 0: never again. Raises OSError
+        (ssl.SSLError too), ValueError if they cannot be used.
+        """
+        self.files = files
+        self._refresh_s = refresh_s
+        self._looked_s: float | None = None
+        self._seen = self._state()
+        self._context = files.context()
+
+    def context(self) -> ssl.SSLContext:
+        """For a new connection."""
+        now_s = asyncio.get_running_loop().time()
+        if self._looked_s is None:
+            self._looked_s = now_s
+        elif self._refresh_s and now_s - self._looked_s >= self._refresh_s:
+            self._looked_s = now_s
+            self._look_again()
+        return self._context
+
+    def _look_again(self) -> None:
+        seen = self._state()
+        if seen == self._seen:
+            return
+        try:
+            self._context = self.files.context()
+        except (OSError, ValueError) as error:
+            names = ", ".join(self.files.paths)
+            log.error("the previous certificates stay in use: %s cannot be read: %s", names, error)
+            return
+        self._seen = seen
+        log.info("certificates were read again: %s", ", ".join(self.files.paths))
+
+    def _state(self) -> list[tuple[int, int]]:
+        found = []
+        for path in self.files.paths:
+            try:
+                stat = os.stat(path)
+            except OSError:
+                found.append((0, 0))  # it is being replaced
+            else:
+                found.append((stat.st_mtime_ns, stat.st_ino))
+        return found

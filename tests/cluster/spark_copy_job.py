@@ -1,0 +1,39 @@
+"""A streaming query that copies a topic to another one; prints the number of each finished batch.
+
+python spark_copy_job.py SERVICE_URL SOURCE SINK CHECKPOINT
+"""
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+from pybroker.spark import register
+
+
+def main(service_url: str, source: str, sink: str, checkpoint: str) -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # A task may fail four times, as on a cluster.
+    builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    read = spark.readStream.format("pulsar").option("service.url", service_url)
+    read = read.option("topic", source).option("startingOffsets", "earliest")
+    rows = read.option("maxEntriesPerTrigger", "60").load().select("value")
+    write = rows.writeStream.format("pulsar").option("service.url", service_url)
+    write = write.option("topic", sink).option("maxDriverBytesPerTask", "100")
+    write = write.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    query = write.start()
+    told = -1
+    while not query.awaitTermination(0.1):
+        progress = query.lastProgress
+        if progress is not None and progress["batchId"] > told:
+            told = progress["batchId"]
+            print(f"batch {told}", flush=True)
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,121 @@
+"""broker.conf's keys about TLS to bookies and ZooKeeper: they take effect, or say what to do."""
+
+from pathlib import Path
+
+import pytest
+from certificates import Authority
+
+from pybroker.base.config import BrokerConfig
+from pybroker.base.config_file import parse_config
+from pybroker.cluster.bad_settings import BadSettings
+from pybroker.cluster.settings import ClusterSettings, cluster_settings
+
+SERVERS = "metadataStoreUrl=zk:one:2181\n"
+TLS = "bookkeeperTLSClientAuthentication=true\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    certificate, key = authority.issue("broker")
+    both = Path(key).read_text() + Path(certificate).read_text()
+    (authority.directory / "broker.pem").write_text(both)
+    (authority.directory / "ca.pem").write_text(authority.path.read_text())
+    return authority.directory
+
+
+def settings(text: str) -> ClusterSettings:
+    config: BrokerConfig = parse_config(SERVERS + text, "broker.conf")
+    return cluster_settings(config)
+
+
+def of_zookeeper(folder: Path, text: str) -> ClusterSettings:
+    path = folder / "client.conf"
+    path.write_text(text.replace("FOLDER", str(folder)))
+    return settings(f"metadataStoreConfigPath={path}")
+
+
+def test_without_its_keys_there_is_no_tls() -> None:
+    found = settings("bookkeeperTLSKeyFileType=PEM\nbookkeeperTLSTrustCertsFilePath=\n")
+    assert found.bookie_tls is None and found.zookeeper_tls is None
+
+
+def test_apaches_keys_give_tls_to_bookies(folder: Path) -> None:
+    found = settings(
+        f"{TLS}bookkeeperTLSTrustCertsFilePath={folder}/ca.crt\n"
+        f"bookkeeperTLSCertificateFilePath={folder}/broker.crt\n"
+        f"bookkeeperTLSKeyFilePath={folder}/broker.key\n"
+    ).bookie_tls
+    assert found is not None and not found.files.checks_host_name
+    checking = settings(f"{TLS}bookkeeper_hostnameVerificationEnabled=true").bookie_tls
+    assert checking is not None and checking.files.checks_host_name
+
+
+def test_zookeepers_properties_give_tls_to_zookeeper(folder: Path) -> None:
+    found = of_zookeeper(
+        folder,
+        "# of ZooKeeper's client\nzookeeper.client.secure=true\n"
+        "zookeeper.clientCnxnSocket=org.apache.zookeeper.ClientCnxnSocketNetty\n"
+        "zookeeper.ssl.trustStore.location=FOLDER/ca.pem\n"
+        "zookeeper.ssl.keyStore.location=FOLDER/broker.pem\n",
+    ).zookeeper_tls
+    assert found is not None and found.files.checks_host_name
+    assert of_zookeeper(folder, "zookeeper.client.secure=false").zookeeper_tls is None
+
+
+REFUSED = {
+    "bookkeeperTLSTrustCertsFilePath=/ca.pem": "bookkeeperTLSClientAuthentication=true: set it, or",
+    "bookkeeperTLSTrustStorePasswordPath=/p": "bookkeeperTLSClientAuthentication=true: set it, or",
+    f"{TLS}bookkeeperTLSKeyFileType=JKS": "bookkeeperTLSKeyFileType=JKS: only PEM files",
+    f"{TLS}bookkeeperTLSTrustCertTypes=PKCS12": "bookkeeperTLSTrustCertTypes=PKCS12: only PEM",
+    f"{TLS}bookkeeperTLSTrustStorePasswordPath=/p": "in PEM have no password; remove it",
+    f"{TLS}bookkeeperTLSKeyFilePath=/k": "without bookkeeperTLSCertificateFilePath",
+    f"{TLS}bookkeeperTLSTrustCertsFilePath=/none.pem": "that the broker can read.*/none.pem",
+    f"{TLS}bookkeeperTLSProviderFactoryClass=a.B": "pybroker runs no Java classes; use the default",
+    "bookkeeperClientAuthenticationPlugin=a.SASL": "does not log in to bookies with SASL",
+    "metadataStoreConfigPath=/none.conf": "metadataStoreConfigPath=/none.conf cannot be read",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_cannot_take_effect_is_refused(text: str) -> None:
+    with pytest.raises(BadSettings, match=REFUSED[text]):
+        settings(text)
+
+
+SECURE = "zookeeper.client.secure=true\n"
+REFUSED_OF_ZOOKEEPER = {
+    "zookeeper.ssl.keyStore.location=/a.pem": "not encrypted unless zookeeper.client.secure=true",
+    f"{SECURE}zookeeper.ssl.keyStore.location=/a.jks": "only PEM files.*keyStore.type=PEM",
+    f"{SECURE}zookeeper.ssl.trustStore.type=JKS": "only PEM files.*trustStore.type=PEM",
+    f"{SECURE}zookeeper.ssl.keyStore.password=x": "it with zookeeper.ssl.keyStore.passwordPath",
+    f"{SECURE}zookeeper.ssl.trustStore.passwordPath=/p": "have no password; remove it",
+    f"{SECURE}zookeeper.ssl.ciphersuites=x": "has no effect in pybroker: remove it",
+    "zookeeper.sasl.client=true": "does not log in to ZooKeeper with SASL",
+    "zookeeper.client.secure=yes": "zookeeper.client.secure must be true or false",
+    f"{SECURE}zookeeper.ssl.trustStore.location=/none.pem": "that the broker can read.*/none.pem",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED_OF_ZOOKEEPER)
+def test_what_zookeepers_file_cannot_have_is_refused(folder: Path, text: str) -> None:
+    with pytest.raises(BadSettings, match=REFUSED_OF_ZOOKEEPER[text]) as refused:
+        of_zookeeper(folder, text)
+    assert "password=x" not in str(refused.value)
+
+
+def test_a_key_that_needs_a_password_names_the_key_for_it(folder: Path) -> None:
+    from cryptography.hazmat.primitives import serialization as of
+
+    key = of.load_pem_private_key((folder / "broker.key").read_bytes(), None)
+    locked = of.BestAvailableEncryption(b"secret")
+    pem = key.private_bytes(of.Encoding.PEM, of.PrivateFormat.PKCS8, locked)
+    (folder / "locked.key").write_bytes(pem)
+    (folder / "password").write_text("secret\n")
+    text = (
+        f"{TLS}bookkeeperTLSCertificateFilePath={folder}/broker.crt\n"
+        f"bookkeeperTLSKeyFilePath={folder}/locked.key\n"
+    )
+    with pytest.raises(BadSettings, match="key is encrypted"):
+        settings(text)
+    assert settings(f"{text}bookkeeperTLSKeyStorePasswordPath={folder}/password").bookie_tls
