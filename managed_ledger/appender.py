@@ -2,7 +2,9 @@
 
 Backends call back in the order of the appends, so one bound method and a deque identify the append
 of a callback. Appends are held while a new ledger is being created, and continue in order. If the
-ledger has ended (LedgerEnded), what was appended fails and what comes next is held.
+ledger has ended (LedgerEnded), what is not in it is held ahead of everything that comes next, and
+is appended again to the next ledger: this is safe because the storage has closed the ended ledger,
+so no reader will ever find it there. After any other failure, whoever appended has to repeat it.
 """
 
 import asyncio
@@ -67,11 +69,11 @@ class Appender:
         self._max_bytes = max_bytes
         self.on_full = on_full
         self.on_trouble: OnTrouble = nobody_minds
-        self._pending: deque[tuple[int, int, Appended]] = NOBODY  # entries, bytes, done
+        self._pending: deque[tuple[int, Held]] = NOBODY  # bytes, and what was appended
         self._held: deque[Held] = NOBODY
         self._ahead_of_held: tuple[Callable[[], None], ...] = ()
         self._holds = 0  # how many reasons there are to hold appends
-        self._abandoned = 0  # callbacks still to come for appends already reported as failed
+        self._abandoned = 0  # callbacks still to come for appends that failed with an earlier one
         self._drained: asyncio.Event | None = None
         self._refusal: LedgerClosed | None = None
         self.queued_entries = 0  # of the current ledger, durable or queued
@@ -162,7 +164,7 @@ class Appender:
         self._queued_bytes += size_bytes
         if self._pending is NOBODY:
             self._pending = deque()
-        self._pending.append((count, size_bytes, done))
+        self._pending.append((size_bytes, (entries, message_counts, done, tag)))
         in_order = self._storage.append(
             self._index.current_id,
             first_entry_id,
@@ -181,8 +183,8 @@ class Appender:
         elif error is not None:
             self._fail_pending(error)
         else:
-            entries, size_bytes, done = self._pending.popleft()
-            first = self._index.grow(entries, size_bytes)
+            size_bytes, (entries, _, done, _) = self._pending.popleft()
+            first = self._index.grow(len(entries), size_bytes)
             call_safely(done, first, None)
         if not self._pending:
             self._all_came_back()
@@ -195,15 +197,20 @@ class Appender:
 
     def _fail_pending(self, error: Exception) -> None:
         """Appends numbered after a failed one cannot stand; the next append reuses its number. Held
-        appends must not overtake them either: their caller will submit both again, in order.
+        appends must not overtake them either.
         """
-        failed = [done for _, _, done in self._pending] + [done for _, _, done, _ in self._held]
+        failed = deque(each for _, each in self._pending)
+        failed.extend(self._held)
         self._abandoned = len(self._pending) - 1
         self._pending = self._held = NOBODY
         self._count_anew()
+        if isinstance(error, LedgerEnded) and self._refusal is None:
+            self._held = failed
+            self.on_trouble(error)
+            return
         if isinstance(error, LedgerEnded | LedgerClosed):
             self.on_trouble(error)  # before a caller repeats an append
-        for done in failed:
+        for _, _, done, _ in failed:
             call_safely(done, None, error)
 
     def _count_anew(self) -> None:

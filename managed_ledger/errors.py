@@ -44,7 +44,7 @@ class LedgerClosed(ManagedLedgerError):
 
 class LedgerEnded(ManagedLedgerError):
     """The ledger takes no more: it was closed behind its last durable append. The append that fails
-    with this is not in it and never will be; repeat it, and it goes into the next ledger.
+    with this is not in it and never will be: `Appender` appends it again, to the next ledger.
     """
 
 

@@ -1,11 +1,13 @@
 """Wrong clients, each with one mistake that loses entries or lets two ends of a ledger be told."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
 from managed_ledger import rollover
+from managed_ledger.appender import Appender
 from managed_ledger.errors import LedgerEnded, ManagedLedgerError
 from managed_ledger.storage.bookkeeper import protocol, recovery, writer
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
@@ -143,6 +145,35 @@ def no_ledger_after_one_that_ended() -> Any:
     return patch.object(rollover.Rollover, "when_troubled", lambda self, ended: None)
 
 
+def what_ended_is_appended_again_out_of_order() -> Any:
+    """What was appended first is appended again last."""
+    fail = Appender._fail_pending
+
+    def disordered(self: Appender, error: Exception) -> None:
+        fail(self, error)
+        self._held.rotate(-1)
+
+    return patch.object(Appender, "_fail_pending", disordered)
+
+
+@contextmanager
+def what_ended_is_appended_again_unseen() -> Iterator[None]:
+    """Nobody closes the old ledger, so its end is not known: what seems to have failed may be in it,
+    and be found by its next recovery.
+    """
+    close = BookKeeperBackend.close_ledger
+
+    async def trusting(self: BookKeeperBackend, ledger_id: int) -> None:
+        if not isinstance(self._writers[ledger_id].ended, LedgerEnded):
+            await close(self, ledger_id)
+
+    with (
+        failures_told_before_the_ledger_is_closed(),
+        patch.object(BookKeeperBackend, "close_ledger", trusting),
+    ):
+        yield
+
+
 MANAGED_BUGS: Final[dict[str, Bug]] = {
     bug.__name__: bug
     for bug in (
@@ -151,5 +182,7 @@ MANAGED_BUGS: Final[dict[str, Bug]] = {
         appends_that_do_not_wait_for_properties,
         full_ledgers_left_open,
         no_ledger_after_one_that_ended,
+        what_ended_is_appended_again_out_of_order,
+        what_ended_is_appended_again_unseen,
     )
 }

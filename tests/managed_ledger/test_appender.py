@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from managed_ledger.appender import Appender
-from managed_ledger.errors import LedgerClosed, StorageFull
+from managed_ledger.errors import LedgerClosed, LedgerEnded, StorageFull
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.position import Position
@@ -258,6 +258,45 @@ def test_who_refuses_fails_what_is_held_and_whatever_comes_but_not_what_is_on_it
         log.appender.release()
         await asyncio.sleep(0)
         assert (len(log.calls), len(log.told)) == (1, 3)
+
+    with_log(scenario)
+
+
+def test_what_an_ended_ledger_does_not_take_is_held_ahead_of_what_was_held_before():
+    async def scenario(log: Log) -> None:
+        troubles: list[object] = []
+        log.appender.on_trouble = lambda ended: troubles.append(type(ended))
+        log.send("a", 1, 2)
+        log.send("b")
+        log.appender.hold()
+        log.send("c")
+        log.answer(LedgerEnded("ended"))
+        log.answer(LedgerEnded("ended"))
+        await asyncio.wait_for(log.appender.drained(), 5)
+        assert (log.told, troubles) == ([], [type(None), LedgerEnded])
+        log.index.replace_current(2)
+        log.appender.release()
+        assert log.calls[2:] == [
+            (2, 0, [bytes(1), bytes(2)], [2, 2], b"a"),
+            (2, 2, [bytes(1)], [2], b"b"),
+            (2, 3, [bytes(1)], [2], b"c"),
+        ]
+        for _ in range(3):
+            log.answer()
+        assert log.told == [("a", (2, 0)), ("b", (2, 2)), ("c", (2, 3))]
+
+    with_log(scenario)
+
+
+def test_who_refuses_appends_nothing_again():
+    async def scenario(log: Log) -> None:
+        log.send("a")
+        log.send("b")
+        log.appender.refuse(LedgerClosed("closed"))
+        log.answer(LedgerEnded("ended"))
+        log.answer(LedgerEnded("ended"))
+        await asyncio.wait_for(log.appender.drained(), 5)
+        assert log.told == [("a", LedgerEnded), ("b", LedgerEnded)]
 
     with_log(scenario)
 

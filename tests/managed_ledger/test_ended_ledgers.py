@@ -4,12 +4,13 @@ On a storage in memory whose ledgers end on command; tests/bookkeeper has bookie
 """
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from managed_ledger.errors import LedgerClosed, LedgerEnded, StorageUnavailable
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.position import EARLIEST
+from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.memory import MemoryBackend
 
 
@@ -51,7 +52,7 @@ class Scene:
         found, position = [], EARLIEST
         while run := await self.log.read(position, self.log.last_confirmed, 100, 1 << 20):
             found += run.entries
-            position = type(EARLIEST)(run.ledger_id, run.first_entry_id + len(run.entries))
+            position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
         return found
 
     async def close(self):
@@ -59,37 +60,61 @@ class Scene:
         await self.backend.close()
 
 
-def test_what_fails_with_a_ledger_fails_and_what_follows_goes_into_the_next(run, clock):
+def test_what_an_ended_ledger_does_not_take_goes_into_the_next_in_its_order(run, clock):
     async def scenario():
         scene = await Scene(clock).open()
+        told = []
         await scene.log.append_one(b"kept")
         scene.end()
-        failing = [asyncio.ensure_future(scene.log.append_one(b"lost")) for _ in range(3)]
-        outcomes = await asyncio.gather(*failing, return_exceptions=True)
-        assert [type(each) for each in outcomes] == [LedgerEnded] * 3
+        for entries in ([b"a1", b"a2"], [b"b"]):
+            done = partial(lambda name, first, error: told.append((name, first, error)), entries[0])
+            scene.log.append(entries, [1] * len(entries), done, b"tag")
+        while not scene.log.holds_appends:
+            await asyncio.sleep(0)
+        scene.log.append([b"c"], [1], lambda first, error: told.append((b"c", first, error)))
         await scene.log.append_one(b"next")
-        assert len(scene.log.ledgers()) == 2
-        assert await scene.contents() == [b"kept", b"next"]
+        second = scene.log.ledgers()[-1].ledger_id
+        assert told == [
+            (b"a1", (second, 0), None),
+            (b"b", (second, 2), None),
+            (b"c", (second, 3), None),
+        ]
+        contents = [b"kept", b"a1", b"a2", b"b", b"c", b"next"]
+        assert await scene.contents() == contents
+        run_of_b = await scene.log.read(Position(second, 2), scene.log.last_confirmed, 1, 1 << 20)
+        assert [each.tag for each in run_of_b.tags] == [b"tag"]
         await scene.log.close()
         await scene.open()
-        assert await scene.contents() == [b"kept", b"next"]
+        assert await scene.contents() == contents
         await scene.close()
 
     run(scenario())
 
 
-def test_an_append_repeated_in_the_callback_of_the_failed_one_succeeds(run, clock):
+def test_successors_that_end_at_once_have_successors_too(run, clock):
     async def scenario():
         scene = await Scene(clock).open()
         scene.end()
-        heard = asyncio.get_running_loop().create_future()
+        scene.backend.end(scene.log.ledgers()[-1].ledger_id + 1)
+        appends = [asyncio.ensure_future(scene.log.append_one(b"%d" % n)) for n in range(3)]
+        await asyncio.gather(*appends)
+        assert await scene.contents() == [b"0", b"1", b"2"]
+        assert len(scene.log.ledgers()) == 1
+        await scene.close()
 
-        def failed(position, error):
-            scene.log.append([b"again"], [1], lambda first, error: heard.set_result(error))
+    run(scenario())
 
-        scene.log.append([b"first"], [1], failed)
-        assert await heard is None
-        assert await scene.contents() == [b"again"]
+
+def test_closing_waits_for_what_goes_into_the_next_ledger(run, clock):
+    async def scenario():
+        scene = await Scene(clock).open()
+        scene.end()
+        last = asyncio.ensure_future(scene.log.append_one(b"last"))
+        await asyncio.sleep(0)
+        await scene.log.close()
+        await last
+        await scene.open()
+        assert await scene.contents() == [b"last"]
         await scene.close()
 
     run(scenario())
@@ -100,8 +125,6 @@ def test_a_ledger_that_ends_empty_leaves_the_list(run, clock):
         scene = await Scene(clock).open()
         first = scene.log.ledgers()[-1].ledger_id
         scene.end()
-        with pytest.raises(LedgerEnded):
-            await scene.log.append_one(b"lost")
         await scene.log.append_one(b"kept")
         assert first not in scene.factory.ledger_ids("log")
         assert len(scene.log.ledgers()) == 1
@@ -118,8 +141,9 @@ def test_without_a_successor_appends_are_refused_until_there_can_be_one(run, clo
         await scene.log.append_one(b"kept")
         scene.end()
         scene.backend.has_room = False
-        with pytest.raises(LedgerEnded):
-            await scene.log.append_one(b"lost")
+        lost = [asyncio.ensure_future(scene.log.append_one(b"lost")) for _ in range(2)]
+        outcomes = await asyncio.gather(*lost, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [StorageUnavailable] * 2
         for _ in range(3):
             with pytest.raises(StorageUnavailable, match="too few bookies"):
                 await scene.log.append_one(b"refused")
