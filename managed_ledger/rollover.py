@@ -4,8 +4,9 @@ Appends are held until the old ledger has drained and the list with the new one 
 full disk, or without enough bookies, the log continues in its full ledger and retries later; any
 other failure means that another writer owns the list.
 
-A ledger that has ended by itself (LedgerEnded) gets a successor at once, and what was on its way goes
-there. If none can be created, appends are refused, and the first one after a second tries again.
+A ledger that has ended by itself (LedgerEnded) gets a successor at once, and what was on its way
+goes there. If none can be created, appends are refused, and the first one after a second tries
+again.
 """
 
 import asyncio

@@ -158,8 +158,8 @@ def what_ended_is_appended_again_out_of_order() -> Any:
 
 @contextmanager
 def what_ended_is_appended_again_unseen() -> Iterator[None]:
-    """Nobody closes the old ledger, so its end is not known: what seems to have failed may be in it,
-    and be found by its next recovery.
+    """Nobody closes the old ledger, so its end is not known: what seems to have failed may be in
+    it, and be found by its next recovery.
     """
     close = BookKeeperBackend.close_ledger
 

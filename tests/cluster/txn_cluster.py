@@ -43,8 +43,10 @@ class TxnBroker:
         port: int,
         config: BrokerConfig,
         http_port: int,
+        quorums: Quorums | None,
     ) -> None:
         self.name = name
+        self._quorums = quorums
         self._config = config
         self.node: Node = life.node(name)
         self.url, self._port = f"pulsar://127.0.0.1:{port}", port
@@ -55,7 +57,7 @@ class TxnBroker:
     async def _start(self) -> None:
         life = self._life
         rng, clock = life.world.stream(self.node.name), SimulatedClock(life.world)
-        quorums = Quorums(1, 1, 1) if len(life.disks) == 1 else Quorums(2, 2, 2)
+        quorums = self._quorums or Quorums(*((2,) if len(life.disks) > 1 else (1,)) * 3)
         cluster = ClusterConfig(session_timeout_ms=SESSION_MS, quorums=quorums, limits=LIMITS)
         bundles = bundles_data(equal_boundaries(self._config.default_number_of_namespace_bundles))
         cluster = in_apaches_formats(cluster, self._config.cluster_name, bundles)
@@ -99,9 +101,11 @@ class TxnCluster:
         self,
         seed: int,
         serves_http: bool = False,
+        quorums: Quorums | None = None,
         **settings: Any,
     ) -> None:
         self._serves_http = serves_http
+        self._quorums = quorums
         self.config = replace(CONFIG, **settings)
         self.life = LedgerLife(seed)
         self.world = self.life.world
@@ -117,7 +121,7 @@ class TxnCluster:
     def start(self, name: str) -> TxnBroker:
         port = next(self._ports)
         http_port = port + 1000 if self._serves_http else 0
-        broker = TxnBroker(self.life, name, port, self.config, http_port)
+        broker = TxnBroker(self.life, name, port, self.config, http_port, self._quorums)
         self.brokers.append(broker)
         return broker
 
