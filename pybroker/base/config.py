@@ -10,6 +10,7 @@ class BrokerConfig:
     cluster_name: str = "standalone"
     # Of `pybroker broker`: where the metadata and the ledgers are.
     metadata_store_url: str = ""  # zk:host:port,host:port; with or without zk:
+    configuration_metadata_store_url: str = ""  # empty, or the same as metadata_store_url
     bookkeeper_metadata_service_uri: str = ""  # empty: /ledgers in the same ZooKeeper
     metadata_store_session_timeout_millis: int = 30_000
     metadata_store_config_path: str = ""  # a file of ZooKeeper's client; see tls_settings

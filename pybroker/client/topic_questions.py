@@ -29,6 +29,10 @@ _POSITIONS: Final = {
 }
 
 
+class NoSuchQuestions(NotAllowed):
+    """A broker, such as Apache Pulsar's, does not answer questions about several topics."""
+
+
 class TopicQuestion(NamedTuple):
     """About one topic or partition, which must exist."""
 
@@ -104,8 +108,9 @@ class Questions:
 
     async def ask(self, questions: Sequence[TopicQuestion], asking: Asking) -> list[TopicState]:
         """One answer for each question, in order. What is asked about a topic that moves from
-        broker to broker is asked again, up to the operation timeout. Raises NotAllowed without
-        broker support.
+        broker to broker is asked again, up to the operation timeout. Raises NoSuchQuestions if the
+        broker of the service URL does not answer; if only that of a topic does not, this is the
+        error in the topic's answer.
         """
         open_yet = dict(enumerate(questions))
         states: dict[int, TopicState] = {}
@@ -135,11 +140,16 @@ class Questions:
         others were not.
         """
         refusals: dict[str, PulsarError] = {}
+        nearest = await self._cluster.service_connection()
 
         async def ask(connection: Connection, part: Sequence[int]) -> None:
             some = [open_yet[at] for at in part]
             try:
                 found = await self._ask(connection, some, asking)
+            except NoSuchQuestions as error:
+                if connection is nearest:
+                    raise
+                found = [TopicState(each.topic, error=error) for each in some]
             except PASSING as error:
                 refusals.update((each.topic, error) for each in some)
                 for each in some:
@@ -154,7 +164,6 @@ class Questions:
                     del open_yet[at]
 
         by_broker: dict[Connection, list[int]] = {}
-        nearest = await self._cluster.service_connection()
         for at, question in open_yet.items():
             known = self._brokers.get(question.topic)
             broker = nearest if known is None or known.closed else known
@@ -172,7 +181,7 @@ class Questions:
         self, connection: Connection, questions: Sequence[TopicQuestion], asking: Asking
     ) -> list[TopicState]:
         if not connection.answers_topic_questions:
-            raise NotAllowed(
+            raise NoSuchQuestions(
                 f"The broker {connection.address} does not answer questions about several topics "
                 "at once"
             )

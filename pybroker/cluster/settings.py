@@ -28,6 +28,7 @@ class ClusterSettings:
 def cluster_settings(config: BrokerConfig) -> ClusterSettings:
     """Raises BadSettings."""
     servers = _servers("metadataStoreUrl", config.metadata_store_url.removeprefix("zk:"))
+    _require_one_store(config.configuration_metadata_store_url, servers)
     ensemble, write, ack = (
         config.managed_ledger_default_ensemble_size,
         config.managed_ledger_default_write_quorum,
@@ -47,6 +48,16 @@ def cluster_settings(config: BrokerConfig) -> ClusterSettings:
         bookie_tls(config),
         zookeeper_tls(config),
     )
+
+
+def _require_one_store(url: str, servers: list[str]) -> None:
+    """Raises BadSettings if tenants and namespaces are in another ZooKeeper."""
+    key = "configurationMetadataStoreUrl"
+    if url and set(_servers(key, url.removeprefix("zk:"))) != set(servers):
+        raise BadSettings(
+            f"{key} must name the same ZooKeeper servers as metadataStoreUrl, or be empty: "
+            "pybroker keeps tenants and namespaces where the rest of the metadata is"
+        )
 
 
 def _servers(key: str, text: str) -> list[str]:

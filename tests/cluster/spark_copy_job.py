@@ -1,6 +1,6 @@
 """A streaming query that copies a topic to another one; prints the number of each finished batch.
 
-python spark_copy_job.py SERVICE_URL SOURCE SINK CHECKPOINT
+Arguments: sink or foreachBatch, service URL, source, sink, checkpoint.
 """
 
 import os
@@ -8,10 +8,10 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from pybroker.spark import register
+from pybroker.spark import exactly_once, register
 
 
-def main(service_url: str, source: str, sink: str, checkpoint: str) -> None:
+def main(kind: str, service_url: str, source: str, sink: str, checkpoint: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # A task may fail four times, as on a cluster.
     builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
@@ -21,11 +21,23 @@ def main(service_url: str, source: str, sink: str, checkpoint: str) -> None:
     register(spark)
     read = spark.readStream.format("pulsar").option("service.url", service_url)
     read = read.option("topic", source).option("startingOffsets", "earliest")
+    if kind == "foreachBatch":
+        read = read.option("subscription", "copy")
     rows = read.option("maxEntriesPerTrigger", "60").load().select("value")
-    write = rows.writeStream.format("pulsar").option("service.url", service_url)
-    write = write.option("topic", sink).option("maxDriverBytesPerTask", "100")
-    write = write.option("checkpointLocation", checkpoint).trigger(availableNow=True)
-    query = write.start()
+    if kind == "sink":
+        write = rows.writeStream.format("pulsar").option("service.url", service_url)
+        write = write.option("topic", sink).option("maxDriverBytesPerTask", "100")
+    else:
+        write = rows.writeStream.foreachBatch(
+            exactly_once(
+                lambda batch, batch_id: {sink: batch},
+                service_url=service_url,
+                checkpoint=checkpoint,
+                control_topic=f"{sink}-control",
+                mode="executor",
+            )
+        )
+    query = write.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     told = -1
     while not query.awaitTermination(0.1):
         progress = query.lastProgress

@@ -10,7 +10,7 @@ from pybroker.base.errors import TopicNotFound
 from pybroker.base.names import TopicName
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.options import InitialPosition
-from pybroker.client.topic_questions import TopicQuestion, TopicState
+from pybroker.client.topic_questions import NoSuchQuestions, TopicQuestion, TopicState
 
 
 @pytest.fixture
@@ -63,6 +63,23 @@ def test_brokers_of_topics_are_looked_up_once(
     for _ in range(3):
         ask(cluster, one, topics)
     assert looked_up == topics[1:]
+
+
+def test_a_broker_that_cannot_be_asked_is_the_error_of_its_topics_only(
+    cluster: TxnCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    topics = [filled(cluster, two), filled(cluster, one)]
+    look_up = Cluster.connection_for
+
+    async def found(self: Cluster, topic: str) -> Any:
+        connection = await look_up(self, topic)
+        connection.answers_topic_questions = False  # as Apache Pulsar's broker
+        return connection
+
+    monkeypatch.setattr(Cluster, "connection_for", found)
+    other, own = ask(cluster, one, topics)
+    assert isinstance(other.error, NoSuchQuestions) and own.error is None
 
 
 @pytest.mark.parametrize("moves", ["unloaded", "killed", "of the service url killed"])

@@ -1,8 +1,10 @@
 """Spark's source and sink on several brokers: bundles move and a broker dies, each row once."""
 
+import itertools
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from pybroker.demo.topics import create_partitioned, read_all
 
 pytestmark = pytest.mark.slow
 
+_NUMBERS = itertools.count()
 ROWS = 3000
 PER_ENTRY = 5
 PARTITIONS = 6
@@ -90,8 +93,8 @@ class Brokers:
 
 
 @pytest.fixture
-def brokers(tmp_path: Path, storage: Cluster, request: pytest.FixtureRequest) -> Iterator[Brokers]:
-    brokers = Brokers(tmp_path, storage, request.node.name[:20])
+def brokers(tmp_path: Path, storage: Cluster) -> Iterator[Brokers]:
+    brokers = Brokers(tmp_path, storage, f"copy-{next(_NUMBERS)}")
     brokers.fill()
     yield brokers
     brokers.close()
@@ -125,11 +128,12 @@ def test_each_row_once_while_bundles_move_and_a_broker_dies(brokers: Brokers) ->
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("kind", ["sink", "foreachBatch"])
 def test_a_query_writes_each_row_once_while_bundles_move_and_a_broker_dies(
-    brokers: Brokers, tmp_path: Path
+    brokers: Brokers, tmp_path: Path, kind: str
 ) -> None:
     script = Path(__file__).parent / "spark_copy_job.py"
-    command = [sys.executable, str(script), brokers.service_url, brokers.source, brokers.sink]
+    command = [sys.executable, str(script), kind, brokers.service_url, brokers.source, brokers.sink]
     plan: dict[str, Callable[[], None]] = {
         "batch 0": brokers.unload,
         "batch 2": brokers.unload,
@@ -143,6 +147,7 @@ def test_a_query_writes_each_row_once_while_bundles_move_and_a_broker_dies(
         try:
             assert job.stdout is not None
             for line in job.stdout:
+                print(time.strftime("%X"), line, end="")
                 plan.pop(line.strip(), lambda: None)()
             assert job.wait(60) == 0, (tmp_path / "job.log").read_text()[-4000:]
         finally:

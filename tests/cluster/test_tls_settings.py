@@ -73,6 +73,7 @@ REFUSED = {
     f"{TLS}bookkeeperTLSTrustCertsFilePath=/none.pem": "that the broker can read.*/none.pem",
     f"{TLS}bookkeeperTLSProviderFactoryClass=a.B": "pybroker runs no Java classes; use the default",
     "bookkeeperClientAuthenticationPlugin=a.SASL": "does not log in to bookies with SASL",
+    "configurationMetadataStoreUrl=zk:two:2181": "the same ZooKeeper servers as metadataStoreUrl",
     "metadataStoreConfigPath=/none.conf": "metadataStoreConfigPath=/none.conf cannot be read",
 }
 

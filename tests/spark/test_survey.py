@@ -3,6 +3,7 @@
 import pytest
 
 from pybroker.client import Client, InitialPosition, TopicNotFound
+from pybroker.client.topic_questions import NoSuchQuestions, TopicState
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.compat import ReadAllAvailable
 from pybroker.spark.endpoint import Endpoint
@@ -89,6 +90,52 @@ def test_cursors_are_made_at_the_same_place_and_moved_alike(both, session, where
         survey.let_go(places, name)
         moved = survey.cursors(TOPICS, name, where)
         assert moved == {t: max(c, places.get(t, c)) for t, c in cursors[0].items()}
+
+
+@pytest.mark.slow
+def test_topics_whose_broker_cannot_be_asked_are_asked_about_one_by_one(session, monkeypatch):
+    """Beside brokers of Apache Pulsar, which serve every other topic here."""
+    of_apache = set(TOPICS[::2])
+    ask_topics = session.client.ask_topics
+
+    def asked(questions, *arguments, **options):
+        states = ask_topics(
+            [each for each in questions if each.topic not in of_apache], *arguments, **options
+        )
+        answered = iter(states)
+        refused = NoSuchQuestions("not here")
+        return [
+            TopicState(each.topic, error=refused) if each.topic in of_apache else next(answered)
+            for each in questions
+        ]
+
+    alone = OneByOne(session)
+    ends = {topic: end for topic, end in alone.ends(TOPICS).items() if end.entry_id >= 0}
+    after = {topic: end._replace(entry_id=0) for topic, end in ends.items()}
+    earliest = InitialPosition.Earliest
+    wanted = [
+        alone.ends(list(ends)),
+        alone.cursors(TOPICS, "mixed", earliest),
+        alone.behind(after),
+        alone.firsts(after),
+        alone.published(ends),
+        alone.schemas(TOPICS),
+    ]
+    monkeypatch.setattr(session.client, "ask_topics", asked)
+    mixed = AllAtOnce(session)
+    assert wanted == [
+        mixed.ends(list(ends)),
+        mixed.cursors(TOPICS, "mixed", earliest),
+        mixed.behind(after),
+        mixed.firsts(after),
+        mixed.published(ends),
+        mixed.schemas(TOPICS),
+    ]
+    assert mixed.samples(after).keys() == alone.samples(after).keys()
+    assert set(mixed.holed(after, "mixed")) == of_apache & set(after)
+    mixed.let_go(ends, "mixed")
+    moved = mixed.cursors(TOPICS, "mixed", earliest)
+    assert all(moved[topic] >= end for topic, end in ends.items())  # past markers, too
 
 
 def test_topics_with_holes_behind_their_cursor_are_found(both, running):

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from pybroker.base.errors import TopicNotFound
 from pybroker.client import InitialPosition
-from pybroker.client.topic_questions import TopicQuestion, TopicState
+from pybroker.client.topic_questions import NoSuchQuestions, TopicQuestion, TopicState
 from pybroker.spark.offsets import CursorName, Position
 from pybroker.spark.reading.limits import Sample
 from pybroker.spark.schemas.values import TopicSchema
@@ -148,17 +148,21 @@ class OneByOne:
 
 
 class AllAtOnce:
-    """For brokers that answer about many topics."""
+    """For brokers that answer about many topics. Topics of other brokers of the same cluster are
+    asked about one by one.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._client = session.client
+        self._one_by_one = OneByOne(session)
 
     def ends(self, topics: Sequence[str], new: Sequence[str] = ()) -> dict[str, Position]:
         states = self._client.ask_topics([TopicQuestion(topic) for topic in topics])
         found = {each.topic: Position(*each.last) for each in _there(states)}
         missing = [topic for topic in new if topic not in found]
-        return found | OneByOne(self._session).ends(missing, missing)
+        others = [topic for topic in _of_other_brokers(states) if topic not in missing]
+        return found | self._one_by_one.ends([*others, *missing], missing)
 
     def cursors(
         self, topics: Sequence[str], subscription: str, initial_position: InitialPosition
@@ -167,15 +171,17 @@ class AllAtOnce:
         questions = [TopicQuestion(topic) for topic in topics]
         states = self._client.ask_topics(questions, subscription, initial_position)
         missing = [each.topic for each in states if isinstance(each.error, TopicNotFound)]
+        missing += _of_other_brokers(states)
         found = {
             each.topic: Position(*each.cursor) for each in _there(states) if each.cursor is not None
         }
-        return found | OneByOne(self._session).cursors(missing, subscription, initial_position)
+        return found | self._one_by_one.cursors(missing, subscription, initial_position)
 
     def holed(self, cursors: Mapping[str, Position], subscription: str) -> Sequence[str]:
         questions = [TopicQuestion(topic, after=place) for topic, place in cursors.items()]
         states = self._client.ask_topics(questions, subscription)
-        return [each.topic for each in _there(states) if each.entries_behind > each.backlog]
+        found = [each.topic for each in _there(states) if each.entries_behind > each.backlog]
+        return [*found, *self._one_by_one.holed(_of(cursors, states), subscription)]
 
     def let_go(self, places: Mapping[str, Position], subscription: str) -> None:
         questions = [
@@ -183,7 +189,9 @@ class AllAtOnce:
             for topic, place in places.items()
             if place.entry_id >= 0
         ]
-        _there(self._client.ask_topics(questions, subscription, InitialPosition.Earliest))
+        states = self._client.ask_topics(questions, subscription, InitialPosition.Earliest)
+        _there(states)
+        self._one_by_one.let_go(_of(places, states), subscription)
 
     def samples(self, after: Mapping[str, Position]) -> dict[str, Sample]:
         questions = [TopicQuestion(topic, after=place) for topic, place in after.items()]
@@ -193,47 +201,52 @@ class AllAtOnce:
             if each.sample is not None:
                 entries, messages, size_bytes = each.sample
                 samples[each.topic] = Sample(messages / entries, size_bytes / entries)
-        return samples
+        return samples | self._one_by_one.samples(_of(after, states))
 
     def behind(self, after: Mapping[str, Position]) -> dict[str, Behind]:
         questions = [TopicQuestion(topic, after=place) for topic, place in after.items()]
-        return {
+        states = self._client.ask_topics(questions)
+        found = {
             each.topic: Behind(
                 Position(*each.last),
                 each.entries_behind if each.last > after[each.topic] else 0,
             )
-            for each in _there(self._client.ask_topics(questions))
+            for each in _there(states)
         }
+        return found | self._one_by_one.behind(_of(after, states))
 
     def firsts(self, after: Mapping[str, Position]) -> dict[str, Position]:
         questions = [
             TopicQuestion(topic, first_from=(place.ledger_id, place.entry_id + 1))
             for topic, place in after.items()
         ]
-        return {
-            each.topic: Position(*each.first)
-            for each in _there(self._client.ask_topics(questions))
-            if each.first is not None
+        states = self._client.ask_topics(questions)
+        found = {
+            each.topic: Position(*each.first) for each in _there(states) if each.first is not None
         }
+        return found | self._one_by_one.firsts(_of(after, states))
 
     def published(self, places: Mapping[str, Position]) -> dict[str, int]:
         questions = [TopicQuestion(topic, published=place) for topic, place in places.items()]
-        return {
+        states = self._client.ask_topics(questions)
+        found = {
             each.topic: each.published_ms
-            for each in _there(self._client.ask_topics(questions))
+            for each in _there(states)
             if each.published_ms is not None
         }
+        return found | self._one_by_one.published(_of(places, states))
 
     def schemas(self, topics: Sequence[str]) -> dict[str, TopicSchema | None]:
         """Reads one schema for topics with the same digest."""
         questions = [TopicQuestion(topic) for topic in topics]
         known: dict[bytes, TopicSchema | None] = {b"": None}
+        states = self._client.ask_topics(questions, schema_only=True)
         found: dict[str, TopicSchema | None] = {}
-        for each in _there(self._client.ask_topics(questions, schema_only=True)):
+        for each in _there(states):
             if each.schema_digest not in known:
                 known[each.schema_digest] = _schema(self._session, each.topic)
             found[each.topic] = known[each.schema_digest]
-        return found
+        return found | self._one_by_one.schemas(_of_other_brokers(states))
 
 
 def _schema(session: Session, topic: str) -> TopicSchema | None:
@@ -243,14 +256,25 @@ def _schema(session: Session, topic: str) -> TopicSchema | None:
 
 
 def _there(states: Iterable[TopicState]) -> list[TopicState]:
-    """Omits topics that are gone; raises any other refusal."""
+    """Omits topics that are gone or that another broker does not answer for; raises any other
+    refusal.
+    """
     there = []
     for state in states:
         if state.error is None:
             there.append(state)
-        elif not isinstance(state.error, TopicNotFound):
+        elif not isinstance(state.error, TopicNotFound | NoSuchQuestions):
             raise state.error
     return there
+
+
+def _of_other_brokers(states: Iterable[TopicState]) -> list[str]:
+    """The topics whose brokers do not answer about many topics."""
+    return [each.topic for each in states if isinstance(each.error, NoSuchQuestions)]
+
+
+def _of(places: Mapping[str, Position], states: Iterable[TopicState]) -> dict[str, Position]:
+    return {topic: places[topic] for topic in _of_other_brokers(states)}
 
 
 def _found(topics: Sequence[str], answers: Iterable[Result | None]) -> dict[str, Result]:
