@@ -56,7 +56,6 @@ from pybroker.server.handlers import HANDLERS
 from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.services import Services
-from pybroker.server.transaction_share import require_room_to_join
 from pybroker.server.transport import BrokerServer, Endpoint
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.coordinator.participants import Participants
@@ -194,8 +193,6 @@ class Broker:
             parts.push_async_callback(self.coordinators.close)
             self.coordinators.count = self.topics.tenants.partitions(COORDINATOR_ASSIGN)
             self.coordinators.joining.check = partial(check_may_join, self.topics.policies)
-            room = partial(require_room_to_join, self._services)
-            self.coordinators.joining.require_room = room
             await self.coordinators.recover_all(self.participants)
             parts.push_async_callback(self._services.sessions.close)
             self._services.sessions.look_after_ids()

@@ -1,4 +1,4 @@
-"""The participants that a connection has added to transactions."""
+"""The participants that a connection has added to transactions, or made join them."""
 
 import asyncio
 from typing import Final
@@ -45,6 +45,6 @@ class AddedParticipants:
     def _look(self) -> None:
         left = dict[TxnId, int]()
         for txn_id, count in self._added.items():
-            if (transaction := self._coordinators.begun(txn_id)) is not None:
-                left[txn_id] = min(count, transaction.participant_count)
+            if there := self._coordinators.participants_in(txn_id):
+                left[txn_id] = min(count, there)
         self._added, self._total = left, sum(left.values())

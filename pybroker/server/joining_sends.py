@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pybroker.base.names import TxnId
 from pybroker.server.connection import Connection
 from pybroker.server.held_runs import HeldRoom, HeldRuns
+from pybroker.server.joiners import ConnectionJoins
 from pybroker.server.slots import ProducerSlot
 from pybroker.server.transaction_owner import check_owner
 from pybroker.transaction.coordinator.joining import Joined
@@ -28,13 +29,12 @@ class _PublishRoom(HeldRoom):
 
 def joining(session: Connection, slot: ProducerSlot, txn_id: TxnId) -> Joined | None:
     """None: it already takes part, or will get an error. Raises AuthorizationError or
-    TransactionNotFound (another principal's).
+    TransactionNotFound (another principal's), NotAllowed (no room).
     """
     if session.login is not None:
         check_owner(session, txn_id)
     coordinators = session.services.coordinators
-    name, client = slot.topic.name, session.owner or session.address
-    return coordinators.joining.partition(txn_id, name, session.principal, client)
+    return coordinators.joining.partition(txn_id, slot.topic.name, ConnectionJoins(session))
 
 
 def hold_until(

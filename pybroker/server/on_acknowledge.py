@@ -13,6 +13,7 @@ from pybroker.base.names import TxnId
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
 from pybroker.server.connection import Connection, Rest
+from pybroker.server.joiners import ConnectionJoins
 from pybroker.server.slots import ConsumerSlot
 from pybroker.server.transaction_owner import check_owner
 from pybroker.transaction.coordinator.joining import Joined
@@ -168,16 +169,20 @@ def _ack_in_transaction(
     session: Connection, slot: ConsumerSlot, command: pb.CommandAck
 ) -> Awaitable[None]:
     """Immediate if it names only whole entries and the subscription already takes part."""
-    txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
-    joining, name = session.services.coordinators.joining, slot.subscription.name
-    client = session.owner or session.address
-    joined = joining.subscription(txn_id, slot.topic.name, name, session.principal, client)
+    joined = _joining(session, slot, command)
     if joined is not None:
         return _ack_when_joined(session, slot, command, joined)
     if _takes_turns(command):
         return _ack_in_turns(slot, command)
     acks = [PendingAck(position_of(message_id)) for message_id in command.message_id]
     return _hold(slot, command, acks)
+
+
+def _joining(session: Connection, slot: ConsumerSlot, command: pb.CommandAck) -> Joined | None:
+    """As `Joining.subscription`."""
+    txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
+    joining, name = session.services.coordinators.joining, slot.subscription.name
+    return joining.subscription(txn_id, slot.topic.name, name, ConnectionJoins(session))
 
 
 def _takes_turns(command: pb.CommandAck) -> bool:
@@ -195,6 +200,7 @@ async def _ack_when_joined(
     _check_stays(session, slot)
     if session.login is not None:  # the owner may have been unknown: see Elsewhere
         check_owner(session, TxnId(command.txnid_most_bits, command.txnid_least_bits))
+    _joining(session, slot, command)  # it may have been refused
     if _takes_turns(command):
         await _ack_in_turns(slot, command)
     else:

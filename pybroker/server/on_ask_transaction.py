@@ -6,9 +6,10 @@ Differs: Apache Pulsar has no such command; CONNECTED announces it (`supports_as
 import asyncio
 from typing import Any
 
-from pybroker.base.errors import NotAllowed, PulsarError
+from pybroker.base.errors import PulsarError, TransactionNotFound
 from pybroker.base.names import COORDINATOR_ASSIGN, TopicName, TxnId
 from pybroker.server.connection import Connection
+from pybroker.server.joiners import BrokerJoins
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.coordinator.elsewhere import require_begun
 from pybroker.transaction.txn_status import TxnStatus
@@ -17,7 +18,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 async def ask_transaction(session: Connection, command: pb.CommandAskTransaction) -> None:
     """Raises TransactionCoordinatorNotFound; TransactionNotFound for what it has not begun;
-    ServiceNotReady.
+    NotAllowed if it would join but may not; ServiceNotReady.
     """
     txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
     coordinators, takes_part = session.services.coordinators, False
@@ -28,7 +29,10 @@ async def ask_transaction(session: Connection, command: pb.CommandAskTransaction
         name = TopicName.parse(command.topic)
         subscription = command.subscription if command.HasField("subscription") else None
         await coordinators.get(txn_id.most)
-        takes_part = await _takes_part(coordinators, txn_id, name, subscription)
+        joins = BrokerJoins(
+            session.services, command.principal if command.HasField("principal") else None
+        )
+        takes_part = await _takes_part(coordinators, txn_id, name, subscription, joins)
     coordinator = await coordinators.get(txn_id.most)
     require_begun(coordinator, txn_id)
     coordinators.require_durable(txn_id)
@@ -47,16 +51,22 @@ async def ask_transaction(session: Connection, command: pb.CommandAskTransaction
 
 
 async def _takes_part(
-    coordinators: Coordinators, txn_id: TxnId, name: TopicName, subscription: str | None
+    coordinators: Coordinators,
+    txn_id: TxnId,
+    name: TopicName,
+    subscription: str | None,
+    joins: BrokerJoins,
 ) -> bool:
-    """What a transaction touches in the namespace that it spans takes part from now on."""
+    """What a transaction touches in the namespace that it spans takes part from now on. Raises
+    NotAllowed if it may not, or there is no room.
+    """
     joining, topic = coordinators.joining, str(name)
     try:
         if subscription is None:
-            joined = joining.partition(txn_id, name, None)
+            joined = joining.partition(txn_id, name, joins)
         else:
-            joined = joining.subscription(txn_id, name, subscription, None)
-    except NotAllowed:  # other coordinators' transactions alone may take part there
+            joined = joining.subscription(txn_id, name, subscription, joins)
+    except TransactionNotFound:  # another principal's: the answer says whose it is
         return False
     if joined is not None:
         await asyncio.wait([joined])

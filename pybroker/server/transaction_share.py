@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from pybroker.base.errors import NotAllowed, TooManyRequests
+from pybroker.base.errors import TooManyRequests
 from pybroker.base.names import TxnId
 from pybroker.server import fencing
 from pybroker.server.connection import Connection
@@ -35,31 +35,29 @@ def is_exempt(session: Connection) -> bool:
 
 def require_room_for_participants(session: Connection, count: int) -> None:
     """For `count` more in transactions of this connection. Raises TooManyRequests."""
-    config = session.services.config
-    most, owner = config.max_participants_per_connection, session.owner
-    if most and session.added.would_be_more_than(most, count) and not is_exempt(session):
-        session.services.counts.refused["maxParticipantsPerConnection"] += 1
-        raise TooManyRequests(
-            f"This connection would have added more than {most} topics and subscriptions to "
-            "active transactions (maxParticipantsPerConnection): end some transactions, then retry"
-        )
-    if owner is not None and not is_exempt(session):
-        excess = _excess_of_principal(session.services, owner, count)
-        if excess is not None:
-            raise TooManyRequests(excess)
-
-
-def require_room_to_join(services: Services, principal: str) -> None:
-    """For one participant that joins by a SEND or an ACK, which clients would repeat at once after
-    TooManyRequests. Raises NotAllowed.
-    """
-    excess = _excess_of_principal(services, principal, 1)
+    if is_exempt(session):
+        return
+    excess = excess_of_connection(session, count)
+    if excess is None and session.owner is not None:
+        excess = excess_of_principal(session.services, session.owner, count)
     if excess is not None:
-        raise NotAllowed(excess)
+        raise TooManyRequests(excess)
 
 
-def _excess_of_principal(services: Services, principal: str, count: int) -> str | None:
-    """The exhausted limit, as a sentence."""
+def excess_of_connection(session: Connection, count: int) -> str | None:
+    """The limit on participants that `count` more would exceed, as a sentence."""
+    most = session.services.config.max_participants_per_connection
+    if not most or not session.added.would_be_more_than(most, count):
+        return None
+    session.services.counts.refused["maxParticipantsPerConnection"] += 1
+    return (
+        f"This connection would have added more than {most} topics and subscriptions to active "
+        "transactions (maxParticipantsPerConnection): end some transactions, then retry"
+    )
+
+
+def excess_of_principal(services: Services, principal: str, count: int) -> str | None:
+    """As `excess_of_connection`."""
     most = services.config.max_participants_per_principal
     if not most or services.coordinators.participants_of(principal) + count <= most:
         return None

@@ -1641,18 +1641,20 @@ class CommandAskTopicsResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., answer: _Optional[_Iterable[_Union[TopicAnswer, _Mapping]]] = ...) -> None: ...
 
 class CommandAskTransaction(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "topic", "subscription")
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "topic", "subscription", "principal")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     topic: str
     subscription: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., topic: _Optional[str] = ..., subscription: _Optional[str] = ...) -> None: ...
+    principal: str
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., topic: _Optional[str] = ..., subscription: _Optional[str] = ..., principal: _Optional[str] = ...) -> None: ...
 
 class CommandAskTransactionResponse(_message.Message):
     __slots__ = ("request_id", "status", "takes_part", "owner", "reason", "error", "message")

@@ -296,6 +296,41 @@ def test_an_end_that_is_not_answered_is_repeated(cluster: TxnCluster) -> None:
     cluster.call(_reads(cluster, payment.two, payment.there, [b"debit"]))
 
 
+# Limits
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        ("max_participants_per_connection", "maxParticipantsPerConnection"),
+        ("max_participants_per_transaction", "maxParticipantsPerTransaction"),
+        ("max_active_transactions_per_namespace", "active transactions take part in"),
+    ],
+)
+def test_the_application_hears_at_once_that_there_is_no_room_to_join(limit: str, why: str) -> None:
+    cluster = TxnCluster(0, **{limit: 1})
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.serve_coordinator(one)
+    topics = [cluster.topic_of(two) + f"-{number}" for number in range(40)]
+    there = [each for each in topics if two.ownership.owns(TopicName.parse(each))][:2]
+
+    async def join() -> None:
+        client = cluster.client_at(two)
+        of_namespace = limit == "max_active_transactions_per_namespace"
+        first = await client.new_transaction(namespace="public/default")
+        second = await client.new_transaction(namespace="public/default") if of_namespace else first
+        sinks = [await client.create_producer(each) for each in there]
+        await sinks[0].send(b"fits", txn=first)
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(NotAllowed, match=why):
+            await sinks[1].send(b"too much", txn=second)
+        assert asyncio.get_running_loop().time() - began_s < 2, "it is not asked about again"
+        await first.abort()
+
+    cluster.call(join())
+    cluster.close()
+
+
 # Kills
 
 

@@ -8,7 +8,8 @@ from credentials import TOKEN_SETTINGS, token
 from txn_cluster import TxnCluster
 
 from pybroker.base.config import BrokerConfig
-from pybroker.base.errors import AuthorizationError
+from pybroker.base.errors import AuthorizationError, NotAllowed
+from pybroker.base.names import TopicName
 from pybroker.client.options import InitialPosition
 from pybroker.cluster.transactions.broker_client import BadBrokerClient, peer_options
 
@@ -20,7 +21,13 @@ OWN_ROLE = {
 
 @pytest.fixture
 def cluster() -> Iterator[TxnCluster]:
-    cluster = TxnCluster(0, super_user_roles=("broker",), **TOKEN_SETTINGS, **OWN_ROLE)
+    cluster = TxnCluster(
+        0,
+        super_user_roles=("broker",),
+        max_participants_per_principal=4,
+        **TOKEN_SETTINGS,
+        **OWN_ROLE,
+    )
     yield cluster
     cluster.close()
 
@@ -51,6 +58,45 @@ def test_taking_part_in_another_roles_transaction_is_refused(cluster: TxnCluster
         assert (await orders.receive()).data() == b"invoice"
 
     cluster.call(intrude())
+
+
+def test_another_role_makes_nothing_join_over_brokers(cluster: TxnCluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.serve_coordinator(one)
+    there = cluster.topic_of(two)
+
+    async def intrude() -> None:
+        alice, mallory = (cluster.client_at(one, name) for name in ("alice", "mallory"))
+        txn = await alice.new_transaction(namespace="public/default")
+        sink = await mallory.create_producer(there)
+        attached = mallory._transactions().attach(txn.txn_id, "public/default")
+        with pytest.raises(AuthorizationError, match="another principal"):
+            await sink.send(b"forged", txn=attached)
+        assert not one.coordinators.has_partition(txn.txn_id, there)
+        await (await alice.create_producer(there)).send(b"own", txn=txn)
+        assert one.coordinators.has_partition(txn.txn_id, there)
+
+    cluster.call(intrude())
+
+
+def test_what_joins_over_brokers_counts_for_its_principal(cluster: TxnCluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.serve_coordinator(one)
+    topics = [cluster.topic_of(two) + f"-{number}" for number in range(40)]
+    there = [each for each in topics if two.ownership.owns(TopicName.parse(each))][:5]
+
+    async def join() -> None:
+        alice, bob = (cluster.client_at(two, name) for name in ("alice", "bob"))
+        txn = await alice.new_transaction(namespace="public/default")
+        sinks = [await alice.create_producer(each) for each in there]
+        for sink in sinks[:4]:
+            await sink.send(b"fits", txn=txn)
+        with pytest.raises(NotAllowed, match="of alice would have more than 4"):
+            await sinks[4].send(b"too much", txn=txn)
+        theirs = await bob.new_transaction(namespace="public/default")
+        await (await bob.create_producer(there[4])).send(b"fits", txn=theirs)
+
+    cluster.call(join())
 
 
 def test_the_role_of_brokers_is_what_broker_conf_says() -> None:

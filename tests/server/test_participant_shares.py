@@ -135,3 +135,65 @@ def test_what_joins_by_itself_counts_against_the_principal_s_limit_too() -> None
             assert "of alice would have more than 10" in refused.message
             again = one.publish(b"n", 1, spanning, producer_id=1)  # its topic takes part already
             assert isinstance(again, pb.CommandSendReceipt), again
+
+
+def join(client: RawClient, txn_id: TxnId | None, name: str, producer_id: int) -> Any:
+    client.create_producer(f"persistent://public/default/{name}", producer_id)
+    return client.publish(b"m", 0, txn_id, producer_id=producer_id)
+
+
+def ack_in(client: RawClient, txn_id: TxnId, position: Any, consumer_id: int = 7) -> Any:
+    client.send(
+        pb.BaseCommand.ACK,
+        "ack",
+        pb.CommandAck(
+            consumer_id=consumer_id,
+            ack_type=pb.CommandAck.Individual,
+            message_id=[position],
+            txnid_most_bits=txn_id.most,
+            txnid_least_bits=txn_id.least,
+            request_id=99,
+        ),
+    )
+    return client.receive(pb.BaseCommand.ACK_RESPONSE)
+
+
+def assert_not_allowed(answer: Any, why: str) -> None:
+    """Official clients tell the application, where they would repeat others for ever."""
+    assert answer.error == pb.NotAllowedError, answer
+    assert why in answer.message
+
+
+def test_what_joins_by_itself_counts_for_its_connection() -> None:
+    with (
+        pybroker.testing.broker(**OF_CONNECTION) as broker,
+        RawClient(broker.service_url) as one,
+        RawClient(broker.service_url) as other,
+    ):
+        spanning, plain = one.new_txn(spans_namespace="public/default"), one.new_txn()
+        assert_added(add(one, plain, MOST - 2))
+        one.subscribe("persistent://public/default/in", 7)
+        assert isinstance(join(one, spanning, "j-1", 1), pb.CommandSendReceipt)
+        position = join(one, None, "in", 2).message_id
+        assert not ack_in(one, spanning, position).HasField("error")
+        assert_not_allowed(join(one, spanning, "j-3", 3), "maxParticipantsPerConnection")
+        assert_too_many(add(one, plain, 1, "u"), "maxParticipantsPerConnection")
+        assert isinstance(join(other, spanning, "j-4", 4), pb.CommandSendReceipt)
+        assert not one.end(spanning, commit=True).HasField("error")
+        assert_added(add(one, plain, 2, "u"))
+
+
+def test_what_joins_a_full_namespace_is_refused_as_official_clients_understand_it() -> None:
+    with (
+        pybroker.testing.broker(max_active_transactions_per_namespace=1) as broker,
+        RawClient(broker.service_url) as one,
+    ):
+        one.subscribe("persistent://public/default/in", 7)
+        position = join(one, None, "in", 1).message_id
+        first, second = (one.new_txn(spans_namespace="public/default") for _ in range(2))
+        assert isinstance(join(one, first, "j-2", 2), pb.CommandSendReceipt)
+        why = "1 active transactions take part in public/default"
+        assert_not_allowed(join(one, second, "j-3", 3), why)
+        assert_not_allowed(ack_in(one, second, position), why)
+        assert not one.end(first, commit=True).HasField("error")
+        assert isinstance(one.publish(b"n", 1, second, producer_id=3), pb.CommandSendReceipt)

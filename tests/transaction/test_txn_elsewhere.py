@@ -10,6 +10,7 @@ from virtual_loop import run_virtually
 
 from pybroker.base.errors import (
     InvalidTxnStatus,
+    NotAllowed,
     ServiceNotReady,
     TransactionCoordinatorNotFound,
     TransactionNotFound,
@@ -41,12 +42,14 @@ class Coordinator:
     def __init__(self, *answers: Answer | Exception | None) -> None:
         self.answers = list(answers)
         self.asked: list[Participation] = []
+        self.principals: list[str | None] = []
         self.silent = asyncio.Event()
         self.silent.set()
         self.known = Elsewhere(lambda _: False, self, LoopClock())
 
-    async def __call__(self, asked: Participation) -> Answer | None:
+    async def __call__(self, asked: Participation, principal: str | None) -> Answer | None:
         self.asked.append(asked)
+        self.principals.append(principal)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         await self.silent.wait()
         if isinstance(answer, Exception):
@@ -372,3 +375,46 @@ async def test_a_broker_that_closes_asks_no_more() -> None:
     there.known.join(Participation(TXN, "persistent://public/default/another"))
     await asyncio.sleep(60.0)
     assert len(there.asked) == asked
+
+
+@virtually
+async def test_a_refusal_is_told_to_who_asked_and_asked_about_again_later() -> None:
+    there = Coordinator(NotAllowed("there is no room"), TAKES_PART)
+    joining = there.known.join(ON_ORDERS)
+    assert joining is not None
+    await asyncio.wait([joining])
+    for _ in range(2):
+        with pytest.raises(NotAllowed, match="there is no room"):
+            there.known.join(ON_ORDERS)
+    assert there.asked == [ON_ORDERS]
+    await asyncio.sleep(1)
+    await there.joined()
+    require_partition(there.known, TXN, ORDERS)
+
+
+@virtually
+async def test_each_principal_asks_for_itself() -> None:
+    there = Coordinator(OPEN, TAKES_PART)
+    mallory, alice = (there.known.join(ON_ORDERS, "", name) for name in ("mallory", "alice"))
+    assert mallory is not None and alice is not None and mallory is not alice
+    await asyncio.wait([mallory, alice])
+    assert there.principals == ["mallory", "alice"]
+    require_partition(there.known, TXN, ORDERS)
+
+
+@virtually
+async def test_room_is_taken_for_each_question_and_given_back_with_the_end() -> None:
+    there, taken = Coordinator(TAKES_PART), list[str]()
+
+    def join(*subscription: str) -> asyncio.Future[TxnId] | None:
+        asked = Participation(TXN, ORDERS, *subscription)
+        return there.known.join(asked, begins=lambda: taken.append("room"))
+
+    assert there.known.participants_in(TXN) == 0
+    for subscription in ((), (), ("s",)):
+        join(*subscription)
+    assert taken == ["room"] * 2
+    await soon()
+    assert there.known.participants_in(TXN) == 2
+    await there.known.told(TXN, COMMIT, trusted=True)
+    assert there.known.participants_in(TXN) == 0

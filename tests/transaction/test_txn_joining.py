@@ -8,11 +8,31 @@ from txn_world import COMMIT, ORDERS, World, in_world, in_world_with, soon
 
 from pybroker.base.errors import NotAllowed, TransactionCoordinatorNotFound, TransactionNotFound
 from pybroker.base.names import TopicName, TxnId
+from pybroker.transaction.coordinator.joining import Adding, Joined
 from pybroker.transaction.txn_status import TxnStatus
 
 NAME = TopicName.parse(ORDERS)
 ELSEWHERE = TopicName.parse("persistent://public/other/orders")
 PASSING = TopicName.parse("non-persistent://public/default/orders")
+
+
+class Anybody:
+    """Who joins, with as much room as wanted."""
+
+    client = ""
+
+    def __init__(self, principal: str | None = None) -> None:
+        self.principal = principal
+        self.took = list[TxnId]()
+
+    def takes(self, txn_id: TxnId) -> None:
+        self.took.append(txn_id)
+
+    def add(self, adding: Adding) -> Joined:
+        return adding()
+
+
+ANYBODY = Anybody()
 
 
 async def begin(world: World, owner: str | None = None) -> TxnId:
@@ -23,44 +43,65 @@ async def begin(world: World, owner: str | None = None) -> TxnId:
 @in_world
 async def test_a_topic_of_the_namespace_joins_once(world: World) -> None:
     txn_id, joining = await begin(world), world.coordinators.joining
-    joined = joining.partition(txn_id, NAME, None)
+    joined = joining.partition(txn_id, NAME, ANYBODY)
     assert joined is not None
     assert await joined == txn_id
     await soon()
     assert world.coordinators.has_partition(txn_id, ORDERS)
-    assert joining.partition(txn_id, NAME, None) is None
+    assert joining.partition(txn_id, NAME, ANYBODY) is None
 
 
 @in_world
 async def test_a_subscription_joins_by_itself(world: World) -> None:
     txn_id, joining = await begin(world), world.coordinators.joining
     for name in ("one", "two"):
-        joined = joining.subscription(txn_id, NAME, name, None)
+        joined = joining.subscription(txn_id, NAME, name, ANYBODY)
         assert joined is not None
         await joined
     assert world.coordinators.has_subscription(txn_id, ORDERS, "one")
     assert not world.coordinators.has_partition(txn_id, ORDERS)
     await soon()
-    assert joining.subscription(txn_id, NAME, "two", None) is None
+    assert joining.subscription(txn_id, NAME, "two", ANYBODY) is None
 
 
 @in_world
 async def test_what_is_elsewhere_or_keeps_nothing_does_not_join(world: World) -> None:
     txn_id, plain = await begin(world), await world.begin()
     joining = world.coordinators.joining
-    assert joining.partition(txn_id, ELSEWHERE, None) is None
-    assert joining.subscription(txn_id, ELSEWHERE, "sub", None) is None
-    assert joining.partition(txn_id, PASSING, None) is None
-    assert joining.partition(plain, NAME, None) is None
-    assert joining.partition(TxnId(0, 404), NAME, None) is None
-    assert joining.partition(TxnId(7, 0), NAME, None) is None
+    assert joining.partition(txn_id, ELSEWHERE, ANYBODY) is None
+    assert joining.subscription(txn_id, ELSEWHERE, "sub", ANYBODY) is None
+    assert joining.partition(txn_id, PASSING, ANYBODY) is None
+    assert joining.partition(plain, NAME, ANYBODY) is None
+    assert joining.partition(TxnId(0, 404), NAME, ANYBODY) is None
+    assert joining.partition(TxnId(7, 0), NAME, ANYBODY) is None
+
+
+@in_world
+async def test_room_is_taken_once_for_each_participant(world: World) -> None:
+    txn_id, joining, joiner = await begin(world), world.coordinators.joining, Anybody()
+    for _ in range(3):
+        joining.partition(txn_id, NAME, joiner)
+    await soon()
+    joining.partition(txn_id, NAME, joiner)
+    assert joiner.took == [txn_id]
+    joining.subscription(txn_id, NAME, "sub", joiner)
+    assert joiner.took == [txn_id, txn_id]
+
+
+@in_world
+async def test_nothing_joins_without_room(world: World) -> None:
+    txn_id, joiner = await begin(world), Anybody()
+    full = patch.object(joiner, "takes", side_effect=NotAllowed("too many"))
+    with full, pytest.raises(NotAllowed, match="too many"):
+        world.coordinators.joining.partition(txn_id, NAME, joiner)
+    assert not world.coordinators.has_partition(txn_id, ORDERS)
 
 
 @in_world
 async def test_nothing_joins_what_is_over(world: World) -> None:
     txn_id = await begin(world)
     await world.end(txn_id, COMMIT)
-    assert world.coordinators.joining.partition(txn_id, NAME, None) is None
+    assert world.coordinators.joining.partition(txn_id, NAME, ANYBODY) is None
 
 
 @in_world
@@ -70,8 +111,8 @@ async def test_nothing_joins_what_is_being_ended(world: World) -> None:
     ending = asyncio.ensure_future(world.end(txn_id, COMMIT))
     await soon()
     assert world.coordinators.status(txn_id) is TxnStatus.COMMITTING
-    assert joining.partition(txn_id, NAME, None) is None
-    assert joining.subscription(txn_id, NAME, "sub", None) is None
+    assert joining.partition(txn_id, NAME, ANYBODY) is None
+    assert joining.subscription(txn_id, NAME, "sub", ANYBODY) is None
     world.storage.release()
     await ending
 
@@ -80,7 +121,7 @@ async def test_nothing_joins_what_is_being_ended(world: World) -> None:
 async def test_another_principal_makes_nothing_join(world: World) -> None:
     txn_id = await begin(world, "alice")
     with pytest.raises(TransactionNotFound, match="another principal"):
-        world.coordinators.joining.partition(txn_id, NAME, "mallory")
+        world.coordinators.joining.partition(txn_id, NAME, Anybody("mallory"))
     assert not world.coordinators.has_partition(txn_id, ORDERS)
 
 
@@ -88,7 +129,7 @@ async def test_another_principal_makes_nothing_join(world: World) -> None:
 async def test_later_commands_wait_until_that_is_durable(world: World) -> None:
     txn_id, joining = await begin(world), world.coordinators.joining
     world.storage.holding = True
-    first, second = (joining.partition(txn_id, NAME, None) for _ in range(2))
+    first, second = (joining.partition(txn_id, NAME, ANYBODY) for _ in range(2))
     await soon()
     assert first is not None and first is second and not first.done()
     world.storage.release()
@@ -99,7 +140,7 @@ async def test_later_commands_wait_until_that_is_durable(world: World) -> None:
 async def test_later_commands_come_behind_those_that_waited(world: World) -> None:
     txn_id, joining = await begin(world), world.coordinators.joining
     order: list[str] = []
-    first = joining.partition(txn_id, NAME, None)
+    first = joining.partition(txn_id, NAME, ANYBODY)
     assert first is not None
 
     async def waited() -> None:
@@ -107,7 +148,7 @@ async def test_later_commands_come_behind_those_that_waited(world: World) -> Non
         order.append("waited")
 
     def comes_when_it_has() -> None:
-        late = joining.partition(txn_id, NAME, None)
+        late = joining.partition(txn_id, NAME, ANYBODY)
         assert late is first
         late.add_done_callback(lambda _: order.append("late"))
 
@@ -122,7 +163,7 @@ async def test_later_commands_come_behind_those_that_waited(world: World) -> Non
 @in_world_with(transaction_metadata_snapshot_entries=1)
 async def test_what_it_spans_is_known_after_a_crash_and_from_a_snapshot(world: World) -> None:
     txn_id = await begin(world)
-    joined = world.coordinators.joining.partition(txn_id, NAME, None)
+    joined = world.coordinators.joining.partition(txn_id, NAME, ANYBODY)
     assert joined is not None
     await joined
     for _ in range(5):  # which snapshots are taken behind
@@ -131,7 +172,7 @@ async def test_what_it_spans_is_known_after_a_crash_and_from_a_snapshot(world: W
     found = after.coordinators.begun(txn_id)
     assert found is not None and found.namespace == "public/default"
     assert after.coordinators.has_partition(txn_id, ORDERS)
-    other = after.coordinators.joining.subscription(txn_id, NAME, "sub", None)
+    other = after.coordinators.joining.subscription(txn_id, NAME, "sub", ANYBODY)
     assert other is not None
     await other
 
@@ -140,15 +181,15 @@ async def test_what_it_spans_is_known_after_a_crash_and_from_a_snapshot(world: W
 async def test_one_that_was_not_written_has_not_joined(world: World) -> None:
     txn_id, joining = await begin(world), world.coordinators.joining
     world.storage.full = True
-    joined = joining.partition(txn_id, NAME, None)
+    joined = joining.partition(txn_id, NAME, ANYBODY)
     assert joined is not None
     with pytest.raises(TransactionCoordinatorNotFound):
         await joined
-    assert joining.partition(txn_id, NAME, None) is None  # nobody serves it at the moment
+    assert joining.partition(txn_id, NAME, ANYBODY) is None  # nobody serves it at the moment
     world.storage.full = False
     await asyncio.sleep(5)
     assert not world.coordinators.has_partition(txn_id, ORDERS)
-    again = joining.partition(txn_id, NAME, None)
+    again = joining.partition(txn_id, NAME, ANYBODY)
     assert again is not None
     await again
 
@@ -162,9 +203,9 @@ async def test_a_refused_participant_is_told_and_takes_no_part(world: World) -> 
 
     joining.check = check
     with pytest.raises(NotAllowed, match="in public/default"):
-        joining.partition(txn_id, NAME, None)
+        joining.partition(txn_id, NAME, ANYBODY)
     with pytest.raises(NotAllowed, match="in public/default"):
-        joining.subscription(txn_id, NAME, "sub", None)
+        joining.subscription(txn_id, NAME, "sub", ANYBODY)
     assert not world.coordinators.has_partition(txn_id, ORDERS)
 
 

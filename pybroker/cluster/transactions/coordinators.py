@@ -104,7 +104,7 @@ class SharedCoordinators:
 
     # Questions
 
-    async def _ask(self, asked: Participation) -> Answer | None:
+    async def _ask(self, asked: Participation, principal: str | None = None) -> Answer | None:
         txn_id = asked.txn_id
         if txn_id.most >= self._count():
             raise TransactionNotFound(
@@ -120,6 +120,7 @@ class SharedCoordinators:
             txnid_least_bits=txn_id.least,
             topic=asked.topic,
             subscription=asked.subscription,
+            principal=principal,
         )
         answer = await self._peers.request(broker, command)
         return Answer(

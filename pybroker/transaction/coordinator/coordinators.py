@@ -184,6 +184,13 @@ class Coordinators:
         """How many topics and subscriptions these have."""
         return sum(coordinator.participants_of(owner) for coordinator in self._served.values())
 
+    def participants_in(self, txn_id: TxnId) -> int:
+        """How many of them a live transaction has; of another broker's, those that are here."""
+        if (transaction := self.begun(txn_id)) is not None:
+            return transaction.participant_count
+        elsewhere = self.elsewhere(txn_id.most)
+        return 0 if elsewhere is None else elsewhere.participants_in(txn_id)
+
     @property
     def are_all_open(self) -> bool:
         """Whether all coordinators that have begun a transaction are open; otherwise some are

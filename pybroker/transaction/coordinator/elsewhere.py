@@ -20,14 +20,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
+from managed_ledger.prompt import fail
 from pybroker.base.errors import (
     InvalidTxnStatus,
+    NotAllowed,
     PulsarError,
     TransactionCoordinatorNotFound,
     TransactionNotFound,
 )
 from pybroker.base.names import TxnId
-from pybroker.base.runtime import Clock, Tasks
+from pybroker.base.runtime import Clock, Tasks, nobody_cares
 from pybroker.transaction.txn_status import (
     ACTION_OF_STATUS,
     ENDED_STATUS,
@@ -74,10 +76,11 @@ def _as_told(action: TxnAction) -> Answer:
 
 
 class AsksCoordinators(Protocol):
-    async def __call__(self, asked: Participation) -> Answer | None:
+    async def __call__(self, asked: Participation, principal: str | None) -> Answer | None:
         """None: its broker is Apache Pulsar's, which cannot be asked. Raises TransactionNotFound if
-        the coordinator has not begun it yet, another PulsarError if no broker can answer now.
-        Neither means that it was never begun.
+        the coordinator has not begun it yet, NotAllowed if it would join but there is no room,
+        another PulsarError if no broker can answer now. None of these means that it was never
+        begun. `principal`: who makes it join; None: anybody.
         """
         ...
 
@@ -95,6 +98,9 @@ def require_begun(coordinator: HasBegun, txn_id: TxnId) -> None:
     """
     if txn_id.least > coordinator.highest_id:
         raise TransactionNotFound(f"Transaction {txn_id} has not begun here")
+
+
+_Question = tuple[Participation, str | None]  # and for which principal
 
 
 class _Known:
@@ -125,7 +131,7 @@ class Elsewhere:
         self._ask = ask
         self._clock = clock
         self._known: dict[TxnId, _Known] = {}  # in the order of `noted_s`
-        self._questions: dict[Participation, asyncio.Future[TxnId]] = {}
+        self._questions: dict[_Question, asyncio.Future[TxnId]] = {}
         self._asking: Counter[str] = Counter()  # how many of them each client has caused
         # Of what was noted up to this time, something may have been forgotten.
         self._forgotten_up_to_s = -1.0
@@ -167,18 +173,38 @@ class Elsewhere:
         known = self._known.get(txn_id)
         return None if known is None else known.owner
 
+    def participants_in(self, txn_id: TxnId) -> int:
+        """How many of its topics and subscriptions are here; 0 if it has ended."""
+        known = self._known.get(txn_id)
+        return 0 if known is None else len(known.takes_part)
+
     # Answers
 
-    def join(self, asked: Participation, client: str = "") -> asyncio.Future[TxnId] | None:
+    def join(
+        self,
+        asked: Participation,
+        client: str = "",
+        principal: str | None = None,
+        begins: Callable[[], None] = nobody_cares,
+    ) -> asyncio.Future[TxnId] | None:
         """Completes when the coordinator has been asked, whether or not it has answered; None:
         everything that can be known is known, or the `client` asks too much at once. The future is
-        shared: do not cancel it.
+        shared: do not cancel it. `begins` is called before a new question, and may raise.
+
+        Raises NotAllowed if the coordinator has just refused it: there is no room.
         """
         known = self._known.get(asked.txn_id)
         if known is not None and (known.has_ended or asked in known.takes_part):
             return None
-        question = self._questions.get(asked) or self._start(asked, ASK_FOR_S, client)
-        return None if question is None or question.done() else question
+        question = self._questions.get((asked, principal))
+        if question is None:
+            begins()
+            question = self._start((asked, principal), ASK_FOR_S, client)
+        if question is None or not question.done():
+            return question
+        if (refusal := question.exception()) is not None:
+            raise NotAllowed(str(refusal))
+        return None
 
     async def told(self, txn_id: TxnId, action: TxnAction, *, trusted: bool) -> None:
         """Another broker requests its end on a participant here. If any client could claim to be a
@@ -189,7 +215,7 @@ class Elsewhere:
         known = self._known.get(txn_id)
         is_news = known is None or known.status not in _ENDED
         if is_news and not trusted:
-            answer = await self._ask(Participation(txn_id)) or _as_told(action)
+            answer = await self._ask(Participation(txn_id), None) or _as_told(action)
             if ACTION_OF_STATUS.get(answer.status or TxnStatus.OPEN) is not action:
                 raise _not_decided(txn_id, answer.status, action)
             known = self._known.get(txn_id)
@@ -215,12 +241,12 @@ class Elsewhere:
     # Questions
 
     def _ask_in_background(self, txn_id: TxnId) -> None:
-        asked = Participation(txn_id)
+        asked = Participation(txn_id), None
         if asked not in self._questions:
             self._start(asked, 0.0)
 
     def _start(
-        self, asked: Participation, ask_for_s: float, client: str = _BACKGROUND
+        self, asked: _Question, ask_for_s: float, client: str = _BACKGROUND
     ) -> asyncio.Future[TxnId] | None:
         """Nobody may have more questions under way than there is room for: so one always leaves
         half to the others, and n leave one part in n + 1.
@@ -229,40 +255,47 @@ class Elsewhere:
             return None
         self._asking[client] += 1
         question = self._questions[asked] = asyncio.get_running_loop().create_future()
-        self._tasks.start(self._answer(asked, question, ask_for_s, client), f"{asked.txn_id}")
+        self._tasks.start(self._answer(asked, question, ask_for_s, client), f"{asked[0].txn_id}")
         return question
 
     async def _answer(
         self,
-        asked: Participation,
+        asked: _Question,
         question: asyncio.Future[TxnId],
         ask_for_s: float,
         client: str,
     ) -> None:
         try:
-            await self._ask_until_known(asked, ask_for_s)
+            await self._ask_until_known(*asked, ask_for_s)
+        except NotAllowed as refusal:
+            fail(question, NotAllowed(str(refusal)))
         finally:
             if not question.done():
-                question.set_result(asked.txn_id)
+                question.set_result(asked[0].txn_id)
             loop = asyncio.get_running_loop()
             loop.call_later(_ANSWERED_S, self._forget, asked, client)
 
-    def _forget(self, asked: Participation, client: str) -> None:
+    def _forget(self, asked: _Question, client: str) -> None:
         del self._questions[asked]
         self._asking[client] -= 1
         if not self._asking[client]:
             del self._asking[client]
 
-    async def _ask_until_known(self, asked: Participation, ask_for_s: float) -> None:
+    async def _ask_until_known(
+        self, asked: Participation, principal: str | None, ask_for_s: float
+    ) -> None:
+        """Raises NotAllowed if the coordinator refuses it."""
         first_s, pause_s = self._clock.monotonic_s(), _FIRST_PAUSE_S
         while True:
             began_s = self._clock.monotonic_s()
             try:
-                answer = await self._ask(asked) or _SUPPOSED
+                answer = await self._ask(asked, principal) or _SUPPOSED
                 if self._learn(asked, answer, began_s):
                     return
             except TransactionNotFound:  # its broker may have lost the coordinator to another
                 ask_for_s = min(ask_for_s, _UNKNOWN_FOR_S)
+            except NotAllowed:
+                raise
             except PulsarError:
                 pass  # no broker serves the coordinator at the moment
             if self._clock.monotonic_s() + pause_s > first_s + ask_for_s:

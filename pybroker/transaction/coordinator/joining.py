@@ -12,7 +12,8 @@ ones, so that the order is kept.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, Protocol
 
 from pybroker.base.names import TopicName, TxnId
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
@@ -21,6 +22,26 @@ from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
 from pybroker.transaction.txn_status import TxnStatus
 
 Joined = asyncio.Future[TxnId]
+Adding = Callable[[], Joined]
+
+
+class Joiner(Protocol):
+    """Whose SEND or ACK it is."""
+
+    @property
+    def principal(self) -> str | None: ...
+    @property
+    def client(self) -> str:
+        """Its questions to other brokers are counted together."""
+        ...
+
+    def takes(self, txn_id: TxnId) -> None:
+        """One more participant. Raises NotAllowed if there is no room for it."""
+        ...
+
+    def add(self, adding: Adding) -> Joined:
+        """Raises NotAllowed if a namespace is full."""
+        ...
 
 
 class _Touched(NamedTuple):
@@ -36,31 +57,27 @@ class Joining:
         self._serving = serving
         # Raises if a transaction may not take part in a namespace.
         self.check: Callable[[TxnId, str], None] = lambda txn_id, namespace: None
-        # Raises if a principal's transactions may not have one more participant.
-        self.require_room: Callable[[str], None] = lambda principal: None
         self.elsewhere: Elsewhere | None = None  # of several brokers
         self._on_their_way: dict[_Touched, Joined] = {}
 
-    def partition(
-        self, txn_id: TxnId, name: TopicName, principal: str | None, client: str = ""
-    ) -> Joined | None:
+    def partition(self, txn_id: TxnId, name: TopicName, joiner: Joiner) -> Joined | None:
         """Completes when the topic is a participant, or cannot be one, or its coordinator's broker
-        was asked; call again then: it raises unless the topic is a participant. None: nothing to
-        wait for. The future is shared: do not cancel it. `client`: whose questions to other brokers
-        are counted together.
+        was asked; call again then: it may raise. None: nothing to wait for. The future is shared:
+        do not cancel it.
 
-        Raises TransactionNotFound (another principal's), and what `check` and `require_room` raise.
+        Raises TransactionNotFound (another principal's), NotAllowed (no room), and what `check`
+        raises.
         """
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
-            return self._elsewhere(Participation(txn_id, str(name)), client)
+            return self._elsewhere(Participation(txn_id, str(name)), joiner)
         topic = str(name)
 
         def ask(found: TransactionMetadata) -> Joined | None:
             if topic in found.partitions:
                 return None
-            self._check(txn_id, name, principal)
-            return coordinator.add_partitions(txn_id, [topic], principal)
+            add = partial(coordinator.add_partitions, txn_id, [topic], joiner.principal)
+            return self._add(txn_id, name, joiner, add)
 
         return self._join(coordinator, _Touched(txn_id, topic, None), ask)
 
@@ -69,27 +86,26 @@ class Joining:
         txn_id: TxnId,
         name: TopicName,
         subscription: str,
-        principal: str | None,
-        client: str = "",
+        joiner: Joiner,
     ) -> Joined | None:
         """As `partition`."""
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
-            return self._elsewhere(Participation(txn_id, str(name), subscription), client)
+            return self._elsewhere(Participation(txn_id, str(name), subscription), joiner)
         pair = (str(name), subscription)
 
         def ask(found: TransactionMetadata) -> Joined | None:
             if pair in found.subscriptions:
                 return None
-            self._check(txn_id, name, principal)
-            return coordinator.add_subscriptions(txn_id, [pair], principal)
+            add = partial(coordinator.add_subscriptions, txn_id, [pair], joiner.principal)
+            return self._add(txn_id, name, joiner, add)
 
         return self._join(coordinator, _Touched(txn_id, *pair), ask)
 
-    def _check(self, txn_id: TxnId, name: TopicName, principal: str | None) -> None:
+    def _add(self, txn_id: TxnId, name: TopicName, joiner: Joiner, add: Adding) -> Joined:
         self.check(txn_id, name.namespace_name)
-        if principal is not None:  # a superuser has no limit
-            self.require_room(principal)
+        joiner.takes(txn_id)
+        return joiner.add(add)
 
     def _spanning(self, txn_id: TxnId, name: TopicName) -> TransactionCoordinator | None:
         """The coordinator of this transaction if it spans the topic's namespace. Called for each
@@ -101,12 +117,13 @@ class Joining:
             return None
         return coordinator if found.namespace == name.namespace_name else None
 
-    def _elsewhere(self, asked: Participation, client: str) -> Joined | None:
+    def _elsewhere(self, asked: Participation, joiner: Joiner) -> Joined | None:
         """The coordinator of another broker is asked, and adds what its transactions touch."""
         elsewhere, most = self.elsewhere, asked.txn_id.most
         if elsewhere is None or most in self._serving or elsewhere.serves(most):
             return None
-        return elsewhere.join(asked, client)
+        begins = partial(joiner.takes, asked.txn_id)
+        return elsewhere.join(asked, joiner.client, joiner.principal, begins)
 
     def _join(
         self,
