@@ -29,6 +29,8 @@ Whole = Callable[[Request, Endpoint], Awaitable[Any]]
 
 
 class EverybodyRoutes:
+    """`all_of_them` is for other rooms: what each broker answers."""
+
     def __init__(self, services: AdminServices, asking: Asking) -> None:
         self._services = services
         self._ownership = services.topics.ownership
@@ -55,7 +57,7 @@ class EverybodyRoutes:
 
     async def _lists(self, request: Request, own: Endpoint) -> Any:
         """Non-persistent topics are known only where they are loaded."""
-        return sorted({name for reply in await self._all(request, own) for name in reply})
+        return sorted({name for reply in await self.all_of_them(request, own) for name in reply})
 
     async def _of_coordinators(self, request: Request, own: Endpoint) -> Any:
         if (one := request.query_params.get(_ONE, "")).isdecimal():
@@ -63,7 +65,7 @@ class EverybodyRoutes:
         if _ONE in request.query_params:
             return await own(request)
         joined: dict[str, Any] = {}
-        for each in await self._all(request, own):
+        for each in await self.all_of_them(request, own):
             joined |= each
         return joined
 
@@ -90,7 +92,7 @@ class EverybodyRoutes:
             return ""  # it finds its next broker
         return self._services.service_url if owner is None else owner.broker_url
 
-    async def _all(self, request: Request, own: Endpoint) -> list[Any]:
+    async def all_of_them(self, request: Request, own: Endpoint) -> list[Any]:
         """What the brokers answer, this one first. One that has left the cluster meanwhile is left
         out, and one of Apache Pulsar that refuses. Raises ServiceNotReady if another one of ours
         does not answer, HTTPException if it refuses.

@@ -19,6 +19,7 @@ from pybroker.admin.over_brokers.asking import DELETION, ONLY_DOOMED, Asking
 from pybroker.admin.over_brokers.everybody import EverybodyRoutes, Whole
 from pybroker.admin.over_brokers.namespaces import NamespaceRoutesOverBrokers
 from pybroker.admin.over_brokers.parts import PartRoutes, Spread
+from pybroker.admin.over_brokers.transaction_lists import TransactionLists
 from pybroker.admin.routing import answered, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.base.errors import PulsarError, TopicNotFound
@@ -38,7 +39,8 @@ def over_brokers(
     parts = PartRoutes(services.topics, asking)
     of_parts = parts.by_route()
     whole: Mapping[tuple[str, str], Whole] = {
-        **EverybodyRoutes(services, asking).by_route(),
+        **(everybody := EverybodyRoutes(services, asking)).by_route(),
+        **TransactionLists(services, everybody.all_of_them).by_route(),
         **NamespaceRoutesOverBrokers(services.topics, bundles, asking, parts).by_route(),
     }
 

@@ -2,7 +2,8 @@
 log by transaction. Superusers see all, others their own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -22,15 +23,18 @@ from pybroker.admin.stats.transactions import (
     LiveTransactions,
     Row,
     Stats,
+    Tally,
     Wanted,
     chosen,
+    described_tally,
     ended_one,
     live_one,
 )
 from pybroker.base.errors import TransactionNotFound
-from pybroker.base.json_schema import COUNT, TEXT, choice, whole
+from pybroker.base.json_schema import COUNT, TEXT, choice, fields, whole
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Pace
+from pybroker.broker.other_brokers import ASKED_BY_A_BROKER
 from pybroker.broker.topic import Topic
 from pybroker.security.authorization import Need
 from pybroker.transaction.buffer.ongoing import OngoingTransaction
@@ -42,6 +46,7 @@ _DESCRIBED_A_TURN: Final = 20
 _MOST: Final = 500
 _UNLESS_SAID: Final = 100
 _SHOWN_ON_A_TOPIC: Final = 50
+_ELSEWHERE: Final = 10_000  # transactions of other brokers
 
 
 class LiveTransactionRoutes:
@@ -54,7 +59,7 @@ class LiveTransactionRoutes:
 
     def routes(self) -> list[DescribedRoute]:
         paging = {"page": whole(1, 10**9), "limit": whole(1, _MOST)}
-        query = paging | {"state": shapes.STATUS, "topic": TEXT, "owner": TEXT}
+        query = paging | {"state": shapes.STATUS, **fields(TEXT, "topic owner principal")}
         ordered = {"minAgeMs": COUNT, "sort": choice(*SORTS), "order": choice("asc", "desc")}
         one = f"{_BASE}/timeline/{{most:int}}/{{least:int}}"
         limit = {"limit": whole(1, _MOST)}
@@ -69,15 +74,15 @@ class LiveTransactionRoutes:
 
     async def live(self, request: Request) -> Stats:
         """Transactions of all coordinators that have not ended. ?topic= and ?owner= match parts of
-        names; ?sort= with ?order=desc (the default) or asc.
+        names, ?principal= the whole owner; ?sort= with ?order=desc (the default) or asc.
         """
-        first, limit = _paging(request)
+        first, limit = paging(request)
         wanted, key = self._wanted(request), SORTS.get(asked(request, "sort") or "age")
         if (least_ms := number(request, "minAgeMs", 0)) > 0:
             wanted = wanted._replace(opened_before_ms=self._clock.now_ms() - least_ms)
         if key is None:
             raise HTTPException(400, f"sort must be one of {', '.join(SORTS)}")
-        rows = await self._live.rows()
+        rows, elsewhere = await self._live.walked()
         found = await chosen(rows, wanted)
         found.sort(key=key, reverse=asked(request, "order") != "asc")
         pace, described, now_ms = Pace(_DESCRIBED_A_TURN), list[Stats](), self._clock.now_ms()
@@ -91,13 +96,19 @@ class LiveTransactionRoutes:
             "live": live,
             "matching": len(found),
             "transactions": described,
+            **(self._elsewhere(elsewhere, now_ms) if is_asked_by_a_broker(request) else {}),
         }
+
+    def _elsewhere(self, tallies: Mapping[TxnId, Tally], now_ms: int) -> Stats:
+        """What other brokers' transactions hold and block on topics of this one."""
+        some = islice(tallies.items(), _ELSEWHERE)
+        return {"elsewhere": {str(each): described_tally(tally, now_ms) for each, tally in some}}
 
     async def ended(self, request: Request) -> Stats:
         """Transactions that ended within the last hour, the latest first: at most 1,000, and none
         from before a restart.
         """
-        first, limit = _paging(request)
+        first, limit = paging(request)
         wanted = self._wanted(request)
         found = [e for e in self._coordinators.ended if wanted.has(e.transaction, e.status)]
         pace, described = Pace(_DESCRIBED_A_TURN), list[Stats]()
@@ -119,7 +130,7 @@ class LiveTransactionRoutes:
             asked(request, "topic") or "",
             asked(request, "owner") or "",
             None,
-            None if self._sees_all(request) else identity_of(request).acting,
+            asked(request, "principal") if self._sees_all(request) else identity_of(request).acting,
         )
 
     def _sees_all(self, request: Request) -> bool:
@@ -247,7 +258,11 @@ class LiveTransactionRoutes:
         }
 
 
-def _paging(request: Request) -> tuple[int, int]:
+def is_asked_by_a_broker(request: Request) -> bool:
+    return ASKED_BY_A_BROKER in request.headers
+
+
+def paging(request: Request) -> tuple[int, int]:
     limit, page = _limit(request), number(request, "page", 1)
     if page < 1:
         raise HTTPException(400, f"page is {page}: the first one is 1")

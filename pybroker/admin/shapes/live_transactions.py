@@ -4,11 +4,15 @@ transactions. A pybroker extension.
 
 from typing import Final
 
-from pybroker.base.json_schema import COUNT, TEXT, choice, fields, list_of, or_null, record
+from pybroker.base.json_schema import COUNT, TEXT, choice, fields, list_of, map_of, or_null, record
 from pybroker.transaction.coordinator.timeline import DecidedBy
 from pybroker.transaction.txn_status import TxnStatus
 
 STATUS: Final = choice(*(status.name for status in TxnStatus))
+_TALLY: Final = {
+    **fields(COUNT, "messages bytes blockedEntries blockedTopics"),
+    "blockingMs": or_null(COUNT),
+}
 _SUMMARY: Final = {
     "txnId": TEXT,
     "status": STATUS,
@@ -24,8 +28,7 @@ _SUMMARY: Final = {
     ),
     # While it is live. Messages from before a restart count once a limit has been checked on the
     # topic.
-    **fields(COUNT, "messages bytes blockedEntries blockedTopics"),
-    "blockingMs": or_null(COUNT),
+    **_TALLY,
     **fields(or_null(TEXT), "transactionalId namespace commitsWith"),
     "epoch": or_null(COUNT),
     "group": list_of(TEXT, most=None),
@@ -33,7 +36,13 @@ _SUMMARY: Final = {
 _ONE: Final = record("TransactionSummary", _SUMMARY)
 LIVE: Final = record(
     "LiveTransactions",
-    {**fields(COUNT, "timestamp live matching"), "transactions": list_of(_ONE, most=None)},
+    {
+        **fields(COUNT, "timestamp live matching"),
+        "transactions": list_of(_ONE, most=None),
+        # By transaction: what another broker is told when it asks.
+        "elsewhere": map_of(record("TransactionTally", _TALLY), most=None),
+    },
+    optional={"elsewhere"},
 )
 ENDED: Final = record(
     "EndedTransactions",

@@ -59,16 +59,21 @@ class Row(NamedTuple):
     tally: Tally
 
 
+class Walk(NamedTuple):
+    rows: list[Row]  # in no particular order
+    elsewhere: dict[TxnId, Tally]  # of transactions whose coordinators are on other brokers
+
+
 class LiveTransactions:
-    """`rows` has all of them, in no particular order; at most a second old if there are many."""
+    """`walked` has all of them; at most a second old if there are many."""
 
     def __init__(self, topics: Topics, coordinators: Coordinators) -> None:
         self._topics = topics
         self._coordinators = coordinators
-        self._newest: list[Row] | None = None
-        self._walking: asyncio.Task[list[Row]] | None = None
+        self._newest: Walk | None = None
+        self._walking: asyncio.Task[Walk] | None = None
 
-    async def rows(self) -> list[Row]:
+    async def walked(self) -> Walk:
         if self._newest is not None:
             return self._newest
         if self._walking is None:
@@ -76,25 +81,26 @@ class LiveTransactions:
             self._walking.add_done_callback(self._walked)
         return await asyncio.shield(self._walking)
 
-    def _walked(self, walking: asyncio.Task[list[Row]]) -> None:
+    def _walked(self, walking: asyncio.Task[Walk]) -> None:
         self._walking = None
         if walking.cancelled() or walking.exception() is not None:
             return
-        if len(walking.result()) >= _MANY:
+        if len(walking.result().rows) >= _MANY:
             self._newest = walking.result()
             asyncio.get_running_loop().call_later(_KEPT_S, self._forget)
 
     def _forget(self) -> None:
         self._newest = None
 
-    async def _walk(self) -> list[Row]:
+    async def _walk(self) -> Walk:
         pace, rows = Pace(_LOOKED_AT_A_TURN), list[Row]()
         tallies = await self._tallies(pace)
         for coordinator in self._coordinators.served():
             for transaction in coordinator.live():
-                rows.append(Row(transaction, tallies.get(transaction.txn_id, _NOTHING_HELD)))
+                rows.append(Row(transaction, tallies.pop(transaction.txn_id, _NOTHING_HELD)))
                 await pace.step()
-        return rows
+        here = {coordinator.coordinator_id for coordinator in self._coordinators.served()}
+        return Walk(rows, {each: tally for each, tally in tallies.items() if each.most not in here})
 
     async def _tallies(self, pace: Pace) -> dict[TxnId, Tally]:
         found: dict[TxnId, Tally] = {}
@@ -159,6 +165,20 @@ SORTS: Final[dict[str, Callable[[Row], Any]]] = {
 }
 
 
+# The same of what `live_one` has made, for lists that several brokers make together.
+SORTS_OF_DESCRIBED: Final[dict[str, Callable[[Stats], Any]]] = {
+    "age": lambda one: -one["openTimestamp"],
+    "left": lambda one: one["openTimestamp"] + one["timeoutMs"],
+    "blocked": lambda one: one["blockedEntries"],
+    "messages": lambda one: one["messages"],
+    "bytes": lambda one: one["bytes"],
+    "id": lambda one: tuple(map(int, one["txnId"].strip("()").split(","))),
+    "owner": lambda one: one["owner"] or "",
+    "state": lambda one: TxnStatus[one["status"]],
+    "participants": lambda one: one["topicCount"] + one["subscriptionCount"],
+}
+
+
 async def chosen(rows: Iterable[Row], wanted: Wanted) -> list[Row]:
     pace, found = Pace(_LOOKED_AT_A_TURN), list[Row]()
     for row in rows:
@@ -172,22 +192,36 @@ async def chosen(rows: Iterable[Row], wanted: Wanted) -> list[Row]:
 # -- as JSON
 
 
+def described_tally(tally: Tally, now_ms: int) -> Stats:
+    since_ms = tally.blocking_since_ms
+    return {
+        "messages": tally.messages,
+        "bytes": tally.size_bytes,
+        "blockedEntries": tally.blocked_entries,
+        "blockedTopics": tally.blocked_topics,
+        "blockingMs": None if since_ms is None else max(0, now_ms - since_ms),
+    }
+
+
+def add_tally(one: Stats, more: Stats) -> None:
+    """To what `live_one` has made, what the transaction holds and blocks on another broker."""
+    for name in ("messages", "bytes", "blockedEntries", "blockedTopics"):
+        one[name] += more[name]
+    blocking_ms = [each for each in (one["blockingMs"], more["blockingMs"]) if each is not None]
+    one["blockingMs"] = max(blocking_ms, default=None)
+
+
 def live_one(row: Row, now_ms: int) -> Stats:
     transaction, tally = row
     is_open = transaction.status is TxnStatus.OPEN
     left_ms = transaction.opened_at_ms + transaction.timeout_ms - now_ms
-    since_ms = tally.blocking_since_ms
     return {
         **_of(transaction, transaction.status),
         "ageMs": max(0, now_ms - transaction.opened_at_ms),
         "timeLeftMs": max(0, left_ms) if is_open and transaction.promised_to is None else None,
         "topicCount": len(transaction.partitions),
         "subscriptionCount": len(transaction.subscriptions),
-        "messages": tally.messages,
-        "bytes": tally.size_bytes,
-        "blockedEntries": tally.blocked_entries,
-        "blockedTopics": tally.blocked_topics,
-        "blockingMs": None if since_ms is None else max(0, now_ms - since_ms),
+        **described_tally(tally, now_ms),
         "endTimestamp": None,
         "abortReason": "",
     }

@@ -1,0 +1,116 @@
+"""Lists of transactions over all brokers: live ones, ended ones, and those that block readers.
+
+Each broker makes the first part of its own list, in the order wanted; this one joins them. What a
+transaction holds and blocks is the sum over the brokers of its topics: of the first 500 of each
+broker's list, and of 10,000 that a broker has of others.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from pybroker.admin.http.permitted import identity_of, target_of
+from pybroker.admin.operation import Endpoint
+from pybroker.admin.over_brokers.everybody import Whole
+from pybroker.admin.routes.live_transaction import paging
+from pybroker.admin.services import AdminServices
+from pybroker.admin.stats.transactions import SORTS_OF_DESCRIBED, Stats, add_tally
+from pybroker.security.authorization import Need
+
+_BASE: Final = "/admin/v3/transactions"
+_MOST: Final = 500  # of a broker
+
+
+class TransactionLists:
+    """`all_of_them`: what each broker answers, this one first; see EverybodyRoutes."""
+
+    def __init__(
+        self,
+        services: AdminServices,
+        all_of_them: Callable[[Request, Endpoint], Awaitable[list[Any]]],
+    ) -> None:
+        self._authorizer = services.authorizer
+        self._all = all_of_them
+
+    def by_route(self) -> dict[tuple[str, str], Whole]:
+        return {
+            ("GET", f"{_BASE}/live"): self._live,
+            ("GET", f"{_BASE}/ended"): self._ended,
+            ("GET", f"{_BASE}/blocking"): self._blocking,
+        }
+
+    async def _live(self, request: Request, own: Endpoint) -> Stats:
+        first, limit = _within_reach(request)
+        answers = await self._all(self._first_part(request), own)
+        rows = {each["txnId"]: each for each in _joined(answers, "transactions")}
+        for answer in answers:
+            for txn_id, tally in answer.get("elsewhere", {}).items():
+                if (row := rows.get(txn_id)) is not None:
+                    add_tally(row, tally)
+        key = SORTS_OF_DESCRIBED[request.query_params.get("sort") or "age"]
+        descends = request.query_params.get("order") != "asc"
+        ordered = sorted(rows.values(), key=key, reverse=descends)
+        return {
+            "timestamp": answers[0]["timestamp"],
+            "live": _sum(answers, "live"),
+            "matching": _sum(answers, "matching"),
+            "transactions": ordered[first : first + limit],
+        }
+
+    async def _ended(self, request: Request, own: Endpoint) -> Stats:
+        first, limit = _within_reach(request)
+        answers = await self._all(self._first_part(request), own)
+        rows = _joined(answers, "transactions")
+        rows.sort(key=lambda row: row["endTimestamp"], reverse=True)
+        return {
+            "timestamp": answers[0]["timestamp"],
+            "matching": _sum(answers, "matching"),
+            "transactions": rows[first : first + limit],
+        }
+
+    async def _blocking(self, request: Request, own: Endpoint) -> Stats:
+        answers = await self._all(request, own)
+        limit = int(request.query_params.get("limit") or len(answers[0]["topics"]) or _MOST)
+        topics = _joined(answers, "topics")
+        topics.sort(key=lambda topic: topic["blockedEntries"], reverse=True)
+        return {
+            "timestamp": answers[0]["timestamp"],
+            "blockedTopics": _sum(answers, "blockedTopics"),
+            "blockedEntries": _sum(answers, "blockedEntries"),
+            "topics": topics[:limit],
+        }
+
+    def _first_part(self, request: Request) -> Request:
+        """The request for the first part of each broker's list. Other brokers know only that a
+        broker asks, so it says whose transactions the caller may see.
+        """
+        query = {**request.query_params, "page": "1", "limit": str(_MOST)}
+        authorizer, identity = self._authorizer, None
+        if authorizer is not None:
+            identity = identity_of(request)
+            if not authorizer.may(identity, Need.SUPER_USER, target_of(request)):
+                query["principal"] = identity.acting
+        return Request({**request.scope, "query_string": urlencode(query).encode()})
+
+
+def _within_reach(request: Request) -> tuple[int, int]:
+    """Raises HTTPException."""
+    first, limit = paging(request)
+    if first + limit > _MOST:
+        raise HTTPException(
+            400,
+            f"The list of several brokers ends after {_MOST} transactions: narrow it with state, "
+            "topic, owner or minAgeMs",
+        )
+    return first, limit
+
+
+def _joined(answers: Iterable[Stats], name: str) -> list[Stats]:
+    return [each for answer in answers for each in answer[name]]
+
+
+def _sum(answers: Iterable[Stats], name: str) -> int:
+    return sum(answer[name] for answer in answers)
