@@ -302,14 +302,14 @@ def test_who_asks_at_the_same_time_shares_a_walk_that_yields(
         for _ in range(200):
             await coordinator.new_transaction(60_000, "me")
         lists = LiveTransactions(running.topics, running.coordinators)
-        asking = asyncio.gather(lists.rows(), lists.rows())
+        asking = asyncio.gather(lists.walked(), lists.walked())
         turns = 0
         while not asking.done():
             await asyncio.sleep(0)
             turns += 1
         one, other = asking.result()
-        few = await chosen(one, Wanted(owner="me"))
-        return turns, len(one), len(few), one is other is await lists.rows()
+        few = await chosen(one.rows, Wanted(owner="me"))
+        return turns, len(one.rows), len(few), one is other is await lists.walked()
 
     with pybroker.testing.broker() as broker:
         turns, found, mine, shared = broker.call(scenario)

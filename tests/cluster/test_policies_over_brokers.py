@@ -128,3 +128,20 @@ def test_a_transaction_is_shown_to_its_owner_by_any_broker(guarded: TxnCluster) 
     assert Rest(guarded, one, "alice").get(path)["owner"] == "alice"
     assert Rest(guarded, one, "admin").get(path)["owner"] == "alice"
     assert Rest(guarded, one, "mallory").ask("GET", path).status in (401, 403)
+
+
+@pytest.mark.slow
+def test_a_list_of_transactions_over_brokers_shows_to_each_its_own(guarded: TxnCluster) -> None:
+    one, two = guarded.start("one"), guarded.start("two")
+    guarded.serve_coordinator(two)
+
+    async def begin() -> None:
+        for role in ("app", "application"):
+            await guarded.client_at(two, role).new_transaction(60_000)
+
+    guarded.call(begin())
+    for role, owners in (("app", {"app"}), ("admin", {"app", "application"})):
+        for broker in (one, two):
+            found = Rest(guarded, broker, role).get("v3/transactions/live")
+            assert {each["owner"] for each in found["transactions"]} == owners
+            assert (found["live"], found["matching"]) == (len(owners), len(owners))

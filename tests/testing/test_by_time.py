@@ -41,6 +41,7 @@ NAMESPACE: Final = "namespaces/public/default"
 A_TIME: Final = re.compile(r"_(seconds?|minutes?|ms|millis|sec)(_|$)")
 MOVED: Final[set[str]] = set()
 NOT_MOVED: Final = {
+    "bookkeeper_tls_cert_files_refresh_duration_seconds": "of several brokers",
     "delayed_delivery_max_delay_in_millis": "a limit to what a producer may ask for",
     "delayed_delivery_tick_time_millis": "how exact delays are",
     "keep_alive_interval_seconds": "clients have their own time: test_connections_outlive_it",

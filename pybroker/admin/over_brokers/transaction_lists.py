@@ -15,7 +15,8 @@ from starlette.requests import Request
 from pybroker.admin.http.permitted import identity_of, target_of
 from pybroker.admin.operation import Endpoint
 from pybroker.admin.over_brokers.everybody import Whole
-from pybroker.admin.routes.live_transaction import paging
+from pybroker.admin.routes.blocking import limit_of
+from pybroker.admin.routes.live_transaction import JOINED, paging
 from pybroker.admin.services import AdminServices
 from pybroker.admin.stats.transactions import SORTS_OF_DESCRIBED, Stats, add_tally
 from pybroker.security.authorization import Need
@@ -73,14 +74,13 @@ class TransactionLists:
 
     async def _blocking(self, request: Request, own: Endpoint) -> Stats:
         answers = await self._all(request, own)
-        limit = int(request.query_params.get("limit") or len(answers[0]["topics"]) or _MOST)
         topics = _joined(answers, "topics")
         topics.sort(key=lambda topic: topic["blockedEntries"], reverse=True)
         return {
             "timestamp": answers[0]["timestamp"],
             "blockedTopics": _sum(answers, "blockedTopics"),
             "blockedEntries": _sum(answers, "blockedEntries"),
-            "topics": topics[:limit],
+            "topics": topics[: limit_of(request)],
         }
 
     def _first_part(self, request: Request) -> Request:
@@ -93,7 +93,7 @@ class TransactionLists:
             identity = identity_of(request)
             if not authorizer.may(identity, Need.SUPER_USER, target_of(request)):
                 query["principal"] = identity.acting
-        return Request({**request.scope, "query_string": urlencode(query).encode()})
+        return Request({**request.scope, "query_string": urlencode(query).encode(), JOINED: True})
 
 
 def _within_reach(request: Request) -> tuple[int, int]:

@@ -51,7 +51,7 @@ class BlockingRoutes:
         transaction that blocks it; ?limit=N limits their number. ?namespace=tenant/namespace
         selects one namespace.
         """
-        return await self._worst(_limit(request), asked(request, "namespace"))
+        return await self._worst(limit_of(request), asked(request, "namespace"))
 
     async def _worst(self, limit: int, namespace: str | None) -> Stats:
         now_ms, pace = self._clock.now_ms(), Pace(_TOPICS_A_TURN)
@@ -79,7 +79,7 @@ class BlockingRoutes:
         effect on each subscription.
         """
         topic = await existing(self._topics, topic_of(request))
-        limit = _limit(request)
+        limit = limit_of(request)
         now_ms, pace = self._clock.now_ms(), Pace(_DESCRIBED_A_TURN)
         subscriptions = {}
         for name, subscription in list(topic.subscriptions.items()):
@@ -102,7 +102,7 @@ class BlockingRoutes:
         return {each.coordinator_id: each for each in self._coordinators.served()}
 
 
-def _limit(request: Request) -> int:
+def limit_of(request: Request) -> int:
     limit = number(request, "limit", _UNLESS_SAID)
     if not 1 <= limit <= _MOST:
         raise HTTPException(400, f"limit is {limit}; it must be 1 to {_MOST}")

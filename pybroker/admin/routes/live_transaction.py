@@ -46,6 +46,7 @@ _DESCRIBED_A_TURN: Final = 20
 _MOST: Final = 500
 _UNLESS_SAID: Final = 100
 _SHOWN_ON_A_TOPIC: Final = 50
+JOINED: Final = "pybroker.joined"  # in the scope of a request
 _ELSEWHERE: Final = 10_000  # transactions of other brokers
 
 
@@ -96,8 +97,13 @@ class LiveTransactionRoutes:
             "live": live,
             "matching": len(found),
             "transactions": described,
-            **(self._elsewhere(elsewhere, now_ms) if is_asked_by_a_broker(request) else {}),
+            **(self._elsewhere(elsewhere, now_ms) if self._is_joined(request) else {}),
         }
+
+    def _is_joined(self, request: Request) -> bool:
+        """Whether a broker asks, this one or another, which joins the answers of all brokers."""
+        by_another = ASKED_BY_A_BROKER in request.headers and self._sees_all(request)
+        return by_another or JOINED in request.scope
 
     def _elsewhere(self, tallies: Mapping[TxnId, Tally], now_ms: int) -> Stats:
         """What other brokers' transactions hold and block on topics of this one."""
@@ -256,10 +262,6 @@ class LiveTransactionRoutes:
             "bytes": None if held is None else held.size_bytes,
             "holdsReadersBack": oldest is not None and oldest.txn_id == txn_id,
         }
-
-
-def is_asked_by_a_broker(request: Request) -> bool:
-    return ASKED_BY_A_BROKER in request.headers
 
 
 def paging(request: Request) -> tuple[int, int]:
