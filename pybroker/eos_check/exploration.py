@@ -1,5 +1,9 @@
 """Executes the plan: runs without faults, with one fault, with two; then shrinks a failing run.
 
+First comes one crash of each kind. If the pipeline starts so slowly that the time does not suffice
+for a run of each, several crashes follow each other within a run. Then come pairs, then the other
+crashes of these kinds.
+
 Runs are independent of each other, so some execute concurrently. The exploration ends with the
 first run that breaks a promise, when all were tried, or when no further run would end within the
 time limit. A time limit that the user did not set waits until each kind of crash was tried.
@@ -7,7 +11,8 @@ time limit. A time limit that the user did not set waits until each kind of cras
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -16,13 +21,16 @@ from pybroker.client import PulsarException
 from pybroker.eos_check.faults import Fault, Kind, Passing, Schedule
 from pybroker.eos_check.judgement import Breach, Promise, disorder, judge, judge_by_command, same
 from pybroker.eos_check.plan import Plan, interleaved, pairs, singles, spread
-from pybroker.eos_check.run import CannotRun, Clean, RunResult, Stopped, clean_run, run
-from pybroker.eos_check.settings import Settings
+from pybroker.eos_check.run import clean_run, run
+from pybroker.eos_check.run_result import CannotRun, Clean, RunResult
+from pybroker.eos_check.series import CrashesOfRun, Series, suspects
+from pybroker.eos_check.settings import WAVES, Settings
 from pybroker.eos_check.topics import HalfPublished
 
 TIME_LIMIT_S: Final = 300.0
 _MAY_STILL_COME: Final = (Promise.LOST, Promise.PARTIAL)
 _SHRUNK_TO: Final = (1, 3)  # messages
+_IN_A_SERIES_AT_LEAST: Final = 3  # messages
 Say = Callable[[str], None]
 Show = Callable[[int, int, str], None]  # done, of, what
 
@@ -46,6 +54,8 @@ class Explored:
     pairs_tried: int = 0
     runs: int = 0
     missed: int = 0
+    in_series: int = 0  # of the single faults: those that shared a run with others
+    series_runs: int = 0
     kinds: int = 0
     not_tried: list[Kind] = field(default_factory=list)  # the time was over
     not_reached: list[Kind] = field(default_factory=list)  # no run came to the step
@@ -96,12 +106,21 @@ class Exploration:
             kinds = _kinds(faults, second)
             self.explored.singles = len(faults)
             self.explored.kinds = len(kinds)
-            plan = Plan([(fault,) for fault in faults], kinds)
-            failed = self._try(plan, clean)
+            failed, done = None, set[Kind]()
+            if self._needs_series(clean, kinds):
+                self._longest_s = clean.duration_s
+                series = Series(kinds, _at_start(first), self._would_end_in_time_or_must)
+                failed = self._try_in_series(series, clean, len(kinds))
+                done = set(series.struck)
+            plan = Plan(_without_first(faults, done), [kind for kind in kinds if kind not in done])
+            if failed is None:
+                failed = self._try(plan, clean, "kinds of crash", kinds_only=True)
+            if failed is None and not self._once_each:
+                failed = self._try(self._pairs(faults), clean, "pairs")
+            if failed is None and not self._once_each:
+                failed = self._try(plan, clean, "crashes")
             self.explored.not_tried = plan.not_tried
             self.explored.not_reached = plan.not_reached
-            if failed is None:
-                failed = self._try(self._pairs(faults), clean)
             if failed is not None:
                 self.explored.counter_example = self._shrink(failed)
             if not faults:
@@ -158,18 +177,70 @@ class Exploration:
         plans = [pairs(fault, self._behind[fault]) for fault in faults if fault in self._behind]
         return Plan(interleaved(plans)[: self._pairs_at_most])
 
-    def _try(self, plan: Plan, clean: Clean) -> CounterExample | None:
-        """Returns the first run that breaks a promise, after waiting for those in progress."""
-        done = 0
+    # -- several crashes in a run
+
+    def _needs_series(self, clean: Clean, kinds: Sequence[Kind]) -> bool:
+        left_s = self._give_up_s - time.monotonic()
+        needed_s = clean.duration_s * len(kinds) / self._jobs
+        return needed_s > left_s and self._settings.messages >= _IN_A_SERIES_AT_LEAST
+
+    def _would_end_in_time_or_must(self) -> bool:
+        return self._each_kind_first or self._would_end_in_time()
+
+    def _try_in_series(self, series: Series, clean: Clean, kinds: int) -> CounterExample | None:
         began_s = time.monotonic()
         with ThreadPoolExecutor(self._jobs) as pool:
             try:
-                under_way = self._submit(pool, plan, clean, self._jobs)
+                under_way = self._submit_series(pool, series, clean, self._jobs)
+                while under_way:
+                    ended, _ = wait(under_way, return_when=FIRST_COMPLETED)
+                    for each in ended:
+                        crashes = under_way.pop(each)
+                        result = _of(each)
+                        series.end(crashes, judged=result is not None)
+                        self.explored.runs += 1
+                        self.explored.series_runs += 1
+                        self.explored.missed += len(crashes.missed)
+                        self.explored.singles_tried = self.explored.in_series = len(series.struck)
+                        took_s = time.monotonic() - began_s
+                        self.explored.run_s = took_s / max(1, len(series.struck))
+                        self._show(len(series.struck), kinds, "kinds of crash")
+                        breaches = self._judged(result, clean) if result is not None else []
+                        if result is not None and breaches:
+                            return CounterExample(self._settings, result, breaches)
+                    under_way |= self._submit_series(pool, series, clean, len(ended))
+            finally:
+                self._stop.set()
+                pool.shutdown()
+                self._stop.clear()
+        return None
+
+    def _submit_series(
+        self, pool: ThreadPoolExecutor, series: Series, clean: Clean, count: int
+    ) -> dict[Future[RunResult], CrashesOfRun]:
+        submitted: dict[Future[RunResult], CrashesOfRun] = {}
+        while len(submitted) < count and series.has_more:
+            crashes = series.begin()
+            under_way = pool.submit(run, self._settings, (), clean, self._stop, crashes)
+            submitted[under_way] = crashes
+        return submitted
+
+    # -- a run for each crash, or for each pair
+
+    def _try(
+        self, plan: Plan, clean: Clean, what: str, *, kinds_only: bool = False
+    ) -> CounterExample | None:
+        """Returns the first run that breaks a promise, after waiting for those in progress."""
+        done, of = 0, len(plan.not_tried) if kinds_only else plan.left
+        began_s = time.monotonic()
+        with ThreadPoolExecutor(self._jobs) as pool:
+            try:
+                under_way = self._submit(pool, plan, clean, self._jobs, kinds_only)
                 while under_way:
                     ended, _ = wait(under_way, return_when=FIRST_COMPLETED)
                     for each in ended:
                         done += 1
-                        self._show(done, len(plan), "crashes")
+                        self._show(min(done, of), of, what)
                         schedule = under_way.pop(each)
                         result = _of(each)
                         plan.has_run(schedule, struck=self._count(schedule, result))
@@ -179,7 +250,7 @@ class Exploration:
                         breaches = self._judged(result, clean) if result is not None else []
                         if result is not None and breaches:
                             return CounterExample(self._settings, result, breaches)
-                    under_way |= self._submit(pool, plan, clean, len(ended))
+                    under_way |= self._submit(pool, plan, clean, len(ended), kinds_only)
             finally:
                 self._stop.set()
                 pool.shutdown()
@@ -187,7 +258,12 @@ class Exploration:
         return None
 
     def _submit(
-        self, pool: ThreadPoolExecutor, plan: Plan, clean: Clean, count: int
+        self,
+        pool: ThreadPoolExecutor,
+        plan: Plan,
+        clean: Clean,
+        count: int,
+        kinds_only: bool,
     ) -> dict[Future[RunResult], Schedule]:
         submitted: dict[Future[RunResult], Schedule] = {}
         while len(submitted) < count:
@@ -196,7 +272,7 @@ class Exploration:
                 self.explored.out_of_time = True
             if is_late and not self._each_kind_first:
                 break
-            schedule = plan.take(new_kinds_only=is_late or self._once_each)
+            schedule = plan.take(new_kinds_only=is_late or kinds_only)
             if schedule is None:
                 break
             submitted[pool.submit(run, self._settings, schedule, clean, self._stop)] = schedule
@@ -247,26 +323,38 @@ class Exploration:
     # -- the smallest
 
     def _shrink(self, failed: CounterExample) -> CounterExample:
-        """Reduces the messages while the same kind of fault still breaks a promise."""
+        """Reduces the messages while the same kind of fault still breaks a promise.
+
+        Of a series it tries crashes that may do so alone, for which the time limit is extended
+        unless the user has set it.
+        """
         self._say(f"{failed.breaches[0]}: looking for a smaller example")
-        for messages in _SHRUNK_TO:
-            if messages >= self._settings.messages:
-                break
-            smaller = self._with_messages(failed, messages)
-            if smaller is not None:
-                return smaller
+        schedules: Sequence[Schedule] = [failed.result.schedule]
+        if failed.result.was_series:
+            schedules = suspects(failed.result, failed.breaches)
+            if self._each_kind_first:
+                self._give_up_s = max(self._give_up_s, time.monotonic() + TIME_LIMIT_S)
+        for schedule in schedules:
+            for messages in _SHRUNK_TO:
+                if messages >= self._settings.messages or not self._would_end_in_time():
+                    break
+                smaller = self._with_messages(failed, schedule, messages)
+                if smaller is not None:
+                    return smaller
         return failed
 
-    def _with_messages(self, failed: CounterExample, messages: int) -> CounterExample | None:
+    def _with_messages(
+        self, failed: CounterExample, schedule: Schedule, messages: int
+    ) -> CounterExample | None:
         settings = replace(self._settings, messages=messages)
         promises = {breach.promise for breach in failed.breaches}
         try:
             first = clean_run(settings, self._stop)
             clean = replace(first.clean(), acknowledged_by=self._acknowledged_by)
-            for schedule in _lowered(failed.result.schedule, first):
+            for lower in _lowered(schedule, first):
                 if time.monotonic() > self._give_up_s:
                     return None
-                result = run(settings, schedule, clean, self._stop)
+                result = run(settings, lower, clean, self._stop)
                 breaches = self._judged(result, clean)
                 if promises & {breach.promise for breach in breaches}:
                     return CounterExample(settings, result, breaches)
@@ -279,6 +367,24 @@ def _kinds(faults: Iterable[Fault], second: RunResult) -> list[Kind]:
     """Of the faults, those at steps that the second run passed, too: so a third will."""
     passed = {*second.passings[0], *second.inner}
     return list(dict.fromkeys(fault.kind for fault in faults if fault.passing in passed))
+
+
+def _at_start(clean: RunResult) -> frozenset[Passing]:
+    """Steps that do not come with each part of the input."""
+    counts = Counter(clean.passings[0])
+    return frozenset(passing for passing, count in counts.items() if count < WAVES)
+
+
+def _without_first(faults: Iterable[Fault], done: set[Kind]) -> list[Schedule]:
+    """Without one fault of each kind that is done."""
+    left = set(done)
+    schedules: list[Schedule] = []
+    for fault in faults:
+        if fault.kind in left:
+            left.remove(fault.kind)
+        else:
+            schedules.append((fault,))
+    return schedules
 
 
 def _of(ended: Future[RunResult]) -> RunResult | None:
@@ -295,6 +401,3 @@ def _lowered(schedule: Schedule, clean: RunResult) -> Iterator[Schedule]:
     count = sum(each == passing for each in clean.passings[0]) or clean.inner.get(passing, 0)
     for number in spread(min(count, schedule[0].number)):
         yield (replace(schedule[0], number=number), *schedule[1:])
-
-
-__all__ = ["CannotRun", "Exploration", "Explored", "Stopped"]

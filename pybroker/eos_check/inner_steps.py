@@ -37,3 +37,8 @@ def crash_at(admin_url: str, fault: Fault) -> None:
     """Makes the broker crash at this fault; passings count from now on."""
     rule = {"point": _POINTS[fault.passing], "action": "crash", "after": fault.number - 1}
     ask(f"{admin_url}{_BASE}/rules", "POST", json.dumps(rule).encode())
+
+
+def crash_nowhere(admin_url: str) -> None:
+    """The broker crashes at no fault any more."""
+    ask(f"{admin_url}{_BASE}/rules", "DELETE")

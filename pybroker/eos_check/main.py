@@ -17,7 +17,7 @@ from pybroker.client import PulsarException
 from pybroker.demo.progress import ProgressBar
 from pybroker.eos_check.exploration import TIME_LIMIT_S, Exploration
 from pybroker.eos_check.marked_processes import Undertaker
-from pybroker.eos_check.run import CannotRun
+from pybroker.eos_check.run_result import CannotRun
 from pybroker.eos_check.settings import Settings
 from pybroker.eos_check.topics import HalfPublished, OutputIsTooLarge
 from pybroker.eos_check.verdict import report

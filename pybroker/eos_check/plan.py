@@ -102,6 +102,11 @@ class Plan:
         return self._size
 
     @property
+    def left(self) -> int:
+        """How many were not taken."""
+        return len(self._left)
+
+    @property
     def not_tried(self) -> list[Kind]:
         """The kinds that are still to strike."""
         return [kind for kind in self._not_struck if self._left_of[kind]]

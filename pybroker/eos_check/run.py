@@ -9,25 +9,24 @@ else happens, so that a run takes seconds.
 import shutil
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPException
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Final
 from urllib.error import HTTPError
 
 from pybroker.client import PulsarException
-from pybroker.eos_check.connection_trace import Event, Position, Txn
+from pybroker.eos_check.connection_trace import Event, Txn
 from pybroker.eos_check.faults import NO_FAULT, Fault, Passing, Schedule, Victim
-from pybroker.eos_check.inner_steps import crash_at, is_inner, passed
+from pybroker.eos_check.inner_steps import crash_at, crash_nowhere, is_inner, passed
 from pybroker.eos_check.judgement import same
 from pybroker.eos_check.pipeline import Pipeline, tail
 from pybroker.eos_check.proxy import Proxy
+from pybroker.eos_check.run_result import CannotRun, Clean, RunResult, Stopped
+from pybroker.eos_check.series import CrashesOfRun
 from pybroker.eos_check.settings import WAVES, Input, Settings
-from pybroker.eos_check.topics import Output, Topics
+from pybroker.eos_check.topics import Topics
 from pybroker.testing.broker_process import BrokerProcess
 
 _BROKER_CONF: Final = "testMode=true\nbrokerDeleteInactiveTopicsEnabled=false\n"
@@ -38,6 +37,7 @@ _ABANDONED_S: Final = 1.0
 # Of the run's limit; then the input is published in any case.
 _SUBSCRIBED_WITHIN: Final = 0.5
 _NEXT_WAVE_WITHIN_S: Final = 5.0
+_RECOVERED_S: Final = 1.0  # without a request
 _ENDS_AT_MOST: Final = 20  # of the pipeline by itself
 _EVENTS_AT_MOST: Final = 50_000
 _LIMIT_AT_LEAST_S: Final = 60.0
@@ -60,62 +60,17 @@ _WITH_LOGIN: Final = (
 )
 
 
-class CannotRun(Exception):
-    """There is nothing to judge; the message says what to do."""
-
-
-class Stopped(Exception):
-    """The check must end now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clean:
-    """The result of the run without faults, with which the others are compared."""
-
-    outputs: tuple[Output, ...]
-    # Subscriptions of the input without backlog at the end; none if their names differ in
-    # each run.
-    acknowledged_by: frozenset[str]
-    subscribed_first: bool  # before there was any input
-    duration_s: float
-    pause_s: float = 0.0  # the longest without a request, while there was something to do
-
-
-@dataclass(slots=True)
-class RunResult:
-    schedule: Schedule
-    outputs: tuple[Output, ...] = ()
-    inputs: list[tuple[Input, Position]] = field(default_factory=list)
-    # The steps passed, in order: until the first fault, then from each fault on.
-    passings: list[list[Passing]] = field(default_factory=lambda: [[]])
-    events: list[Event] = field(default_factory=list)
-    backlogs: dict[str, int] = field(default_factory=dict)
-    inner: dict[Passing, int] = field(default_factory=dict)  # what the broker passed within
-    stuck: str = ""  # why the pipeline did not catch up
-    subscribed_first: bool = False
-    duration_s: float = 0.0
-    log: str = ""
-
-    @property
-    def struck(self) -> int:
-        """How many of the faults happened."""
-        return len(self.passings) - 1
-
-    def clean(self) -> Clean:
-        done = frozenset(name for name, backlog in self.backlogs.items() if backlog == 0)
-        return Clean(
-            self.outputs,
-            done,
-            self.subscribed_first,
-            self.duration_s,
-            _longest_pause_s(self.events),
-        )
-
-
 def run(
-    settings: Settings, schedule: Schedule, clean: Clean | None, stop: threading.Event
+    settings: Settings,
+    schedule: Schedule,
+    clean: Clean | None,
+    stop: threading.Event,
+    series: CrashesOfRun | None = None,
 ) -> RunResult:
-    """Raises CannotRun if the pipeline fails without any fault, Stopped if `stop` is set."""
+    """`series`: crashes for as long as there is input; the result's schedule is what struck.
+
+    Raises CannotRun if the pipeline fails without any fault, Stopped if `stop` is set.
+    """
     if stop.is_set():
         raise Stopped
     with TemporaryDirectory(dir=settings.directory, ignore_cleanup_errors=True) as name:
@@ -132,7 +87,7 @@ def run(
                 BrokerProcess(directory / "data", arguments, log) as broker,
             ):
                 try:
-                    return _Run(settings, schedule, clean, stop, broker).play(directory)
+                    return _Run(settings, schedule, clean, stop, broker, series).play(directory)
                 finally:
                     broker.kill()  # quicker than to stop it: its data is of no use any more
         except RuntimeError as error:
@@ -153,15 +108,18 @@ class _Run:
         clean: Clean | None,
         stop: threading.Event,
         broker: BrokerProcess,
+        series: CrashesOfRun | None = None,
     ) -> None:
         self._settings = settings
         self._faults = list(schedule)
+        self._series = series
+        self._had_input = False  # the series' next crash; without any it may not come
         self._clean = clean
         self._stop = stop
         self._broker = broker
         self._topics = Topics(broker.service_url, broker.admin_url)
-        self.result = RunResult(schedule)
-        self._started_s = self._moved_s = time.monotonic()
+        self.result = RunResult(schedule, was_series=series is not None)
+        self._started_s = self._moved_s = self._limited_from_s = time.monotonic()
         self._fallen: Victim | None = None  # set on the proxy's thread
         self._wake = threading.Event()
         self._counts: dict[Passing, int] = {}
@@ -176,7 +134,8 @@ class _Run:
         settings = self._settings
         self._topics.prepare(settings.input, settings.outputs)
         inputs = settings.inputs()
-        size = -(-len(inputs) // WAVES)
+        waves = WAVES if self._series is None else len(inputs)
+        size = -(-len(inputs) // waves)
         self._waves = [inputs[at : at + size] for at in range(0, len(inputs), size)]
         with Proxy(self._on_passing, self._on_event) as proxy:
             self._proxy = proxy
@@ -189,6 +148,7 @@ class _Run:
                 directory / "pipeline.log",
             )
             try:
+                self._take_next(starting=True)
                 self._arm()
                 self._start_pipeline()
                 self._until_caught_up()
@@ -219,6 +179,10 @@ class _Run:
         self._note("FAULT", str(fault))
         self.result.passings.append([])
         self._counts.clear()
+        if self._series is not None:
+            self.result.schedule += (fault,)
+            self._series.struck.append(fault)
+            self._limited_from_s = time.monotonic()
         self._fallen = fault.victim
         self._wake.set()
 
@@ -246,11 +210,10 @@ class _Run:
 
     def _until_caught_up(self) -> None:
         limit_s = self._limit_s()
-        deadline_s = self._started_s + limit_s
         while not self._is_over_or_down():
             if self._stop.is_set():
                 raise Stopped
-            if time.monotonic() > deadline_s:
+            if time.monotonic() > self._limited_from_s + limit_s:
                 self._give_up(f"it had not caught up after {limit_s:.0f} s")
                 break
             if self.result.stuck:
@@ -333,6 +296,8 @@ class _Run:
         if fallen is Victim.BROKER:
             self._broker.start()
             self._note("BROKER UP", "started again on the same ports and directory")
+        else:
+            self._take_next(starting=True)
         self._arm()
         self._proxy.forward_to(self._broker.service_url)
         if fallen is Victim.PIPELINE:
@@ -359,7 +324,7 @@ class _Run:
             return False
         self._pipeline.kill()  # what it left behind
         self._note("PIPELINE ENDED", f"by itself, with code {code}")
-        if self._waves:
+        if self._waves and (self._series is None or code == 0):
             self._publish_wave()
         self._stop.wait(_PAUSE_S)
         self._start_pipeline()
@@ -379,10 +344,46 @@ class _Run:
             waited = since_s > self._settings.clean_limit_s * _SUBSCRIBED_WITHIN
             if backlogs or reads_from_start or waited:
                 self._publish_wave()
+        elif self._series is not None:
+            if self._is_ready_for_a_crash(backlogs, quiet_s):
+                self._publish_wave()
         elif (quiet_s >= _QUIET_S and 0 in backlogs.values()) or quiet_s > _NEXT_WAVE_WITHIN_S:
             self._publish_wave()
 
+    def _is_ready_for_a_crash(self, backlogs: dict[str, int], quiet_s: float) -> bool:
+        """It has recovered from the last one, as far as that shows."""
+        if self._seen_life < self._pipeline.lives:
+            return False
+        wanted = self._wanted() or backlogs.keys()
+        if quiet_s >= _RECOVERED_S and all(backlogs.get(name) == 0 for name in wanted):
+            return True
+        return quiet_s > _NEXT_WAVE_WITHIN_S + self._settle_s()
+
+    def _take_next(self, *, starting: bool) -> None:
+        """The series' next crash, unless one is due."""
+        if self._series is not None and not self._faults:
+            fault = self._series.take(starting=starting)
+            self._faults = [] if fault is None else [fault]
+            self._had_input = False
+
+    def _next_of_series(self, series: CrashesOfRun) -> None:
+        """Behind the last crash there is input, too, and all that is left if there is no crash."""
+        self._limited_from_s = time.monotonic()
+        if self._faults and self._had_input:
+            series.missed.append(self._faults.pop())
+            crash_nowhere(self._broker.admin_url)
+        is_last = len(self._waves) == 1
+        if not self._faults and not is_last:
+            self._counts.clear()
+            self._take_next(starting=False)
+            self._arm()
+        if not self._faults:
+            self._waves = [[each for wave in self._waves for each in wave]]
+        self._had_input = True
+
     def _publish_wave(self) -> None:
+        if self._series is not None:
+            self._next_of_series(self._series)
         wave = self._waves.pop(0)
         positions = self._topics.publish(self._settings.input, wave)
         self.result.inputs += zip(wave, positions, strict=True)
@@ -392,14 +393,17 @@ class _Run:
 
     def _judged_backlogs(self) -> dict[str, int]:
         backlogs = self._topics.backlogs(self._settings.input)
-        wanted = self._clean.acknowledged_by if self._clean is not None else frozenset()
+        wanted = self._wanted()
         return {name: count for name, count in backlogs.items() if name in wanted} or backlogs
+
+    def _wanted(self) -> frozenset[str]:
+        return self._clean.acknowledged_by if self._clean is not None else frozenset()
 
     def _has_caught_up(self, backlogs: dict[str, int], quiet_s: float) -> bool:
         if self._seen_life < self._pipeline.lives and self._pipeline.exit_code() is None:
             return False  # it is still starting, and may have something left to do
         settled = quiet_s >= self._settle_s()
-        wanted = self._clean.acknowledged_by if self._clean is not None else frozenset()
+        wanted = self._wanted()
         if wanted:
             done = all(backlogs.get(name) == 0 for name in wanted)
         else:
@@ -433,13 +437,6 @@ def _check_room(directory: Path) -> None:
             f"the disk of {gettempdir()} is nearly full, and the brokers keep their data "
             "there: make room, or set TMPDIR to a folder on another disk"
         )
-
-
-def _longest_pause_s(events: Sequence[Event]) -> float:
-    """From the first input to the last answer."""
-    times = [event.at_s for event in events]
-    first = next((at for at, event in enumerate(events) if event.what == "INPUT"), 0)
-    return max((later - one for one, later in pairwise(times[first:])), default=0.0)
 
 
 def clean_run(settings: Settings, stop: threading.Event) -> RunResult:

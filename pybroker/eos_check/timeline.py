@@ -11,7 +11,7 @@ from typing import Final
 
 from pybroker.eos_check.connection_trace import Event, Position
 from pybroker.eos_check.judgement import Breach, Content, id_of, shown
-from pybroker.eos_check.run import RunResult
+from pybroker.eos_check.run_result import RunResult
 from pybroker.eos_check.words import printable
 
 _ALL_UP_TO: Final = 100  # rows

@@ -94,6 +94,12 @@ def _tried(explored: Explored, took_s: float) -> list[str]:
         f"{explored.kinds - left} of {explored.kinds} kinds of crash, {explored.singles_tried} of "
         f"{explored.singles} single crashes, {explored.pairs_tried} pairs, in {took_s:.0f} s",
     ]
+    if explored.in_series:
+        runs = "one run" if explored.series_runs == 1 else f"{explored.series_runs} runs"
+        lines.append(
+            f"{explored.in_series} of them one after the other in {runs}, as the time does not "
+            "suffice for a run of each"
+        )
     if explored.disordered:
         lines.append(
             f"out of order by key in {explored.disordered} runs (--ordered makes this fail), such "

@@ -19,7 +19,8 @@ from pybroker.eos_check.faults import Fault, Passing, Phase, Step, Victim
 from pybroker.eos_check.judgement import Promise
 from pybroker.eos_check.main import main
 from pybroker.eos_check.pipeline import Pipeline
-from pybroker.eos_check.run import CannotRun, Clean, RunResult, _check_room, _Run
+from pybroker.eos_check.run import _check_room, _Run
+from pybroker.eos_check.run_result import CannotRun, Clean, RunResult
 from pybroker.eos_check.settings import Settings
 from pybroker.eos_check.topics import Output
 from pybroker.testing.broker_process import BrokerProcess

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 from pybroker.eos_check.connection_trace import Event
 from pybroker.eos_check.drawing import drawn, page
 from pybroker.eos_check.judgement import Breach, Promise
-from pybroker.eos_check.run import RunResult
+from pybroker.eos_check.run_result import RunResult
 from pybroker.eos_check.settings import Input
 from pybroker.eos_check.timeline import Arrow, as_text, rows
 from pybroker.eos_check.topics import Output

@@ -3,15 +3,18 @@
 import pytest
 
 from pybroker.eos_check import exploration
+from pybroker.eos_check.connection_trace import Event
 from pybroker.eos_check.exploration import TIME_LIMIT_S, Exploration, Explored
-from pybroker.eos_check.faults import Passing, Phase, Step
-from pybroker.eos_check.run import RunResult
+from pybroker.eos_check.faults import Kind, Passing, Phase, Schedule, Step, Victim
+from pybroker.eos_check.run_result import RunResult
+from pybroker.eos_check.series import CrashesOfRun
 from pybroker.eos_check.settings import Settings
 from pybroker.eos_check.topics import Output
 
 OUTPUTS = (Output("out", "k", b"eos-000001"),)
 PASSINGS = [Passing(Step(command, "t"), phase) for command in ("SEND", "ACK") for phase in Phase]
 KINDS = 2 * len(PASSINGS)  # of the pipeline and of the broker
+PAIRS = 5
 OF_EACH = 100  # passings
 
 
@@ -21,6 +24,8 @@ class World:
     def __init__(self, run_s: float) -> None:
         self.now_s = 5000.0
         self.run_s = run_s
+        self.never_reached: set[Kind] = set()  # in a series
+        self.doubling: set[Kind] = set()
 
     def monotonic(self) -> float:
         return self.now_s
@@ -29,14 +34,55 @@ class World:
         self.now_s += self.run_s
         return RunResult((), OUTPUTS, passings=[PASSINGS * OF_EACH], duration_s=self.run_s)
 
-    def run(self, _: object, schedule: tuple[object, ...], *__: object) -> RunResult:
+    def run(
+        self,
+        settings: Settings,
+        schedule: Schedule,
+        _: object,
+        __: object,
+        series: CrashesOfRun | None = None,
+    ) -> RunResult:
+        if series is not None:
+            return self.run_of_series(settings, series)
         self.now_s += self.run_s
         passings = [PASSINGS for _ in range(1 + len(schedule))]
-        return RunResult((), OUTPUTS, passings=passings, duration_s=self.run_s)
+        return RunResult(schedule, self.outputs(schedule), passings=passings, duration_s=self.run_s)
+
+    def run_of_series(self, settings: Settings, series: CrashesOfRun) -> RunResult:
+        """A crash of the pipeline costs a start of it, one of the broker next to nothing."""
+        began_s = self.now_s
+        self.now_s += self.run_s
+        events = []
+        for each in settings.inputs()[:-1]:
+            events.append(Event("INPUT", note=f"{each.id} to {each.id}"))
+            fault = series.take(starting=False)
+            if fault is None:
+                break
+            self.now_s += self.run_s if fault.victim is Victim.PIPELINE else 2.0
+            if fault.kind in self.never_reached:
+                series.missed.append(fault)
+                continue
+            series.struck.append(fault)
+            events.append(Event("FAULT", note=str(fault)))
+        faults = tuple(series.struck)
+        return RunResult(
+            faults,
+            self.outputs(faults),
+            passings=[PASSINGS for _ in range(1 + len(faults))],
+            events=events,
+            duration_s=self.now_s - began_s,
+            was_series=True,
+        )
+
+    def outputs(self, faults: Schedule) -> tuple[Output, ...]:
+        return OUTPUTS * (1 + any(fault.kind in self.doubling for fault in faults))
 
 
 def explored(
-    monkeypatch: pytest.MonkeyPatch, world: World, limit_s: float | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    world: World,
+    limit_s: float | None = None,
+    messages: int = 2,  # too few for a series
 ) -> tuple[Explored, float]:
     """And how long it took."""
     for name in ("run", "clean_run"):
@@ -44,8 +90,9 @@ def explored(
     monkeypatch.setattr(exploration, "time", world)
     began_s = world.now_s
     show = say = lambda *_: None
+    settings = Settings(("run",), messages=messages)
     check = Exploration(
-        Settings(("run",)), time_limit_s=limit_s, pairs_at_most=5, jobs=1, say=say, show=show
+        settings, time_limit_s=limit_s, pairs_at_most=PAIRS, jobs=1, say=say, show=show
     )
     return check.explore(), world.now_s - began_s
 
@@ -56,7 +103,8 @@ def test_the_runs_without_faults_and_the_last_run_are_within_the_limit(
     found, took_s = explored(monkeypatch, World(7.0))
     assert took_s == TIME_LIMIT_S // 7 * 7
     assert found.out_of_time
-    assert found.singles_tried == TIME_LIMIT_S // 7 - 2
+    assert found.singles_tried + PAIRS == TIME_LIMIT_S // 7 - 2
+    assert found.pairs_tried == PAIRS
     assert not found.not_tried
 
 
@@ -72,3 +120,48 @@ def test_a_limit_of_the_user_is_not_extended(monkeypatch: pytest.MonkeyPatch) ->
     assert took_s == 400.0
     assert len(found.not_tried) == KINDS - 3
     assert (found.clean_s, found.run_s) == (160.0, 80.0)
+
+
+def test_pairs_come_before_second_crashes_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = explored(monkeypatch, World(10.0), (2 + KINDS + PAIRS) * 10.0)
+    assert (found.singles_tried, found.pairs_tried) == (KINDS, PAIRS)
+
+
+def test_a_pipeline_that_starts_slowly_crashes_several_times_in_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Runs of their own would take (2 + 8) * 60 s."""
+    found, took_s = explored(monkeypatch, World(60.0), messages=12)
+    assert (found.singles_tried, found.in_series, found.series_runs) == (KINDS, KINDS, 1)
+    assert not found.not_tried
+    of_pipeline = KINDS // 2
+    assert took_s == (3 + of_pipeline) * 60.0 + of_pipeline * 2.0
+
+
+def test_a_series_ends_within_the_limit_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, took_s = explored(monkeypatch, World(60.0), 340.0, messages=12)
+    assert took_s <= 340.0
+    assert 3 < found.singles_tried < KINDS
+    assert len(found.not_tried) == KINDS - found.singles_tried
+    assert found.out_of_time
+
+
+def test_a_kind_that_no_series_reaches_has_runs_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(60.0)
+    world.never_reached = {Kind(Victim.BROKER, PASSINGS[0])}
+    found, _ = explored(monkeypatch, world, messages=12)
+    assert (found.in_series, found.singles_tried) == (KINDS - 1, KINDS)
+    assert not found.not_tried
+    assert not found.not_reached
+
+
+def test_a_crash_of_a_series_is_shown_alone_if_it_breaks_the_promise_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(60.0)
+    world.doubling = {Kind(Victim.PIPELINE, PASSINGS[1])}
+    found, _ = explored(monkeypatch, world, messages=12)
+    assert found.counter_example is not None
+    (fault,) = found.counter_example.result.schedule
+    assert fault.kind in world.doubling
+    assert found.counter_example.settings.messages == 1

@@ -59,6 +59,6 @@ def test_a_counter_example_is_enough(capsys, kinds, a_counter_example):
 def a_counter_example():
     from pybroker.eos_check.exploration import CounterExample
     from pybroker.eos_check.judgement import Breach, Promise
-    from pybroker.eos_check.run import RunResult
+    from pybroker.eos_check.run_result import RunResult
 
     return CounterExample(Settings(("run",)), RunResult(()), [Breach(Promise.LOST, "x")])
