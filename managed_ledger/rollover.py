@@ -5,8 +5,10 @@ full disk, or without enough bookies, the log continues in its full ledger and r
 other failure means that another writer owns the list.
 
 A ledger that has ended by itself (LedgerEnded) gets a successor at once, and what was on its way
-goes there. If none can be created, appends are refused, and the first one after a second tries
-again.
+goes there. If the successor ends before it has stored anything, as with a bookie that is gone and
+still registered, the next one waits a little longer each time: each attempt sends everything to the
+other bookies again. If none can be created, appends are refused, and the first one after a second
+tries again.
 """
 
 import asyncio
@@ -33,6 +35,8 @@ from managed_ledger.storage.backend import Backend
 log = logging.getLogger(__name__)
 ROLLOVER_RETRY_MS: Final = 10_000
 SUCCESSOR_RETRY_MS: Final = 1_000  # while nothing can be appended
+_FIRST_PAUSE_S: Final = 0.05  # before the successor of a ledger that ended empty
+_LAST_PAUSE_S: Final = 1.0
 
 
 def as_it_is(listed: LedgerList) -> LedgerList:
@@ -51,6 +55,7 @@ class Rollover:
         "_index",
         "_name",
         "_not_before_ms",
+        "_pause_s",
         "_record",
         "_stopped",
         "_task",
@@ -87,6 +92,7 @@ class Rollover:
         self._stopped = False
         self._holds = False
         self._ended: ManagedLedgerError | None = None  # why nothing can be appended now
+        self._pause_s = 0.0
 
     @property
     def due_ms(self) -> int | None:
@@ -155,6 +161,7 @@ class Rollover:
         try:
             await self._appender.drained()
             if self._index.current_entries or self._ended is not None:
+                await self._pause_if_empty()
                 await self._add_ledger()
                 self._ended = None
                 self.on_ended(None)
@@ -172,6 +179,13 @@ class Rollover:
                 self._appender.release()
             else:
                 self._appender.fail_held(self._ended)
+
+    async def _pause_if_empty(self) -> None:
+        if self._index.current_entries:
+            self._pause_s = 0.0
+            return
+        self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LAST_PAUSE_S)
+        await asyncio.sleep(self._pause_s)
 
     def _try_later(self, error: ManagedLedgerError) -> None:
         if self._ended is None:

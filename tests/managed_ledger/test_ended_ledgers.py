@@ -48,6 +48,9 @@ class Scene:
     def end(self, error=LedgerEnded):
         self.backend.end(self.log.ledgers()[-1].ledger_id, error)
 
+    def end_of(self, ledger_id):
+        self.backend.end(ledger_id)
+
     async def contents(self):
         found, position = [], EARLIEST
         while run := await self.log.read(position, self.log.last_confirmed, 100, 1 << 20):
@@ -100,6 +103,30 @@ def test_successors_that_end_at_once_have_successors_too(run, clock):
         await asyncio.gather(*appends)
         assert await scene.contents() == [b"0", b"1", b"2"]
         assert len(scene.log.ledgers()) == 1
+        await scene.close()
+
+    run(scenario())
+
+
+def test_successors_that_store_nothing_follow_each_other_ever_more_slowly(run, clock, monkeypatch):
+    waited = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds):
+        waited.append(seconds)
+        await sleep(0)
+
+    async def scenario():
+        scene = await Scene(clock).open()
+        await scene.log.append_one(b"kept")
+        first = scene.log.ledgers()[-1].ledger_id
+        for ledger_id in range(first, first + 8):
+            scene.end_of(ledger_id)
+        monkeypatch.setattr(asyncio, "sleep", noted)
+        await scene.log.append_one(b"next")
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        assert waited == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0], "the first one had stored something"
+        assert await scene.contents() == [b"kept", b"next"]
         await scene.close()
 
     run(scenario())
