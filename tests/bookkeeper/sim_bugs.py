@@ -7,7 +7,6 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from managed_ledger import rollover
-from managed_ledger.appender import Appender
 from managed_ledger.errors import LedgerEnded, ManagedLedgerError
 from managed_ledger.storage.bookkeeper import protocol, recovery, writer
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
@@ -124,12 +123,6 @@ def failures_told_before_the_ledger_is_closed() -> Any:
     return patch.object(writer.LedgerWriter, "_end_early", hasty)
 
 
-def a_fence_taken_for_a_certain_failure() -> Any:
-    return patch.object(
-        writer.LedgerWriter, "_refusal", lambda self: LedgerEnded(f"ended: {self.ended}")
-    )
-
-
 def appends_that_do_not_wait_for_properties() -> Any:
     return patch.object(BookKeeperBackend, "is_ordered", True)
 
@@ -143,17 +136,6 @@ def full_ledgers_left_open() -> Any:
 
 def no_ledger_after_one_that_ended() -> Any:
     return patch.object(rollover.Rollover, "when_troubled", lambda self, ended: None)
-
-
-def what_ended_is_appended_again_out_of_order() -> Any:
-    """What was appended first is appended again last."""
-    fail = Appender._fail_pending
-
-    def disordered(self: Appender, error: Exception) -> None:
-        fail(self, error)
-        self._held.rotate(-1)
-
-    return patch.object(Appender, "_fail_pending", disordered)
 
 
 @contextmanager
@@ -177,12 +159,9 @@ def what_ended_is_appended_again_unseen() -> Iterator[None]:
 MANAGED_BUGS: Final[dict[str, Bug]] = {
     bug.__name__: bug
     for bug in (
-        failures_told_before_the_ledger_is_closed,
-        a_fence_taken_for_a_certain_failure,
         appends_that_do_not_wait_for_properties,
         full_ledgers_left_open,
         no_ledger_after_one_that_ended,
-        what_ended_is_appended_again_out_of_order,
         what_ended_is_appended_again_unseen,
     )
 }
