@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 from described import route_of, routes
 from rows import check_each
+from syntax import syntax_tree
 
 import pybroker.admin.routes
 from pybroker.admin.description import described
@@ -114,7 +115,7 @@ def test_a_path_belongs_to_the_route_that_the_broker_finds() -> None:
 def test_handlers_read_queries_and_bodies_as_they_are_declared() -> None:
     """By the functions of routing.py, which look at the declaration."""
     for path in Path(pybroker.admin.routes.__file__).parent.glob("*.py"):
-        tree = ast.parse(path.read_text())
+        tree = syntax_tree(path.read_text())
         read = {
             node.attr
             for node in ast.walk(tree)

@@ -18,7 +18,7 @@ import pytest
 
 FOLDER: Final = Path(__file__).parent
 ROOT: Final = FOLDER.parents[1]
-sys.path[:0] = [str(FOLDER)]
+sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "support")]
 
 from mutants import Mutant, mutants  # noqa: E402
 from runner import Mutating, Result  # noqa: E402

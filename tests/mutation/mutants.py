@@ -13,6 +13,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Final
 
+from syntax import syntax_tree
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
@@ -85,7 +87,7 @@ class Mutant:
 
 def mutants(root: Path, path: Path) -> Iterator[Mutant]:
     """All of one file, in its order."""
-    tree = ast.parse(path.read_text())
+    tree = syntax_tree(path.read_text())
     label, seen = str(path.relative_to(root)), Counter[str]()
     for qualname, function in functions(tree):
         for edit in edits(function):

@@ -1,6 +1,5 @@
 """What counts as a mutant, and that every reason for a survivor still has its mutant."""
 
-import ast
 import gc
 import re
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 from mutants import functions, mutants
 from runner import live_functions, place_of
+from syntax import syntax_tree
 
 from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
 
@@ -99,5 +99,5 @@ def test_accepted_survivors_are_still_there() -> None:
 
 
 def test_methods_and_functions_are_found_by_their_qualified_names() -> None:
-    tree = ast.parse(SOURCE)
+    tree = syntax_tree(SOURCE)
     assert [name for name, _ in functions(tree)] == ["Cursor.move"]

@@ -19,6 +19,7 @@ sys.path += [str(COMPAT), str(ROOT / "tests" / "support")]
 from official_go import SOURCES, GoTest, go_tests  # noqa: E402
 from official_node import node_tests  # noqa: E402
 from official_rust import rust_tests  # noqa: E402
+from syntax import syntax_tree  # noqa: E402
 
 DOCUMENT: Final = ROOT / "docs/clients.md"
 CLIENTS: Final = ("Python", "Java", "Go")
@@ -143,7 +144,7 @@ def _client_of(name: str) -> str | None:
 
 
 def _marked(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(syntax_tree(path.read_text())):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.feature":
             for argument in node.args:
                 yield ast.literal_eval(argument)

@@ -8,6 +8,8 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+from syntax import syntax_tree
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("managed_ledger", "pybroker")
 
@@ -73,7 +75,7 @@ def statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 def imported_modules(module: str, text: str) -> Iterator[str]:
-    for node in statements(ast.parse(text)):
+    for node in statements(syntax_tree(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

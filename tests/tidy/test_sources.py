@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 import pytest
+from syntax import syntax_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = [
@@ -69,7 +70,7 @@ def label(path: Path) -> str:
 
 
 def dotted_names(text: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(syntax_tree(text)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             yield f"{node.value.id}.{node.attr}"
         elif isinstance(node, ast.ImportFrom):
@@ -110,7 +111,7 @@ CATCHES_ALL = re.compile(r"\bexcept\s*(:|\(?\s*\w*Exception\b)")
 
 def swallowed(path: Path) -> Iterator[str]:
     text = path.read_text()
-    for node in ast.walk(ast.parse(text)) if CATCHES_ALL.search(text) else ():
+    for node in ast.walk(syntax_tree(text)) if CATCHES_ALL.search(text) else ():
         if isinstance(node, ast.ExceptHandler):
             catches_all = isinstance(node.type, ast.Name) and node.type.id.endswith("Exception")
             does_nothing = all(isinstance(step, ast.Pass) for step in node.body)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rows import check_each
+from syntax import syntax_tree
 
 import pybroker
 from pybroker.base.config import BrokerConfig
@@ -43,7 +44,7 @@ def read_words() -> set[str]:
     """Names that are used and texts that stand there."""
     found: set[str] = set()
     for path in acting_modules():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(syntax_tree(path.read_text())):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 found.add(node.id)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
