@@ -45,7 +45,7 @@ check: $(VENV)/test  ## format, lint, types, unit tests (< 2 min)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(PY) -m pytest -v -ra -m "$(UNIT)" --hypothesis-profile quick --numprocesses 3 $(BY_FILE)
+	$(PY) -m pytest -v -ra -m "$(UNIT)" --hypothesis-profile quick --numprocesses 5 $(BY_FILE)
 
 bench: $(VENV)/test  ## measure every target and print the table (ARGS="--help" for options)
 	$(PY) tests/benchmarks $(ARGS)

@@ -47,6 +47,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@pytest.mark.slow  # waits for SOME_S
 @BY_TIME
 def test_a_delayed_message_comes_behind_those_that_are_not(
     client: Client, topic: str, kind: Any
@@ -77,6 +78,7 @@ def test_stats_say_how_many_are_delayed(client: Client, ticking_broker: Any, top
     assert (stats["msgDelayed"], stats["msgBacklog"], stats["msgBacklogNoDelayed"]) == (5, 6, 1)
 
 
+@pytest.mark.slow  # waits for SOME_S
 @CRASHES
 def test_a_delayed_message_survives_the_broker(topic: str, crash: bool) -> None:
     config = BrokerConfig(delayed_delivery_tick_time_millis=20)
@@ -103,6 +105,7 @@ async def _flush(running: Any, topic: str) -> None:
     await (await running.topics.get(topic)).ledger.flush_cursors()
 
 
+@pytest.mark.slow  # waits for SOME_S
 @BY_TIME
 def test_in_a_transaction_the_commit_is_where_delays_begin_to_count(
     client: Client, topic: str, kind: Any
@@ -121,6 +124,7 @@ def test_in_a_transaction_the_commit_is_where_delays_begin_to_count(
     assert drain(consumer, 1) == [b"later"]
 
 
+@pytest.mark.slow  # waits for SOME_S
 def test_of_an_aborted_transaction_nothing_comes_at_any_time(client: Client, topic: str) -> None:
     consumer = subscribe(client, topic)
     producer = client.create_producer(topic)

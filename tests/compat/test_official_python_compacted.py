@@ -40,6 +40,7 @@ def topic() -> str:
     return f"persistent://public/default/compacted-{next(_numbers)}"
 
 
+@pytest.mark.slow  # waits for seven seconds of delays
 @pytest.mark.feature("delayed delivery")
 @pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared])
 def test_delayed_messages_come_in_the_order_of_their_times(
