@@ -10,6 +10,7 @@ from pybroker.base.errors import PulsarError, TransactionNotFound
 from pybroker.base.names import COORDINATOR_ASSIGN, TopicName, TxnId
 from pybroker.server.connection import Connection
 from pybroker.server.joiners import BrokerJoins
+from pybroker.server.passed_on import principal_of
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.coordinator.elsewhere import require_begun
 from pybroker.transaction.txn_status import TxnStatus
@@ -28,10 +29,9 @@ async def ask_transaction(session: Connection, command: pb.CommandAskTransaction
     if command.HasField("topic"):
         name = TopicName.parse(command.topic)
         subscription = command.subscription if command.HasField("subscription") else None
+        claimed = command.principal if command.HasField("principal") else None
+        joins = BrokerJoins(session.services, principal_of(session, claimed))
         await coordinators.get(txn_id.most)
-        joins = BrokerJoins(
-            session.services, command.principal if command.HasField("principal") else None
-        )
         takes_part = await _takes_part(coordinators, txn_id, name, subscription, joins)
     coordinator = await coordinators.get(txn_id.most)
     require_begun(coordinator, txn_id)

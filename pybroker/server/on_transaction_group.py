@@ -10,6 +10,7 @@ from pybroker.base.errors import NotAllowed, PulsarError
 from pybroker.base.names import COORDINATOR_ASSIGN, TxnId
 from pybroker.server.connection import Connection
 from pybroker.server.on_transaction import MAX_TOGETHER
+from pybroker.server.passed_on import principal_of
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _GROUP: Final = pb.CommandTransactionGroup
@@ -33,10 +34,8 @@ async def transaction_group(session: Connection, command: pb.CommandTransactionG
         case _GROUP.PROMISE:
             await _require_served(session, _of_one_coordinator(members))
             _require_leader(session, leader, members)
-            principal = command.principal if command.HasField("principal") else None
-            if session.principal is not None:  # no broker's: it speaks for itself only
-                principal = session.principal
-            await groups.promise_to(leader, members, principal)
+            claimed = command.principal if command.HasField("principal") else None
+            await groups.promise_to(leader, members, principal_of(session, claimed))
     kind = pb.BaseCommand.TRANSACTION_GROUP_RESPONSE
     session.send_command(pb.BaseCommand(type=kind, transactionGroupResponse=answer))
 

@@ -2,16 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from credentials import TOKEN_SETTINGS, token
-from txn_cluster import TxnCluster
+from txn_cluster import TxnBroker, TxnCluster
 
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import AuthorizationError, NotAllowed
 from pybroker.base.names import TopicName
+from pybroker.broker.ownership import BrokerAddress
+from pybroker.client.connection.auth import AuthenticationToken
 from pybroker.client.options import InitialPosition
 from pybroker.cluster.transactions.broker_client import BadBrokerClient, peer_options
+from pybroker.cluster.transactions.peers import PeerOptions, Peers
+from pybroker.wire import pulsar_api_pb2 as pb
 
 OWN_ROLE = {
     "broker_client_authentication_plugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
@@ -99,6 +104,60 @@ def test_what_joins_over_brokers_counts_for_its_principal(cluster: TxnCluster) -
     cluster.call(join())
 
 
+def asked_by(cluster: TxnCluster, broker: TxnBroker, role: str, command: Any) -> Any:
+    """A command of brokers that a client with this role sends."""
+
+    async def ask() -> Any:
+        peers = Peers(PeerOptions(AuthenticationToken(token(role))))
+        try:
+            return await peers.request(BrokerAddress(broker.url), command)
+        finally:
+            await peers.close()
+
+    return cluster.call(ask())
+
+
+def test_without_authorization_a_client_that_poses_as_a_broker_makes_nothing_join(
+    cluster: TxnCluster,
+) -> None:
+    one = cluster.start("one")
+    cluster.serve_coordinator(one)
+    there = cluster.topic_of(one)
+    alice = cluster.client_at(one, "alice")
+    txn_id = cluster.call(alice.new_transaction(namespace="public/default")).txn_id
+    forged = pb.CommandAskTransaction(
+        txnid_most_bits=txn_id.most, txnid_least_bits=txn_id.least, topic=there
+    )
+    for claimed in (None, "alice"):
+        if claimed is not None:
+            forged.principal = claimed
+        with pytest.raises(NotAllowed, match="'mallory' may act in its own transactions only"):
+            asked_by(cluster, one, "mallory", forged)
+        assert not one.coordinators.has_partition(txn_id, there)
+    assert asked_by(cluster, one, "broker", forged).takes_part
+    assert one.coordinators.has_partition(txn_id, there)
+
+
+def test_without_authorization_a_client_that_poses_as_a_broker_promises_nothing(
+    cluster: TxnCluster,
+) -> None:
+    one = cluster.start("one")
+    cluster.serve_coordinator(one)
+    txn_id = cluster.call(cluster.client_at(one, "alice").new_transaction()).txn_id
+    forged = pb.CommandTransactionGroup(
+        step=pb.CommandTransactionGroup.PROMISE,
+        txnid_most_bits=1,
+        txnid_least_bits=0,
+        member_most=[txn_id.most],
+        member_least=[txn_id.least],
+        principal="alice",
+    )
+    one.coordinators.count = 2
+    with pytest.raises(NotAllowed, match="superUserRoles"):
+        asked_by(cluster, one, "mallory", forged)
+    assert one.coordinators.begun(txn_id).promised_to is None  # type: ignore[union-attr]
+
+
 def test_the_role_of_brokers_is_what_broker_conf_says() -> None:
     config = replace(BrokerConfig(), **OWN_ROLE)
     options = peer_options(config)
@@ -114,9 +173,17 @@ def test_apaches_default_plugin_is_no_login() -> None:
     assert peer_options(config).authentication is None
 
 
-def test_a_cluster_with_authorization_needs_a_role_for_brokers() -> None:
+@pytest.mark.parametrize("key", ["authorization_enabled", "authentication_enabled"])
+def test_a_cluster_whose_clients_log_in_needs_a_role_for_brokers(key: str) -> None:
     with pytest.raises(BadBrokerClient, match="superUserRoles"):
-        peer_options(replace(BrokerConfig(), authorization_enabled=True))
+        peer_options(replace(BrokerConfig(), **{key: True}))
+
+
+def test_brokers_may_be_anonymous_where_clients_may_and_nothing_is_authorized() -> None:
+    config = BrokerConfig(authentication_enabled=True, anonymous_user_role="anybody")
+    assert peer_options(config).authentication is None
+    with pytest.raises(BadBrokerClient, match="superUserRoles"):
+        peer_options(replace(config, authorization_enabled=True))
 
 
 def test_unusable_credentials_are_explained() -> None:

@@ -32,9 +32,11 @@ def peer_options(config: BrokerConfig) -> PeerOptions:
             "brokerClientAuthenticationPlugin and …Parameters, or brokerClientTrustCertsFilePath "
             f"and the certificate beside it, cannot be used: {error}"
         ) from error
-    if config.authorization_enabled and found.way == "":
+    may_be_anonymous = config.anonymous_user_role and not config.authorization_enabled
+    needs_role = config.authentication_enabled or config.authorization_enabled
+    if needs_role and not may_be_anonymous and found.way == "":
         raise BadBrokerClient(
-            "with authorizationEnabled=true, brokers of a cluster need a role of their own to end "
+            "with authenticationEnabled=true, brokers of a cluster need a role of their own to end "
             "transactions on each other: set brokerClientAuthenticationPlugin and "
             "brokerClientAuthenticationParameters, and put that role into superUserRoles"
         )
