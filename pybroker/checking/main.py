@@ -56,20 +56,24 @@ def _parser() -> argparse.ArgumentParser:
 def run(path: Path, config: BrokerConfig, as_json: bool, repairs: bool) -> int:
     """0: intact; 1: damaged; 2: it could not be checked."""
     done: list[str] = []
+    before: list[Finding] = []  # a repair
     try:
         report = asyncio.run(check(path, config))
         if repairs:
             done = repair(path)
-            report = asyncio.run(check(path, config)) if done else report
+        if done:
+            before = report.findings
+            report = asyncio.run(check(path, config))
     except (ManagedLedgerError, OSError) as error:
         print(f"pybroker: {error}", file=sys.stderr)
         return EXIT_NOT_CHECKED
     with suppress(BrokenPipeError):  # the reader is gone
-        print(_json(report, done) if as_json else _text(report, done, repairs), flush=True)
+        text = _json(report, done, before) if as_json else _text(report, done, before, repairs)
+        print(text, flush=True)
     return EXIT_DAMAGED if report.damage else 0
 
 
-def _json(report: Report, done: list[str]) -> str:
+def _json(report: Report, done: list[str], before: list[Finding]) -> str:
     body = {
         "directory": str(report.path),
         "damaged": bool(report.damage),
@@ -78,22 +82,28 @@ def _json(report: Report, done: list[str]) -> str:
         "topics": report.topics,
         "transactions": report.transactions,
         "repaired": done,
-        "findings": [
-            {
-                "where": each.where,
-                "what": each.what,
-                "lost": each.lost,
-                "advice": each.advice,
-                "damage": each.is_damage,
-            }
-            for each in report.findings
-        ],
+        "before": list(map(_object, before)),
+        "findings": list(map(_object, report.findings)),
     }
     return json.dumps(body, indent=2)
 
 
-def _text(report: Report, done: list[str], repairs: bool) -> str:
-    lines = [f"repaired: {each}" for each in done]
+def _object(finding: Finding) -> dict[str, object]:
+    return {
+        "where": finding.where,
+        "what": finding.what,
+        "lost": finding.lost,
+        "advice": finding.advice,
+        "damage": finding.is_damage,
+    }
+
+
+def _text(report: Report, done: list[str], before: list[Finding], repairs: bool) -> str:
+    lines = []
+    for finding in before:
+        if finding.is_damage:
+            lines += _described(finding._replace(advice=""))
+    lines += (f"repaired: {each}" for each in done)
     if repairs and not done:
         lines.append("there was nothing to repair")
     for finding in report.findings:
@@ -101,11 +111,15 @@ def _text(report: Report, done: list[str], repairs: bool) -> str:
     counted = f"{report.ledgers} ledgers, {report.logs} logs, {report.topics} topics"
     lines.append(f"checked {report.path}: {counted}, {report.transactions} transactions")
     damaged = len(report.damage)
-    lines.append(f"DAMAGED in {damaged} places" if damaged else _whole(report))
+    lines.append(
+        f"DAMAGED in {damaged} place{'s' * (damaged > 1)}" if damaged else _whole(report, before)
+    )
     return "\n".join(lines)
 
 
-def _whole(report: Report) -> str:
+def _whole(report: Report, before: list[Finding]) -> str:
+    if any(each.lost for each in before):
+        return "a broker starts again, without what was lost"
     if report.findings:
         return "nothing is damaged for certain; the notes say what cannot be told apart from it"
     return "whole: nothing is damaged"

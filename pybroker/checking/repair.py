@@ -5,7 +5,9 @@ damaged in the middle is moved as a whole, and a new one begins with the part be
 everything after it is lost to the broker.
 """
 
+import errno
 import os
+import shutil
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +22,8 @@ from managed_ledger.storage.embedded.ledger_files import ledger_file_name, ledge
 from managed_ledger.storage.embedded.os_disk import OsDisk, sync_folder
 
 FOLDER: Final = "moved-aside"
+# A folder may be a link to another disk, and some file systems have no hard links.
+_COPY_INSTEAD: Final = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 
 
 def repair(path: Path) -> list[str]:
@@ -49,14 +53,16 @@ class _Repair:
             if replay.found is None and self._lacks_snapshot(replay):
                 raise  # the contents of other files are unknown
             self._cut_journals(replay)
-        else:
-            self._move_leftovers(replay)
+            replay = Replay(self._disk)
+            replay.replay()
+        self._move_leftovers(replay)
         return self._done
 
     def _lacks_snapshot(self, replay: Replay) -> bool:
-        """It is damaged, or it is missing and was the beginning of what the journals go on with."""
-        journals = generations(self._disk)
-        is_missed = bool(journals) and replay.first_generation not in journals
+        """It is damaged, or it is missing and so is the beginning of the journals: the next start
+        would delete all ledgers.
+        """
+        is_missed = replay.first_generation not in generations(self._disk)
         return is_missed or bool(self._disk.names(snapshot.FOLDER))
 
     def _cut_journals(self, replay: Replay) -> None:
@@ -81,7 +87,12 @@ class _Repair:
     def _cut(self, name: str, good: bytes) -> None:
         """Atomic: after a crash there is either the damaged journal or its intact part."""
         target = self._target(name)
-        os.link(self._path / name, target)
+        try:
+            os.link(self._path / name, target)
+        except OSError as error:
+            if error.errno not in _COPY_INSTEAD:
+                raise
+            _copy(self._path / name, target)
         self._moved(name, target)
         self._disk.unlink(f"{name}.cut")  # left by a repair that crashed
         new = self._disk.create(f"{name}.cut")
@@ -112,7 +123,13 @@ class _Repair:
 
     def _move_file(self, name: str) -> None:
         target = self._target(name)
-        (self._path / name).rename(target)
+        try:
+            (self._path / name).rename(target)
+        except OSError as error:
+            if error.errno not in _COPY_INSTEAD:
+                raise
+            _copy(self._path / name, target)
+            self._disk.unlink(name)
         self._moved(name, target)
 
     def _target(self, name: str) -> Path:
@@ -124,3 +141,10 @@ class _Repair:
         for folder in (target.parent, self._aside, self._aside.parent, (self._path / name).parent):
             sync_folder(folder)
         self._done.append(f"{name} moved to {target.relative_to(self._path)}")
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Durable when it returns, but for the name."""
+    shutil.copy2(source, target)
+    with target.open("rb") as file:
+        os.fsync(file.fileno())

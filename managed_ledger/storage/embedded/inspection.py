@@ -51,7 +51,8 @@ def _stopped(replay: Replay, error: CorruptStorage) -> Finding:
     corrupt = replay.corrupt
     if corrupt is None:
         where = str(error).partition(" ")[0]
-        return Finding(where, str(error), "the broker does not start", _BACKUP)
+        lost = "everything in it and in later journals; " if where.startswith(JOURNALS) else ""
+        return Finding(where, str(error), f"{lost}the broker does not start", _BACKUP)
     behind = corrupt.good_frames_behind()
     later = [each for each in replay.journals if each > corrupt.generation]
     lost = f"everything from offset {corrupt.at} on: {behind} complete commits follow it"
@@ -123,8 +124,8 @@ def _bad_blocks(
             _, first, count, body_bytes, _ = decode_header(
                 file.pread(HEADER_BYTES, offset), 0, ledger_id, name, offset
             )
-        except CorruptStorage:
-            yield f"has a damaged header at offset {offset}", next_entry_id, last
+        except (CorruptStorage, OSError) as error:
+            yield f"has a damaged header at offset {offset}{_why(error)}", next_entry_id, last
             return
         end = offset + HEADER_BYTES + body_bytes
         if first != next_entry_id or end > flushed.file_bytes:
@@ -132,12 +133,20 @@ def _bad_blocks(
             return
         try:
             decode_block(file.pread(end - offset, offset), 0, ledger_id, name, offset)
-        except CorruptStorage:
+        except (CorruptStorage, OSError) as error:
             if count:  # otherwise it is a placeholder for damage that was already reported
-                yield f"has a damaged block at offset {offset}", first, first + count - 1
+                what = f"has a damaged block at offset {offset}{_why(error)}"
+                yield what, first, first + count - 1
         next_entry_id, offset = first + count, end
     if next_entry_id != flushed.entries:
         yield f"ends with entry {next_entry_id - 1}", next_entry_id, flushed.entries - 1
+
+
+def _why(error: Exception) -> str:
+    """Of a disk that reads nothing there; PermissionError is raised, because it is no damage."""
+    if isinstance(error, PermissionError):
+        raise error
+    return f": {error.strerror}" if isinstance(error, OSError) else ""
 
 
 def _files_by_themselves(disk: Disk) -> Iterator[Finding]:
@@ -163,7 +172,8 @@ def _readable_bytes(file: DiskFile, ledger_id: int) -> int:
             )
             end = offset + HEADER_BYTES + body_bytes
             decode_block(file.pread(min(end, size) - offset, offset), 0, ledger_id, name, offset)
-        except CorruptStorage:
+        except (CorruptStorage, OSError) as error:
+            _why(error)
             break
         offset = end
     return offset

@@ -3,6 +3,8 @@
 Nothing is written here.
 """
 
+from typing import Final
+
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.backend import Versioned
 from managed_ledger.storage.embedded import ledger_files, snapshot
@@ -20,6 +22,8 @@ from managed_ledger.storage.embedded.journal_scan import JournalScan, Torn
 from managed_ledger.storage.embedded.journal_writer import generations, journal_name
 from managed_ledger.storage.embedded.snapshot import Snapshot
 from managed_ledger.storage.engine_state import LedgerState
+
+_JOURNAL_AT_MOST: Final = 1024**3  # bytes; a journal is followed by another long before
 
 
 class Replay:
@@ -77,7 +81,7 @@ class Replay:
     def _replay(self, replayed: list[int]) -> None:
         for generation in replayed:
             name = journal_name(generation)
-            data = read_all(self._disk.open(name))
+            data = _read_all(self._disk.open(name), name)
             scan = JournalScan(name, generation, data, is_last=generation == replayed[-1])
             try:
                 for body in scan:
@@ -130,8 +134,14 @@ class Replay:
             )
 
 
-def read_all(file: DiskFile) -> bytes:
+def _read_all(file: DiskFile, name: str) -> bytes:
     try:
-        return file.pread(file.size(), 0)
+        size = file.size()
+        if size > _JOURNAL_AT_MOST:
+            raise CorruptStorage(
+                f"{name} is {size:,} bytes long, and no journal becomes so long: check the file "
+                "system, and restore the data directory from a backup"
+            )
+        return file.pread(size, 0)
     finally:
         file.close()

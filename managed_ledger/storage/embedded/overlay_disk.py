@@ -52,6 +52,8 @@ class _Written:
         descriptor = os.open(self._path, os.O_RDONLY)
         try:
             return os.pread(descriptor, end - start, start)
+        except OSError as error:  # it does not name the file
+            raise OSError(error.errno, error.strerror, str(self._path)) from None
         finally:
             os.close(descriptor)
 

@@ -32,6 +32,8 @@ _FIRST_MAGIC: Final = b"PBS1"
 _FORMAT_LINE: Final = re.compile(rb"pybroker data directory, format (\d{1,9})\n")
 HEADER: Final = Struct("<IQ")  # body crc, body bytes; behind the first line
 BODY: Final = Struct("<QQQQ")  # first generation, next ledger id, ledgers, keys
+_BEGINNING_BYTES: Final = 256  # more than the line and the header
+_LARGE_BYTES: Final = 64 * 1024 * 1024  # what is read without asking whether it can be a snapshot
 LEDGER: Final = Struct("<QQQQQ")  # ledger id, then a FlushedPart
 
 
@@ -124,9 +126,18 @@ def read(disk: Disk) -> Snapshot | None:
     except FileNotFoundError:
         return None
     try:
-        return decode(file.pread(file.size(), 0))
+        size = file.size()
+        if size > _LARGE_BYTES and size != _whole_bytes(file.pread(_BEGINNING_BYTES, 0)):
+            raise corrupt()
+        return decode(file.pread(size, 0))
     finally:
         file.close()
+
+
+def _whole_bytes(beginning: bytes) -> int:
+    """By its header: how large the file is, if nothing happened to it."""
+    _, at = _format_of(beginning)
+    return at + HEADER.size + int(HEADER.unpack_from(beginning, at)[1])
 
 
 def encode_ledger(ledger_id: int, part: FlushedPart) -> bytes:
