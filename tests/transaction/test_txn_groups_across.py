@@ -1,6 +1,8 @@
 """Groups of transactions of several coordinators: killed after each write, all commit or none."""
 
 import asyncio
+import gc
+from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -353,3 +355,22 @@ async def test_a_stop_in_the_middle_of_a_commit_leaves_no_task_behind(world: Wor
         await committing
     await soon()
     assert len(world.coordinators._tasks) == 0
+
+
+@in_world
+async def test_a_refused_group_leaves_no_garbage_in_cycles(world: World) -> None:
+    async def refused() -> None:
+        txn_ids = await begun(world)
+        await world.end(txn_ids[1], ABORT)
+        with suppress(InvalidTxnStatus):
+            await commit(world, txn_ids)
+
+    await refused()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            await refused()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

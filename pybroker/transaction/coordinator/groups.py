@@ -66,12 +66,16 @@ class GroupsElsewhere(Protocol):
     async def status(self, txn_id: TxnId) -> TxnStatus | None: ...
 
 
+# Then: followed; or why it was refused.
+_Decided = asyncio.Task[asyncio.Future[TxnId] | PulsarError]
+
+
 class _Collecting(NamedTuple):
     """A leader's group that is not decided yet."""
 
     others: frozenset[TxnId]
     principal: str | None
-    decided: "asyncio.Task[asyncio.Future[TxnId] | PulsarError]"  # then: followed; or refused
+    decided: "_Decided"
 
 
 class Groups:
@@ -105,23 +109,32 @@ class Groups:
 
         The others end first. Idempotent. Raises as a coordinator's `commit_together`.
         """
-        wanted = frozenset(others) - {leader}
+        decided = self._collect(leader, frozenset(others) - {leader}, principal)
+        followed = await asyncio.shield(decided)
+        if isinstance(followed, PulsarError):
+            try:
+                raise followed
+            finally:
+                del decided, followed  # its traceback refers to this frame: avoid a cycle
+        await asyncio.wait([followed])
+        return followed.result()
+
+    def _collect(
+        self, leader: TxnId, wanted: frozenset[TxnId], principal: str | None
+    ) -> "_Decided":
         collecting = self._collecting.get(leader)
         if collecting is None:
             deciding = self._tasks.start(
                 self._decided(leader, sorted(wanted), principal), f"the group of {leader}"
             )
-            collecting = self._collecting[leader] = _Collecting(wanted, principal, deciding)
+            self._collecting[leader] = _Collecting(wanted, principal, deciding)
             deciding.add_done_callback(lambda _: self._collected(leader, wanted))
-        elif (collecting.others, collecting.principal) != (wanted, principal):
+            return deciding
+        if (collecting.others, collecting.principal) != (wanted, principal):
             raise InvalidTxnStatus(
                 f"Transaction {leader} is already committing with others: wait until that is done"
             )
-        followed = await asyncio.shield(collecting.decided)
-        if isinstance(followed, PulsarError):
-            raise followed
-        await asyncio.wait([followed])
-        return followed.result()
+        return collecting.decided
 
     async def _decided(
         self, leader: TxnId, others: Sequence[TxnId], principal: str | None
@@ -154,9 +167,12 @@ class Groups:
             *(self._promise(leader, part, principal) for part in _by_coordinator(members)),
             return_exceptions=True,
         )
-        for each in made:
-            if isinstance(each, BaseException):
-                raise each
+        refused = [each for each in made if isinstance(each, BaseException)]
+        if refused:
+            try:
+                raise refused[0]
+            finally:
+                del made, refused  # as above
 
     async def _promise(
         self, leader: TxnId, members: Sequence[TxnId], principal: str | None
