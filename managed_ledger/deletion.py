@@ -50,8 +50,10 @@ async def _forget(metadata: MetadataStore, key: str) -> None:
     except CorruptStorage:
         await metadata.delete(key)
         return
+    if known is None:  # as far as is known here; without a version, a new one would be deleted
+        return
     try:
-        await metadata.delete(key, None if known is None else known.version)
+        await metadata.delete(key, known.version)
     except BadVersion:
         log.info("%s is not deleted here: another process has written it meanwhile", key)
 

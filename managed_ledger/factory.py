@@ -38,6 +38,7 @@ from managed_ledger.storage.fullness import Fullness
 log = logging.getLogger(__name__)
 DEFAULT_CONFIG: Final = ManagedLedgerConfig()
 _WRITTEN_AT_ONCE: Final = 200
+_OPENINGS_END_WITHIN_S: Final = 30.0
 T = TypeVar("T")
 
 
@@ -137,10 +138,14 @@ class ManagedLedgerFactory:
         return self._backend.metadata.get(cursor_key(name, cursor)) is not None
 
     async def openings_ended(self, concerned: Callable[[str], bool]) -> None:
-        """Waits for openings of these managed ledgers that run now, also if nobody else does."""
-        running = [opening for name, opening in self._opening.items() if concerned(name)]
+        """Waits for openings of these managed ledgers that run now, also if nobody else does; not
+        for ever.
+        """
+        running = {opening: name for name, opening in self._opening.items() if concerned(name)}
         if running:
-            await asyncio.wait(running)
+            _, late = await asyncio.wait(running, timeout=_OPENINGS_END_WITHIN_S)
+            for name in sorted(running[opening] for opening in late):
+                log.warning("%s is still being opened, and may fence its next writer", name)
 
     async def delete(self, name: str) -> None:
         """Delete the managed ledger with all its contents, open or not. Idempotent.

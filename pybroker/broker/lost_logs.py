@@ -19,11 +19,12 @@ class LostLogs:
         self._topics = topics
         self._tasks = Tasks("topics whose logs were fenced")
         self._closing: set[TopicName] = set()
+        self._closed = False
 
     def lost(self, log_name: str) -> None:
         """The managed ledger of this name was fenced."""
         name = topic_of_log(log_name)
-        if name is not None and name not in self._closing:
+        if name is not None and name not in self._closing and not self._closed:
             self._closing.add(name)
             self._tasks.start(self._close(name), f"closing {name}")
 
@@ -35,4 +36,5 @@ class LostLogs:
             self._closing.discard(name)
 
     async def close(self) -> None:
+        self._closed = True
         await self._tasks.close()

@@ -11,6 +11,7 @@ not move back.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from managed_ledger.storage.zookeeper.errors import ZooKeeperError
@@ -21,7 +22,7 @@ from pybroker.base.runtime import Tasks
 from pybroker.broker.bundle_sizes import place_to_split
 from pybroker.broker.ownership import Bundle
 from pybroker.cluster.boundaries import Boundaries
-from pybroker.cluster.bundle_ownership import BundleOwnership
+from pybroker.cluster.bundle_ownership import BundleOwnership, FormerBundle
 from pybroker.cluster.placement import belongs_elsewhere
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,8 @@ class Balancing:
         """Once. Raises ZooKeeperError, ServiceNotReady."""
         if self._config.load_balancer_auto_bundle_split_enabled:
             for bundle in self._ownership.owned():
-                await self._divide_if_large(bundle)
+                with suppress(FormerBundle):  # its halves are looked at the next time
+                    await self._divide_if_large(bundle)
         if self._config.load_balancer_shedding_enabled:
             await self._give_one_back()
 

@@ -53,3 +53,16 @@ def test_the_end_of_a_slow_deletion_spares_a_managed_ledger_that_was_made_anew(o
     lists = [LedgerList().encode(), LedgerList(deleted=True).encode()]
     anew = LedgerList(properties={"made": "anew"}).encode()
     out_of_date(KEY, lists, anew, scenario)
+
+
+def test_the_end_of_a_slow_deletion_spares_what_this_process_does_not_know_yet(storage, run):  # noqa: F811
+    async def scenario():
+        async with storage() as one, storage() as two:
+            await two.metadata.put(KEY, LedgerList(properties={"made": "anew"}).encode())
+            await one.seen()
+            known = one.metadata._durable.pop(KEY)
+            await deletion._forget(one.metadata, KEY)
+            one.metadata._durable[KEY] = known
+            await one.metadata.put(KEY, known.value, known.version)  # it is still there
+
+    run(scenario())

@@ -57,3 +57,15 @@ def test_which_topic_a_log_belongs_to():
         assert topic_of_log(topic.ledger_name) == topic
     foreign = foreign_pending_ack_log(ORDERS, "s")
     assert topic_of_log(foreign) == TopicName.of_ledger(foreign)  # no topic of that name is loaded
+
+
+def test_what_is_fenced_after_the_broker_has_closed_begins_nothing():
+    async def scenario(world):
+        lost = LostLogs(world.topics)
+        await world.topic()
+        await lost.close()
+        lost.lost(ORDERS.ledger_name)
+        assert not len(lost._tasks)
+        assert len(world.topics.loaded()) == 1
+
+    run(scenario)

@@ -8,8 +8,11 @@ from cluster_world import ClusterWorld, Member
 
 from managed_ledger.storage.zookeeper.errors import ConnectionLoss, ZooKeeperError
 from managed_ledger.storage.zookeeper.operations import Operation
+from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
+from pybroker.broker.ownership import Bundle
+from pybroker.cluster.balancing import Balancing, BundleSize
 from pybroker.cluster.bundle_ownership import FormerBundle, path_of
 
 ORDERS = TopicName.parse("persistent://public/default/orders")
@@ -93,3 +96,31 @@ async def _tried(work: Awaitable[None]) -> None:
         await work
     except (ServiceNotReady, ZooKeeperError):
         return
+
+
+def test_a_bundle_that_was_split_meanwhile_does_not_keep_others_from_being_divided(
+    world: ClusterWorld,
+) -> None:
+    member = world.member("a")
+    for name in ("orders", "copies", "events", "users"):
+        world.call(member, member.ownership.lookup(TopicName.parse(name), True))
+    bundles = member.ownership.owned()
+    assert len(bundles) > 1
+    tried: list[Bundle] = []
+
+    async def split(bundle: Bundle, at: int) -> None:
+        tried.append(bundle)
+        raise FormerBundle(bundle)
+
+    member.ownership.split = split  # type: ignore[method-assign]
+    config = BrokerConfig(
+        load_balancer_namespace_bundle_max_topics=1, load_balancer_shedding_enabled=False
+    )
+    balancing = Balancing(
+        member.ownership,
+        member.ownership._boundaries,
+        lambda bundle: BundleSize([bundle.low, bundle.high - 1], 0),
+        config,
+    )
+    world.call(member, balancing.balance())
+    assert tried == bundles

@@ -3,6 +3,8 @@
 import asyncio
 import gc
 
+from virtual_loop import run_virtually
+
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger_metadata import ledgers_key
 from managed_ledger.storage.memory import MemoryBackend
@@ -79,3 +81,15 @@ def test_a_request_while_an_unused_log_is_closed_gets_an_open_one(run, clock):
             assert not ledger.closed
 
     run(scenario())
+
+
+def test_the_wait_for_openings_has_a_limit(clock, caplog):
+    async def scenario():
+        factory = ManagedLedgerFactory(MemoryBackend(), clock)
+        factory._opening["hangs"] = asyncio.ensure_future(asyncio.Event().wait())
+        await factory.openings_ended(lambda name: name == "other")
+        assert not caplog.messages
+        await factory.openings_ended(lambda name: name == "hangs")
+        assert caplog.messages == ["hangs is still being opened, and may fence its next writer"]
+
+    run_virtually(scenario())
