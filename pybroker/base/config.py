@@ -136,6 +136,8 @@ class BrokerConfig:
     managed_ledger_default_ensemble_size: int = 2
     managed_ledger_default_write_quorum: int = 2
     managed_ledger_default_ack_quorum: int = 2
+    managed_ledger_password: str = field(default="", repr=False)  # of new ledgers on bookies
+    managed_ledger_digest_type: str = "CRC32C"
     default_retention_time_in_minutes: int = 0
     default_retention_size_in_mb: int = 0
     # transactions

@@ -1,7 +1,7 @@
 """broker.conf's keys about ZooKeeper and BookKeeper, as Apache Pulsar spells them."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from managed_ledger.storage.bookkeeper.quorums import Quorums
@@ -21,6 +21,7 @@ class ClusterSettings:
     servers: str  # host:port,host:port
     ledgers_root: str
     quorums: Quorums
+    ledger_password: bytes = field(repr=False)
     bookie_tls: StorageTls | None
     zookeeper_tls: StorageTls | None
 
@@ -40,11 +41,17 @@ def cluster_settings(config: BrokerConfig) -> ClusterSettings:
             f"and managedLedgerDefaultAckQuorum={ack}: each must be at most the one before, and "
             "the last at least 1"
         )
+    if (digest := config.managed_ledger_digest_type).upper() != "CRC32C":
+        raise BadSettings(
+            f"managedLedgerDigestType={digest[:80]}: pybroker stores and reads ledgers with "
+            "CRC32C, Apache Pulsar's default, and no other; remove it"
+        )
     root = _ledgers_root(config.bookkeeper_metadata_service_uri, servers)
     return ClusterSettings(
         ",".join(servers),
         root,
         Quorums(ensemble, write, ack),
+        config.managed_ledger_password.encode(),
         bookie_tls(config),
         zookeeper_tls(config),
     )

@@ -184,6 +184,7 @@ def shared_storage(config: BrokerConfig, clock: Clock, rng: Random) -> BookKeepe
                 ledgers_root=settings.ledgers_root,
                 session_timeout_ms=config.metadata_store_session_timeout_millis,
                 quorums=settings.quorums,
+                ledger_password=settings.ledger_password,
                 bookie_tls=settings.bookie_tls,
                 zookeeper_tls=settings.zookeeper_tls,
             ),

@@ -29,11 +29,12 @@ async def client_of(
     limits: BookieLimits | None = None,
     seed: object = 1,
     session_timeout_ms: int = 4000,
+    password: bytes = b"",
 ) -> AsyncIterator[BookKeeper]:
     rng = random.Random(str(seed))
     zookeeper = ZooKeeper(zookeeper_address, rng, session_timeout_ms)
     await zookeeper.open()
-    client = BookKeeper(zookeeper, WallClock(), rng, quorums, limits=limits)
+    client = BookKeeper(zookeeper, WallClock(), rng, quorums, limits=limits, password=password)
     try:
         await client.open()
         yield client

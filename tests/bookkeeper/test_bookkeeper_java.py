@@ -38,9 +38,9 @@ class JavaClient:
         sizes = (quorums.ensemble, quorums.write, quorums.ack)
         return self._client.createLedger(*sizes, self._digest, b"")
 
-    def read(self, ledger_id: int) -> list[bytes]:
+    def read(self, ledger_id: int, password: bytes = b"") -> list[bytes]:
         """Recovers the ledger first, unless it is closed."""
-        handle = self._client.openLedger(ledger_id, self._digest, b"")
+        handle = self._client.openLedger(ledger_id, self._digest, password)
         last = handle.getLastAddConfirmed()
         entries = handle.readEntries(0, last)
         found = []
@@ -66,6 +66,22 @@ def test_java_reads_a_ledger_that_we_closed(cluster, java, quorums):
             return writer.ledger_id
 
     assert java.read(asyncio.run(written())) == PAYLOADS
+
+
+def test_java_needs_the_password_of_a_ledger_that_we_left_open(cluster, java):
+    async def scenario() -> None:
+        quorums = SHAPES[0]
+        async with client_of(cluster.zookeeper_address, quorums, password=b"secret") as client:
+            writer = await client.create()
+            await append(writer, *PAYLOADS)
+            with pytest.raises(Exception, match="UnauthorizedAccess"):
+                java.read(writer.ledger_id)
+            assert await asyncio.to_thread(java.read, writer.ledger_id, b"secret") == PAYLOADS
+            metadata = await client.recover(writer.ledger_id)
+        async with client_of(cluster.zookeeper_address, quorums) as client:
+            assert await payloads_of(client, writer.ledger_id, metadata) == PAYLOADS
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("quorums", SHAPES, ids=str)

@@ -77,3 +77,17 @@ def test_less_than_an_ack_quorum_does_not_recover_a_ledger(three):
     heir = three.node("heir")
     with pytest.raises(RecoveryFailed, match="is on 1 bookies and must be on 2"):
         three.world.call(heir, three.recovered(heir))
+
+
+def test_a_broker_with_another_password_recovers_a_ledger_with_that_of_the_ledger(three):
+    heir = three.node("heir")
+
+    async def written_and_recovered():
+        client = await three._connected(heir)
+        client._password = b"of this client"
+        writer = await client.create()
+        metadata = await client.recover(three.told.ledger_id)
+        assert writer.metadata.password == b"of this client" != metadata.password
+        return await three.read_all(client, metadata)
+
+    assert three.world.call(heir, written_and_recovered()) == ENTRIES

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from certificates import Authority
 
+from managed_ledger.storage.bookkeeper.backend import ClusterConfig
 from pybroker.base.config import BrokerConfig
 from pybroker.base.config_file import parse_config
 from pybroker.cluster.bad_settings import BadSettings
@@ -120,3 +121,17 @@ def test_a_key_that_needs_a_password_names_the_key_for_it(folder: Path) -> None:
     with pytest.raises(BadSettings, match="key is encrypted"):
         settings(text)
     assert settings(f"{text}bookkeeperTLSKeyStorePasswordPath={folder}/password").bookie_tls
+
+
+def test_new_ledgers_have_the_password_of_apaches_key_which_nobody_is_shown() -> None:
+    found = settings("managedLedgerPassword=hidden\n")
+    assert found.ledger_password == b"hidden"
+    assert settings("").ledger_password == b""
+    assert "hidden" not in repr(found) + repr(ClusterConfig(ledger_password=b"hidden"))
+    assert "hidden" not in repr(BrokerConfig(managed_ledger_password="hidden"))
+
+
+def test_checksums_of_another_kind_are_refused() -> None:
+    assert settings("managedLedgerDigestType=CRC32C")
+    with pytest.raises(BadSettings, match="managedLedgerDigestType=MAC: pybroker stores"):
+        settings("managedLedgerDigestType=MAC")

@@ -65,6 +65,7 @@ class ClusterConfig:
     ledgers_root: str = "/ledgers"  # zkLedgersRootPath
     session_timeout_ms: int = 30_000  # metadataStoreSessionTimeoutMillis
     quorums: Quorums = PULSARS_QUORUMS
+    ledger_password: bytes = field(default=b"", repr=False)  # managedLedgerPassword
     limits: BookieLimits = field(default_factory=BookieLimits)
     bookie_tls: StorageTls | None = None
     zookeeper_tls: StorageTls | None = None
@@ -106,6 +107,7 @@ class BookKeeperBackend:
             self._config.ledgers_root,
             self._config.limits,
             self._config.bookie_tls,
+            self._config.ledger_password,
         )
         self._store = self._client.store
         self._ids = LedgerIds(self._store)

@@ -30,14 +30,16 @@ class BookKeeper:
         root: str = "/ledgers",
         limits: BookieLimits | None = None,
         tls: StorageTls | None = None,
+        password: bytes = b"",
     ) -> None:
-        """The quorums are those of new ledgers: managedLedgerDefaultEnsembleSize and so on. `tls`
-        is for bookies.
+        """The quorums and the password are those of new ledgers: managedLedgerDefaultEnsembleSize
+        and so on. `tls` is for bookies.
         """
         self.store = LedgerStore(zookeeper, root)
         self.bookies = Bookies(rng, limits, tls)
         self._clock = clock
         self._quorums = quorums
+        self._password = password
         self._refresh = Refresh(self._look_at_bookies)
 
     async def open(self) -> None:
@@ -67,6 +69,7 @@ class BookKeeper:
         return LedgerMetadata(
             quorums=quorums,
             segments=(Segment(0, bookies),),
+            password=self._password,
             created_ms=self._clock.now_ms(),
             custom=tuple((custom or {}).items()),
         )

@@ -6,6 +6,7 @@ LedgerMetadataFormat in Protocol Buffers. Fields that this version does not know
 Source: DataFormats.proto; org.apache.bookkeeper.meta.LedgerMetadataSerDe.
 """
 
+import dataclasses
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
@@ -56,7 +57,7 @@ class LedgerMetadata:
     last_entry_id: int = NO_ENTRY
     length: int = 0
     digest_type: DigestType = DigestType.CRC32C
-    password: bytes = b""
+    password: bytes = dataclasses.field(default=b"", repr=False)
     created_ms: int = -1
     custom: tuple[tuple[str, bytes], ...] = ()
     unknown: bytes = b""  # fields of a later version, unchanged
