@@ -1,5 +1,7 @@
-"""Sessions of the console and refused logins follow the broker's clock."""
+"""Sessions of the console, remembered passwords and failed logins follow the broker's clock."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -11,10 +13,13 @@ from browsing import Browser
 from credentials import TOKEN_SETTINGS, token
 
 import pybroker.testing
+from pybroker.security import basic
 from pybroker.security.refused_logins import FAILURES_AT_ONCE
 from pybroker.testing import RunningBroker
 
+HERE: Final = "127.0.0.1"
 PASSWORD: Final = "right"
+PATIENCE_S: Final = 30
 TOPICS: Final = "/admin/v2/persistent/public/default"
 
 
@@ -37,6 +42,10 @@ def browser(broker: RunningBroker) -> Browser:
     browser = Browser(broker.admin_url)
     assert browser.log_in(token("ann")).status_code == 303
     return browser
+
+
+def log_in(broker: RunningBroker, password: str = PASSWORD) -> httpx.Response:
+    return httpx.get(broker.admin_url + TOPICS, auth=("ann", password))
 
 
 def is_logged_in(browser: Browser) -> bool:
@@ -71,14 +80,63 @@ def test_who_failed_too_often_may_log_in_a_few_seconds_later(broker: RunningBrok
     async def fail(running: Any) -> None:
         refused = running.authentication._providers["basic"].refused
         for _ in range(FAILURES_AT_ONCE):
-            refused.failed("127.0.0.1", "ann")
-
-    def log_in() -> httpx.Response:
-        return httpx.get(broker.admin_url + TOPICS, auth=("ann", PASSWORD))
+            refused.failed(HERE, "ann")
 
     broker.call(fail)
-    refused = log_in()
+    refused = log_in(broker)
     assert refused.status_code == 401
     assert "Too many failed logins" in refused.text
     broker.clock.advance("1s")
-    assert log_in().status_code == 200
+    assert log_in(broker).status_code == 200
+
+
+def test_a_right_password_is_not_hashed_again_within_ten_minutes_of_its_last_use(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[bytes] = []
+    matches = basic.matches
+
+    def counted(password: bytes, digest: str) -> bool:
+        hashed.append(password)
+        return matches(password, digest)
+
+    monkeypatch.setattr(basic, "matches", counted)
+    assert log_in(broker).status_code == 200
+    assert hashed == [PASSWORD.encode()]
+    for _ in range(2):
+        broker.clock.advance("9m")
+        assert log_in(broker).status_code == 200
+    assert len(hashed) == 1
+    broker.clock.advance("10m")
+    assert log_in(broker).status_code == 200
+    assert len(hashed) == 2
+
+
+def test_an_address_whose_login_failed_waits_behind_others_for_a_minute(
+    broker: RunningBroker,
+) -> None:
+    async def compared(running: Any) -> list[str]:
+        """In which order, if the address whose login failed asks before another one does."""
+        queue = running.authentication._providers["basic"]._queue
+        order: list[str] = []
+        go_on = threading.Event()
+        held = asyncio.ensure_future(queue.compare("held", "x", lambda: go_on.wait(PATIENCE_S)))
+        await asyncio.sleep(0)  # it has begun
+        queue._turn = 0  # every fourth comparison would be of the others
+        asked = [
+            asyncio.ensure_future(
+                queue.compare(each, "ann", lambda each=each: order.append(each) is None)
+            )
+            for each in (HERE, "10.0.0.1")
+        ]
+        await asyncio.sleep(0)  # both wait
+        go_on.set()
+        await asyncio.gather(held, *asked)
+        return order
+
+    assert log_in(broker, "wrong").status_code == 401
+    assert broker.call(compared) == ["10.0.0.1", HERE]
+    broker.clock.advance("59s")
+    assert broker.call(compared) == ["10.0.0.1", HERE]
+    broker.clock.advance("1s")
+    assert broker.call(compared) == [HERE, "10.0.0.1"]
