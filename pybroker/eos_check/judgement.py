@@ -9,7 +9,7 @@ import json
 import re
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -156,6 +156,11 @@ def judge_by_command(
         return []
     said = ended.stdout.decode(errors="replace").strip()[-_REASON_CHARACTERS:]
     return [Breach(Promise.REFUSED, said or f"it ended with code {ended.returncode}")]
+
+
+def outputs_of(ids: Set[str], outputs: Iterable[Output]) -> list[Output]:
+    """Those that belong to these inputs."""
+    return [each for each in outputs if id_of((each.topic, each.key, each.value)) in ids]
 
 
 def id_of(each: Content) -> str:

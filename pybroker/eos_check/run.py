@@ -20,7 +20,7 @@ from pybroker.client import PulsarException
 from pybroker.eos_check.connection_trace import Event, Txn
 from pybroker.eos_check.faults import NO_FAULT, Fault, Passing, Schedule, Victim
 from pybroker.eos_check.inner_steps import crash_at, crash_nowhere, is_inner, passed
-from pybroker.eos_check.judgement import same
+from pybroker.eos_check.judgement import outputs_of, same
 from pybroker.eos_check.pipeline import Pipeline, tail
 from pybroker.eos_check.proxy import Proxy
 from pybroker.eos_check.run_result import CannotRun, Clean, RunResult, Stopped
@@ -114,6 +114,7 @@ class _Run:
         self._faults = list(schedule)
         self._series = series
         self._had_input = False  # the series' next crash; without any it may not come
+        self._looked_s = 0.0  # at the outputs; when it moved last before that
         self._clean = clean
         self._stop = stop
         self._broker = broker
@@ -355,9 +356,19 @@ class _Run:
         if self._seen_life < self._pipeline.lives:
             return False
         wanted = self._wanted() or backlogs.keys()
-        if quiet_s >= _RECOVERED_S and all(backlogs.get(name) == 0 for name in wanted):
-            return True
+        if quiet_s >= _QUIET_S and all(backlogs.get(name) == 0 for name in wanted):
+            return quiet_s >= _RECOVERED_S or self._has_put_out_all()
         return quiet_s > _NEXT_WAVE_WITHIN_S + self._settle_s()
+
+    def _has_put_out_all(self) -> bool:
+        """What belongs to the input so far; asked once after each request."""
+        if self._clean is None or self._looked_s == self._moved_s:
+            return False
+        self._looked_s = self._moved_s
+        ids = {each.id for each, _ in self.result.inputs}
+        expected = outputs_of(ids, self._clean.outputs)
+        found = outputs_of(ids, self._topics.read(self._settings.outputs))
+        return bool(expected) and same(found, expected, self._settings.identity)
 
     def _take_next(self, *, starting: bool) -> None:
         """The series' next crash, unless one is due."""
@@ -387,7 +398,8 @@ class _Run:
         wave = self._waves.pop(0)
         positions = self._topics.publish(self._settings.input, wave)
         self.result.inputs += zip(wave, positions, strict=True)
-        self._note("INPUT", f"{wave[0].id} to {wave[-1].id} published to {self._settings.input}")
+        ids = wave[0].id if len(wave) == 1 else f"{wave[0].id} to {wave[-1].id}"
+        self._note("INPUT", f"{ids} published to {self._settings.input}")
 
     # -- the end
 
