@@ -31,6 +31,8 @@ from pybroker.base.runtime import SystemClock
 from pybroker.checking.decisions import Decisions
 from pybroker.process.app import Broker
 
+_BACKUP: Final = "Restore the data directory from a backup."
+_TOPIC_SLASHES: Final = 3  # in a topic's log's name; logs for other things have fewer
 _FOLDERS: Final = (JOURNALS, SNAPSHOT, FOLDER)  # a start creates them
 
 
@@ -85,8 +87,18 @@ def _naming_the_log(finding: Finding, logs: Logs) -> Finding:
     folder, _, number = finding.where.partition("/")
     if folder != FOLDER or not finding.lost:
         return finding
-    name = logs.names.get(int(number), "no log")
-    return finding._replace(lost=f"{finding.lost}, of {name}")
+    name = logs.names.get(int(number))
+    lost = f"{finding.lost}, of {name or 'no log'}"
+    if name is None or _is_topic(name):
+        return finding._replace(lost=lost)
+    if name.count("/") >= _TOPIC_SLASHES:  # a coordinator's log
+        lost += ", without which no broker starts"
+    return finding._replace(lost=lost, advice=_BACKUP)
+
+
+def _is_topic(log: str) -> bool:
+    """Whether messages are in it, and subscriptions may move behind them."""
+    return log.count("/") >= _TOPIC_SLASHES and not TopicName.of_ledger(log).internal
 
 
 async def _check_start(path: Path, config: BrokerConfig, logs: Logs, report: Report) -> None:
@@ -109,11 +121,9 @@ async def _check_start(path: Path, config: BrokerConfig, logs: Logs, report: Rep
 async def _check_topics(broker: Broker, logs: Logs, report: Report) -> None:
     decisions = Decisions(broker.coordinators)
     for name, found in logs.lists.items():
-        if name.count("/") < 3 or found.deleted:
+        if not _is_topic(name) or found.deleted:
             continue
         topic = TopicName.of_ledger(name)
-        if topic.internal:
-            continue
         report.topics += 1
         try:
             report.findings += await decisions.of_topic(broker.topics, topic)

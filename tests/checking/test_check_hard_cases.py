@@ -66,6 +66,20 @@ def test_a_file_that_the_next_start_would_delete_is_moved_aside_with_a_damaged_j
     assert moved.read_bytes() == b"whatever"
 
 
+def test_nobody_is_told_to_move_subscriptions_of_a_coordinators_log(
+    stopped: Files, tmp_path: Path
+) -> None:
+    """No broker starts in which that could be done."""
+    for name in stopped:
+        path = lay(tmp_path / "d", stopped)
+        if name.startswith("ledgers/"):
+            (path / name).unlink()
+            (finding,) = checked(path).damage
+            is_topic = finding.lost.endswith(("/orders", "/copies"))
+            assert ("reset-cursor" in finding.advice) == is_topic
+            assert ("no broker starts" in finding.lost) == ("__transaction_log" in finding.lost)
+
+
 @pytest.mark.parametrize("file", ["journal", "metadata/snapshot"])
 def test_a_file_of_impossible_length_is_damage(file: str, stopped: Files, tmp_path: Path) -> None:
     path = lay(tmp_path / "d", stopped)
