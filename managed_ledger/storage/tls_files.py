@@ -1,4 +1,4 @@
-"""TLS to the storage's servers, from PEM files.
+"""TLS to servers, such as the storage's, from PEM files.
 
 The files are read again for a new connection if they have changed, so certificates can be renewed
 while the process runs. A renewed file that cannot be used is logged, and the previous one stays.
@@ -40,10 +40,10 @@ class TlsFiles:
             return lines.read().strip()
 
 
-class StorageTls:
-    def __init__(self, files: TlsFiles, refresh_s: float = 300.0) -> None:
-        """`refresh_s`: how often the files may be looked at; 0: never again. Raises OSError
-        (ssl.SSLError too), ValueError if they cannot be used.
+class ClientTls:
+    def __init__(self, files: TlsFiles, refresh_s: float | None = 300.0) -> None:
+        """`refresh_s`: the least time between two looks at the files; None: only `reload` looks.
+        Raises OSError (ssl.SSLError too), ValueError if they cannot be used.
         """
         self.files = files
         self._refresh_s = refresh_s
@@ -56,12 +56,13 @@ class StorageTls:
         now_s = asyncio.get_running_loop().time()
         if self._looked_s is None:
             self._looked_s = now_s
-        elif self._refresh_s and now_s - self._looked_s >= self._refresh_s:
+        elif self._refresh_s is not None and now_s - self._looked_s >= self._refresh_s:
             self._looked_s = now_s
-            self._look_again()
+            self.reload()
         return self._context
 
-    def _look_again(self) -> None:
+    def reload(self) -> None:
+        """Look at the files now: changed ones are for new connections."""
         seen = self._state()
         if seen == self._seen:
             return

@@ -45,19 +45,31 @@ class AdminClient:
     async def ask(
         self, broker: BrokerAddress, method: str, target: str, body: bytes = b""
     ) -> Reply:
-        url = broker.http_url_tls if self._options.tls is not None else ""
-        url = url or broker.http_url
+        tls = self._options.tls
+        url = broker.http_url if tls is None else broker.http_url_tls
         if not url:
-            raise ServiceNotReady(f"{broker.broker_url or broker.broker_url_tls} serves no HTTP")
+            raise ServiceNotReady(_unreachable(broker))
         try:
+            context = None if tls is None else tls.context()
             async with self._room, asyncio.timeout(_CONNECT_S + _ANSWER_S):
                 return await request_over_http(
-                    url, method, target, body, self._options.authentication, self._options.tls, True
+                    url, method, target, body, self._options.authentication, context, True
                 )
         except TimeoutError:
             raise ServiceNotReady(f"{url} did not answer within {_ANSWER_S:g} s") from None
         except (OSError, EOFError, h11.RemoteProtocolError) as error:
             raise ServiceNotReady(f"{url} cannot be asked now; try again: {error}") from error
+
+
+def _unreachable(broker: BrokerAddress) -> str:
+    if broker.http_url:
+        return (
+            f"{broker.http_url} has no port with TLS, and brokerClientTlsEnabled=true: set "
+            "webServicePortTls there"
+        )
+    if broker.http_url_tls:
+        return f"{broker.http_url_tls} has no port without TLS: set brokerClientTlsEnabled=true"
+    return f"{broker.broker_url or broker.broker_url_tls} serves no HTTP"
 
 
 async def request_over_http(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from managed_ledger.storage.bookkeeper.quorums import Quorums
-from managed_ledger.storage.tls_files import StorageTls
+from managed_ledger.storage.tls_files import ClientTls
 from pybroker.base.config import BrokerConfig
 from pybroker.cluster.bad_settings import BadSettings
 from pybroker.cluster.tls_settings import bookie_tls, zookeeper_tls
@@ -22,8 +22,8 @@ class ClusterSettings:
     ledgers_root: str
     quorums: Quorums
     ledger_password: bytes = field(repr=False)
-    bookie_tls: StorageTls | None
-    zookeeper_tls: StorageTls | None
+    bookie_tls: ClientTls | None
+    zookeeper_tls: ClientTls | None
 
 
 def cluster_settings(config: BrokerConfig) -> ClusterSettings:

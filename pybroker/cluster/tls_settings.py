@@ -3,11 +3,12 @@
 Whatever would leave a connection less protected than the file says is refused.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from managed_ledger.storage.tls_files import StorageTls, TlsFiles
+from managed_ledger.storage.tls_files import ClientTls, TlsFiles
 from pybroker.base.config import BrokerConfig
 from pybroker.base.config_file import camel_case
 from pybroker.cluster.bad_settings import BadSettings
@@ -45,10 +46,11 @@ _ZOOKEEPER_KEYS: Final = frozenset(
         f"{_KEY_STORE}.passwordPath",
     }
 )
+_SEPARATOR: Final = re.compile(r"\s*[=:]\s*|\s+")  # of Java's properties
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
-def bookie_tls(config: BrokerConfig) -> StorageTls | None:
+def bookie_tls(config: BrokerConfig) -> ClientTls | None:
     """None: without TLS (bookkeeperTLSClientAuthentication is false). Raises BadSettings."""
     plugin = config.bookkeeper_client_authentication_plugin
     if plugin:
@@ -95,13 +97,13 @@ def bookie_tls(config: BrokerConfig) -> StorageTls | None:
     )
     return _usable(
         files,
-        config.bookkeeper_tls_cert_files_refresh_duration_seconds,
+        config.bookkeeper_tls_cert_files_refresh_duration_seconds or None,
         "bookkeeperTLSTrustCertsFilePath, bookkeeperTLSCertificateFilePath and "
         "bookkeeperTLSKeyFilePath",
     )
 
 
-def zookeeper_tls(config: BrokerConfig) -> StorageTls | None:
+def zookeeper_tls(config: BrokerConfig) -> ClientTls | None:
     """As the file of metadataStoreConfigPath says; None: without TLS. Raises BadSettings."""
     path = config.metadata_store_config_path
     if not path:
@@ -142,9 +144,9 @@ def zookeeper_tls(config: BrokerConfig) -> StorageTls | None:
     return _usable(files, refresh_s, f"{path}: {_TRUST_STORE}.location and {_KEY_STORE}.location")
 
 
-def _usable(files: TlsFiles, refresh_s: float, names: str) -> StorageTls:
+def _usable(files: TlsFiles, refresh_s: float | None, names: str) -> ClientTls:
     try:
-        return StorageTls(files, refresh_s)
+        return ClientTls(files, refresh_s)
     except (OSError, ValueError) as error:
         raise BadSettings(
             f"{names} must be PEM files of certificates that the broker can read, and the key must "
@@ -160,8 +162,8 @@ def _properties(path: str) -> Iterator[tuple[str, str]]:
     for line in text.splitlines():
         stripped = line.strip()
         if stripped and stripped[0] not in "#!":
-            key, _, value = stripped.partition("=")
-            yield key.strip(), value.strip()
+            key, *value = _SEPARATOR.split(stripped, maxsplit=1)
+            yield key, "".join(value)
 
 
 def _flag(path: str, given: dict[str, str], key: str, default: bool) -> bool:

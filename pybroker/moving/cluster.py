@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from managed_ledger.storage.bookkeeper import move_lock
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
-from managed_ledger.storage.tls_files import StorageTls
+from managed_ledger.storage.tls_files import ClientTls
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.runtime import Clock
@@ -17,7 +17,7 @@ from pybroker.moving.record import MoveFailed
 
 @asynccontextmanager
 async def alone(
-    servers: str, rng: random.Random, session_timeout_ms: int, tls: StorageTls | None = None
+    servers: str, rng: random.Random, session_timeout_ms: int, tls: ClientTls | None = None
 ) -> AsyncIterator[None]:
     """Within this context no broker uses the cluster. Raises DirectoryInUse, ZooKeeperError, and
     MoveFailed as soon as that is no longer certain.

@@ -240,6 +240,8 @@ class Broker:
         """
         for contexts in self._tls:
             contexts.reload()
+        if self._membership is not None:
+            self._membership.reload_certificates()
         if self.authentication is not None:
             self.authentication.reload()
 

@@ -73,6 +73,7 @@ class ClusterMembership:
         self._clock = clock
         self._peers = peers
         self._config = config
+        self._storage_tls = backend.tls
         self.transactions: SharedTransactions | None = None
         self.balancing: Balancing | None = None
 
@@ -134,6 +135,11 @@ class ClusterMembership:
             await self.balancing.close()
         await self._end_transactions()
         await self._cluster.close()
+
+    def reload_certificates(self) -> None:
+        for tls in (*self._storage_tls, self._peers.tls):
+            if tls is not None:
+                tls.reload()
 
     async def _end_transactions(self) -> None:
         if self.transactions is not None:

@@ -12,7 +12,7 @@ from managed_ledger.storage.bookkeeper.connection import BookieConnection
 from managed_ledger.storage.bookkeeper.errors import BookieFailed
 from managed_ledger.storage.bookkeeper.protocol import Code, Operation, Response
 from managed_ledger.storage.bookkeeper.start_tls import connect_with_tls
-from managed_ledger.storage.tls_files import StorageTls, TlsFiles
+from managed_ledger.storage.tls_files import ClientTls, TlsFiles
 
 # A Response of protocol version 3 to START_TLS: header (version, operation, txnId) and status.
 AGREED = bytes.fromhex("0000000a 0a06 080310091800 1000".replace(" ", ""))
@@ -30,9 +30,9 @@ def authority(tmp_path: Path) -> Authority:
     return authority
 
 
-def tls(authority: Authority, **more: object) -> StorageTls:
+def tls(authority: Authority, **more: object) -> ClientTls:
     files = {"trusted": str(authority.path), "checks_host_name": True} | more
-    return StorageTls(TlsFiles(**files))  # type: ignore[arg-type]
+    return ClientTls(TlsFiles(**files))  # type: ignore[arg-type]
 
 
 def of_bookie(authority: Authority) -> ssl.SSLContext:
@@ -64,7 +64,7 @@ def answering(answer: bytes, context: ssl.SSLContext | None = None) -> Bookie:
     return bookie
 
 
-async def read_through(bookie: Bookie, storage_tls: StorageTls) -> Response:
+async def read_through(bookie: Bookie, storage_tls: ClientTls) -> Response:
     server = await asyncio.start_server(bookie, "localhost", 0)
     port = server.sockets[0].getsockname()[1]
     connection = BookieConnection(f"localhost:{port}", 5.0, 1 << 20, lambda _: None)
@@ -153,7 +153,7 @@ def test_renewed_certificates_are_used_and_broken_ones_are_not(
         now_s = 0.0
         asyncio.get_running_loop().time = lambda: now_s  # type: ignore[method-assign]
         files = TlsFiles(str(authority.path), certificate, key)
-        storage_tls = StorageTls(files, refresh_s=300)
+        storage_tls = ClientTls(files, refresh_s=300)
         first = storage_tls.context()
         authority.issue("broker")
         now_s = 299.0

@@ -1,11 +1,13 @@
 """broker.conf's keys about TLS to bookies and ZooKeeper: they take effect, or say what to do."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from certificates import Authority
 
 from managed_ledger.storage.bookkeeper.backend import ClusterConfig
+from managed_ledger.storage.tls_files import ClientTls
 from pybroker.base.config import BrokerConfig
 from pybroker.base.config_file import parse_config
 from pybroker.cluster.bad_settings import BadSettings
@@ -64,6 +66,42 @@ def test_zookeepers_properties_give_tls_to_zookeeper(folder: Path) -> None:
     assert of_zookeeper(folder, "zookeeper.client.secure=false").zookeeper_tls is None
 
 
+def test_zookeepers_properties_are_separated_as_java_does(folder: Path) -> None:
+    found = of_zookeeper(
+        folder,
+        "zookeeper.client.secure : true\n"
+        "zookeeper.ssl.trustStore.location FOLDER/ca.pem\n"
+        "  zookeeper.ssl.hostnameVerification:false\n",
+    ).zookeeper_tls
+    assert found is not None and not found.files.checks_host_name
+    assert found.files.trusted == f"{folder}/ca.pem"
+
+
+def test_zero_seconds_mean_what_apache_pulsar_says(folder: Path) -> None:
+    """Bookies' certificates are read once, and ZooKeeper's looked at for each connection."""
+    authority = Authority(folder)
+    certificate, key = authority.issue("renewed")
+
+    async def is_renewed(tls: ClientTls | None) -> bool:
+        assert tls is not None
+        first = tls.context()
+        authority.issue("renewed")
+        return tls.context() is not first
+
+    to_bookies = settings(
+        f"{TLS}bookkeeperTlsCertFilesRefreshDurationSeconds=0\n"
+        f"bookkeeperTLSCertificateFilePath={certificate}\nbookkeeperTLSKeyFilePath={key}\n"
+    ).bookie_tls
+    assert not asyncio.run(is_renewed(to_bookies))
+    path = folder / "zero.conf"
+    path.write_text(
+        f"zookeeper.client.secure=true\nzookeeper.ssl.trustStore.location={certificate}"
+    )
+    path.write_text(path.read_text().replace(".crt", ".crt\nzookeeper.ssl.trustStore.type=PEM"))
+    to_zookeeper = settings(f"metadataStoreConfigPath={path}\ntlsCertRefreshCheckDurationSec=0")
+    assert asyncio.run(is_renewed(to_zookeeper.zookeeper_tls))
+
+
 REFUSED = {
     "bookkeeperTLSTrustCertsFilePath=/ca.pem": "bookkeeperTLSClientAuthentication=true: set it, or",
     "bookkeeperTLSTrustStorePasswordPath=/p": "bookkeeperTLSClientAuthentication=true: set it, or",
@@ -90,7 +128,8 @@ REFUSED_OF_ZOOKEEPER = {
     "zookeeper.ssl.keyStore.location=/a.pem": "not encrypted unless zookeeper.client.secure=true",
     f"{SECURE}zookeeper.ssl.keyStore.location=/a.jks": "only PEM files.*keyStore.type=PEM",
     f"{SECURE}zookeeper.ssl.trustStore.type=JKS": "only PEM files.*trustStore.type=PEM",
-    f"{SECURE}zookeeper.ssl.keyStore.password=x": "it with zookeeper.ssl.keyStore.passwordPath",
+    f"{SECURE}zookeeper.ssl.keyStore.password=hidden": "it with zookeeper.ssl.keyStore.password",
+    f"{SECURE}zookeeper.ssl.keyStore.password: hidden": "keyStore.passwordPath",
     f"{SECURE}zookeeper.ssl.trustStore.passwordPath=/p": "have no password; remove it",
     f"{SECURE}zookeeper.ssl.ciphersuites=x": "has no effect in pybroker: remove it",
     "zookeeper.sasl.client=true": "does not log in to ZooKeeper with SASL",
@@ -103,7 +142,7 @@ REFUSED_OF_ZOOKEEPER = {
 def test_what_zookeepers_file_cannot_have_is_refused(folder: Path, text: str) -> None:
     with pytest.raises(BadSettings, match=REFUSED_OF_ZOOKEEPER[text]) as refused:
         of_zookeeper(folder, text)
-    assert "password=x" not in str(refused.value)
+    assert "hidden" not in str(refused.value)
 
 
 def test_a_key_that_needs_a_password_names_the_key_for_it(folder: Path) -> None:

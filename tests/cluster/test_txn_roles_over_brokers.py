@@ -1,19 +1,23 @@
 """Whose transaction it is, over brokers; and how brokers log in at each other."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import Authority
 from credentials import TOKEN_SETTINGS, token
 from txn_cluster import TxnBroker, TxnCluster
 
 from pybroker.base.config import BrokerConfig
-from pybroker.base.errors import AuthorizationError, NotAllowed
+from pybroker.base.errors import AuthorizationError, NotAllowed, ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import BrokerAddress
 from pybroker.client.connection.auth import AuthenticationToken
 from pybroker.client.options import InitialPosition
+from pybroker.cluster.admin_client import AdminClient
 from pybroker.cluster.transactions.broker_client import BadBrokerClient, peer_options
 from pybroker.cluster.transactions.peers import PeerOptions, Peers
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -165,6 +169,63 @@ def test_the_role_of_brokers_is_what_broker_conf_says() -> None:
     assert options.authentication.data() == token("broker").encode()
     assert options.tls is None
     assert peer_options(replace(config, broker_client_tls_enabled=True)).tls is not None
+
+
+@pytest.fixture
+def renewable(tmp_path: Path) -> tuple[Authority, dict[str, Any]]:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("broker")
+    return authority, {
+        "broker_client_tls_enabled": True,
+        "broker_client_trust_certs_file_path": str(authority.path),
+        "broker_client_certificate_file_path": certificate,
+        "broker_client_key_file_path": key,
+    }
+
+
+def test_a_reload_is_for_certificates_between_brokers_too(
+    renewable: tuple[Authority, dict[str, Any]],
+) -> None:
+    authority, settings = renewable
+    cluster = TxnCluster(0, **settings)
+    one = cluster.start("one")
+    tls = one.membership._peers.tls
+    assert tls is not None
+
+    async def reload() -> None:
+        first = tls.context()
+        one.broker.reload_credentials()
+        assert tls.context() is first
+        authority.issue("broker")
+        one.broker.reload_credentials()
+        assert tls.context() is not first
+
+    cluster.world.call(one.node, reload())
+    cluster.close()
+
+
+def test_a_broker_is_not_asked_without_tls_where_brokers_use_tls(
+    renewable: tuple[Authority, dict[str, Any]],
+) -> None:
+    options = peer_options(BrokerConfig(**renewable[1]))
+    plain = BrokerAddress("pulsar://one:6650", "", "http://one:8080")
+    only_tls = BrokerAddress("", "pulsar+ssl://one:6651", "", "https://one:8443")
+
+    async def ask(options: PeerOptions, broker: BrokerAddress) -> tuple[str, str]:
+        with pytest.raises(ServiceNotReady) as asked:
+            await Peers(options).request(broker, pb.CommandAskTransaction())
+        with pytest.raises(ServiceNotReady) as administered:
+            await AdminClient(None, options).ask(broker, "GET", "/")  # type: ignore[arg-type]
+        return str(asked.value), str(administered.value)
+
+    assert asyncio.run(ask(options, plain)) == (
+        "pulsar://one:6650 has no port with TLS, and brokerClientTlsEnabled=true: set "
+        "brokerServicePortTls there",
+        "http://one:8080 has no port with TLS, and brokerClientTlsEnabled=true: set "
+        "webServicePortTls there",
+    )
+    for why in asyncio.run(ask(PeerOptions(), only_tls)):
+        assert why.endswith("has no port without TLS: set brokerClientTlsEnabled=true")
 
 
 def test_apaches_default_plugin_is_no_login() -> None:

@@ -49,7 +49,7 @@ from managed_ledger.storage.fullness import Fullness
 from managed_ledger.storage.importing import LedgerExists
 from managed_ledger.storage.operations import DeleteLedger
 from managed_ledger.storage.queueing_backend import not_found
-from managed_ledger.storage.tls_files import StorageTls
+from managed_ledger.storage.tls_files import ClientTls
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.errors import ZooKeeperError
 from managed_ledger.storage.zookeeper.operations import Operation
@@ -67,8 +67,8 @@ class ClusterConfig:
     quorums: Quorums = PULSARS_QUORUMS
     ledger_password: bytes = field(default=b"", repr=False)  # managedLedgerPassword
     limits: BookieLimits = field(default_factory=BookieLimits)
-    bookie_tls: StorageTls | None = None
-    zookeeper_tls: StorageTls | None = None
+    bookie_tls: ClientTls | None = None
+    zookeeper_tls: ClientTls | None = None
     families: tuple[Family, ...] = (ManagedLedgers(),)  # in formats of Apache Pulsar
     joined: tuple[JoinedFamily, ...] = ()
     lists: tuple[ListFamily, ...] = ()
@@ -163,6 +163,11 @@ class BookKeeperBackend:
         self._is_closed = True
 
     # --- beyond the seam, for brokers that share the storage
+
+    @property
+    def tls(self) -> tuple[ClientTls | None, ClientTls | None]:
+        """To bookies and to ZooKeeper; None: without."""
+        return self._config.bookie_tls, self._config.zookeeper_tls
 
     @property
     def zookeeper(self) -> ZooKeeper:

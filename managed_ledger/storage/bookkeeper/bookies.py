@@ -16,7 +16,7 @@ from managed_ledger.storage.bookkeeper.connection import Adder, Answered, Bookie
 from managed_ledger.storage.bookkeeper.errors import BookieFailed, NotEnoughBookies
 from managed_ledger.storage.bookkeeper.protocol import MAX_FRAME_BYTES, Response
 from managed_ledger.storage.bookkeeper.start_tls import connect_with_tls
-from managed_ledger.storage.tls_files import StorageTls
+from managed_ledger.storage.tls_files import ClientTls
 
 log = logging.getLogger(__name__)
 _ADDS: Final = "adds"
@@ -38,7 +38,7 @@ class Bookies:
         self,
         rng: random.Random,
         limits: BookieLimits | None = None,
-        tls: StorageTls | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self._rng = rng
         self._tls = tls

@@ -12,7 +12,7 @@ from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, Se
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from managed_ledger.storage.bookkeeper.recovery import recover
 from managed_ledger.storage.bookkeeper.writer import LedgerWriter
-from managed_ledger.storage.tls_files import StorageTls
+from managed_ledger.storage.tls_files import ClientTls
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.operations import EventType
 from managed_ledger.storage.zookeeper.refresh import Refresh
@@ -29,7 +29,7 @@ class BookKeeper:
         quorums: Quorums = PULSARS_QUORUMS,
         root: str = "/ledgers",
         limits: BookieLimits | None = None,
-        tls: StorageTls | None = None,
+        tls: ClientTls | None = None,
         password: bytes = b"",
     ) -> None:
         """The quorums and the password are those of new ledgers: managedLedgerDefaultEnsembleSize

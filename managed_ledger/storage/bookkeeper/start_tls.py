@@ -14,7 +14,7 @@ from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.bookkeeper.connection import BookieConnection
 from managed_ledger.storage.bookkeeper.errors import BookieFailed
 from managed_ledger.storage.bookkeeper.formats.protobuf import fields, put_bytes, put_int
-from managed_ledger.storage.tls_files import StorageTls
+from managed_ledger.storage.tls_files import ClientTls
 
 _VERSION_THREE: Final = 3
 _START_TLS: Final = 9
@@ -24,7 +24,7 @@ _MAX_ANSWER_BYTES: Final = 1024
 
 
 async def connect_with_tls(
-    connection: BookieConnection, host: str, port: int, tls: StorageTls
+    connection: BookieConnection, host: str, port: int, tls: ClientTls
 ) -> None:
     """Raises OSError (ssl.SSLError too), BookieFailed."""
     loop = asyncio.get_running_loop()

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from managed_ledger.storage.tls_files import StorageTls
+from managed_ledger.storage.tls_files import ClientTls
 from managed_ledger.storage.zookeeper.connection import SessionGrant, ZooKeeperConnection
 from managed_ledger.storage.zookeeper.errors import (
     ConnectionLoss,
@@ -59,7 +59,7 @@ class ZooKeeper:
         servers: str,
         rng: random.Random,
         session_timeout_ms: int = 30_000,
-        tls: StorageTls | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         """`servers` is `host:port,host:port`. The server may grant another timeout."""
         self._servers = [_address(each) for each in servers.split(",")]

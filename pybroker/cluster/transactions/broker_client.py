@@ -1,7 +1,6 @@
 """How this broker logs in to the others: the brokerClient… keys of broker.conf."""
 
-import ssl
-
+from managed_ledger.storage.tls_files import ClientTls, TlsFiles
 from pybroker.base.config import BrokerConfig
 from pybroker.client.connection.auth import (
     Authentication,
@@ -26,7 +25,7 @@ def peer_options(config: BrokerConfig) -> PeerOptions:
         plugin = ""
     try:
         found = credentials(plugin, config.broker_client_authentication_parameters)
-        context = _tls(config, found) if config.broker_client_tls_enabled else None
+        tls = _tls(config, found) if config.broker_client_tls_enabled else None
     except (OSError, ValueError) as error:
         raise BadBrokerClient(
             "brokerClientAuthenticationPlugin and …Parameters, or brokerClientTrustCertsFilePath "
@@ -40,7 +39,7 @@ def peer_options(config: BrokerConfig) -> PeerOptions:
             "transactions on each other: set brokerClientAuthenticationPlugin and "
             "brokerClientAuthenticationParameters, and put that role into superUserRoles"
         )
-    return PeerOptions(_authentication(found), context)
+    return PeerOptions(_authentication(found), tls)
 
 
 def _authentication(found: Credentials) -> Authentication | None:
@@ -54,9 +53,10 @@ def _authentication(found: Credentials) -> Authentication | None:
     return None
 
 
-def _tls(config: BrokerConfig, found: Credentials) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=config.broker_client_trust_certs_file_path or None)
-    certificate = found.certificate or config.broker_client_certificate_file_path
-    if certificate:
-        context.load_cert_chain(certificate, found.key or config.broker_client_key_file_path)
-    return context
+def _tls(config: BrokerConfig, found: Credentials) -> ClientTls:
+    files = TlsFiles(
+        config.broker_client_trust_certs_file_path,
+        found.certificate or config.broker_client_certificate_file_path,
+        found.key or config.broker_client_key_file_path,
+    )
+    return ClientTls(files, config.tls_cert_refresh_check_duration_sec)

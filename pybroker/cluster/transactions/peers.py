@@ -5,11 +5,11 @@ who serves the topic now, and asks again.
 """
 
 import asyncio
-import ssl
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from managed_ledger.storage.tls_files import ClientTls
 from pybroker.base.errors import ServiceNotReady
 from pybroker.broker.ownership import BrokerAddress
 from pybroker.client.connection.auth import Authentication
@@ -27,7 +27,7 @@ class PeerOptions:
     """How this broker logs in to the others: brokerClient… in the configuration."""
 
     authentication: Authentication | None = None
-    tls: ssl.SSLContext | None = None  # None: without TLS
+    tls: ClientTls | None = None  # None: without TLS
 
 
 class _Peer:
@@ -48,9 +48,9 @@ class _Peer:
 
     async def _open(self) -> Connection:
         url, tls = urlsplit(self._url), self._options.tls
-        context = tls if url.scheme == "pulsar+ssl" else None
         connection: Connection | None = None
         try:
+            context = tls.context() if tls is not None and url.scheme == "pulsar+ssl" else None
             async with asyncio.timeout(_CONNECT_S):
                 _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: Connection(self._url, self._options.authentication),
@@ -118,11 +118,11 @@ class Peers:
             raise ServiceNotReady(f"{broker.broker_url}: {error or 'no answer'}") from error
 
     def _peer(self, broker: BrokerAddress) -> _Peer:
-        tls = self._options.tls is not None and broker.broker_url_tls
-        url = broker.broker_url_tls if tls else broker.broker_url
-        if self._closed or not url:
-            reason = "this broker is stopping" if self._closed else "it has no URL for brokers"
-            raise ServiceNotReady(f"{broker}: {reason}")
+        if self._closed:
+            raise ServiceNotReady("This broker is stopping")
+        url = broker.broker_url if self._options.tls is None else broker.broker_url_tls
+        if not url:
+            raise ServiceNotReady(_unreachable(broker))
         peer = self._peers.get(url)
         if peer is None:
             peer = self._peers[url] = _Peer(url, self._options)
@@ -134,3 +134,15 @@ class Peers:
         peers, self._peers = self._peers, {}
         for peer in peers.values():
             await peer.close()
+
+
+def _unreachable(broker: BrokerAddress) -> str:
+    if broker.broker_url:
+        return (
+            f"{broker.broker_url} has no port with TLS, and brokerClientTlsEnabled=true: set "
+            "brokerServicePortTls there"
+        )
+    return (
+        f"{broker.broker_url_tls or broker.http_url or broker.http_url_tls} has no port without "
+        "TLS: set brokerClientTlsEnabled=true"
+    )
