@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +32,9 @@ SCOPE: Final = (
 )
 # Real processes, which mutants are not in; texts; figures; and the simulation, which comes after.
 LEFT_OUT: Final = ("tidy", "compat", "benchmarks", "demo", "spark", "mutation")
-UNIT: Final = "not slow and not java and not spark"
+UNIT: Final = " and ".join(
+    f"not {marker}" for marker in ("slow", "java", "spark", "go", "rust", "node", "browser")
+)
 
 
 class Books:
@@ -78,7 +81,8 @@ def main() -> int:
                 if books.results.get(mutant.name) in poor and mutant.name not in accepted
             ]
         books.total = len(todo)
-        print(f"{len(chosen)} mutants, {len(todo)} to try", flush=True)
+        sample = "" if options.sample is None else f" (a sample by seed {options.sample_seed})"
+        print(f"{len(chosen)} mutants{sample}, {len(todo)} to try", flush=True)
         return todo
 
     plugin = Mutating(
@@ -92,7 +96,7 @@ def main() -> int:
     )
     # A child has a timer of its own, and nobody reads what it says of a failure.
     quiet = ["-q", "-p", "no:cacheprovider", "--tb=native", "-o", "timeout=0"]
-    code = pytest.main([*quiet, "-m", UNIT, *_tests()], plugins=[plugin])
+    code = pytest.main([*quiet, "-m", UNIT, *_tests(options.tests)], plugins=[plugin])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         return int(code)
     return 0 if report(chosen, books.results, accepted) else 1
@@ -101,6 +105,9 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("paths", nargs="*", help=f"files to change (default: {' '.join(SCOPE)})")
+    parser.add_argument(
+        "--tests", nargs="+", default=["tests/"], help="only test files whose paths begin like this"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--budget-s", type=float, default=20, help="of tests for one mutant")
     parser.add_argument("--seeds", type=int, default=20, help="of the simulation for a survivor")
@@ -129,7 +136,7 @@ def _chosen(options: argparse.Namespace) -> list[Mutant]:
     return found
 
 
-def _tests() -> list[str]:
+def _tests(wanted: Sequence[str]) -> list[str]:
     """Whole folders of cases; the simulation of fresh seeds comes after the tests."""
     tracked = subprocess.run(
         ["git", "ls-files", "tests"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -138,6 +145,7 @@ def _tests() -> list[str]:
         path
         for path in tracked
         if Path(path).name.startswith("test_")
+        and any(path.startswith(beginning) for beginning in wanted)
         and Path(path).parts[1] not in LEFT_OUT
         and Path(path).name not in ("test_simulation.py", "test_storage_simulation.py")
     ]

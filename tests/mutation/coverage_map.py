@@ -1,15 +1,13 @@
 """Which test runs which function, and how long it takes: found out by running every test once."""
 
 import json
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Key = tuple[str, str]  # of a function: path, qualified name
+from live_code import Key, Noting
 
 
 @dataclass(slots=True)
@@ -62,26 +60,13 @@ class Covered:
         return cls(stored["seconds"], functions)
 
 
-def measure(items: Iterable[Any], run: Callable[[Any], bool], owners: dict[int, Key]) -> Covered:
-    """`run` says whether the test passed: one that fails unchanged can tell nothing.
-
-    `owners` has code objects by their id: equal ones may stand on the same line of two files.
-    """
-    called: set[int] = set()
-    seen = called.add
-
-    def trace(frame: Any, event: str, argument: object) -> None:
-        seen(id(frame.f_code))
-
+def measure(items: Iterable[Any], run: Callable[[Any], bool], noting: Noting) -> Covered:
+    """`run` says whether the test passed: one that fails unchanged can tell nothing."""
     covered = Covered({}, {})
-    threading.settrace(trace)
     for item in items:
-        called.clear()
-        sys.settrace(trace)  # anew each time: some tests' tools end tracing
+        noting.begin()
         started = time.perf_counter()
         if run(item):
             covered.seconds[item.nodeid] = time.perf_counter() - started
-            codes = called.copy()
-            covered.functions[item.nodeid] = {owners[code] for code in codes if code in owners}
-    sys.settrace(None)
+            covered.functions[item.nodeid] = noting.ran()
     return covered

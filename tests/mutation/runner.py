@@ -18,18 +18,17 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import Final
 
 import pytest
-from coverage_map import Covered, Key, measure
+from coverage_map import Covered, measure
 from hypothesis import HealthCheck, Phase, settings
+from live_code import Noting, live_functions, noting_codes, put_in_place
 from mutants import Mutant
 
 HANG_FACTOR: Final = 10  # of the time that a test takes unchanged
 HANG_EXTRA_S: Final = 5.0
 SEED_S: Final = 5.0  # for one of the simulation's seeds
-PACKAGES: Final = ("managed_ledger", "pybroker")
 MAX_GROWTH_BYTES: Final = 1 << 30  # of a child: a loop that does not end may collect things
 
 
@@ -103,7 +102,9 @@ class Mutating:
         """
         known = Covered.load(self._map_file) if self._map_file.exists() else Covered({}, {})
         items = [item for name, item in self._items.items() if name not in known.seconds]
-        owners = owners_of_code(self._functions)
+        if not items:
+            return known
+        codes = noting_codes(self._root, self._functions)
         found = Path(tempfile.mkdtemp(prefix="mutation-"))
         children: list[int] = []
         for job in range(self._jobs):
@@ -114,7 +115,8 @@ class Mutating:
                 with as_child(own, session.config):
                     outcome = Watch(session.config)
                     share = items[job :: self._jobs]
-                    measure(share, outcome.passes, owners).save(found / f"{job}.json")
+                    noting = Noting(self._functions, codes)
+                    measure(share, outcome.passes, noting).save(found / f"{job}.json")
             children.append(child)
         for job, child in enumerate(children):
             os.waitpid(child, 0)
@@ -231,51 +233,3 @@ def simulation_passes(seeds: int) -> bool:
     logging.disable(logging.CRITICAL)
     die_after(HANG_EXTRA_S + SEED_S * seeds)
     return not any(Simulation(seed).run().violations for seed in range(seeds))
-
-
-# -- functions and their code
-
-
-Place = tuple[str, str, int]  # path, qualified name, first line
-
-
-def live_functions(root: Path) -> dict[Place, list[FunctionType]]:
-    """All functions of the product that are not within another, by where they stand."""
-    found: dict[Place, list[FunctionType]] = {}
-    gc.unfreeze()  # what is frozen is not among the objects
-    for thing in gc.get_objects():
-        if isinstance(thing, FunctionType) and "<" not in thing.__code__.co_qualname:
-            path = Path(thing.__code__.co_filename)
-            if path.is_relative_to(root) and path.relative_to(root).parts[0] in PACKAGES:
-                found.setdefault(place_of(thing.__code__, root), []).append(thing)
-    return found
-
-
-def place_of(code: CodeType, root: Path) -> Place:
-    path = str(Path(code.co_filename).relative_to(root))
-    return path, code.co_qualname, code.co_firstlineno
-
-
-def owners_of_code(functions: dict[Place, list[FunctionType]]) -> dict[int, Key]:
-    """Of each function's code and of what is nested in it, by id."""
-    owners: dict[int, Key] = {}
-
-    def own(code: CodeType, key: Key) -> None:
-        owners[id(code)] = key
-        for constant in code.co_consts:
-            if isinstance(constant, CodeType):
-                own(constant, key)
-
-    for (path, name, _), found in functions.items():
-        for function in found:
-            own(function.__code__, (path, name))
-    return owners
-
-
-def put_in_place(functions: list[FunctionType], code: CodeType) -> bool:
-    try:
-        for function in functions:
-            function.__code__ = code
-    except ValueError:  # other free variables than before
-        return False
-    return bool(functions)

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
+from live_code import Noting, live_functions, noting_codes, place_of
 from mutants import functions, mutants
-from runner import live_functions, place_of
 from syntax import syntax_tree
 
 from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
@@ -86,6 +86,25 @@ def test_functions_are_found_though_they_were_frozen_before() -> None:
     gc.freeze()
     place = place_of(TransactionRanges.extend.__code__, ROOT)
     assert found[place] == [TransactionRanges.extend]
+
+
+def test_functions_that_ran_are_noted_and_have_their_own_code_again() -> None:
+    functions = live_functions(ROOT)
+    place = place_of(TransactionRanges.extend.__code__, ROOT)
+    before = TransactionRanges.extend.__code__
+    chosen = {each: found for each, found in functions.items() if each[0] == place[0]}
+    noting = Noting(chosen, noting_codes(ROOT, chosen))
+    try:
+        for _ in range(2):  # each test begins anew
+            noting.begin()
+            assert TransactionRanges.extend.__code__ is not before
+            TransactionRanges().extend(1, 2, 3)
+            assert TransactionRanges.extend.__code__ is before
+            assert place[:2] in noting.ran()
+            assert (place[0], "TransactionRanges.__len__") not in noting.ran()
+    finally:
+        noting.end()
+    assert TransactionRanges.__len__.__code__.co_names == ("len", "flat")
 
 
 @pytest.mark.slow
