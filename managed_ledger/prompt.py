@@ -2,6 +2,7 @@
 
 A callback of an asyncio future runs in the next turn of the loop, which polls the sockets in
 between. What has become durable needs none of that: whoever waits for it can be told at once.
+Where only coroutines wait, a plain future is as prompt: they continue in the next turn anyway.
 """
 
 import asyncio

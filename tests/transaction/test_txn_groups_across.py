@@ -33,6 +33,7 @@ from txn_world import (
 )
 from virtual_loop import run_virtually
 
+from managed_ledger.prompt import Prompt, prompt, when_done
 from pybroker.base.errors import (
     InvalidTxnStatus,
     TransactionCoordinatorNotFound,
@@ -330,13 +331,25 @@ async def test_an_end_that_waits_for_a_leader_is_cancelled_with_what_it_waits_fo
     world: World,
 ) -> None:
     ends = (await world.coordinators.get(0)).group_ends
-    ending = asyncio.get_running_loop().create_future()
+    ending: Prompt[TxnId] = prompt()
     waiting = ends.end_when_free(7, lambda: ending)
     ends._free([7], None)
     assert not waiting.done()
     ending.cancel()
-    await soon()
     assert waiting.cancelled()
+
+
+@in_world
+async def test_an_end_that_waited_for_a_leader_is_answered_in_the_turn_in_which_it_is_over(
+    world: World,
+) -> None:
+    ends = (await world.coordinators.get(0)).group_ends
+    ending: Prompt[TxnId] = prompt()
+    told: list[TxnId] = []
+    when_done(ends.end_when_free(7, lambda: ending), lambda ended: told.append(ended.result()))
+    ends._free([7], None)
+    ending.set_result(TxnId(0, 7))
+    assert told == [TxnId(0, 7)]
 
 
 @in_world

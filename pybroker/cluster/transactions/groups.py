@@ -13,7 +13,7 @@ from pybroker.base.names import COORDINATOR_ASSIGN, TopicName, TxnId
 from pybroker.broker.ownership import Ownership
 from pybroker.cluster.transactions.peers import Peers
 from pybroker.transaction.coordinator.elsewhere import Answer, Participation
-from pybroker.transaction.coordinator.groups import Verdicts
+from pybroker.transaction.coordinator.settling import Verdicts
 from pybroker.transaction.txn_status import TxnStatus, coordinator_not_ready
 from pybroker.wire import pulsar_api_pb2 as pb
 

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from managed_ledger.prompt import fail
+from managed_ledger.prompt import Prompt, fail, prompt, when_done
 from pybroker.base.errors import InvalidTxnStatus, PulsarError
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock, Pace, Tasks
@@ -243,13 +243,12 @@ class GroupEnds:
                 "commit together any more"
             )
 
-    def settle(self, verdict: Verdict) -> bool:
-        """Commit or release members whose verdict is known; returns whether others remain."""
+    def settle(self, verdict: Verdict) -> None:
+        """Commit or release members whose verdict is known."""
         found = {
             each: verdict(pledge.leader, self._id(each)) for each, pledge in self._promised.items()
         }
         self._conclude(found)
-        return bool(self._promised)
 
     @property
     def pledges(self) -> Mapping[int, Pledge]:
@@ -322,14 +321,14 @@ class GroupEnds:
         self, local_id: int, end: Callable[[], asyncio.Future[TxnId]]
     ) -> asyncio.Future[TxnId]:
         """The result of `end`, once the transaction is not promised any more."""
-        ended: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
+        ended: Prompt[TxnId] = prompt()
 
         def free(error: PulsarError | None) -> None:
             if error is not None or ended.done():
                 fail(ended, error or InvalidTxnStatus("nobody waits"))
                 return
             try:
-                end().add_done_callback(partial(_pass_on, ended))
+                when_done(end(), partial(_pass_on, ended))
             except PulsarError as refusal:
                 fail(ended, refusal)
 

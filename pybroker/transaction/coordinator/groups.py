@@ -28,7 +28,8 @@ from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.elsewhere import require_begun
-from pybroker.transaction.coordinator.group_ends import GroupEnds, Pledge
+from pybroker.transaction.coordinator.group_ends import GroupEnds
+from pybroker.transaction.coordinator.settling import Settling, Verdicts
 from pybroker.transaction.txn_status import (
     ACTION_OF_STATUS,
     TxnAction,
@@ -39,8 +40,6 @@ from pybroker.transaction.txn_status import (
 _FIRST_PAUSE_S: Final = 0.05
 _LAST_PAUSE_S: Final = 1.0
 _FOLLOWED_WITHIN_S: Final = 8.0  # less than another broker waits for an answer
-
-Verdicts = list[bool | None]
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +90,8 @@ class Groups:
         self._serving = serving
         self._tasks = tasks
         self._collecting: dict[TxnId, _Collecting] = {}
-        self._settling: dict[int, asyncio.Task[None]] = {}
+        self._settling = Settling(serving, tasks, self._known, self._ask)
         self._elsewhere: GroupsElsewhere | None = None
-        self._closed = False
 
     def share_with(self, elsewhere: GroupsElsewhere) -> None:
         """Other brokers serve some coordinators. Call it before any is opened."""
@@ -220,13 +218,13 @@ class Groups:
         return None if coordinator is None else coordinator.group_ends.verdict(leader.least, member)
 
     async def verdicts(self, leader: TxnId, members: Sequence[TxnId]) -> Verdicts:
-        """Of members that other brokers may serve; the leader's coordinator is here.
+        """Of members that any broker may serve; the leader's coordinator is here.
 
         Raises TransactionCoordinatorNotFound.
         """
         coordinator = self._serving.get(leader.most) or await self._get(leader.most)
         before = [self.verdict(leader, member) for member in members]
-        if False not in before:
+        if False not in before or self._elsewhere is None:
             return before
         await coordinator.group_ends.confirm()
         if self._serving.get(leader.most) is not coordinator:
@@ -258,67 +256,23 @@ class Groups:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LAST_PAUSE_S)
 
+    # -- members of coordinators that this broker serves
+
     def settle(self, coordinator_id: int) -> None:
         """End the promised transactions whose outcome is known; ask about the others later."""
-        coordinator = self._serving.get(coordinator_id)
-        if self._closed or coordinator is None:
-            return
-        if self._elsewhere is None:
-            coordinator.group_ends.settle(self.verdict)
-        if coordinator.group_ends.pledges and coordinator_id not in self._settling:
-            settling = self._tasks.start(
-                self._settle(coordinator_id), f"promises of {coordinator_id}"
-            )
-            self._settling[coordinator_id] = settling
-            settling.add_done_callback(lambda _: self._settling.pop(coordinator_id))
+        self._settling.settle(coordinator_id)
 
-    async def _settle(self, coordinator_id: int) -> None:
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LAST_PAUSE_S)
-            coordinator = self._serving.get(coordinator_id)
-            if coordinator is None:
-                return
-            if self._elsewhere is None:
-                coordinator.group_ends.settle(self.verdict)
-            else:
-                await self._ask_leaders(coordinator)
-            if not coordinator.group_ends.pledges:
-                return
+    def _known(self, leader: TxnId, member: TxnId) -> bool | None:
+        """The verdict, if nobody need be asked. If there are several brokers, another may have
+        opened the leader's coordinator, and may have decided what is not decided here.
+        """
+        verdict = self.verdict(leader, member)
+        return None if verdict is False and self._elsewhere is not None else verdict
 
-    # -- several brokers
-
-    async def _ask_leaders(self, coordinator: TransactionCoordinator) -> None:
-        led = defaultdict[TxnId, dict[int, Pledge]](dict)
-        for member, pledge in coordinator.group_ends.pledges.items():
-            led[pledge.leader][member] = pledge
-        leaders = _by_coordinator(list(led))
-        await asyncio.gather(*(self._ask_each(coordinator, part, led) for part in leaders))
-
-    async def _ask_each(
-        self,
-        coordinator: TransactionCoordinator,
-        leaders: Sequence[TxnId],
-        led: Mapping[TxnId, Mapping[int, Pledge]],
-    ) -> None:
-        """Leaders of one coordinator: what fails for one would fail for the others."""
-        for leader in leaders:
-            try:
-                await self._ask(coordinator, leader, led[leader])
-            except PulsarError as error:
-                log.info("Members of the group of %s remain promised: %s", leader, error)
-                return
-
-    async def _ask(
-        self, coordinator: TransactionCoordinator, leader: TxnId, pledges: Mapping[int, Pledge]
-    ) -> None:
-        members = [TxnId(coordinator.coordinator_id, each) for each in pledges]
+    async def _ask(self, leader: TxnId, members: Sequence[TxnId]) -> Verdicts:
         if (elsewhere := self._is_elsewhere(leader.most)) is not None:
-            found = await elsewhere.verdicts(leader, members)
-        else:
-            found = await self.verdicts(leader, members)
-        coordinator.group_ends.conclude(pledges, dict(zip(pledges, found, strict=True)))
+            return await elsewhere.verdicts(leader, members)
+        return await self.verdicts(leader, members)
 
     async def promise_to(
         self, leader: TxnId, members: Sequence[TxnId], principal: str | None
@@ -348,7 +302,7 @@ class Groups:
             if (pledge := ends.pledges.get(each)) is not None and pledge.leader == leader
         }
         if pledges:
-            await self._ask(coordinator, leader, pledges)
+            await self._settling.ask(coordinator, leader, pledges)
         for member in members:
             if coordinator.status(member) is TxnStatus.OPEN:
                 raise ServiceNotReady(f"Transaction {member} does not follow {leader} yet")
@@ -360,7 +314,7 @@ class Groups:
 
     def close(self) -> None:
         """Promises remain until the next start."""
-        self._closed = True
+        self._settling.close()
 
 
 def _by_coordinator(members: Sequence[TxnId]) -> list[list[TxnId]]:

@@ -1,0 +1,104 @@
+"""Members that have promised: what their leaders have decided is asked for until it is known.
+
+What is known here takes effect at once. About the rest, the coordinators of the leaders are asked,
+after a crash or where another broker serves them.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from pybroker.base.errors import PulsarError
+from pybroker.base.names import TxnId
+from pybroker.base.runtime import Tasks
+from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
+from pybroker.transaction.coordinator.group_ends import Pledge, Verdict
+
+_FIRST_PAUSE_S: Final = 0.05
+_LAST_PAUSE_S: Final = 1.0
+
+Verdicts = list[bool | None]
+
+log = logging.getLogger(__name__)
+
+
+class Settling:
+    """Of the coordinators in `serving`. `known` answers at once, also that it does not know;
+    `ask_leader` may travel, and raises PulsarError.
+    """
+
+    def __init__(
+        self,
+        serving: Mapping[int, TransactionCoordinator],
+        tasks: Tasks,
+        known: Verdict,
+        ask_leader: Callable[[TxnId, Sequence[TxnId]], Awaitable[Verdicts]],
+    ) -> None:
+        self._serving = serving
+        self._tasks = tasks
+        self._known = known
+        self._ask_leader = ask_leader
+        self._asking: dict[int, asyncio.Task[None]] = {}
+        self._closed = False
+
+    def settle(self, coordinator_id: int) -> None:
+        """End the promised transactions whose outcome is known; ask about the others later."""
+        coordinator = self._serving.get(coordinator_id)
+        if self._closed or coordinator is None:
+            return
+        coordinator.group_ends.settle(self._known)
+        if coordinator.group_ends.pledges and coordinator_id not in self._asking:
+            asking = self._tasks.start(
+                self._ask_again_and_again(coordinator_id), f"promises of {coordinator_id}"
+            )
+            self._asking[coordinator_id] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(coordinator_id))
+
+    async def _ask_again_and_again(self, coordinator_id: int) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+            coordinator = self._serving.get(coordinator_id)
+            if coordinator is None:  # whoever opens it again begins anew
+                return
+            coordinator.group_ends.settle(self._known)
+            await self._ask_leaders(coordinator)
+            if not coordinator.group_ends.pledges:
+                return
+
+    async def _ask_leaders(self, coordinator: TransactionCoordinator) -> None:
+        """Those of different coordinators side by side."""
+        led = defaultdict[int, dict[TxnId, dict[int, Pledge]]](lambda: defaultdict(dict))
+        for member, pledge in coordinator.group_ends.pledges.items():
+            led[pledge.leader.most][pledge.leader][member] = pledge
+        await asyncio.gather(*(self._ask_each(coordinator, part) for part in led.values()))
+
+    async def _ask_each(
+        self,
+        coordinator: TransactionCoordinator,
+        led: Mapping[TxnId, Mapping[int, Pledge]],
+    ) -> None:
+        """Leaders of one coordinator: what fails for one would fail for the others."""
+        for leader, pledges in led.items():
+            try:
+                await self.ask(coordinator, leader, pledges)
+            except PulsarError as error:
+                log.info("Members of the group of %s remain promised: %s", leader, error)
+                return
+
+    async def ask(
+        self, coordinator: TransactionCoordinator, leader: TxnId, pledges: Mapping[int, Pledge]
+    ) -> None:
+        """Settle these pledges of one leader, as far as its coordinator knows. Raises what that
+        answers, and TransactionCoordinatorNotFound.
+        """
+        members = [TxnId(coordinator.coordinator_id, each) for each in pledges]
+        found = await self._ask_leader(leader, members)
+        coordinator.group_ends.conclude(pledges, dict(zip(pledges, found, strict=True)))
+
+    def close(self) -> None:
+        """Promises remain until the next start."""
+        self._closed = True
