@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import json
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -67,9 +66,14 @@ def run(path: Path, config: BrokerConfig, as_json: bool, repairs: bool) -> int:
     except (ManagedLedgerError, OSError) as error:
         print(f"pybroker: {error}", file=sys.stderr)
         return EXIT_NOT_CHECKED
-    with suppress(BrokenPipeError):  # the reader is gone
-        text = _json(report, done, before) if as_json else _text(report, done, before, repairs)
+    text = _json(report, done, before) if as_json else _text(report, done, before, repairs)
+    try:
         print(text, flush=True)
+    except BrokenPipeError:  # the reader is gone
+        pass
+    except OSError as error:  # must not look like damage
+        print(f"pybroker: the report cannot be printed: {error}", file=sys.stderr)
+        return EXIT_NOT_CHECKED
     return EXIT_DAMAGED if report.damage else 0
 
 

@@ -1,5 +1,6 @@
 """`pybroker check` on damage that few directories have, and what its repair says is lost."""
 
+import contextlib
 import errno
 import json
 import os
@@ -146,3 +147,18 @@ def test_a_repair_copies_where_files_cannot_be_linked_or_moved(
     (journal,) = (name for name in before if name.startswith("journal/"))
     assert files_of(aside) == {journal: before[journal], "ledgers/77": b"whatever"}
     assert not (path / "ledgers/77").exists()
+
+
+def test_a_report_that_cannot_be_printed_does_not_look_like_damage(
+    stopped: Files,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    path = lay(tmp_path / "d", stopped)
+    full = open("/dev/full", "w")  # noqa: SIM115
+    monkeypatch.setattr("sys.stdout", full)
+    assert main([str(path)]) == EXIT_NOT_CHECKED
+    assert "cannot be printed" in capsys.readouterr().err
+    with contextlib.suppress(OSError):
+        full.close()
