@@ -117,7 +117,7 @@ class BundleOwnership:
         return None if found is None else found.address
 
     async def lookup(self, name: TopicName, authoritative: bool) -> Elsewhere | None:
-        with _as_not_ready(f"the broker of {name}"):
+        with as_not_ready(f"the broker of {name}"):
             async with asyncio.timeout(ANSWER_S):
                 while True:
                     bundle = await self._boundaries.of(name)
@@ -128,17 +128,17 @@ class BundleOwnership:
 
     async def lookup_bundle(self, bundle: Bundle, authoritative: bool) -> Elsewhere | None:
         """As `lookup`. Raises ServiceNotReady."""
-        with _as_not_ready(f"the broker of {bundle}"):
+        with as_not_ready(f"the broker of {bundle}"):
             async with asyncio.timeout(ANSWER_S):
                 return await self._lookup(bundle, authoritative)
 
     async def range_of(self, name: TopicName) -> str:
-        with _as_not_ready(f"the bundle of {name}"):
+        with as_not_ready(f"the bundle of {name}"):
             async with asyncio.timeout(ANSWER_S):
                 return (await self._boundaries.of(name)).range
 
     async def refreshed(self) -> None:
-        with _as_not_ready("what others have written"):
+        with as_not_ready("what others have written"):
             async with asyncio.timeout(ANSWER_S):
                 await self._zookeeper.sync(ROOT)
                 await self._caught_up()
@@ -442,7 +442,7 @@ def bundle_at(path: str) -> Bundle | None:
 
 
 @contextmanager
-def _as_not_ready(what: str) -> Iterator[None]:
+def as_not_ready(what: str) -> Iterator[None]:
     """ZooKeeper's errors as ServiceNotReady: the client tries again."""
     try:
         yield

@@ -6,18 +6,20 @@ ends the process: it must not answer from what is still in its memory.
 """
 
 import logging
+from asyncio import timeout
 from collections.abc import Awaitable, Callable
 
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import ServiceNotReady
 from pybroker.base.runtime import Clock
 from pybroker.base.version import version
-from pybroker.broker.ownership import Bundle
+from pybroker.broker.ownership import BrokerAddress, Bundle
 from pybroker.cluster.admin_client import AdminClient
 from pybroker.cluster.balancing import Balancing, BundleSize
 from pybroker.cluster.boundaries import Boundaries
-from pybroker.cluster.bundle_ownership import BundleOwnership
+from pybroker.cluster.bundle_ownership import ANSWER_S, BundleOwnership, as_not_ready
 from pybroker.cluster.bundles import ClusterBundles
 from pybroker.cluster.live_brokers import LiveBrokers
 from pybroker.cluster.node_values import Place, broker_value
@@ -49,6 +51,7 @@ class Cluster:
         self.ownership = BundleOwnership(zookeeper, self._boundaries, self._brokers, caught_up)
         self.bundles = ClusterBundles(self._boundaries, self.ownership)
         self.admin = AdminClient(self._brokers, peers)
+        self._suspended: list[Callable[[], None]] = []
         zookeeper.on_state(self._session_is)
 
     @property
@@ -57,6 +60,30 @@ class Cluster:
 
     def brokers(self) -> list[str]:
         return list(self._brokers.all())
+
+    async def others(self) -> list[BrokerAddress]:
+        """Implements Neighbours."""
+        with as_not_ready("which brokers are in the cluster"):
+            async with timeout(ANSWER_S):
+                places = await self._brokers.current()
+        for broker_id, place in places.items():
+            if place is None:
+                raise ServiceNotReady(
+                    f"{broker_id} is in the cluster, and its entry in ZooKeeper cannot be read"
+                )
+        return [
+            place.address
+            for broker_id, place in places.items()
+            if place is not None and broker_id != self.broker_id
+        ]
+
+    @property
+    def is_certain(self) -> bool:
+        """Implements Neighbours."""
+        return bool(self.broker_id) and self._zookeeper.is_certain
+
+    def on_suspended(self, suspended: Callable[[], None]) -> None:
+        self._suspended.append(suspended)
 
     def balancing(self, size_of: Callable[[Bundle], BundleSize], config: BrokerConfig) -> Balancing:
         return Balancing(self.ownership, self._boundaries, size_of, config)
@@ -87,6 +114,8 @@ class Cluster:
     def _session_is(self, state: SessionState) -> None:
         if state is SessionState.SUSPENDED:
             log.warning("no connection to ZooKeeper: no topics are loaded until it is back")
+            for suspended in self._suspended:
+                suspended()
         elif state is SessionState.CONNECTED:
             log.info("connected to ZooKeeper")
         elif state is SessionState.EXPIRED:

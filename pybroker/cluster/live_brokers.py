@@ -39,6 +39,17 @@ class LiveBrokers:
         """By id, sorted; this broker is among them while it has joined."""
         return dict(sorted(self._places.items()))
 
+    async def current(self) -> dict[str, Place | None]:
+        """All that are alive at a time after the call; None: its node cannot be read. Raises
+        ZooKeeperError.
+        """
+        await self._zookeeper.sync(ROOT)
+        found: dict[str, Place | None] = {}
+        for broker_id in sorted(await self._zookeeper.children(ROOT)):
+            if (node := await self._mirror.look(f"{ROOT}/{broker_id}")) is not None:
+                found[broker_id] = broker_of(node.value)
+        return found
+
     def place(self, broker_id: str) -> Place | None:
         return self._places.get(broker_id)
 

@@ -104,6 +104,7 @@ class ClusterMembership:
             broker.coordinators,
             broker.participants,
             self._clock,
+            self._cluster,
             self._peers,
         )
         broker.participants = self.transactions.participants
@@ -127,6 +128,8 @@ class ClusterMembership:
     async def leave(self) -> None:
         if self.balancing is not None:
             await self.balancing.close()
+        if self.transactions is not None:
+            await self.transactions.leave()
         await self._cluster.leave()
         await self._end_transactions()
 

@@ -100,6 +100,7 @@ COMMANDS: Final[Mapping[int, CommandRow]] = {
     _T.END_TXN: _OWN,
     _T.ASK_TRANSACTION: CommandRow(Need.SUPER_USER, "ask about a transaction"),
     _T.TRANSACTION_GROUP: CommandRow(Need.SUPER_USER, "commit transactions of other brokers"),
+    _T.FENCE_SESSIONS: CommandRow(Need.SUPER_USER, "fence sessions of a transactional id"),
     _T.END_TXN_ON_PARTITION: _SUPER_USER,
     _T.END_TXN_ON_SUBSCRIPTION: _SUPER_USER,
 }

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from pybroker.base.errors import NotAllowed, PulsarError
+from pybroker.base.errors import NotAllowed, PulsarError, ServiceNotReady
 from pybroker.base.names import TxnId
 from pybroker.broker.producers import Producer
 from pybroker.server.connection import Connection
@@ -19,8 +19,9 @@ from pybroker.server.transaction_owner import check_owner
 from pybroker.server.transactional_session import TransactionalSession
 from pybroker.server.transactional_sessions import Claim
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
-from pybroker.transaction.coordinator.transactional_ids import SessionRef, fenced
-from pybroker.transaction.txn_status import TxnStatus
+from pybroker.transaction.coordinator.elsewhere import Elsewhere
+from pybroker.transaction.coordinator.transactional_ids import SessionRef, fenced, producer_fenced
+from pybroker.transaction.txn_status import TxnStatus, coordinator_not_ready
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _EPOCH_BITS: Final = 32  # of a topic epoch; the session's epoch is in the bits above
@@ -38,7 +39,6 @@ async def joined(session: Connection, producer: Producer) -> TransactionalSessio
     claim = Claim.of_producer(session.owner, producer.properties, told)
     if claim is None:
         return None
-    _require_alone(session)
     if producer.topic_epoch is not None:
         producer.topic_epoch = told & ((1 << _EPOCH_BITS) - 1)
     sessions = session.services.sessions
@@ -46,15 +46,6 @@ async def joined(session: Connection, producer: Producer) -> TransactionalSessio
     assert found.ref is not None
     producer.session_epoch = found.ref.epoch
     return found
-
-
-def _require_alone(session: Connection) -> None:
-    """An older session may be on another broker, which would not learn that it is fenced."""
-    if session.services.coordinators.are_shared:
-        raise NotAllowed(
-            "Transactional ids need a broker that is alone: leave txn.transactional.id out, or "
-            "use pybroker standalone"
-        )
 
 
 def topic_epoch_to_tell(producer: Producer) -> int | None:
@@ -78,21 +69,79 @@ def bound(
     joined.require_current()
     if txn_id is None:
         return None
-    if (binding := joined.binding.get(txn_id)) is not None:
+    if (binding := session.services.sessions.binding.get(txn_id)) is not None:
         return binding
-    coordinator = session.services.coordinators.serving(txn_id.most)
-    transaction = None if coordinator is None else coordinator.metadata(txn_id)
-    if coordinator is None or transaction is None or transaction.status is not TxnStatus.OPEN:
+    coordinators = session.services.coordinators
+    assert joined.ref is not None
+    if (elsewhere := coordinators.elsewhere(txn_id.most)) is not None:
+        return _bound_elsewhere(session, elsewhere, joined.ref, txn_id)
+    transaction = coordinators.begun(txn_id)
+    if transaction is None or transaction.status is not TxnStatus.OPEN:
         return None  # its topic refuses it
     if transaction.session == joined.ref:
         return None
     check_owner(session, txn_id)  # otherwise a fencing session could abort foreign transactions
     if transaction.session is not None:
         raise _of_another(session, txn_id, transaction.session)
-    assert joined.ref is not None
-    binding = joined.binding[txn_id] = coordinator.bind(txn_id.least, joined.ref)
-    binding.add_done_callback(lambda _: joined.binding.pop(txn_id))
+    coordinator = coordinators.serving(txn_id.most)
+    if coordinator is None:
+        raise coordinator_not_ready(txn_id.most)
+    return _binding(session, coordinator, txn_id, joined.ref)
+
+
+def _binding(
+    session: Connection, coordinator: TransactionCoordinator, txn_id: TxnId, ref: SessionRef
+) -> asyncio.Future[TxnId]:
+    under_way = session.services.sessions.binding
+    binding = under_way[txn_id] = coordinator.bind(txn_id.least, ref)
+    binding.add_done_callback(lambda _: under_way.pop(txn_id))
     return binding
+
+
+def _bound_elsewhere(
+    session: Connection, elsewhere: Elsewhere, ref: SessionRef, txn_id: TxnId
+) -> asyncio.Future[TxnId] | None:
+    """As `bound`; the coordinator is on another broker, which compares the owners."""
+    asking = elsewhere.bind(txn_id, ref, session.owner or session.address)
+    belongs_to = elsewhere.session_of(txn_id)
+    if asking is None and belongs_to not in (None, ref):
+        raise _of_another(session, txn_id, belongs_to)
+    return asking
+
+
+async def bind_for_broker(session: Connection, txn_id: TxnId, ref: SessionRef) -> None:
+    """A producer of the session publishes in the transaction, on another broker; its coordinator
+    is here. Durable when this returns, unless it has ended or belongs to another session.
+
+    Raises ProducerFenced, NotAllowed (another principal's), ServiceNotReady (the session is not
+    known here yet), TransactionCoordinatorNotFound.
+    """
+    services = session.services
+    coordinators, ids = services.coordinators, services.coordinators.ids
+    coordinator = await coordinators.get(txn_id.most)
+    if (known := ids.get(ref.id)) is None or known.epoch < ref.epoch:
+        if coordinators.fencing_elsewhere is not None:
+            await coordinators.fencing_elsewhere.caught_up()
+        if (known := ids.get(ref.id)) is None or known.epoch < ref.epoch:
+            raise ServiceNotReady(
+                f"Session {ref.epoch} of transactional id {ref.id.name!r} is unknown here"
+            )
+    if known.epoch > ref.epoch:
+        raise producer_fenced(ref.id.name)
+    if (binding := services.sessions.binding.get(txn_id)) is None:
+        transaction = coordinator.metadata(txn_id)
+        if transaction is None or transaction.status is not TxnStatus.OPEN:
+            return
+        if transaction.session is not None:
+            return  # as the answer says
+        if transaction.owner != ref.id.owner:
+            raise NotAllowed(
+                f"Transaction {txn_id} belongs to another principal: producers with a "
+                "transactional id cannot publish in it"
+            )
+        binding = _binding(session, coordinator, txn_id, ref)
+    await asyncio.wait([binding])
+    binding.result()
 
 
 def _of_another(session: Connection, txn_id: TxnId, other: SessionRef) -> PulsarError:
@@ -111,7 +160,6 @@ def claimed(session: Connection, command: pb.CommandNewTxn) -> Claim | None:
     """The session claim in NEW_TXN. Raises NotAllowed."""
     if not command.HasField("transactional_id"):
         return None
-    _require_alone(session)
     name, epoch = command.transactional_id, command.session_epoch
     return Claim.of(session.owner, name, command.session, epoch)
 
@@ -123,6 +171,9 @@ def session_of_new(session: Connection, joined: TransactionalSession | None) -> 
     if joined is None:
         return None
     joined.require_current()
+    assert joined.ref is not None
+    if session.services.coordinators.ids.is_fenced(joined.ref):
+        raise joined.fenced()
     return joined.ref
 
 

@@ -9,6 +9,7 @@ from pybroker.server import (
     on_ask_transaction,
     on_connect,
     on_consume,
+    on_fence_sessions,
     on_metadata,
     on_produce,
     on_topic_list,
@@ -146,6 +147,11 @@ HANDLERS: Final[dict[int, Handler]] = {
         "transactionGroup",
         deferred=on_transaction_group.transaction_group,
         answer_error=on_transaction_group.failed,
+    ),
+    _T.FENCE_SESSIONS: Handler(
+        "fenceSessions",
+        deferred=on_fence_sessions.fence_sessions,
+        answer_error=on_fence_sessions.failed,
     ),
     _T.END_TXN_ON_PARTITION: Handler(
         "endTxnOnPartition",

@@ -8,18 +8,24 @@ from typing import Any
 
 from pybroker.base.errors import PulsarError, TransactionNotFound
 from pybroker.base.names import COORDINATOR_ASSIGN, TopicName, TxnId
+from pybroker.server import fencing
 from pybroker.server.connection import Connection
 from pybroker.server.joiners import BrokerJoins
 from pybroker.server.passed_on import principal_of
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.coordinator.elsewhere import require_begun
+from pybroker.transaction.coordinator.transactional_ids import (
+    SessionRef,
+    TransactionalId,
+    check_id,
+)
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 
 
 async def ask_transaction(session: Connection, command: pb.CommandAskTransaction) -> None:
     """Raises TransactionCoordinatorNotFound; TransactionNotFound for what it has not begun;
-    NotAllowed if it would join but may not; ServiceNotReady.
+    NotAllowed if it would join but may not; ProducerFenced; ServiceNotReady.
     """
     txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
     coordinators, takes_part = session.services.coordinators, False
@@ -33,6 +39,8 @@ async def ask_transaction(session: Connection, command: pb.CommandAskTransaction
         joins = BrokerJoins(session.services, principal_of(session, claimed))
         await coordinators.get(txn_id.most)
         takes_part = await _takes_part(coordinators, txn_id, name, subscription, joins)
+    if command.HasField("transactional_id"):
+        await fencing.bind_for_broker(session, txn_id, _session_in(command))
     coordinator = await coordinators.get(txn_id.most)
     require_begun(coordinator, txn_id)
     coordinators.require_durable(txn_id)
@@ -46,8 +54,21 @@ async def ask_transaction(session: Connection, command: pb.CommandAskTransaction
         answer.owner = owner
     if why := coordinator.why_aborted(txn_id):
         answer.reason = why
+    if (transaction := coordinator.metadata(txn_id)) is not None and transaction.session:
+        bound_to, answer.session_epoch = transaction.session
+        answer.transactional_id = bound_to.name
+        if bound_to.owner is not None:
+            answer.transactional_id_owner = bound_to.owner
     kind = pb.BaseCommand.ASK_TRANSACTION_RESPONSE
     session.send_command(pb.BaseCommand(type=kind, askTransactionResponse=answer))
+
+
+def _session_in(command: pb.CommandAskTransaction) -> SessionRef:
+    """Raises NotAllowed."""
+    check_id(command.transactional_id)
+    has_owner = command.HasField("transactional_id_owner")
+    owner = command.transactional_id_owner if has_owner else None
+    return SessionRef(TransactionalId(owner, command.transactional_id), command.session_epoch)
 
 
 async def _takes_part(

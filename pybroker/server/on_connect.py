@@ -81,7 +81,7 @@ def _welcome(session: Connection, command: pb.CommandConnect) -> None:
         and session.services.config.exposing_broker_entry_metadata_to_client_enabled
     )
     session.connected()
-    config, shared = session.services.config, session.services.coordinators.are_shared
+    config = session.services.config
     answer = pb.CommandConnected(
         server_version=SERVER_VERSION,
         protocol_version=session.protocol_version,
@@ -92,7 +92,7 @@ def _welcome(session: Connection, command: pb.CommandConnect) -> None:
             supports_topic_watchers=config.enable_broker_side_subscription_pattern_evaluation,
             supports_get_partitioned_metadata_without_auto_creation=True,
             supports_committing_together=True,
-            supports_transactional_ids=not shared,  # sessions are known to one broker only
+            supports_transactional_ids=True,
             supports_asking_topics=True,
             supports_spanning_namespaces=True,
             supports_committing_across=True,

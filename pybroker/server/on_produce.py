@@ -77,7 +77,7 @@ async def producer(session: Connection, command: pb.CommandProducer) -> None:
     if session.closed:
         return
     await topic.add_producer(new, _granter(session, command, topic, new, schema_version))
-    if session.closed or (joined is not None and joined.is_fenced):
+    if session.closed or (joined is not None and joined.is_over):
         await topic.producers.remove(new)
         if joined is not None:
             joined.require_current()
@@ -210,6 +210,8 @@ def send(session: Connection, run: SendRun) -> None:
     if slot is None:
         return  # just closed by the broker; the client resends after reconnecting
     joined = None
+    if slot.session is not None and not session.services.sessions.may_publish(slot.session):
+        return  # about to be closed by the broker: as above
     if run.txn_id is not None or slot.session is not None:
         try:
             joined = fencing.bound(session, slot.session, run.txn_id)
@@ -371,9 +373,12 @@ def _publish(session: Connection, slot: ProducerSlot, run: SendRun, taken: Taken
     behind = slot.behind = []
     writes, clock = topic.writes, session.services.clock
     began_s = clock.monotonic_s()
+    holder = slot.session
 
     def published(first: Position | None, error: Exception | None) -> None:
         session.services.budget.give_back(size_bytes)
+        if holder is not None:
+            session.services.sessions.writing.ended(holder)
         if slot.behind is behind:
             slot.behind = None
         if first is not None:
@@ -386,6 +391,8 @@ def _publish(session: Connection, slot: ProducerSlot, run: SendRun, taken: Taken
             answer()
 
     session.spend_budget(size_bytes)
+    if holder is not None:
+        session.services.sessions.writing.begun(holder)
     receipting = session.services.receipting
     done = published if receipting is None else receipting(session, slot, run, published)
     topic.publish(producer, run, done, taken)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pybroker.base.errors import NotAllowed, PulsarError
 from pybroker.base.names import COORDINATOR_ASSIGN, TxnId
+from pybroker.server import fencing
 from pybroker.server.connection import Connection
 from pybroker.server.on_transaction import MAX_TOGETHER
 from pybroker.server.passed_on import principal_of
@@ -35,6 +36,8 @@ async def transaction_group(session: Connection, command: pb.CommandTransactionG
             await _require_served(session, _of_one_coordinator(members))
             _require_leader(session, leader, members)
             claimed = command.principal if command.HasField("principal") else None
+            coordinator = await session.services.coordinators.get(members[0].most)
+            fencing.require_current(session, coordinator, members)
             await groups.promise_to(leader, members, principal_of(session, claimed))
     kind = pb.BaseCommand.TRANSACTION_GROUP_RESPONSE
     session.send_command(pb.BaseCommand(type=kind, transactionGroupResponse=answer))

@@ -1,9 +1,9 @@
 """A client's session of a transactional id, as its producers and transactions see it."""
 
 import asyncio
+from collections import Counter
 
-from pybroker.base.errors import PulsarError
-from pybroker.base.names import TxnId
+from pybroker.base.errors import PulsarError, ServiceNotReady
 from pybroker.transaction.coordinator.transactional_ids import (
     SessionRef,
     TransactionalId,
@@ -12,20 +12,70 @@ from pybroker.transaction.coordinator.transactional_ids import (
 
 
 class TransactionalSession:
-    __slots__ = ("binding", "id", "is_fenced", "name", "ref")
+    __slots__ = ("id", "is_fenced", "is_let_go", "name", "ref")
 
     def __init__(self, transactional_id: TransactionalId, name: str) -> None:
         self.id = transactional_id
         self.name = name  # a digest of the name that its client gave; empty if none
         self.ref: SessionRef | None = None  # once it is durable
         self.is_fenced = False
-        # Transactions joining it with their first message, until that is durable.
-        self.binding: dict[TxnId, asyncio.Future[TxnId]] = {}
+        self.is_let_go = False  # this broker could not know whether it was fenced
+
+    @property
+    def is_over(self) -> bool:
+        """For the producers that have it here."""
+        return self.is_fenced or self.is_let_go
 
     def require_current(self) -> None:
-        """Raises ProducerFenced."""
+        """Raises ProducerFenced, ServiceNotReady (its client may come back)."""
         if self.is_fenced:
             raise self.fenced()
+        if self.is_let_go:
+            raise not_certain(self.id.name)
 
     def fenced(self) -> PulsarError:
         return producer_fenced(self.id.name)
+
+
+def not_certain(name: str) -> ServiceNotReady:
+    return ServiceNotReady(
+        f"Transactional id {name!r}: this broker is stopping, or has no connection to ZooKeeper, "
+        "and cannot know whether a newer session has begun; try again"
+    )
+
+
+class Writing:
+    """What sessions have published and is not durable yet."""
+
+    def __init__(self) -> None:
+        self._runs: Counter[TransactionalSession] = Counter()
+        self._ended: asyncio.Future[None] | None = None  # of one of them, if anybody waits
+
+    def begun(self, session: TransactionalSession) -> None:
+        self._runs[session] += 1
+
+    def ended(self, session: TransactionalSession) -> None:
+        self._runs[session] -= 1
+        if not self._runs[session]:
+            del self._runs[session]
+            if self._ended is not None:
+                self._ended.set_result(None)
+                self._ended = None
+
+    async def nothing_before(self, newest: SessionRef) -> None:
+        """Returns when nothing of older sessions of the id is under way."""
+        while any(_is_before(each.ref, newest) for each in self._runs):
+            await self._any_ended()
+
+    async def nothing(self) -> None:
+        while self._runs:
+            await self._any_ended()
+
+    async def _any_ended(self) -> None:
+        if self._ended is None:
+            self._ended = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._ended])
+
+
+def _is_before(session: SessionRef | None, newest: SessionRef) -> bool:
+    return session is not None and session.id == newest.id and session.epoch < newest.epoch

@@ -11,6 +11,10 @@ arrives on a connection of that session. Otherwise it starts a newer session:
     4  the client is answered
 
 After a crash in between, the next client begins with 1 again, and 3 finds what is left.
+
+Several brokers share the ids, and each has the sessions of its own connections. 2 and 3 then happen
+on all of them: 1 is recorded where all see it, and the broker that grants the session asks the
+others (`fence`) before 4. Each of them finds out itself which session is the newest.
 """
 
 import asyncio
@@ -19,16 +23,18 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from pybroker.base.errors import NotAllowed, ServiceNotReady
+from pybroker.base.names import TxnId
 from pybroker.base.runtime import Pace, Seldom, Tasks
 from pybroker.broker.producers import ProducerOwner
 from pybroker.logs import audit
 from pybroker.server.slots import ProducerSlot
-from pybroker.server.transactional_session import TransactionalSession
+from pybroker.server.transactional_session import TransactionalSession, Writing, not_certain
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.coordinator.fencing import end_older
 from pybroker.transaction.coordinator.transactional_ids import (
     NOTES_PER_EXPIRATION,
     IdRecord,
+    Overtaken,
     SessionRef,
     TransactionalId,
     check_id,
@@ -86,7 +92,15 @@ class Holder(ProducerOwner, Protocol):
 class _Held:
     """An id that a session holds, or is about to."""
 
-    __slots__ = ("connections", "granting", "recorded", "refusal", "session")
+    __slots__ = (
+        "connections",
+        "granting",
+        "is_overtaken",
+        "recorded",
+        "refusal",
+        "session",
+        "waits_for",
+    )
 
     def __init__(self, session: TransactionalSession) -> None:
         self.session = session
@@ -94,6 +108,8 @@ class _Held:
         self.recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.granting: asyncio.Task[int] | None = None
         self.refusal: str | None = None  # why `granting` has not granted it
+        self.is_overtaken = False  # another broker has begun a session instead
+        self.waits_for = "transactions of the previous session are still being ended"
 
     @property
     def is_granted(self) -> bool:
@@ -109,15 +125,23 @@ class TransactionalSessions:
 
     def __init__(self, coordinators: Coordinators) -> None:
         self._coordinators = coordinators
+        coordinators.letting = self
         self._newest: dict[TransactionalId, _Held] = {}
         self._tasks = Tasks("transactional ids")
         self._looking = False
+        self._fencing: dict[SessionRef, asyncio.Task[tuple[int, set[int]]]] = {}
+        self.writing = Writing()
+        # Transactions joining a session with their first message, until that is durable.
+        self.binding: dict[TxnId, asyncio.Future[TxnId]] = {}
         self._refusals = Seldom(log, "A transactional id was refused")
 
     def granted(self, connection: Holder, claim: Claim) -> TransactionalSession | None:
         """The session that the claim belongs to, if known at once."""
         newest = self._newest.get(claim.id)
         if newest is None or not newest.is_granted or not _is_of(newest, connection, claim):
+            return None
+        assert newest.session.ref is not None
+        if not self._is_certain or self._coordinators.ids.is_fenced(newest.session.ref):
             return None
         newest.connections[connection] = None
         connection.sessions[claim.id] = newest.session
@@ -129,7 +153,13 @@ class TransactionalSessions:
         Raises ProducerFenced, NotAllowed (too many ids), or
         ServiceNotReady (it takes long; retry).
         """
-        held = await self._find(connection, claim)
+        while True:
+            held = await self._find(connection, claim)
+            if await self._granted(held, connection, claim):
+                return held.session
+
+    async def _granted(self, held: _Held, connection: Holder, claim: Claim) -> bool:
+        """False: another broker has begun a session meanwhile, perhaps this one."""
         held.connections[connection] = None
         before, connection.sessions[claim.id] = connection.sessions.get(claim.id), held.session
         if connection.closed:
@@ -138,8 +168,7 @@ class TransactionalSessions:
         await asyncio.wait([held.granting], timeout=_GRANTED_WITHIN_S)
         if not held.is_settled:
             raise ServiceNotReady(
-                f"Transactional id {claim.id.name!r}: transactions of the previous session are "
-                "still being ended; try again"
+                f"Transactional id {claim.id.name!r}: {held.waits_for}; try again"
             )
         try:
             await held.granting
@@ -148,10 +177,21 @@ class TransactionalSessions:
         except Exception:
             _take_back(held, connection, before)
             raise
-        held.session.require_current()
+        if held.is_overtaken:
+            _take_back(held, connection, before)
+            return False
+        self._require_current(held.session)
         await self._coordinators.ids.used(claim.id)
-        held.session.require_current()
-        return held.session
+        self._require_current(held.session)
+        return True
+
+    def _require_current(self, session: TransactionalSession) -> None:
+        """Raises ProducerFenced, ServiceNotReady."""
+        if session.ref is not None and self._coordinators.ids.is_fenced(session.ref):
+            session.is_fenced = True
+        session.require_current()
+        if not self._is_certain:
+            raise not_certain(session.id.name)
 
     async def _find(self, connection: Holder, claim: Claim) -> _Held:
         while True:
@@ -161,6 +201,10 @@ class TransactionalSessions:
             if newest is None or newest.recorded.done():
                 break
             await asyncio.wait([newest.recorded])
+        if self._coordinators.fencing_elsewhere is not None:
+            await self._catch_up(claim)
+            if self._newest.get(claim.id) is not newest:
+                return await self._find(connection, claim)
         known = self._coordinators.ids.get(claim.id)
         if _was_fenced(known, claim) or _is_fenced_here(connection, claim):
             raise producer_fenced(claim.id.name)
@@ -168,12 +212,28 @@ class TransactionalSessions:
             return self._again(known, claim)
         return self._newer(newest, connection, claim)
 
+    async def _catch_up(self, claim: Claim) -> None:
+        """With what other brokers have recorded. Raises NotAllowed, ServiceNotReady."""
+        elsewhere = self._coordinators.fencing_elsewhere
+        assert elsewhere is not None
+        if not claim.session and not claim.epoch:
+            raise NotAllowed(
+                f"Transactional id {claim.id.name!r}: with several brokers, a session needs a "
+                "name, so that all of them recognise it: set the property txn.session to a random "
+                "text, the same for all producers of this process"
+            )
+        if not self._is_certain:
+            raise not_certain(claim.id.name)
+        await elsewhere.all_can_fence()
+        await elsewhere.caught_up()
+
     def _again(self, known: IdRecord, claim: Claim) -> _Held:
         """Its connection was lost, perhaps with the broker."""
         session = TransactionalSession(claim.id, known.session)
         session.ref = SessionRef(claim.id, known.epoch)
         held = self._newest[claim.id] = _Held(session)
         held.recorded.set_result(None)
+        self._look_after()
         held.granting = self._tasks.start(self._grant(held, session.ref), "a session reconnects")
         return held
 
@@ -190,10 +250,13 @@ class TransactionalSessions:
             session.ref = await ids.begin(session.id, session.name)
         except BaseException as error:
             self._forget(held)
-            if older is not None:
+            if older is not None and not older.session.is_let_go:
                 older.connections = {each: None for each in older.connections if not each.closed}
                 if older.connections:
                     self._newest[session.id] = older  # which still holds it
+            if isinstance(error, Overtaken):
+                held.is_overtaken = True
+                return 0
             if not isinstance(error, NotAllowed):
                 raise
             held.refusal = str(error)  # its client is told, as often as it asks
@@ -218,12 +281,85 @@ class TransactionalSessions:
                 older.session.is_fenced = True
                 await _close_producers(older)
             aborted = await end_older(self._coordinators, session)
+            if self._coordinators.fencing_elsewhere is not None:
+                aborted += await self._fenced_elsewhere(held, session)
         except BaseException:
             self._forget(held)  # its epoch is durable: the next claim begins from the id's record
             raise
         if not held.connections:
             self._forget(held)
         return aborted
+
+    # -- several brokers
+
+    async def _fenced_elsewhere(self, held: _Held, session: SessionRef) -> int:
+        elsewhere = self._coordinators.fencing_elsewhere
+        assert elsewhere is not None
+
+        def waits_for(missing: str) -> None:
+            held.waits_for = f"older sessions are not fenced everywhere yet: {missing}"
+            if not held.connections:
+                raise ServiceNotReady("its clients are gone")
+
+        return await elsewhere.fence(session, self._fence_here, waits_for)
+
+    async def fence(self, transactional_id: TransactionalId, epoch: int) -> tuple[int, set[int]]:
+        """On behalf of another broker, which says that this epoch has begun. Returns the number of
+        aborted transactions, and the coordinators that have none of older sessions any more.
+
+        Raises ServiceNotReady.
+        """
+        elsewhere = self._coordinators.fencing_elsewhere
+        if elsewhere is not None:
+            await elsewhere.caught_up()
+        known = self._coordinators.ids.get(transactional_id)
+        if known is None or known.epoch < epoch or not self._is_certain:
+            raise ServiceNotReady(
+                f"Session {epoch} of transactional id {transactional_id.name!r} is unknown here"
+            )
+        self._look_after()
+        newest = SessionRef(transactional_id, known.epoch)
+        if (fencing := self._fencing.get(newest)) is None:
+            fencing = self._tasks.start(self._fence_here(newest), "fencing for another broker")
+            self._fencing[newest] = fencing
+            fencing.add_done_callback(lambda _: self._fencing.pop(newest))
+        return await asyncio.shield(fencing)
+
+    async def _fence_here(self, newest: SessionRef) -> tuple[int, set[int]]:
+        """The number of aborted transactions, and the coordinators that are here."""
+        held = self._newest.get(newest.id)
+        # One that is just being recorded here finds out itself.
+        if held is not None and _is_older(held.session, newest):
+            held.session.is_fenced = True
+            self._forget(held)
+            await _close_producers(held)
+        await self.writing.nothing_before(newest)
+        aborted = await end_older(self._coordinators, newest)
+        return aborted, {each.coordinator_id for each in self._coordinators.served()}
+
+    @property
+    def _is_certain(self) -> bool:
+        elsewhere = self._coordinators.fencing_elsewhere
+        return elsewhere is None or elsewhere.is_certain
+
+    def may_publish(self, session: TransactionalSession) -> bool:
+        """False: its producers are being closed, because it may have been fenced without this
+        broker.
+        """
+        if self._is_certain:
+            return not session.is_let_go
+        self.let_go()
+        return False
+
+    def let_go(self) -> None:
+        """Implements Letting."""
+        newest, self._newest = self._newest, {}
+        for held in newest.values():
+            held.session.is_let_go = True
+            self._tasks.start(_close_producers(held), "letting sessions go")
+
+    async def nothing_is_written(self) -> None:
+        await self.writing.nothing()
 
     def _forget(self, held: _Held) -> None:
         if self._newest.get(held.session.id) is held:
@@ -285,6 +421,10 @@ def _is_of(held: _Held, connection: Holder, claim: Claim) -> bool:
     return connection in held.connections
 
 
+def _is_older(session: TransactionalSession, newest: SessionRef) -> bool:
+    return session.ref is not None and session.ref.epoch < newest.epoch
+
+
 def _take_back(held: _Held, connection: Holder, before: TransactionalSession | None) -> None:
     """It did not get the id: its connection is in the session that it was in before, if any."""
     held.connections.pop(connection, None)
@@ -322,5 +462,6 @@ async def _close_producers(fenced: _Held) -> None:
                 continue
             if connection.producers.get(producer_id) is slot:
                 slot.topic.tasks.start(slot.topic.producers.remove(slot.producer), "fenced")
-                connection.close_producer(slot.producer, str(fenced.session.fenced()))
+                why = fenced.session.fenced() if fenced.session.is_fenced else not_certain("")
+                connection.close_producer(slot.producer, str(why))
             await pace.step()

@@ -45,6 +45,7 @@ RECEIVED_WHEN_CONNECTED: Final = frozenset(
         _T.END_TXN,
         _T.ASK_TRANSACTION,
         _T.TRANSACTION_GROUP,
+        _T.FENCE_SESSIONS,
         _T.END_TXN_ON_PARTITION,
         _T.END_TXN_ON_SUBSCRIPTION,
         _T.WATCH_TOPIC_LIST,

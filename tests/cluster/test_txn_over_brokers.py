@@ -212,18 +212,6 @@ def test_an_end_that_was_not_decided_is_refused(cluster: TxnCluster) -> None:
         cluster.world.call(payment.one.node, forge())
 
 
-def test_transactional_ids_are_refused(cluster: TxnCluster) -> None:
-    one = cluster.start("one")
-    topic = cluster.topic_of(one)
-
-    async def fence() -> None:
-        client = cluster.client_at(one)
-        with pytest.raises(NotAllowed, match="a broker that is alone"):
-            await client.create_producer(topic, properties={"txn.transactional.id": "payments"})
-
-    cluster.call(fence())
-
-
 def test_a_transaction_that_spans_a_namespace_takes_topics_of_other_brokers(
     cluster: TxnCluster,
 ) -> None:

@@ -33,6 +33,7 @@ WITHOUT_POINTS = {
     int(pb.BaseCommand.PONG),
     int(pb.BaseCommand.ASK_TRANSACTION),
     int(pb.BaseCommand.TRANSACTION_GROUP),
+    int(pb.BaseCommand.FENCE_SESSIONS),
 }
 # Written when a log replaces its past, for no transaction.
 OF_SNAPSHOTS = {IdsUsed.__name__, OutcomeMark.__name__}

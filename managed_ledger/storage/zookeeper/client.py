@@ -86,6 +86,16 @@ class ZooKeeper:
         """The value of `Node.ephemeral_owner` for this session's nodes."""
         return self._grant.session_id
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether the session exists beyond doubt, and will for another third of its timeout. It
+        does not depend on timers of this process, which may have stood still.
+        """
+        if self._state is not SessionState.CONNECTED or self._connection is None:
+            return False
+        silent_s = asyncio.get_running_loop().time() - self._connection.alive_s
+        return silent_s < self._grant.timeout_ms / 1500
+
     def on_state(self, listener: Callable[[SessionState], None]) -> None:
         """Called after each change, on the loop."""
         self._listeners.append(listener)

@@ -5,6 +5,7 @@ tick are sent in one write.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,9 +37,10 @@ class SessionGrant:
 
 
 class _Request:
-    __slots__ = ("body", "code", "done", "what")
+    __slots__ = ("asked_s", "body", "code", "done", "what")
 
-    def __init__(self, code: OpCode, body: bytes, what: str) -> None:
+    def __init__(self, code: OpCode, body: bytes, what: str, asked_s: float) -> None:
+        self.asked_s = asked_s
         self.code = code
         self.body = body
         self.what = what
@@ -67,10 +69,15 @@ class ZooKeeperConnection(asyncio.Protocol):
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.heard_s = self._loop.time()
         self._asked_s = self.heard_s
+        # When the latest request that was answered was sent: then the session existed. An answer
+        # may have lain here for long before it was read.
+        self.alive_s = -math.inf
+        self._pinged_s: float | None = None  # the oldest ping without an answer
+        self._hello_s = self.heard_s
 
     def request(self, code: OpCode, body: bytes, what: str) -> asyncio.Future[JuteReader]:
         """Fails with ZooKeeper's error, or with ConnectionLoss."""
-        request = _Request(code, body, what)
+        request = _Request(code, body, what, self._loop.time())
         if self._is_over:
             request.done.set_exception(ConnectionLoss(f"the connection is gone: {what}"))
             return request.done
@@ -95,6 +102,7 @@ class ZooKeeperConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._hello_s = self._loop.time()
         grant = self._grant
         hello = JuteWriter().i32(0).i64(grant.last_zxid).i32(grant.timeout_ms)
         hello.i64(grant.session_id).buffer(grant.password or bytes(16)).flag(False)
@@ -127,10 +135,15 @@ class ZooKeeperConnection(asyncio.Protocol):
         if xid == _EVENT_XID:
             kind, _state = reader.i32(), reader.i32()
             self._event(kind, reader.text())
-        elif xid != _PING_XID:
+        elif xid == _PING_XID:
+            if self._pinged_s is not None:
+                self.alive_s = max(self.alive_s, self._pinged_s)
+                self._pinged_s = None
+        else:
             if not self._waiting:
                 raise ZooKeeperError("ZooKeeper sent a response to no request")
             request = self._waiting.popleft()
+            self.alive_s = max(self.alive_s, request.asked_s)
             if request.done.done():
                 return
             if error == 0 or request.code is OpCode.MULTI:  # whose parts tell what failed
@@ -146,6 +159,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             return
         self._grant.timeout_ms, self._grant.session_id = timeout_ms, session_id
         self._grant.password = reader.buffer()
+        self.alive_s = self._hello_s
         self.ready.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -165,6 +179,8 @@ class ZooKeeperConnection(asyncio.Protocol):
             self.end(ConnectionLoss("ZooKeeper does not answer"))
             return
         if self.ready.done() and now - self._asked_s >= timeout_s / 3 - timeout_s / 6:
+            if self._pinged_s is None:
+                self._pinged_s = now
             self._send(_PING)
         self._check_soon()
 

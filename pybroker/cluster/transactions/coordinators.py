@@ -11,10 +11,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from pybroker.base.errors import PulsarError, TransactionNotFound
+from pybroker.base.errors import NotAllowed, PulsarError, TransactionNotFound
 from pybroker.base.names import COORDINATOR_ASSIGN
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.broker.ownership import Bundle, Ownership
+from pybroker.cluster.transactions.fencing import SharedFencing
 from pybroker.cluster.transactions.groups import SharedGroups, assign_partition
 from pybroker.cluster.transactions.peers import Peers
 from pybroker.transaction.coordinator.coordinators import Coordinators
@@ -24,6 +25,7 @@ from pybroker.transaction.coordinator.elsewhere import (
     Participation,
     require_begun,
 )
+from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -40,6 +42,7 @@ class SharedCoordinators:
         peers: Peers,
         clock: Clock,
         count: Callable[[], int],
+        fencing: SharedFencing,
     ) -> None:
         """`count`: how many coordinators the cluster has now."""
         self._coordinators = coordinators
@@ -48,7 +51,8 @@ class SharedCoordinators:
         self._count = count
         self._tasks = Tasks("coordinators of several brokers")
         self.elsewhere = Elsewhere(self._serves, self._ask, clock)
-        coordinators.share_with(self.elsewhere, SharedGroups(ownership, peers, self._ask))
+        groups = SharedGroups(ownership, peers, self._ask)
+        coordinators.share_with(self.elsewhere, groups, fencing)
         ownership.on_change(self._came, self._goes)
 
     def start(self) -> None:
@@ -115,6 +119,11 @@ class SharedCoordinators:
             return await self._own_answer(asked)
         if not await self._peers.answers_questions(broker):
             return None
+        if asked.session is not None and not await self._peers.fences_sessions(broker):
+            raise NotAllowed(
+                f"{broker.broker_url} serves the coordinator of transaction {txn_id} and does not "
+                "know transactional ids: producers with one cannot publish in it"
+            )
         command = pb.CommandAskTransaction(
             txnid_most_bits=txn_id.most,
             txnid_least_bits=txn_id.least,
@@ -122,12 +131,18 @@ class SharedCoordinators:
             subscription=asked.subscription,
             principal=principal,
         )
+        if asked.session is not None:
+            command.transactional_id = asked.session.id.name
+            command.session_epoch = asked.session.epoch
+            if asked.session.id.owner is not None:
+                command.transactional_id_owner = asked.session.id.owner
         answer = await self._peers.request(broker, command)
         return Answer(
             TxnStatus(answer.status) if answer.HasField("status") else None,
             answer.takes_part,
             answer.owner if answer.HasField("owner") else None,
             answer.reason,
+            _session_of(answer),
         )
 
     async def _own_answer(self, asked: Participation) -> Answer:
@@ -140,3 +155,11 @@ class SharedCoordinators:
             self._coordinators.owner_of(asked.txn_id),
             coordinator.why_aborted(asked.txn_id),
         )
+
+
+def _session_of(answer: pb.CommandAskTransactionResponse) -> SessionRef | None:
+    if not answer.HasField("transactional_id"):
+        return None
+    has_owner = answer.HasField("transactional_id_owner")
+    owner = answer.transactional_id_owner if has_owner else None
+    return SessionRef(TransactionalId(owner, answer.transactional_id), answer.session_epoch)

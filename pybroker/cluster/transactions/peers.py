@@ -110,6 +110,12 @@ class Peers:
         """Whether it knows TRANSACTION_GROUP; Apache Pulsar does not. Raises ServiceNotReady."""
         return (await self._connection(broker)).joins_groups
 
+    async def fences_sessions(self, broker: BrokerAddress) -> bool:
+        """Whether it knows FENCE_SESSIONS, and keeps sessions of transactional ids; Apache Pulsar
+        does not. Raises ServiceNotReady.
+        """
+        return (await self._connection(broker)).fences_sessions
+
     async def _connection(self, broker: BrokerAddress) -> Connection:
         peer = self._peer(broker)
         try:

@@ -7,6 +7,7 @@ from pybroker.base.runtime import Clock
 from pybroker.broker.ownership import Ownership
 from pybroker.broker.topics import Topics
 from pybroker.cluster.transactions.coordinators import SharedCoordinators
+from pybroker.cluster.transactions.fencing import Neighbours, SharedFencing
 from pybroker.cluster.transactions.participants import SharedParticipants
 from pybroker.cluster.transactions.peers import PeerOptions, Peers
 from pybroker.transaction.coordinator.coordinators import Coordinators
@@ -23,17 +24,23 @@ class SharedTransactions:
         coordinators: Coordinators,
         local: Participants,
         clock: Clock,
+        neighbours: Neighbours,
         options: PeerOptions | None = None,
     ) -> None:
         """`local` ends transactions on topics of this broker."""
         self.peers = Peers(options)
         self.participants = SharedParticipants(local, ownership, self.peers)
+        self.fencing = SharedFencing(neighbours, coordinators, ownership, self.peers)
         self._coordinators = SharedCoordinators(
-            coordinators, ownership, self.peers, clock, _count(topics)
+            coordinators, ownership, self.peers, clock, _count(topics), self.fencing
         )
 
     def start(self) -> None:
         self._coordinators.start()
+
+    async def leave(self) -> None:
+        """Before the broker leaves the live ones. Idempotent."""
+        await self.fencing.leave()
 
     async def close(self) -> None:
         """Idempotent. The next owner repeats ends that are in progress on other brokers."""

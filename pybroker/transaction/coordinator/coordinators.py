@@ -19,6 +19,7 @@ from pybroker.base.runtime import Clock, Tasks
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.elsewhere import Elsewhere
 from pybroker.transaction.coordinator.ended_transactions import EndedTransactions
+from pybroker.transaction.coordinator.fencing_elsewhere import FencingElsewhere, Letting
 from pybroker.transaction.coordinator.groups import Groups, GroupsElsewhere
 from pybroker.transaction.coordinator.joining import Joining
 from pybroker.transaction.coordinator.metadata_store import CoordinatorLimits, TransactionMetadata
@@ -78,6 +79,8 @@ class Coordinators:
         self._tasks = Tasks("transaction coordinators")
         self.groups = Groups(self.get, self._served, self._tasks)
         self._elsewhere: Elsewhere | None = None
+        self.fencing_elsewhere: FencingElsewhere | None = None  # of several brokers
+        self.letting: Letting | None = None
 
     async def recover_all(self, participants: Participants) -> None:
         """Start serving: open every coordinator whose log exists."""
@@ -93,10 +96,14 @@ class Coordinators:
 
     # Several brokers
 
-    def share_with(self, elsewhere: Elsewhere, groups: GroupsElsewhere) -> None:
+    def share_with(
+        self, elsewhere: Elsewhere, groups: GroupsElsewhere, fencing: FencingElsewhere
+    ) -> None:
         """Other brokers serve some coordinators. Call it before `recover_all`."""
         self._elsewhere = self.joining.elsewhere = elsewhere
         self.groups.share_with(groups)
+        self.fencing_elsewhere = fencing
+        self.ids.share()
 
     @property
     def are_shared(self) -> bool:

@@ -5,6 +5,8 @@ Topics and subscriptions ask for outcomes synchronously, so the answers of other
     SEND, ACK    the first one of a transaction on a topic or subscription waits for the answer of
                  the coordinator (`join`): is the transaction open, and is this one of its
                  participants?
+    SEND         the first one of a producer with a transactional id waits until the transaction
+                 belongs to its session (`bind`)
     END_TXN_ON_  the coordinator has decided: from now on the transaction is refused (`told`)
     settling     what was left open asks in the background until the coordinator knows the outcome
 
@@ -24,12 +26,14 @@ from managed_ledger.prompt import fail
 from pybroker.base.errors import (
     InvalidTxnStatus,
     NotAllowed,
+    ProducerFenced,
     PulsarError,
     TransactionCoordinatorNotFound,
     TransactionNotFound,
 )
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock, Tasks, nobody_cares
+from pybroker.transaction.coordinator.transactional_ids import SessionRef
 from pybroker.transaction.txn_status import (
     ACTION_OF_STATUS,
     ENDED_STATUS,
@@ -56,6 +60,7 @@ class Participation(NamedTuple):
     txn_id: TxnId
     topic: str | None = None  # the canonical name
     subscription: str | None = None
+    session: SessionRef | None = None  # to which the whole belongs from now on
 
 
 class Answer(NamedTuple):
@@ -65,6 +70,7 @@ class Answer(NamedTuple):
     takes_part: bool
     owner: str | None
     reason: str  # why it was aborted, as a clause; or empty
+    session: SessionRef | None = None  # to which it belongs
 
 
 # Apache Pulsar's brokers do not ask: they trust what clients and coordinators send.
@@ -79,8 +85,8 @@ class AsksCoordinators(Protocol):
     async def __call__(self, asked: Participation, principal: str | None) -> Answer | None:
         """None: its broker is Apache Pulsar's, which cannot be asked. Raises TransactionNotFound if
         the coordinator has not begun it yet, NotAllowed if it would join but there is no room,
-        another PulsarError if no broker can answer now. None of these means that it was never
-        begun. `principal`: who makes it join; None: anybody.
+        ProducerFenced if `session` is, another PulsarError if no broker can answer now. None of
+        these means that it was never begun. `principal`: who makes it join; None: anybody.
         """
         ...
 
@@ -104,13 +110,14 @@ _Question = tuple[Participation, str | None]  # and for which principal
 
 
 class _Known:
-    __slots__ = ("asked_s", "noted_s", "owner", "reason", "status", "takes_part")
+    __slots__ = ("asked_s", "noted_s", "owner", "reason", "session", "status", "takes_part")
 
     def __init__(self, noted_s: float) -> None:
         self.noted_s = noted_s  # when this broker heard of it, or of its end
         self.status: TxnStatus | None = None
         self.owner: str | None = None
         self.reason = ""
+        self.session: SessionRef | None = None
         self.takes_part: set[Participation] = set()
         self.asked_s = 0.0
 
@@ -206,6 +213,30 @@ class Elsewhere:
             raise NotAllowed(str(refusal))
         return None
 
+    def session_of(self, txn_id: TxnId) -> SessionRef | None:
+        """To which it belongs; None if to none, or that is unknown here: call `bind` first."""
+        known = self._known.get(txn_id)
+        return None if known is None else known.session
+
+    def bind(self, txn_id: TxnId, session: SessionRef, client: str) -> asyncio.Future[TxnId] | None:
+        """The transaction belongs to the session from now on, if it belongs to none. None: it has
+        ended, or belongs to `session_of` for good. Otherwise as `join`.
+
+        Raises TransactionCoordinatorNotFound if that could not be found out, and ProducerFenced or
+        NotAllowed if its coordinator has just refused it.
+        """
+        known = self._known.get(txn_id)
+        if known is not None and (known.status is not TxnStatus.OPEN or known.session is not None):
+            return None
+        asked = Participation(txn_id, session=session), None
+        question = self._questions.get(asked) or self._start(asked, ASK_FOR_S, client)
+        if question is None:
+            raise _unknown(txn_id)
+        if not question.done():
+            return question
+        question.result()
+        raise _unknown(txn_id)
+
     async def told(self, txn_id: TxnId, action: TxnAction, *, trusted: bool) -> None:
         """Another broker requests its end on a participant here. If any client could claim to be a
         broker, the coordinator is asked to confirm it.
@@ -267,8 +298,8 @@ class Elsewhere:
     ) -> None:
         try:
             await self._ask_until_known(*asked, ask_for_s)
-        except NotAllowed as refusal:
-            fail(question, NotAllowed(str(refusal)))
+        except (NotAllowed, ProducerFenced) as refusal:
+            fail(question, type(refusal)(str(refusal)))
         finally:
             if not question.done():
                 question.set_result(asked[0].txn_id)
@@ -284,7 +315,7 @@ class Elsewhere:
     async def _ask_until_known(
         self, asked: Participation, principal: str | None, ask_for_s: float
     ) -> None:
-        """Raises NotAllowed if the coordinator refuses it."""
+        """Raises NotAllowed or ProducerFenced if the coordinator refuses it."""
         first_s, pause_s = self._clock.monotonic_s(), _FIRST_PAUSE_S
         while True:
             began_s = self._clock.monotonic_s()
@@ -294,7 +325,7 @@ class Elsewhere:
                     return
             except TransactionNotFound:  # its broker may have lost the coordinator to another
                 ask_for_s = min(ask_for_s, _UNKNOWN_FOR_S)
-            except NotAllowed:
+            except (NotAllowed, ProducerFenced):
                 raise
             except PulsarError:
                 pass  # no broker serves the coordinator at the moment
@@ -314,6 +345,7 @@ class Elsewhere:
         known = self._note(asked.txn_id)
         known.status, known.owner, known.reason = answer.status, answer.owner, answer.reason
         known.asked_s = began_s
+        known.session = answer.session or known.session  # for good
         if known.has_ended:
             known.takes_part.clear()
         elif answer.takes_part:

@@ -27,7 +27,9 @@ log = logging.getLogger(__name__)
 
 
 async def end_older(coordinators: Coordinators, newest: SessionRef) -> int:
-    """Return the number of aborted transactions once no session before `newest` has a live one."""
+    """Return the number of aborted transactions once no session before `newest` has a live one in
+    a coordinator of this broker.
+    """
     aborted = 0
     while True:
         older = _older(coordinators, newest)

@@ -5,12 +5,16 @@ durable before the previous session is fenced, so after a crash no older session
 latest. A record is written when a session begins, and a few times per expiration period to note the
 last use; never for a transaction.
 
+Several brokers have the same ids. Each change is made by compare-and-set, and every broker learns
+of it from the metadata, of its own changes too: what the metadata shows is in force.
+
 An id belongs to the principal that uses it, so only that principal's sessions fence each other. The
 same text used by another principal is another id. Source: KIP-98, "transactional.id" and
 "transactional.id.expiration.ms".
 """
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,10 +23,10 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from managed_ledger.codec import Reader, Writer
-from managed_ledger.errors import BadVersion
+from managed_ledger.errors import BadVersion, CorruptStorage
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.config import BrokerConfig
-from pybroker.base.errors import InvalidTxnStatus, NotAllowed, ProducerFenced
+from pybroker.base.errors import InvalidTxnStatus, NotAllowed, ProducerFenced, ServiceNotReady
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock
 
@@ -32,9 +36,12 @@ NOTES_PER_EXPIRATION: Final = 7  # notes of the last use: with seven days, once 
 _FENCED_KEPT: Final = (
     16  # sessions of an id that are known to be fenced, by what they call themselves
 )
-_RECORDS: Final = "transactional-ids/"
-_FLOOR: Final = "transactional-ids-floor"
+_ALL: Final = "transactional-ids"
+_RECORDS: Final = f"{_ALL}/"
+_FLOOR: Final = f"{_ALL}-floor"
 _FORMAT: Final = 1
+
+log = logging.getLogger(__name__)
 
 
 class TransactionalId(NamedTuple):
@@ -88,8 +95,12 @@ def fenced(txn_id: TxnId, session: SessionRef) -> InvalidTxnStatus:
     )
 
 
+class Overtaken(ServiceNotReady):
+    """Another broker has changed the id meanwhile: look at it again."""
+
+
 class TransactionalIds:
-    """The transactional ids of this broker. Call `load` first."""
+    """The transactional ids of this broker, or of all that share them. Call `load` first."""
 
     def __init__(self, metadata: MetadataStore, clock: Clock, config: BrokerConfig) -> None:
         self._metadata = metadata
@@ -100,17 +111,46 @@ class TransactionalIds:
         self._of_owner: Counter[str | None] = Counter()
         self._beginning: set[TransactionalId] = set()  # ids whose newer epoch is not durable yet
         self._floor = 0  # the highest epoch of ids that have expired
+        self._are_shared = False
+        self._keys: dict[str, TransactionalId] = {}  # of shared ones
+
+    def share(self) -> None:
+        """Other brokers change them, too. Call it before `load`."""
+        self._are_shared = True
+        self._metadata.watch(_ALL, self._changed)
 
     def load(self) -> None:
         """Raises CorruptStorage."""
+        self._read_floor()
+        for key in self._metadata.keys(_RECORDS):
+            self._read(key)
+
+    def _read_floor(self) -> None:
         if (floor := self._metadata.get(_FLOOR)) is not None:
             self._floor = Reader(floor.value, _FLOOR).number()
-        for key in self._metadata.keys(_RECORDS):
-            stored = self._metadata.get(key)
-            assert stored is not None
-            transactional_id, record = _decoded(stored.value, key)
-            self._known[transactional_id] = record
+
+    def _read(self, key: str) -> None:
+        """Raises CorruptStorage."""
+        if (stored := self._metadata.get(key)) is None:
+            if (gone := self._keys.pop(key, None)) is not None and gone in self._known:
+                self._forget(gone)
+            return
+        transactional_id, record = _decoded(stored.value, key)
+        if transactional_id not in self._known:
             self._count(transactional_id.owner, 1)
+        self._known[transactional_id] = record
+        if self._are_shared:
+            self._keys[key] = transactional_id
+
+    def _changed(self, key: str) -> None:
+        """By whichever broker."""
+        try:
+            if key == _FLOOR:
+                self._read_floor()
+            elif key.startswith(_RECORDS):
+                self._read(key)
+        except CorruptStorage as error:  # what was known before stays in force
+            log.error("A transactional id cannot be read: %s", error)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -132,9 +172,10 @@ class TransactionalIds:
 
     async def begin(self, transactional_id: TransactionalId, session: str) -> SessionRef:
         """Begin a newer session; durable when this returns. No other session of the id may begin
-        meanwhile.
+        here meanwhile.
 
-        Raises NotAllowed (too many ids, or too many sessions of this one), ManagedLedgerError.
+        Raises NotAllowed (too many ids, or too many sessions of this one), Overtaken,
+        ManagedLedgerError.
         """
         before = self._known.get(transactional_id)
         if before is None and self._most and self._of_owner[transactional_id.owner] >= self._most:
@@ -158,13 +199,18 @@ class TransactionalIds:
         self._beginning.add(transactional_id)
         try:
             await self._write(transactional_id, record)
-        except BaseException:
+        except BaseException as error:
             if before is None:
                 self._count(transactional_id.owner, -1)
+            if isinstance(error, BadVersion):
+                raise Overtaken(str(error)) from error
             raise
         finally:
             self._beginning.discard(transactional_id)
-        self._known[transactional_id] = record
+        if not self._are_shared:
+            self._known[transactional_id] = record
+        elif before is None:  # otherwise counted twice: it was read from the metadata
+            self._count(transactional_id.owner, -1)
         return SessionRef(transactional_id, epoch)
 
     async def used(self, transactional_id: TransactionalId) -> None:
@@ -176,8 +222,10 @@ class TransactionalIds:
         if 0 <= noted_ms < self.expiration_ms // NOTES_PER_EXPIRATION:
             return
         noted = replace(record, last_use_ms=self._clock.now_ms())
-        self._known[transactional_id] = noted
-        await self._write(transactional_id, noted)
+        if not self._are_shared:
+            self._known[transactional_id] = noted
+        with suppress(BadVersion):  # another broker has noted it, or begun a newer session
+            await self._write(transactional_id, noted)
 
     async def expire(self, transactional_id: TransactionalId) -> bool:
         """Forget it if its last use was long ago. No epoch is ever assigned twice."""
@@ -186,6 +234,8 @@ class TransactionalIds:
             return False
         if self._clock.now_ms() - record.last_use_ms <= self.expiration_ms:
             return False
+        if self._are_shared:
+            return await self._expire_everywhere(transactional_id, record)
         self._forget(transactional_id)
         stored = self._metadata.get(_key(transactional_id))
         if record.epoch > self._floor:
@@ -199,7 +249,23 @@ class TransactionalIds:
                 await self._metadata.delete(_key(transactional_id), version)
         return True
 
+    async def _expire_everywhere(self, transactional_id: TransactionalId, record: IdRecord) -> bool:
+        """Unless another broker uses it meanwhile, or changes the floor: then later."""
+        version, floor = self._version(_key(transactional_id)), self._version(_FLOOR)
+        with suppress(BadVersion):
+            if record.epoch > self._floor:
+                out = Writer()
+                out.number(record.epoch)
+                await self._metadata.put(_FLOOR, out.getvalue(), floor)
+            await self._metadata.delete(_key(transactional_id), version)
+        return transactional_id not in self._known
+
     # -- storage
+
+    def _version(self, key: str) -> int:
+        """-1: there is none."""
+        stored = self._metadata.get(key)
+        return -1 if stored is None else stored.version
 
     def _forget(self, transactional_id: TransactionalId) -> None:
         del self._known[transactional_id]
@@ -211,7 +277,9 @@ class TransactionalIds:
             del self._of_owner[owner]
 
     async def _write(self, transactional_id: TransactionalId, record: IdRecord) -> None:
-        await self._metadata.put(_key(transactional_id), _encoded(transactional_id, record))
+        key = _key(transactional_id)
+        version = self._version(key) if self._are_shared else None
+        await self._metadata.put(key, _encoded(transactional_id, record), version)
 
 
 def _key(transactional_id: TransactionalId) -> str:
