@@ -40,7 +40,9 @@ async def ask_transaction(session: Connection, command: pb.CommandAskTransaction
         await coordinators.get(txn_id.most)
         takes_part = await _takes_part(coordinators, txn_id, name, subscription, joins)
     if command.HasField("transactional_id"):
-        await fencing.bind_for_broker(session, txn_id, _session_in(command))
+        joining = _session_in(command)
+        principal_of(session, joining.id.owner)
+        await fencing.bind_for_broker(session, txn_id, joining)
     coordinator = await coordinators.get(txn_id.most)
     require_begun(coordinator, txn_id)
     coordinators.require_durable(txn_id)
