@@ -1,19 +1,22 @@
 """Lists of transactions, of whatever broker: all of them, and to each role its own."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 from rest import Rest
+from starlette.requests import Request
 from txn_cluster import TxnCluster
 
-from pybroker.base.names import TxnId
+from pybroker.admin.routes import live_transaction
+from pybroker.base.names import COORDINATOR_ASSIGN, TxnId
 
 pytestmark = pytest.mark.slow  # two brokers
 
 
 @pytest.fixture
 def cluster() -> Iterator[TxnCluster]:
-    cluster = TxnCluster(0, serves_http=True)
+    cluster = TxnCluster(0, serves_http=True, transaction_coordinators=3)
     yield cluster
     cluster.close()
 
@@ -52,3 +55,53 @@ def test_lists_of_transactions_are_of_all_brokers(cluster: TxnCluster) -> None:
         assert rest.get("v3/transactions/live", page=2, limit=1)["transactions"] == []
         assert rest.ask("GET", "v3/transactions/live", page=6, limit=100).status == 400
         assert rest.ask("GET", "v3/transactions/live", sort="colour").status == 400
+
+
+def test_a_page_is_made_of_no_more_than_it_needs_of_each_broker(
+    cluster: TxnCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    for number, broker in enumerate((one, two, one)):
+        cluster.take(broker, COORDINATOR_ASSIGN.partition_at(number))
+
+    async def begin() -> list[str]:
+        found = []
+        for number in (0, 1, 2, 1, 0):
+            coordinator = await (two if number == 1 else one).coordinators.get(number)
+            found.append(str(await coordinator.new_transaction(60_000, None)))
+            await asyncio.sleep(1)
+        return found
+
+    async def abort(txn_id: str) -> None:
+        found = TxnId(*map(int, txn_id.strip("()").split(",")))
+        broker = two if found.most == 1 else one
+        await (await broker.coordinators.get(found.most)).abort(found, "")
+        await asyncio.sleep(1)
+
+    asked: list[str] = []
+    paging = live_transaction.paging
+
+    def watched(request: Request) -> tuple[int, int]:
+        asked.append(request.query_params["limit"])
+        return paging(request)
+
+    by_age = cluster.world.call(one.node, begin())
+    by_id = sorted(by_age)
+    monkeypatch.setattr(live_transaction, "paging", watched)
+    for rest in (Rest(cluster, one), Rest(cluster, two)):
+        for page in (1, 2, 3):
+            part = slice(2 * page - 2, 2 * page)
+            for sort, order, whole in (("age", "asc", by_age[::-1]), ("id", "asc", by_id)):
+                query = {"sort": sort, "order": order, "limit": 2, "page": page}
+                asked.clear()
+                found = rest.get("v3/transactions/live", **query)
+                assert [each["txnId"] for each in found["transactions"]] == whole[part]
+                assert found["matching"] == 5
+                assert asked == [str(2 * page)] * 2
+                assert "keys" not in found
+    for txn_id in by_age:
+        cluster.world.call((two if txn_id.startswith("(1,") else one).node, abort(txn_id))
+    asked.clear()
+    found = Rest(cluster, one).get("v3/transactions/ended", limit=2, page=2)
+    assert [each["txnId"] for each in found["transactions"]] == by_age[::-1][2:4]
+    assert asked == ["4", "4"]

@@ -33,7 +33,7 @@ SCOPE: Final = (
 # Real processes, which mutants are not in; texts; figures; and the simulation, which comes after.
 LEFT_OUT: Final = ("tidy", "compat", "benchmarks", "demo", "spark", "mutation")
 UNIT: Final = " and ".join(
-    f"not {marker}" for marker in ("slow", "java", "spark", "go", "rust", "node", "browser")
+    f"not {marker}" for marker in ("java", "spark", "go", "rust", "node", "browser")
 )
 
 
@@ -96,7 +96,8 @@ def main() -> int:
     )
     # A child has a timer of its own, and nobody reads what it says of a failure.
     quiet = ["-q", "-p", "no:cacheprovider", "--tb=native", "-o", "timeout=0"]
-    code = pytest.main([*quiet, "-m", UNIT, *_tests(options.tests)], plugins=[plugin])
+    unit = UNIT if options.slow else f"{UNIT} and not slow"
+    code = pytest.main([*quiet, "-m", unit, *_tests(options.tests)], plugins=[plugin])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         return int(code)
     return 0 if report(chosen, books.results, accepted) else 1
@@ -108,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tests", nargs="+", default=["tests/"], help="only test files whose paths begin like this"
     )
+    parser.add_argument("--slow", action="store_true", help="also slow tests: name few files")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--budget-s", type=float, default=20, help="of tests for one mutant")
     parser.add_argument("--seeds", type=int, default=20, help="of the simulation for a survivor")

@@ -1,8 +1,9 @@
 """Lists of transactions over all brokers: live ones, ended ones, and those that block readers.
 
-Each broker makes the first part of its own list, in the order wanted; this one joins them. What a
-transaction holds and blocks is the sum over the brokers of its topics: of the first 500 of each
-broker's list, and of 10,000 that a broker has of others.
+Each broker makes the first part of its own list, in the order wanted, as long as the pages up to
+the one that is asked for; this one joins them. What a transaction holds and blocks is the sum over
+the brokers of its topics, of at most 10,000 that a broker has of others'. A list that is ordered by
+such a sum is made of the first 500 of each broker's list.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -18,7 +19,7 @@ from pybroker.admin.over_brokers.everybody import Whole
 from pybroker.admin.routes.blocking import limit_of
 from pybroker.admin.routes.live_transaction import JOINED, paging
 from pybroker.admin.services import AdminServices
-from pybroker.admin.stats.transactions import SORTS_OF_DESCRIBED, Stats, add_tally
+from pybroker.admin.stats.transactions import SUMMED, Stats, add_tally
 from pybroker.security.authorization import Need
 
 _BASE: Final = "/admin/v3/transactions"
@@ -45,15 +46,22 @@ class TransactionLists:
 
     async def _live(self, request: Request, own: Endpoint) -> Stats:
         first, limit = _within_reach(request)
-        answers = await self._all(self._first_part(request), own)
-        rows = {each["txnId"]: each for each in _joined(answers, "transactions")}
+        summed = SUMMED.get(request.query_params.get("sort") or "age")
+        most = first + limit if summed is None else _MOST
+        answers = await self._all(self._first_part(request, most), own)
+        described = _joined(answers, "transactions")
+        rows = {each["txnId"]: each for each in described}
+        keys = dict(
+            zip([each["txnId"] for each in described], _joined(answers, "keys"), strict=True)
+        )
         for answer in answers:
             for txn_id, tally in answer.get("elsewhere", {}).items():
                 if (row := rows.get(txn_id)) is not None:
                     add_tally(row, tally)
-        key = SORTS_OF_DESCRIBED[request.query_params.get("sort") or "age"]
+        if summed is not None:
+            keys = {txn_id: row[summed] for txn_id, row in rows.items()}
         descends = request.query_params.get("order") != "asc"
-        ordered = sorted(rows.values(), key=key, reverse=descends)
+        ordered = sorted(rows.values(), key=lambda row: keys[row["txnId"]], reverse=descends)
         return {
             "timestamp": answers[0]["timestamp"],
             "live": _sum(answers, "live"),
@@ -63,7 +71,7 @@ class TransactionLists:
 
     async def _ended(self, request: Request, own: Endpoint) -> Stats:
         first, limit = _within_reach(request)
-        answers = await self._all(self._first_part(request), own)
+        answers = await self._all(self._first_part(request, first + limit), own)
         rows = _joined(answers, "transactions")
         rows.sort(key=lambda row: row["endTimestamp"], reverse=True)
         return {
@@ -83,11 +91,11 @@ class TransactionLists:
             "topics": topics[: limit_of(request)],
         }
 
-    def _first_part(self, request: Request) -> Request:
-        """The request for the first part of each broker's list. Other brokers know only that a
+    def _first_part(self, request: Request, most: int) -> Request:
+        """The request for the first `most` of each broker's list. Other brokers know only that a
         broker asks, so it says whose transactions the caller may see.
         """
-        query = {**request.query_params, "page": "1", "limit": str(_MOST)}
+        query = {**request.query_params, "page": "1", "limit": str(most)}
         authorizer, identity = self._authorizer, None
         if authorizer is not None:
             identity = identity_of(request)

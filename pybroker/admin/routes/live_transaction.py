@@ -86,29 +86,28 @@ class LiveTransactionRoutes:
         rows, elsewhere = await self._live.walked()
         found = await chosen(rows, wanted)
         found.sort(key=key, reverse=asked(request, "order") != "asc")
+        shown = found[first : first + limit]
         pace, described, now_ms = Pace(_DESCRIBED_A_TURN), list[Stats](), self._clock.now_ms()
-        for row in found[first : first + limit]:
+        for row in shown:
             await pace.step()
             described.append(live_one(row, now_ms))
         mine = wanted.only_of
         live = len(rows) if mine is None else sum(each.transaction.owner == mine for each in rows)
-        return {
+        answer = {
             "timestamp": now_ms,
             "live": live,
             "matching": len(found),
             "transactions": described,
-            **(self._elsewhere(elsewhere, now_ms) if self._is_joined(request) else {}),
         }
+        if self._is_joined(request):
+            answer["keys"] = [key(row) for row in shown]
+            answer["elsewhere"] = _elsewhere(elsewhere, now_ms)
+        return answer
 
     def _is_joined(self, request: Request) -> bool:
         """Whether a broker asks, this one or another, which joins the answers of all brokers."""
         by_another = ASKED_BY_A_BROKER in request.headers and self._sees_all(request)
         return by_another or JOINED in request.scope
-
-    def _elsewhere(self, tallies: Mapping[TxnId, Tally], now_ms: int) -> Stats:
-        """What other brokers' transactions hold and block on topics of this one."""
-        some = islice(tallies.items(), _ELSEWHERE)
-        return {"elsewhere": {str(each): described_tally(tally, now_ms) for each, tally in some}}
 
     async def ended(self, request: Request) -> Stats:
         """Transactions that ended within the last hour, the latest first: at most 1,000, and none
@@ -262,6 +261,12 @@ class LiveTransactionRoutes:
             "bytes": None if held is None else held.size_bytes,
             "holdsReadersBack": oldest is not None and oldest.txn_id == txn_id,
         }
+
+
+def _elsewhere(tallies: Mapping[TxnId, Tally], now_ms: int) -> Stats:
+    """What other brokers' transactions hold and block on topics of this one."""
+    some = islice(tallies.items(), _ELSEWHERE)
+    return {str(each): described_tally(tally, now_ms) for each, tally in some}
 
 
 def paging(request: Request) -> tuple[int, int]:

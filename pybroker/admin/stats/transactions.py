@@ -150,33 +150,24 @@ def _left_ms(row: Row) -> int:
     return row.transaction.opened_at_ms + row.transaction.timeout_ms
 
 
+# What brokers order their rows by, also together: a number, a text or a list of numbers.
 SORTS: Final[dict[str, Callable[[Row], Any]]] = {
     "age": lambda row: -row.transaction.opened_at_ms,
     "left": _left_ms,
     "blocked": lambda row: row.tally.blocked_entries,
     "messages": lambda row: row.tally.messages,
     "bytes": lambda row: row.tally.size_bytes,
-    "id": lambda row: row.transaction.txn_id,
+    "id": lambda row: list(row.transaction.txn_id),
     "owner": lambda row: row.transaction.owner or "",
-    "state": lambda row: row.transaction.status,
+    "state": lambda row: row.transaction.status.value,
     "participants": lambda row: (
         len(row.transaction.partitions) + len(row.transaction.subscriptions)
     ),
 }
 
 
-# The same of what `live_one` has made, for lists that several brokers make together.
-SORTS_OF_DESCRIBED: Final[dict[str, Callable[[Stats], Any]]] = {
-    "age": lambda one: -one["openTimestamp"],
-    "left": lambda one: one["openTimestamp"] + one["timeoutMs"],
-    "blocked": lambda one: one["blockedEntries"],
-    "messages": lambda one: one["messages"],
-    "bytes": lambda one: one["bytes"],
-    "id": lambda one: tuple(map(int, one["txnId"].strip("()").split(","))),
-    "owner": lambda one: one["owner"] or "",
-    "state": lambda one: TxnStatus[one["status"]],
-    "participants": lambda one: one["topicCount"] + one["subscriptionCount"],
-}
+# Sorts by what several brokers may have a part of: where `live_one` says how much.
+SUMMED: Final = {"blocked": "blockedEntries", "messages": "messages", "bytes": "bytes"}
 
 
 async def chosen(rows: Iterable[Row], wanted: Wanted) -> list[Row]:
