@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from managed_ledger.errors import BadVersion, LedgerClosed
+from managed_ledger.storage.bookkeeper import writer
 from managed_ledger.storage.bookkeeper.errors import (
     BookieFailed,
     LedgerFenced,
-    NotEnoughBookies,
 )
 from managed_ledger.storage.bookkeeper.metadata_record import (
     LedgerMetadata,
@@ -28,6 +28,9 @@ class AskedBookies:
     spare: list[str]
     asked: list[tuple[str, int, Any]] = field(default_factory=list)
     flags: set[int] = field(default_factory=set)
+    up: list[str] = field(default_factory=list)  # not in quarantine
+    silent: str = ""  # bookies that do not answer
+    looked_at: list[str] = field(default_factory=list)
 
     def add(
         self,
@@ -41,10 +44,15 @@ class AskedBookies:
             self.asked.append((bookie, entry_id, adder))
             self.flags.add(int.from_bytes(request[6:8], "big"))
 
-    def choose(self, count: int, without: Any) -> list[str]:
-        if len(found := [each for each in self.spare if each not in without]) < count:
-            raise NotEnoughBookies("too few")
-        return found[:count]
+    def choose_up_to(self, count: int, without: Any) -> list[str]:
+        return [each for each in self.spare if each not in without][:count]
+
+    def available(self) -> list[str]:
+        return self.up
+
+    async def look_at(self, bookies: Sequence[str], ledger_id: int) -> None:
+        self.looked_at += bookies
+        self.up = [each for each in self.up if each not in self.silent]
 
     def suspect(self, bookie: str) -> None:
         pass
@@ -217,15 +225,115 @@ async def test_a_failure_is_reported_only_after_the_ledger_is_closed_before_it()
 
 @in_a_loop
 async def test_what_the_other_bookies_have_confirmed_is_kept_when_the_writer_ends():
-    scene = Scene((3, 3, 2), spare="")
+    scene = Scene((3, 2, 2), spare="")
     scene.append(3)
-    for bookie in "ab":
-        scene.bookies.answer(bookie, 1)
     scene.bookies.answer("a", 0)
-    scene.bookies.fail("e", 0)
+    scene.bookies.fail("e", 1)
     scene.bookies.answer("b", 0)
     await settled()
-    assert scene.heard == [(0, "ok"), (1, "ok"), (2, "LedgerEnded")]
+    assert scene.heard == [(0, "ok"), (1, "LedgerEnded"), (2, "LedgerEnded")]
+
+
+@in_a_loop
+async def test_a_ledger_goes_on_without_a_bookie_if_the_others_are_an_ack_quorum():
+    scene = Scene((3, 3, 2), spare="")
+    scene.append(1)
+    scene.bookies.fail("e", 0)
+    await settled()
+    scene.append(1)
+    for bookie in "ab":
+        scene.bookies.answer(bookie, 0)
+        scene.bookies.answer(bookie, 1)
+    assert scene.heard == [(0, "ok"), (1, "ok")]
+    assert [each for each, entry, _ in scene.bookies.asked if entry == 1] == ["a", "b"]
+    assert scene.store.versions == [], "the ledger's ensemble stays as it is"
+    closed = await scene.writer.close()
+    assert (closed.state, closed.last_entry_id) == (LedgerState.CLOSED, 1)
+
+
+@in_a_loop
+async def test_a_ledger_that_goes_on_without_a_bookie_ends_with_the_next():
+    scene = Scene((3, 3, 2), spare="")
+    scene.append(2)
+    scene.bookies.fail("e", 0)
+    await settled()
+    for bookie in "ab":
+        scene.bookies.answer(bookie, 0)
+    scene.bookies.fail("a", 1)
+    await settled()
+    assert scene.heard == [(0, "ok"), (1, "LedgerEnded")]
+    assert scene.store.versions[-1].last_entry_id == 0
+
+
+@in_a_loop
+async def test_two_lost_bookies_and_one_other_are_enough_where_one_may_be_missing():
+    scene = Scene((3, 3, 2), spare="c")
+    scene.append(1)
+    for bookie in "be":
+        scene.bookies.fail(bookie, 0)
+    await settled()
+    for bookie in "ac":
+        scene.bookies.answer(bookie, 0)
+    assert scene.heard == [(0, "ok")]
+    assert scene.writer.metadata.segments == (Segment(0, ("a", "c", "e")),)
+
+
+async def one_that_goes_on_without_e(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """After the time to look for bookies."""
+    scene = Scene((3, 3, 2), spare="")
+    scene.append(1)
+    for bookie in "ab":
+        scene.bookies.answer(bookie, 0)
+    scene.bookies.fail("e", 0)
+    monkeypatch.setattr(writer, "LOOK_AGAIN_S", 0.0)
+    await settled()
+    return scene
+
+
+def test_a_bookie_that_comes_later_takes_the_empty_place(monkeypatch):
+    async def scenario() -> None:
+        scene = await one_that_goes_on_without_e(monkeypatch)
+        scene.bookies.spare.append("c")
+        scene.append(1)
+        await settled()
+        for bookie in "ac":
+            scene.bookies.answer(bookie, 1)
+        assert scene.heard == [(0, "ok"), (1, "ok")]
+        before, since = scene.writer.metadata.segments
+        assert (before, since) == (Segment(0, ("a", "b", "e")), Segment(1, ("a", "b", "c")))
+
+    asyncio.run(scenario())
+
+
+def test_when_the_lost_bookie_is_back_the_ledger_makes_room_for_a_successor(monkeypatch):
+    async def scenario() -> None:
+        scene = await one_that_goes_on_without_e(monkeypatch)
+        scene.bookies.up = list("abe")
+        await settled()
+        assert scene.writer.ended is None, "nobody writes to it"
+        scene.append(1)
+        await settled()
+        assert scene.bookies.looked_at == ["e"]
+        assert scene.heard == [(0, "ok"), (1, "LedgerEnded")]
+        closed = scene.store.versions[-1]
+        assert (closed.state, closed.last_entry_id) == (LedgerState.CLOSED, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_bookie_that_is_registered_and_does_not_answer_ends_nothing(monkeypatch):
+    async def scenario() -> None:
+        scene = await one_that_goes_on_without_e(monkeypatch)
+        scene.bookies.up, scene.bookies.silent = list("abe"), "e"
+        scene.append(1)
+        await settled()
+        for bookie in "ab":
+            scene.bookies.answer(bookie, 1)
+        assert scene.bookies.looked_at == ["e"]
+        assert scene.heard == [(0, "ok"), (1, "ok")]
+        assert scene.writer.ended is None
+
+    asyncio.run(scenario())
 
 
 @in_a_loop
@@ -350,33 +458,6 @@ async def test_a_writer_that_was_given_up_closes_nothing():
     assert scene.heard == [(0, "LedgerClosed")]
     assert scene.store.versions == []
     assert isinstance(scene.writer.ended, LedgerClosed)
-
-
-@pytest.mark.parametrize(
-    ("quorums", "answered", "is_covered"),
-    [
-        ((2, 2, 2), {0}, True),
-        ((2, 2, 1), {0}, False),
-        ((3, 2, 2), {0}, False),
-        ((3, 2, 2), {0, 1}, True),
-        ((3, 3, 2), {0}, False),
-        ((3, 3, 2), {0, 2}, True),
-        ((4, 2, 2), {0, 2}, True),
-        ((4, 2, 2), {0, 1}, False),
-        ((5, 3, 2), {0, 1, 3}, False),
-        ((1, 1, 1), set(), False),
-    ],
-)
-def test_a_ledger_is_fenced_when_no_ack_quorum_is_left(quorums, answered, is_covered):
-    assert Quorums(*quorums).covered(answered) == is_covered
-
-
-def test_fewer_bookies_make_a_smaller_ensemble_never_a_smaller_ack_quorum():
-    assert Quorums(3, 3, 2).within(2) == Quorums(2, 2, 2)
-    assert Quorums(3, 2, 2).within(9) == Quorums(3, 2, 2)
-    assert Quorums(3, 3, 2).within(1) is None
-    with pytest.raises(ValueError, match="ack quorum 3"):
-        Quorums(2, 2, 3)
 
 
 @in_a_loop

@@ -1,4 +1,6 @@
-"""A bookie that dies and has no replacement ends every ledger on it: nobody above notices."""
+"""Bookies that die and have no replacement: ledgers go on without one, and end without a second.
+Nobody above notices.
+"""
 
 import pytest
 from txn_cluster import COORDINATOR, TxnBroker, TxnCluster
@@ -50,27 +52,45 @@ class Orders:
         return self.broker.coordinators.serving(0)
 
 
-def lose_a_bookie(cluster: TxnCluster, number: int = 0) -> None:
-    cluster.life.crash_bookie(sorted(cluster.life.disks)[number], False, PATIENCE_S)
+def lose_a_bookie(cluster: TxnCluster, number: int = 0, for_s: float = PATIENCE_S) -> None:
+    cluster.life.crash_bookie(sorted(cluster.life.disks)[number], False, for_s)
 
 
 @pytest.mark.parametrize("bookie", range(3))
-def test_a_coordinator_goes_on_when_its_log_loses_a_bookie(bookie: int) -> None:
+def test_ledgers_go_on_without_one_bookie(bookie: int) -> None:
+    cluster = cluster_of_three()
+    try:
+        orders = Orders(cluster)
+        cluster.call(orders.commit(b"before"))
+        ledgers = log_of_coordinator(orders).ledgers()
+        lose_a_bookie(cluster, bookie)
+        cluster.call(orders.commit(b"after"))
+        found = [each.ledger_id for each in log_of_coordinator(orders).ledgers()]
+        assert found == [each.ledger_id for each in ledgers]
+        assert cluster.call(cluster.read(orders.broker, orders.topic)) == [b"before", b"after"]
+    finally:
+        cluster.close()
+
+
+@pytest.mark.parametrize("bookie", range(3))
+def test_a_coordinator_goes_on_when_its_log_loses_two_bookies(bookie: int) -> None:
     cluster = cluster_of_three()
     try:
         orders = Orders(cluster)
         begun = cluster.call(cluster.begin(orders.broker))
         cluster.call(cluster.send(orders.broker, orders.topic, b"begun before", begun))
         served, (ledger,) = orders.coordinator, log_of_coordinator(orders).ledgers()
-        lose_a_bookie(cluster, bookie)
+        lose_a_bookie(cluster, bookie, for_s=0.1)
         cluster.call(begun.commit())
+        cluster.call(orders.commit(b"between"))
+        lose_a_bookie(cluster, (bookie + 1) % 3)
         cluster.call(orders.commit(b"begun after"))
         cluster.call(orders.acknowledge())
         assert orders.coordinator is served
         assert [each.ledger_id for each in log_of_coordinator(orders).ledgers()][1:]
         assert log_of_coordinator(orders).ledgers()[0].ledger_id == ledger.ledger_id
         found = cluster.call(cluster.read(orders.broker, orders.topic))
-        assert found == [b"begun before", b"begun after"]
+        assert found == [b"begun before", b"between", b"begun after"]
     finally:
         cluster.close()
 
@@ -81,13 +101,13 @@ def log_of_coordinator(orders: Orders) -> ManagedLedger:
     return log
 
 
-def test_what_was_under_way_when_a_bookie_died_is_there_after_a_crash() -> None:
+def test_what_was_under_way_when_bookies_died_is_there_after_a_crash() -> None:
     cluster = cluster_of_three()
     try:
         orders = Orders(cluster)
         cluster.call(orders.commit(b"0"))
-        lose_a_bookie(cluster)
         for number in range(1, 4):
+            lose_a_bookie(cluster, number % 3, for_s=0.5)
             cluster.call(orders.commit(b"%d" % number))
         cluster.crash(orders.broker)
         heir = cluster.start("two")

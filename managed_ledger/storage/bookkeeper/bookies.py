@@ -53,8 +53,14 @@ class Bookies:
     # --- which bookies exist
 
     def register(self, bookies: Iterable[str]) -> None:
-        """Those that accept writes now, as ZooKeeper lists them."""
-        self._registered = tuple(sorted(bookies))
+        """Those that accept writes now, as ZooKeeper lists them. One that was not there before has
+        just started, or was heard of again by ZooKeeper: its quarantine is over.
+        """
+        found = tuple(sorted(bookies))
+        for each in found:
+            if each not in self._registered:
+                self._suspects.pop(each, None)
+        self._registered = found
 
     def locate(self, bookie: str, host: str, port: int) -> None:
         """The address of a bookie whose id is not its address."""
@@ -83,7 +89,9 @@ class Bookies:
         return found
 
     def choose_up_to(self, count: int, without: Collection[str] = ()) -> list[str]:
-        """As `choose`, and fewer if there are not so many."""
+        """As `choose`, and fewer if there are not so many. Of those in quarantine, first the ones
+        that failed longest ago.
+        """
         found = self.available(without)
         if len(found) >= count:
             return self._rng.sample(found, count)
@@ -97,9 +105,9 @@ class Bookies:
     def suspect(self, bookie: str, why: object = "it failed") -> None:
         """Put it into quarantine."""
         until = asyncio.get_running_loop().time() + self._limits.quarantine_s
-        if bookie not in self._suspects:
+        if self._suspects.pop(bookie, None) is None:
             log.warning("bookie %s is in quarantine: %s", bookie, why)
-        self._suspects[bookie] = until
+        self._suspects[bookie] = until  # in the order of the failures
 
     # --- requests
 
@@ -130,6 +138,11 @@ class Bookies:
         size_bytes = min(size_bytes, self._limits.max_frame_bytes - 64)
         connection.read_batch(ledger_id, first, count, size_bytes, answered)
         return await done
+
+    async def look_at(self, bookies: Collection[str], ledger_id: int) -> None:
+        """When this returns, those that do not answer are in quarantine."""
+        reads = (self.read(each, ledger_id, 0) for each in bookies)
+        await asyncio.gather(*reads, return_exceptions=True)
 
     async def close(self) -> None:
         """Break every connection. Idempotent."""

@@ -46,6 +46,13 @@ class Quorums:
             for first in range(self.ensemble)
         )
 
+    def suffices_without(self, lost: Collection[int]) -> bool:
+        """Whether every entry has an ack quorum without these positions."""
+        return all(
+            sum(position not in lost for position in self.write_set(first)) >= self.ack
+            for first in range(self.ensemble)
+        )
+
     def within(self, bookies: int) -> "Quorums | None":
         """The same with so many bookies: a smaller ensemble, never a smaller ack quorum."""
         if bookies < self.ack:

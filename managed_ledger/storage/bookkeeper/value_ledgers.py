@@ -9,7 +9,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from managed_ledger.errors import CorruptStorage, LedgerNotFound, ManagedLedgerError
+from managed_ledger.errors import (
+    CorruptStorage,
+    LedgerEnded,
+    LedgerNotFound,
+    ManagedLedgerError,
+)
 from managed_ledger.storage.bookkeeper.client import BookKeeper
 from managed_ledger.storage.bookkeeper.errors import BookKeeperError
 from managed_ledger.storage.bookkeeper.reader import LedgerReader
@@ -33,22 +38,21 @@ class ValueLedgers:
                 f"{key!r} has {len(entry)} bytes, and an entry takes {MAX_ENTRY_BYTES}: "
                 "acknowledge what is missing between the acknowledged messages"
             )
+        writer = await self._writer(key)
+        try:
+            await _append(writer, entry)
+        except LedgerEnded:  # it is certainly not in there, and another ledger may take it
+            writer = await self._writer(key)
+            await _append(writer, entry)
+        return writer.ledger_id
+
+    async def _writer(self, key: str) -> LedgerWriter:
         writer = self._writers.get(key)
         if writer is None or writer.ended is not None or writer.length > MAX_LEDGER_BYTES:
             await self._close(self._writers.pop(key, None))
             custom = {"application": b"pybroker", "component": b"cursor", "key": key.encode()}
             writer = self._writers[key] = await self._client.create(custom)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def appended(error: Exception | None) -> None:
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        writer.append(entry, appended)
-        await done
-        return writer.ledger_id
+        return writer
 
     async def read(self, ledger_id: int) -> bytes | None:
         """The last entry, after fencing the ledger's writer; None if there is none. Raises
@@ -72,9 +76,7 @@ class ValueLedgers:
         if len(entry) > MAX_ENTRY_BYTES:
             raise BookKeeperError(f"{len(entry)} bytes are more than an entry takes")
         writer = await self._client.create(custom)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        writer.append(entry, lambda error: settle(done, None, error))
-        await done
+        await _append(writer, entry)
         await writer.close()
         return writer.ledger_id
 
@@ -116,3 +118,10 @@ class ValueLedgers:
                 await writer.close()
             except ManagedLedgerError as why:
                 log.info("ledger %d is left to recovery: %s", writer.ledger_id, why)
+
+
+async def _append(writer: LedgerWriter, entry: bytes) -> None:
+    """Raises ManagedLedgerError."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    writer.append(entry, lambda error: settle(done, None, error))
+    await done

@@ -3,13 +3,15 @@
 An entry is confirmed when its ack quorum has answered, and all entries before it are confirmed;
 answers are counted per entry, and those of a replaced bookie no longer count. When a bookie fails,
 another replaces it from the first unconfirmed entry on: the metadata is changed, by
-compare-and-set, before an entry is confirmed that depends on it.
+compare-and-set, before an entry is confirmed that depends on it. If there is no other, and the rest
+of the ensemble has an ack quorum for each entry, the ledger goes on without it.
 
-The writer ends when it is fenced (another client recovers the ledger), or when no bookie can take
-the place of one that failed. In the second case it closes the ledger behind the last complete
-append, by compare-and-set, before it reports a failure: an append that failed with LedgerEnded is
-not in the ledger and never will be. One that failed with LedgerFenced or LedgerClosed may be:
-recovery decides. The writer must never set the recovery flag of an add, which passes the fence.
+The writer ends when it is fenced (another client recovers the ledger), when too few bookies of the
+ensemble are left, or when a ledger that goes on without some could have a successor on as many as
+it should have. In the last two cases it closes the ledger behind the last complete append, by
+compare-and-set, before it reports a failure: an append that failed with LedgerEnded is not in the
+ledger and never will be. One that failed with LedgerFenced or LedgerClosed may be: recovery
+decides. The writer must never set the recovery flag of an add, which passes the fence.
 """
 
 import asyncio
@@ -28,13 +30,18 @@ from managed_ledger.storage.bookkeeper.entry_body import (
     master_key,
     pack,
 )
-from managed_ledger.storage.bookkeeper.errors import BookieFailed, LedgerFenced
+from managed_ledger.storage.bookkeeper.errors import (
+    BookieFailed,
+    LedgerFenced,
+    NotEnoughBookies,
+)
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
 from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, LedgerState
 from managed_ledger.storage.bookkeeper.protocol import Code, add_prefix
 from managed_ledger.storage.operations import call_safely
 
 log = logging.getLogger(__name__)
+LOOK_AGAIN_S: Final = 1.0  # for bookies, while the ledger goes on without some
 _THE_WRITER_LOST: Final = frozenset({Code.FENCED, Code.UNAUTHORIZED})
 # None when the entry is confirmed. LedgerEnded: it is not in the ledger. Else that is unknown.
 Appended = Callable[[Exception | None], None]
@@ -108,9 +115,11 @@ class LedgerWriter:
             self._quorums.write_set(first) for first in range(self._quorums.ensemble)
         ]
         self._all_write_all = self._quorums.write == self._quorums.ensemble
-        self._failed: dict[int, str] = {}  # positions, and why
+        self._failed: dict[int, str] = {}  # positions without a bookie, and why
         self._lost: set[str] = set()  # bookies that may lack entries of this ledger
         self._replacing: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._look_again_s = 0.0
         self._drained: asyncio.Event | None = None
         self._is_closing = False
         self._closing: asyncio.Task[LedgerMetadata] | None = None
@@ -155,6 +164,8 @@ class LedgerWriter:
         for replica in self._ensemble:
             if replica.writer is not None:
                 self._send(replica, first, requests)
+        if self._failed:
+            self._look_for_bookies()
         return first
 
     def _send(self, replica: _Replica, first: int, requests: Sequence[bytes]) -> None:
@@ -221,15 +232,20 @@ class LedgerWriter:
             pending.acknowledged &= ~replica.bit
         if self._is_closing and not self._pending:
             return  # the metadata that closes it is on its way, and needs no other bookie
+        self._bookies.suspect(replica.bookie)
         if self._replacing is None and self.ended is None:
             log.info("ledger %d replaces bookie %s: %s", self.ledger_id, replica.bookie, why)
-            self._bookies.suspect(replica.bookie)
             self._replacing = asyncio.ensure_future(self._replace())
 
     async def _replace(self) -> None:
         try:
             while self._failed and self.ended is None:
-                await self._replace_once(sorted(self._failed))
+                positions = sorted(self._failed)
+                chosen = self._others(len(positions))
+                if not chosen:
+                    self._go_on_without(positions)
+                    break
+                await self._replace_by(dict(zip(positions, chosen, strict=False)))
         except LedgerClosed as why:
             self._end(why)
         except ManagedLedgerError as why:
@@ -238,11 +254,55 @@ class LedgerWriter:
             self._replacing = None
         self._confirm()
 
-    async def _replace_once(self, positions: list[int]) -> None:
-        """Raises ManagedLedgerError: then this writer must end."""
+    def _others(self, count: int) -> list[str]:
+        """Up to so many bookies that have never been in the ensemble."""
+        members = {replica.bookie for replica in self._ensemble}
+        return self._bookies.choose_up_to(count, self._lost | members)
+
+    def _go_on_without(self, positions: list[int]) -> None:
+        """Raises NotEnoughBookies."""
+        names = ", ".join(self._ensemble[position].bookie for position in positions)
+        if not self._quorums.suffices_without(positions):
+            raise NotEnoughBookies(f"no other bookie can take the place of {names}")
+        log.warning("ledger %d goes on without %s: there is no other", self.ledger_id, names)
+        self._look_again_s = asyncio.get_running_loop().time() + LOOK_AGAIN_S
+
+    def _look_for_bookies(self) -> None:
+        """Only a ledger that is written looks: a bookie that comes back costs idle ones nothing."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._look_again_s or self._replacing is not None or self._looking is not None:
+            return
+        self._look_again_s = now_s + LOOK_AGAIN_S
+        if self._others(1):
+            self._replacing = asyncio.ensure_future(self._replace())
+        elif self._is_outdated():
+            self._looking = asyncio.ensure_future(self._look_at_the_lost())
+
+    def _is_outdated(self) -> bool:
+        """Whether a successor would have more bookies."""
+        return len(self._bookies.available()) >= self._quorums.ensemble
+
+    async def _look_at_the_lost(self) -> None:
+        """One that is registered need not answer. Meanwhile entries are confirmed as ever."""
+        back = [each for each in self._bookies.available() if each in self._lost]
+        try:
+            await self._bookies.look_at(back, self.ledger_id)
+        finally:
+            self._looking = None
+        if self._is_outdated() and self._replacing is None and not self._is_closing:
+            why = f"{', '.join(back)} answers again, and only a new ledger may use it"
+            self._replacing = asyncio.ensure_future(self._end_outdated(BookieFailed(why)))
+
+    async def _end_outdated(self, why: ManagedLedgerError) -> None:
+        try:
+            await self._end_early(why)
+        finally:
+            self._replacing = None
+
+    async def _replace_by(self, chosen: dict[int, str]) -> None:
+        """By position. Raises ManagedLedgerError: then this writer must end."""
         members = [replica.bookie for replica in self._ensemble]
-        chosen = self._bookies.choose(len(positions), self._lost.union(members))
-        for position, bookie in zip(positions, chosen, strict=True):
+        for position, bookie in chosen.items():
             members[position] = bookie
         metadata = self.metadata.with_ensemble(self.last_confirmed + 1, tuple(members))
         try:
@@ -253,14 +313,14 @@ class LedgerWriter:
                 "again"
             ) from conflict
         self.metadata = metadata
-        for position in positions:
+        for position, bookie in chosen.items():
             del self._failed[position]
-            self._ensemble[position] = _Replica(self, position, members[position])
+            self._ensemble[position] = _Replica(self, position, bookie)
         if not self._pending:
             return
         requests = [pending.request for pending in self._pending.values()]
         first = next(iter(self._pending))
-        for position in positions:
+        for position in chosen:
             replica = self._ensemble[position]
             if replica.writer is not None:
                 self._send(replica, first, requests)
@@ -340,6 +400,8 @@ class LedgerWriter:
         if self.ended is not None:
             return
         self.ended = why
+        if self._looking is not None:
+            self._looking.cancel()
         for replica in self._ensemble:
             replica.writer = None
         pending, self._pending = self._pending, {}
