@@ -70,16 +70,21 @@ class Reader:
     def number(self) -> int:
         # Inlined: a start reads millions of them.
         data, at = self._data, self._at
-        value = shift = 0
-        while at < len(data):
-            byte = data[at]
+        try:
+            value = data[at]
             at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                self._at = at
-                return value
-            shift += 7
-        raise self._too_short()
+            if value > 0x7F:
+                value, shift = value & 0x7F, 7
+                while (byte := data[at]) > 0x7F:
+                    at += 1
+                    value |= (byte & 0x7F) << shift
+                    shift += 7
+                at += 1
+                value |= byte << shift
+        except IndexError:
+            raise self._too_short() from None
+        self._at = at
+        return value
 
     def numbers(self, count: int) -> list[int]:
         """The next `count` values, in one piece; never more than there are bytes."""
@@ -87,14 +92,16 @@ class Reader:
         values = []
         try:
             for _ in range(count):
-                byte = data[at]
+                value = data[at]
                 at += 1
-                value, shift = byte & 0x7F, 7
-                while byte > 0x7F:
-                    byte = data[at]
+                if value > 0x7F:
+                    value, shift = value & 0x7F, 7
+                    while (byte := data[at]) > 0x7F:
+                        at += 1
+                        value |= (byte & 0x7F) << shift
+                        shift += 7
                     at += 1
-                    value |= (byte & 0x7F) << shift
-                    shift += 7
+                    value |= byte << shift
                 values.append(value)
         except IndexError:
             raise self._too_short() from None
@@ -105,6 +112,13 @@ class Reader:
         return self.raw(self.number())
 
     def text(self) -> str:
+        data, at = self._data, self._at
+        if at < len(data) and (size := data[at]) <= 0x7F:  # inlined: as nearly all are
+            at += 1
+            end = at + size
+            if end <= len(data):
+                self._at = end
+                return data[at:end].decode()
         return self.blob().decode()
 
     def raw(self, size: int) -> bytes:

@@ -125,6 +125,8 @@ def decode_record(data: Reader, source: str) -> Record:
             return NewTransaction(local_id, timeout_ms, opened_at_ms, owner if owned else None)
         case _Operation.PARTITIONS:
             local_id, count = data.numbers(2)
+            if count == 1:  # as nearly always: a generator costs as much as the rest
+                return AddPartitions(local_id, (data.text(),))
             return AddPartitions(local_id, tuple(data.text() for _ in range(count)))
         case _Operation.SUBSCRIPTIONS:
             local_id, count = data.numbers(2)
