@@ -10,6 +10,7 @@ import base64
 import ssl
 from typing import Final
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 import h11
 
@@ -25,6 +26,7 @@ _ANSWER_S: Final = 60.0
 _MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer
 _READ_BYTES: Final = 64 * 1024
 _AT_ONCE: Final = 32  # to all brokers together; further ones wait
+_AT_ONCE_TO_ONE: Final = 8  # a broker that hangs leaves room to ask the others
 
 
 class AdminClient:
@@ -34,6 +36,7 @@ class AdminClient:
         self._brokers = brokers
         self._options = options
         self._room = asyncio.Semaphore(_AT_ONCE)
+        self._room_of = WeakValueDictionary[str, asyncio.Semaphore]()  # by URL, while it is asked
 
     def others(self) -> dict[str, BrokerAddress]:
         own = self._brokers.own_id
@@ -51,7 +54,8 @@ class AdminClient:
             raise ServiceNotReady(_unreachable(broker))
         try:
             context = None if tls is None else tls.context()
-            async with self._room, asyncio.timeout(_CONNECT_S + _ANSWER_S):
+            room = self._room_of.setdefault(url, asyncio.Semaphore(_AT_ONCE_TO_ONE))
+            async with asyncio.timeout(_CONNECT_S + _ANSWER_S), room, self._room:
                 return await request_over_http(
                     url, method, target, body, self._options.authentication, context, True
                 )

@@ -228,6 +228,34 @@ def test_a_broker_is_not_asked_without_tls_where_brokers_use_tls(
         assert why.endswith("has no port without TLS: set brokerClientTlsEnabled=true")
 
 
+def test_a_broker_that_hangs_leaves_room_to_ask_the_others() -> None:
+    async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+    async def scenario() -> None:
+        client = AdminClient(None, PeerOptions())  # type: ignore[arg-type]
+        servers = [await asyncio.start_server(each, "127.0.0.1", 0) for each in (hangs, answers)]
+        ports = [each.sockets[0].getsockname()[1] for each in servers]
+        one, two = (BrokerAddress(http_url=f"http://127.0.0.1:{port}") for port in ports)
+        stuck = [asyncio.ensure_future(client.ask(one, "GET", "/")) for _ in range(100)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            assert (await client.ask(two, "GET", "/")).status == 204
+        for each in stuck:
+            each.cancel()
+        await asyncio.wait(stuck)
+        for server in servers:
+            server.close()
+
+    asyncio.run(scenario())
+
+
 def test_apaches_default_plugin_is_no_login() -> None:
     disabled = "org.apache.pulsar.client.impl.auth.AuthenticationDisabled"
     config = replace(BrokerConfig(), broker_client_authentication_plugin=disabled)
