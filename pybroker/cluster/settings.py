@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from managed_ledger.storage.bookkeeper.backend import ClusterConfig
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from managed_ledger.storage.tls_files import ClientTls
 from pybroker.base.config import BrokerConfig
@@ -28,7 +29,7 @@ class ClusterSettings:
 
 def cluster_settings(config: BrokerConfig) -> ClusterSettings:
     """Raises BadSettings."""
-    servers = _servers("metadataStoreUrl", config.metadata_store_url.removeprefix("zk:"))
+    servers = zookeeper_servers("metadataStoreUrl", config.metadata_store_url.removeprefix("zk:"))
     _require_one_store(config.configuration_metadata_store_url, servers)
     ensemble, write, ack = (
         config.managed_ledger_default_ensemble_size,
@@ -57,17 +58,31 @@ def cluster_settings(config: BrokerConfig) -> ClusterSettings:
     )
 
 
+def storage_config(config: BrokerConfig) -> ClusterConfig:
+    """What its keys say about the storage, without the formats. Raises BadSettings."""
+    settings = cluster_settings(config)
+    return ClusterConfig(
+        ledgers_root=settings.ledgers_root,
+        session_timeout_ms=config.metadata_store_session_timeout_millis,
+        quorums=settings.quorums,
+        ledger_password=settings.ledger_password,
+        bookie_tls=settings.bookie_tls,
+        zookeeper_tls=settings.zookeeper_tls,
+    )
+
+
 def _require_one_store(url: str, servers: list[str]) -> None:
     """Raises BadSettings if tenants and namespaces are in another ZooKeeper."""
     key = "configurationMetadataStoreUrl"
-    if url and set(_servers(key, url.removeprefix("zk:"))) != set(servers):
+    if url and set(zookeeper_servers(key, url.removeprefix("zk:"))) != set(servers):
         raise BadSettings(
             f"{key} must name the same ZooKeeper servers as metadataStoreUrl, or be empty: "
             "pybroker keeps tenants and namespaces where the rest of the metadata is"
         )
 
 
-def _servers(key: str, text: str) -> list[str]:
+def zookeeper_servers(key: str, text: str) -> list[str]:
+    """Of host:port,host:port. Raises BadSettings, which names the key."""
     servers = [each.strip() for each in re.split("[,;]", text) if each.strip()]
     if not servers:
         raise BadSettings(
@@ -91,7 +106,7 @@ def _ledgers_root(uri: str, servers: list[str]) -> str:
             f"bookkeeperMetadataServiceUri={uri[:200]!r} is not of the form "
             "zk+hierarchical://one:2181;two:2181/ledgers"
         )
-    if set(_servers("bookkeeperMetadataServiceUri", found["servers"])) != set(servers):
+    if set(zookeeper_servers("bookkeeperMetadataServiceUri", found["servers"])) != set(servers):
         raise BadSettings(
             "bookkeeperMetadataServiceUri must name the same ZooKeeper servers as metadataStoreUrl"
         )

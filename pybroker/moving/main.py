@@ -7,15 +7,19 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
+from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
 from managed_ledger.storage.importing import ImportTarget
 from pybroker.base.config import BrokerConfig
+from pybroker.base.config_file import load_config
 from pybroker.base.runtime import SystemClock
+from pybroker.cluster.bad_settings import BadSettings
 from pybroker.cluster.node_values import bundles_data, equal_boundaries
+from pybroker.cluster.settings import storage_config, zookeeper_servers
 from pybroker.formats.apache.families import in_apaches_formats
 from pybroker.moving.cluster import cluster
 from pybroker.moving.directory import directory_source, directory_target
@@ -68,9 +72,16 @@ def _parser() -> argparse.ArgumentParser:
         "--discard", action="store_true", help="delete an unfinished copy from --to"
     )
     parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the configuration file of the brokers on the cluster: TLS, copies of an entry, the "
+        "path of the ledgers, clusterName",
+    )
+    parser.add_argument(
         "--cluster-name",
-        default=BrokerConfig().cluster_name,
-        help="the clusterName of the brokers on the cluster (default: %(default)s)",
+        help="the clusterName of the brokers on the cluster (default: that of --config, or "
+        f"{BrokerConfig().cluster_name})",
     )
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     return parser
@@ -82,9 +93,9 @@ def _is_cluster(place: str) -> bool:
 
 async def _move(options: argparse.Namespace) -> int:
     async with AsyncExitStack() as places:
-        name = options.cluster_name
-        source = await places.enter_async_context(_source(options.source, name))
-        target = await places.enter_async_context(_target(options.target, name))
+        config = _config(options)
+        source = await places.enter_async_context(_source(options.source, config))
+        target = await places.enter_async_context(_target(options.target, config))
         planned = await plan(source, SystemClock().now_ms())
         progress = Progress(None if options.quiet else sys.stderr)
         progress.begin(len(planned.ledgers), planned.size_bytes)
@@ -99,7 +110,7 @@ async def _move(options: argparse.Namespace) -> int:
 
 
 async def _discard(options: argparse.Namespace) -> int:
-    async with _target(options.target, options.cluster_name) as target:
+    async with _target(options.target, _config(options)) as target:
         ledgers = await discard(target)
     print(f"deleted an unfinished copy with {ledgers} ledgers from {options.target}")
     return 0
@@ -113,9 +124,9 @@ def _summary(planned: Plan, total: Sum, took_s: float) -> str:
 
 
 @asynccontextmanager
-async def _source(place: str, cluster_name: str) -> AsyncIterator[Source]:
+async def _source(place: str, config: BrokerConfig) -> AsyncIterator[Source]:
     if _is_cluster(place):
-        async with _cluster(place, cluster_name) as backend:
+        async with _cluster(place, config) as backend:
             await backend.refresh_ledgers()
             yield BackendSource(backend)
     else:
@@ -124,9 +135,9 @@ async def _source(place: str, cluster_name: str) -> AsyncIterator[Source]:
 
 
 @asynccontextmanager
-async def _target(place: str, cluster_name: str) -> AsyncIterator[ImportTarget]:
+async def _target(place: str, config: BrokerConfig) -> AsyncIterator[ImportTarget]:
     if _is_cluster(place):
-        async with _cluster(place, cluster_name) as backend:
+        async with _cluster(place, config) as backend:
             yield backend
     else:
         async with directory_target(Path(place), SystemClock()) as directory:
@@ -134,12 +145,31 @@ async def _target(place: str, cluster_name: str) -> AsyncIterator[ImportTarget]:
 
 
 @asynccontextmanager
-async def _cluster(place: str, cluster_name: str) -> AsyncIterator[BookKeeperBackend]:
+async def _cluster(place: str, config: BrokerConfig) -> AsyncIterator[BookKeeperBackend]:
+    """`config` is of the brokers there. Raises BadSettings."""
     servers = place.removeprefix(_CLUSTER)
-    bundles = bundles_data(equal_boundaries(BrokerConfig().default_number_of_namespace_bundles))
-    config = in_apaches_formats(ClusterConfig(), cluster_name, bundles)
-    async with cluster(servers, SystemClock(), random.Random(), config) as backend:
+    bundles = bundles_data(equal_boundaries(config.default_number_of_namespace_bundles))
+    stored = in_apaches_formats(storage_config(config), config.cluster_name, bundles)
+    async with cluster(servers, SystemClock(), random.Random(), stored) as backend:
         yield backend
+
+
+def _config(options: argparse.Namespace) -> BrokerConfig:
+    """Of the brokers on the cluster. Raises ValueError."""
+    place = next(each for each in (options.source, options.target) if each and _is_cluster(each))
+    servers = zookeeper_servers(f"the cluster {place[:200]}", place.removeprefix(_CLUSTER))
+    config = BrokerConfig() if options.config is None else load_config(options.config)
+    there = config.metadata_store_url
+    found = (
+        zookeeper_servers("metadataStoreUrl", there.removeprefix(_CLUSTER)) if there else servers
+    )
+    if set(found) != set(servers):
+        raise BadSettings(
+            f"{options.config} is of another cluster: metadataStoreUrl={there[:200]} does not name "
+            f"the servers of {place[:200]}"
+        )
+    name = options.cluster_name or config.cluster_name
+    return replace(config, metadata_store_url=place, cluster_name=name)
 
 
 def _name(place: str) -> str:

@@ -19,7 +19,7 @@ from random import Random
 from typing import Final
 from urllib.parse import urlsplit
 
-from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
+from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
 from pybroker.base.config import BrokerConfig
 from pybroker.base.listeners import Listeners
 from pybroker.base.runtime import Clock, SystemClock
@@ -34,7 +34,7 @@ from pybroker.cluster.bundle_ownership import BundleOwnership
 from pybroker.cluster.bundles import ClusterBundles
 from pybroker.cluster.cluster import Cluster
 from pybroker.cluster.node_values import Place, bundles_data, equal_boundaries
-from pybroker.cluster.settings import cluster_settings
+from pybroker.cluster.settings import cluster_settings, storage_config
 from pybroker.cluster.transactions.broker_client import BadBrokerClient, peer_options
 from pybroker.cluster.transactions.formats import FOREIGN, message_count, use_pulsars_formats
 from pybroker.cluster.transactions.peers import PeerOptions
@@ -183,20 +183,12 @@ async def cluster_broker(
 
 def shared_storage(config: BrokerConfig, clock: Clock, rng: Random) -> BookKeeperBackend:
     """Raises BadSettings."""
-    settings = cluster_settings(config)
     return BookKeeperBackend(
-        settings.servers,
+        cluster_settings(config).servers,
         clock,
         rng,
         in_apaches_formats(
-            ClusterConfig(
-                ledgers_root=settings.ledgers_root,
-                session_timeout_ms=config.metadata_store_session_timeout_millis,
-                quorums=settings.quorums,
-                ledger_password=settings.ledger_password,
-                bookie_tls=settings.bookie_tls,
-                zookeeper_tls=settings.zookeeper_tls,
-            ),
+            storage_config(config),
             config.cluster_name,
             bundles_data(equal_boundaries(config.default_number_of_namespace_bundles)),
         ),

@@ -10,6 +10,7 @@ from documents import ROOT, blocks
 from servers import Cluster
 
 from pybroker.client import Client, InitialPosition
+from pybroker.moving.main import main as move
 
 pytestmark = pytest.mark.slow
 
@@ -51,8 +52,9 @@ def settings(authority: Authority) -> dict[str, object]:
 
 
 def test_a_broker_keeps_messages_on_bookies_and_in_zookeeper_over_tls(
-    tmp_path: Path, authority: Authority, storage: Cluster
+    tmp_path: Path, authority: Authority, storage: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """And `pybroker move` takes them from there."""
     found = settings(authority)
     broker = BrokerProcess(tmp_path, "one", f"localhost:{storage.secure_port}", found)
     try:
@@ -68,5 +70,8 @@ def test_a_broker_keeps_messages_on_bookies_and_in_zookeeper_over_tls(
             received = [consumer.receive(30_000).data().rstrip(b"\0") for _ in range(100)]
         assert received == [b"%d" % number for number in range(100)]
     finally:
-        broker.kill()
+        broker.stop()
+    place, conf = f"zk:localhost:{storage.secure_port}", str(tmp_path / "one.conf")
+    assert move(["--from", place, "--to", str(tmp_path / "copy"), "--config", conf]) == 0
+    assert "moved and verified" in capsys.readouterr().out
     assert "Session is protected by: TLS" in storage.bookies[0].log

@@ -18,8 +18,9 @@ from managed_ledger.storage.importing import STATE_KEY, UnfinishedMove
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.base.config import BrokerConfig
 from pybroker.base.runtime import SystemClock
+from pybroker.cluster.settings import storage_config
 from pybroker.moving.directory import directory_source, directory_target
-from pybroker.moving.main import main
+from pybroker.moving.main import _config, _parser, main
 from pybroker.moving.move import Move
 from pybroker.moving.plan import plan
 from pybroker.moving.progress import Progress
@@ -133,6 +134,34 @@ def test_a_missing_directory_is_a_sentence(
 ) -> None:
     assert main(["--from", str(tmp_path / "no"), "--to", "zk:127.0.0.1:1"]) == 1
     assert "no is not a directory" in capsys.readouterr().err
+
+
+def test_the_cluster_is_that_of_the_configuration_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf, places = tmp_path / "broker.conf", ["--from", str(tmp_path / "no"), "--to"]
+    conf.write_text("metadataStoreUrl=zk:one:2181,two:2181\n")
+    assert main([*places, "zk:two:2181,one:2181", "--config", str(conf)]) == 1
+    assert "no is not a directory" in capsys.readouterr().err
+    assert main([*places, "zk:three:2181", "--config", str(conf)]) == 1
+    assert "broker.conf is of another cluster: metadataStoreUrl" in capsys.readouterr().err
+    assert main([*places, "zk:three"]) == 1
+    assert "the cluster zk:three: 'three' is not host:port" in capsys.readouterr().err
+
+
+def test_what_the_configuration_file_says_about_the_storage_is_used(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        "clusterName=east\nmanagedLedgerPassword=secret\nbookkeeperTLSClientAuthentication=true\n"
+        "managedLedgerDefaultEnsembleSize=3\n"
+    )
+    words = ["--from", "x", "--to", "zk:one:2181", "--config", str(conf)]
+    config = _config(_parser().parse_args(words))
+    stored = storage_config(config)
+    assert stored.bookie_tls is not None
+    assert (stored.ledger_password, stored.quorums.ensemble) == (b"secret", 3)
+    assert config.cluster_name == "east"
+    assert _config(_parser().parse_args([*words, "--cluster-name", "west"])).cluster_name == "west"
 
 
 def test_progress_counts_what_is_left_to_do() -> None:
