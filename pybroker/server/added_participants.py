@@ -6,6 +6,7 @@ from typing import Final
 from pybroker.base.names import TxnId
 from pybroker.transaction.coordinator.coordinators import Coordinators
 
+_LOOK_FROM: Final = 1000  # from this many transactions on, check which have ended
 _LOOK_AGAIN_S: Final = 1.0
 
 
@@ -14,18 +15,22 @@ class AddedParticipants:
     whoever began them. One that was added twice counts twice until the next look.
     """
 
-    __slots__ = ("_added", "_coordinators", "_next_look_s", "_total")
+    __slots__ = ("_added", "_coordinators", "_look_at", "_next_look_s", "_total")
 
     def __init__(self, coordinators: Coordinators) -> None:
         self._coordinators = coordinators
         self._added: dict[TxnId, int] = {}
         self._total = 0
+        self._look_at = _LOOK_FROM
         self._next_look_s = 0.0
 
     def add(self, txn_id: TxnId, count: int) -> None:
         if count:
             self._added[txn_id] = self._added.get(txn_id, 0) + count
             self._total += count
+        if len(self._added) >= self._look_at:  # others may end them: on another broker, always
+            self._look()
+            self._look_at = max(_LOOK_FROM, 2 * len(self._added))
 
     def ended(self, txn_id: TxnId) -> None:
         self._total -= self._added.pop(txn_id, 0)

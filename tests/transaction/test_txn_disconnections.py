@@ -171,3 +171,15 @@ async def ended(world: World) -> TxnId:
     txn_id = await world.begin()
     await world.end(txn_id, COMMIT)
     return txn_id
+
+
+@in_world
+async def test_a_connection_does_not_remember_participants_whose_transactions_others_end(
+    world: World,
+) -> None:
+    added, live = AddedParticipants(world.coordinators), await world.begin_on(ORDERS)
+    added.add(live, 1)
+    for number in range(5000):
+        added.add(TxnId(0, live.least + 1 + number), 1)
+    assert len(added._added) <= 1000
+    assert live in added._added
