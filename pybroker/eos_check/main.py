@@ -35,7 +35,8 @@ _EPILOG: Final = """\
 COMMAND reads messages of a topic and writes to others until it is killed, or ends with code 0 when
 there are none left. Placeholders in it: {service_url} {admin_url} {input} {output} {output2}
 {directory} (files there survive a crash within one run). The environment has PULSAR_SERVICE_URL,
-PULSAR_ADMIN_URL, EOS_INPUT, EOS_OUTPUT, EOS_OUTPUTS, EOS_DIRECTORY.
+PULSAR_ADMIN_URL, EOS_INPUT, EOS_OUTPUT, EOS_OUTPUTS, EOS_DIRECTORY, and JAVA_TOOL_OPTIONS, with
+which a JVM starts sooner, unless you have set it.
 
 Exit code 0: exactly once, and each kind of crash was tried; 1: not exactly once; 2: it could not be
 judged. A kind is a crash of the pipeline or of the broker, before or after a command of one name

@@ -111,6 +111,23 @@ def test_a_daemon_that_left_the_pipeline_s_session_is_killed_with_it(tmp_path):
     assert until(lambda: not any(map(is_alive, ended)), LIMIT_S)
 
 
+def test_a_jvm_compiles_less_unless_the_user_has_options_for_it(tmp_path, monkeypatch):
+    def said() -> str:
+        log = tmp_path / "log"
+        log.unlink(missing_ok=True)
+        pipeline = Pipeline(["sh", "-c", "echo $JAVA_TOOL_OPTIONS"], {"MARK": "m"}, "MARK", log)
+        pipeline.start()
+        assert until(lambda: pipeline.exit_code() is not None, LIMIT_S)
+        return pipeline.log_tail()
+
+    monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
+    assert said() == "-XX:TieredStopAtLevel=1"
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xmx1g")
+    assert said() == "-Xmx1g"
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "")
+    assert said() == ""
+
+
 def test_a_crash_that_did_not_happen_is_not_counted_as_tried():
     show = say = lambda *_: None
     settings = Settings(("true",))
