@@ -284,3 +284,50 @@ def test_unusable_credentials_are_explained() -> None:
     )
     with pytest.raises(BadBrokerClient, match="brokerClientTrustCertsFilePath"):
         peer_options(missing)
+
+
+def test_sessions_of_different_roles_do_not_fence_each_other_over_brokers(
+    cluster: TxnCluster,
+) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.serve_coordinator(one)
+    there = cluster.topic_of(two)
+    first = {"txn.transactional.id": "billing", "txn.session": "first"}
+
+    async def publish() -> None:
+        alice, mallory = (cluster.client_at(one, name) for name in ("alice", "mallory"))
+        own = await alice.create_producer(there, properties=first)
+        txn = await alice.new_transaction()
+        await own.send(b"invoice", txn=txn)
+        begun = one.coordinators.begun(txn.txn_id)
+        assert begun is not None
+        assert begun.session is not None
+        assert begun.session.id == ("alice", "billing")
+        forged = await mallory.create_producer(there, properties={**first, "txn.session": "b"})
+        unbound = await alice.new_transaction()
+        stranger = alice.attach_transaction(unbound.txn_id)  # whose client adds the topic
+        with pytest.raises((AuthorizationError, NotAllowed), match="another principal"):
+            await forged.send(b"forged", txn=stranger)
+        found = one.coordinators.begun(unbound.txn_id)
+        assert found is not None
+        assert found.session is None
+        await txn.commit()
+        await own.send(b"on")
+
+    cluster.call(publish())
+
+
+def test_only_brokers_ask_to_fence_sessions() -> None:
+    settings = {**TOKEN_SETTINGS, **OWN_ROLE, "authorization_enabled": True}
+    cluster = TxnCluster(0, super_user_roles=("broker",), **settings)
+    one = cluster.start("one")
+    command = pb.CommandFenceSessions(transactional_id="billing", epoch=1)
+    peers = Peers(PeerOptions(AuthenticationToken(token("alice"))))
+
+    async def ask() -> None:
+        with pytest.raises(AuthorizationError, match="fence sessions"):
+            await peers.request(BrokerAddress(one.url), command)
+        await peers.close()
+
+    cluster.call(ask())
+    cluster.close()

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from pybroker.base.errors import NotAllowed, PulsarError
+from pybroker.base.errors import NotAllowed, PulsarError, ServiceNotReady
 from pybroker.broker.ownership import BrokerAddress, Ownership
 from pybroker.cluster.transactions.groups import assign_partition
 from pybroker.cluster.transactions.peers import Peers
@@ -97,9 +97,16 @@ class SharedFencing:
         await asyncio.gather(*map(self._require_fencing, others))
 
     async def _require_fencing(self, broker: BrokerAddress) -> None:
-        if not await self._peers.fences_sessions(broker):
+        url = broker.broker_url or broker.broker_url_tls
+        try:
+            fences = await self._peers.fences_sessions(broker)
+        except ServiceNotReady as error:
+            raise ServiceNotReady(
+                f"{url} must fence older sessions, too, and cannot be reached ({error}); try again"
+            ) from error
+        if not fences:
             raise NotAllowed(
-                f"{broker.broker_url or broker.broker_url_tls} is in the cluster and does not "
+                f"{url} is in the cluster and does not "
                 "fence sessions: transactional ids need a cluster of which all brokers are "
                 "pybroker's, of this version or later"
             )

@@ -72,7 +72,7 @@ class _Peer:
         try:
             return await (await self.connection()).request(body, ANSWER_S)
         except (OSError, ValueError, ClientError) as error:
-            raise ServiceNotReady(f"{self._url}: {error or 'no answer in time'}") from error
+            raise ServiceNotReady(f"{self._url}: {str(error) or 'no answer in time'}") from error
         finally:
             self._waiting -= 1
 
@@ -121,7 +121,7 @@ class Peers:
         try:
             return await peer.connection()
         except (OSError, ValueError, ClientError) as error:
-            raise ServiceNotReady(f"{broker.broker_url}: {error or 'no answer'}") from error
+            raise ServiceNotReady(f"{broker.broker_url}: {str(error) or 'no answer'}") from error
 
     def _peer(self, broker: BrokerAddress) -> _Peer:
         if self._closed:

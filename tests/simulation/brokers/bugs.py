@@ -22,6 +22,7 @@ from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.cluster import balancing, bundle_ownership
 from pybroker.cluster.bundle_ownership import _SERVED, BundleOwnership, BundleState
 from pybroker.cluster.cluster import Cluster
+from pybroker.cluster.transactions.fencing import SharedFencing
 from pybroker.handing_over import hand_over
 from pybroker.server import on_transaction
 
@@ -129,6 +130,17 @@ def halves_count_before_the_split() -> AbstractContextManager[Any]:
     return patch.object(bundle_ownership, "BundleState", SimpleNamespace(**states))
 
 
+@contextmanager
+def others_are_not_asked_to_fence() -> Iterator[None]:
+    """A newer session is granted when its epoch is recorded, and done with on one broker."""
+
+    async def fence(self: SharedFencing, newest: Any, here: Any, waits_for: Any) -> int:
+        return 0
+
+    with patch.object(SharedFencing, "fence", fence):
+        yield
+
+
 BUGS: Final[dict[str, Bug]] = {
     "abandoned-openings-stay": abandoned_openings_stay,
     "any-bundle-is-given-back": any_bundle_is_given_back,
@@ -140,6 +152,7 @@ BUGS: Final[dict[str, Bug]] = {
     "latest-aborts-are-not-handed-over": latest_aborts_are_not_handed_over,
     "members-are-told-once": grouping.members_are_told_once,
     "no-entry-by-timeout": no_entry_by_timeout,
+    "others-are-not-asked-to-fence": others_are_not_asked_to_fence,
     "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,
     "serving-after-the-session-is-lost": serving_after_the_session_is_lost,
     "torn-appends-taken-for-whole": torn_appends_taken_for_whole,

@@ -10,6 +10,7 @@ from sim_scenario import ACTIVE_S
 from brokers import trouble
 from brokers.administering import Administration, DividedBundles
 from brokers.balancing import BalancedBundles, Unloading
+from brokers.fencing import FencingOverBrokers
 from brokers.leaving import HandingOver
 
 
@@ -90,7 +91,7 @@ ALL: Final[dict[str, type[Any]]] = {
         each.name: each
         for each in (
             *(RestlessBundles, Partitions, Exodus, Administration, DividedBundles),
-            *(BalancedBundles, Unloading, HandingOver),
+            *(BalancedBundles, FencingOverBrokers, Unloading, HandingOver),
         )
     },
     **{name: OF_ONE_BROKER[name] for name in _OF_CLIENTS},

@@ -8,7 +8,7 @@ begins anew, until it has done its work.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -68,7 +68,7 @@ class Worker(Transacting):
         self.session = None
         self._lives += 1
         self._about_to_begin()
-        producers = {topic: await client.create_producer(topic) for topic in TOPICS}
+        producers = {topic: await client.create_producer(topic) for topic in self.topics()}
         if not self._takes_over(client):
             self.note("was fenced before it heard that it was the newest")
             return
@@ -80,6 +80,10 @@ class Worker(Transacting):
                 self.history.counts["fenced workers"] += 1
                 self.note(f"fenced: {error}")
                 raise
+
+    def topics(self) -> Sequence[str]:
+        """Of its next life."""
+        return TOPICS
 
     def _takes_over(self, client: Any) -> bool:
         epoch, session = client._cluster.session._epoch, f"{self.name} {self._lives}"
@@ -112,7 +116,7 @@ class Worker(Transacting):
 
     async def _publish(self, producers: dict[str, Any], part: tuple[Any, Txn] | None) -> None:
         txn, record = part or (None, None)
-        topic = self.rng.choice(TOPICS)
+        topic = self.rng.choice(list(producers))
         number = self._numbers[topic] = self._numbers[topic] + 1
         sender = f"{self.name}-{topic}"
         life = f"{sender}.{self.incarnation}.{self._lives}"
@@ -127,6 +131,7 @@ class Worker(Transacting):
 class Fencing(Feature):
     name = "fencing"
     topics = TOPICS
+    worker = Worker
 
     @classmethod
     def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
@@ -138,7 +143,7 @@ class Fencing(Feature):
         self.epochs = Epochs()
         ids = self.rng.choice((("work",), ("work",), ("work", "other work")))
         self.simulation.producers += [
-            Worker(
+            self.worker(
                 self.world,
                 self.history,
                 f"worker-{name}-{number}",
