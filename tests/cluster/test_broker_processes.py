@@ -219,3 +219,40 @@ def is_served_by(brokers: Brokers, topic: str, others: list[BrokerProcess]) -> b
     return found.status_code == 200 and found.json()["brokerUrl"] in [
         each.service_url for each in others
     ]
+
+
+def test_a_newer_session_fences_the_older_one_on_every_broker_also_on_one_that_stands_still(
+    brokers: Brokers,
+) -> None:
+    everybody = brokers.client()
+    for topic in TOPICS:
+        keep(everybody, topic)
+    session = {"txn.transactional.id": "billing", "txn.session": "first"}
+    older = brokers.client()
+    with pytest.raises(pulsar.PulsarException):
+        older.create_producer(TOPICS[0], properties={"txn.transactional.id": "billing"})
+    zombies = {topic: older.create_producer(topic, properties=session) for topic in TOPICS}
+    for zombie in zombies.values():
+        zombie.send(b"older")
+    frozen = brokers.owner(TOPICS[0])
+    topic = next(each for each in TOPICS if brokers.owner(each) is not frozen)
+    frozen.freeze()
+    newer = brokers.client(*(each for each in brokers.all if each is not frozen))
+    producer = newer.create_producer(topic, properties={**session, "txn.session": "second"})
+    outcomes: list[tuple[str, pulsar.Result]] = []
+    for name, zombie in zombies.items():
+        zombie.send_async(b"zombie", lambda result, _, name=name: outcomes.append((name, result)))
+    frozen.thaw()
+    assert frozen.ended() == EXIT_SESSION_LOST
+    producer.send(b"newer")
+    wait_until(lambda: len(outcomes) == len(TOPICS))
+    assert {result for _, result in outcomes} <= {
+        pulsar.Result.ProducerFenced,
+        pulsar.Result.AlreadyClosed,
+    }
+    for each in TOPICS:
+        expected = [b"older", b"newer"] if each == topic else [b"older"]
+        consumer = newer.subscribe(each, "kept")
+        assert [consumer.receive(30_000).data() for _ in expected] == expected
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(300)

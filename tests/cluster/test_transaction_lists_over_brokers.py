@@ -105,3 +105,26 @@ def test_a_page_is_made_of_no_more_than_it_needs_of_each_broker(
     found = Rest(cluster, one).get("v3/transactions/ended", limit=2, page=2)
     assert [each["txnId"] for each in found["transactions"]] == by_age[::-1][2:4]
     assert asked == ["4", "4"]
+
+
+def test_transactional_ids_are_listed_with_the_open_transactions_of_all_brokers(
+    cluster: TxnCluster,
+) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.serve_coordinator(two)
+    topic = cluster.topic_of(one)
+    session = {"txn.transactional.id": "billing/1", "txn.session": "first"}
+
+    async def begin() -> str:
+        producer = await cluster.client_at(one).create_producer(topic, properties=session)
+        txn = await cluster.begin(two)
+        await producer.send(b"invoice", txn=txn)
+        return str(txn.txn_id)
+
+    txn_id = cluster.call(begin())
+    for rest in (Rest(cluster, one), Rest(cluster, two)):
+        (listed,) = rest.get("v3/transactions/transactionalIds")
+        assert (listed["transactionalId"], listed["epoch"]) == ("billing/1", 1)
+        assert listed["openTransactions"] == [txn_id]
+        assert rest.get("v3/transactions/transactionalIds/billing%2F1") == listed
+        assert rest.ask("GET", "v3/transactions/transactionalIds/other").status == 404

@@ -1,4 +1,5 @@
-"""Lists of transactions over all brokers: live ones, ended ones, and those that block readers.
+"""Lists of transactions over all brokers: live ones, ended ones, those that block readers, and
+those of transactional ids.
 
 Each broker makes the first part of its own list, in the order wanted, as long as the pages up to
 the one that is asked for; this one joins them. What a transaction holds and blocks is the sum over
@@ -13,6 +14,7 @@ from urllib.parse import urlencode
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from pybroker.admin.http.authenticated import IDENTITY
 from pybroker.admin.http.permitted import identity_of, target_of
 from pybroker.admin.operation import Endpoint
 from pybroker.admin.over_brokers.everybody import Whole
@@ -42,6 +44,8 @@ class TransactionLists:
             ("GET", f"{_BASE}/live"): self._live,
             ("GET", f"{_BASE}/ended"): self._ended,
             ("GET", f"{_BASE}/blocking"): self._blocking,
+            ("GET", f"{_BASE}/transactionalIds"): self._ids,
+            ("GET", f"{_BASE}/transactionalIds/{{id}}"): self._id,
         }
 
     async def _live(self, request: Request, own: Endpoint) -> Stats:
@@ -91,6 +95,27 @@ class TransactionLists:
             "topics": topics[: limit_of(request)],
         }
 
+    async def _ids(self, request: Request, own: Endpoint) -> list[Stats]:
+        """All brokers know all ids, and each the open transactions of its coordinators. The rows
+        are this broker's, which knows what the caller may see.
+        """
+        first, *others = await self._all(request, own)
+        rows: dict[tuple[str | None, str], Stats] = {_key(row): row for row in first}
+        for row in (row for answer in others for row in answer):
+            if _key(row) in rows:
+                _add_open(rows[_key(row)], row)
+        return list(rows.values())
+
+    async def _id(self, request: Request, own: Endpoint) -> Stats:
+        if "owner" not in request.query_params and IDENTITY in request.scope:
+            query = {**request.query_params, "owner": identity_of(request).acting}
+            request = Request({**request.scope, "query_string": urlencode(query).encode()})
+        answers = await self._all(request, own)
+        shown: Stats = answers[0]
+        for row in answers[1:]:
+            _add_open(shown, row)
+        return shown
+
     def _first_part(self, request: Request, most: int) -> Request:
         """The request for the first `most` of each broker's list. Other brokers know only that a
         broker asks, so it says whose transactions the caller may see.
@@ -102,6 +127,15 @@ class TransactionLists:
             if not authorizer.may(identity, Need.SUPER_USER, target_of(request)):
                 query["principal"] = identity.acting
         return Request({**request.scope, "query_string": urlencode(query).encode(), JOINED: True})
+
+
+def _key(row: Stats) -> tuple[str | None, str]:
+    return row["owner"], row["transactionalId"]
+
+
+def _add_open(row: Stats, there: Stats) -> None:
+    """One that moves may be on both brokers."""
+    row["openTransactions"] = sorted({*row["openTransactions"], *there["openTransactions"]})
 
 
 def _within_reach(request: Request) -> tuple[int, int]:

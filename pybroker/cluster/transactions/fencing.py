@@ -146,7 +146,7 @@ class SharedFencing:
             raise
         except PulsarError as error:
             return str(error)
-        return f"transaction coordinator {min(unserved)} is on its way to another broker"
+        return f"transaction coordinator {min(unserved)} is not open on any broker"
 
     async def _ask(self, broker: BrokerAddress, newest: SessionRef, asked: "_Asked") -> None:
         await self._require_fencing(broker)
