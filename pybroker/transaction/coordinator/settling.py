@@ -64,7 +64,6 @@ class Settling:
             coordinator = self._serving.get(coordinator_id)
             if coordinator is None:  # whoever opens it again begins anew
                 return
-            coordinator.group_ends.settle(self._known)
             await self._ask_leaders(coordinator)
             if not coordinator.group_ends.pledges:
                 return
