@@ -29,6 +29,7 @@ class Case:
         return any(text.startswith(self.promise) for text in self.violations(seed))
 
 
+ENDS_AT_ONCE = ("ends at once",)
 FULL_DISK = ("full disk",)
 HOSTILE = ("hostility",)
 REBIRTH = ("rebirth",)
@@ -39,6 +40,7 @@ CASES = {
     "ages-by-the-wall-clock": Case("KEPT", 4, ("clocks", "trimming")),
     "batches-that-come-twice-taken-whole": Case("CURSOR AHEAD", 158, ("mixed acknowledgements",)),
     "clients-drop-nothing": Case("CURSOR AHEAD", 20, ("succession",)),
+    "commits-swapped-by-recovery": Case("COMMIT ORDER", 2, ENDS_AT_ONCE),
     "committed-twice-after-a-crash": Case("DUPLICATE", 1, ("commit order",)),
     "compaction-reads-past-max-read-position": Case("NOT IN THE LOG", 11, ("compacting",)),
     "copy-answered-as-duplicate": Case("LOST COPY", 0, ("copying",)),
@@ -104,6 +106,7 @@ CASES = {
     "spared-forgotten-by-the-log": Case("CURSOR AHEAD", 143, ("succession", "unloads")),
     "termination-not-durable": Case("TAKES MORE", 4, ("terminating",)),
     "tombstone-takes-a-live-key": Case("COMPACTED AWAY", 0, ("compacting",)),
+    "topics-commit-in-an-order-of-their-own": Case("COMMIT ORDER", 1, ENDS_AT_ONCE),
     "transactions-cover-what-others-hold": Case("CURSOR AHEAD", 1, ("succession",)),
     "truncation-stops-at-deduplication": Case("KEPT", 4, ("truncating",)),
     "truncation-takes-what-is-open": Case("LOSS", 2, ("truncating",)),

@@ -2,13 +2,19 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+from pybroker.base.errors import TransactionCoordinatorNotFound
 from pybroker.transaction.buffer.commit_order.commit_order_buffer import CommitOrderBuffer
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
+from pybroker.transaction.coordinator.metadata_store import (
+    TransactionMetadata,
+    TransactionMetadataStore,
+)
+from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
 
 def _hand_on(to: "asyncio.Future[None]", ended: "asyncio.Future[None]") -> None:
@@ -61,7 +67,39 @@ def committed_twice_after_a_crash() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def commits_swapped_by_recovery() -> Iterator[None]:
+    """A coordinator goes on with what was decided last: some topics have seen the first already."""
+    right = TransactionMetadataStore.decided_first
+
+    def last_first(self: TransactionMetadataStore) -> list[TransactionMetadata]:
+        decided = [each for each in right(self) if each.status is not TxnStatus.OPEN]
+        return decided[::-1] + [each for each in right(self) if each.status is TxnStatus.OPEN]
+
+    with patch.object(TransactionMetadataStore, "decided_first", last_first):
+        yield
+
+
+@contextmanager
+def topics_commit_in_an_order_of_their_own() -> Iterator[None]:
+    """A topic that is loaded does not wait to be told in what order the commits were decided."""
+    right = CommitOrderBuffer.loaded
+
+    def loaded(self: CommitOrderBuffer) -> None:
+        self._live = True
+        for txn_id in list(self.open):
+            with suppress(TransactionCoordinatorNotFound):
+                if self._outcomes.status(txn_id) is TxnStatus.COMMITTING:
+                    self.end(txn_id, TxnAction.COMMIT)
+        right(self)
+
+    with patch.object(CommitOrderBuffer, "loaded", loaded):
+        yield
+
+
 BUGS = {
+    "commits-swapped-by-recovery": commits_swapped_by_recovery,
+    "topics-commit-in-an-order-of-their-own": topics_commit_in_an_order_of_their_own,
     "side-data-trimmed-early": side_data_trimmed_early,
     "committed-twice-after-a-crash": committed_twice_after_a_crash,
 }

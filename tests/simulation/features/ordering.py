@@ -133,6 +133,10 @@ class CommitOrder(Feature):
         if self.rng.random() < 0.6:
             self._cut_to_small_pieces()
         self.orders = Orders(self.history, self.simulation.scenario.transaction_buffer)
+        self.plan()
+
+    def plan(self) -> None:
+        """What is to happen."""
         if self.rng.random() < 0.5:
             switcher = OrderSwitcher(
                 self.world, self.history, "order-switcher", broker=self.broker, orders=self.orders
