@@ -138,6 +138,15 @@ def test_a_pipeline_that_starts_slowly_crashes_several_times_in_a_run(
     assert took_s == (3 + of_pipeline) * 60.0 + of_pipeline * 2.0
 
 
+def test_a_crash_of_the_pipeline_starts_it_twice_which_a_run_of_its_own_has_no_time_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Runs of as long as one without faults would suffice."""
+    found, took_s = explored(monkeypatch, World(TIME_LIMIT_S / (2 + KINDS)), messages=12)
+    assert (found.in_series, found.singles_tried >= KINDS) == (KINDS, True)
+    assert took_s <= TIME_LIMIT_S
+
+
 def test_a_series_ends_within_the_limit_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     found, took_s = explored(monkeypatch, World(60.0), 340.0, messages=12)
     assert took_s <= 340.0
