@@ -75,7 +75,9 @@ def bound(
     assert joined.ref is not None
     if (elsewhere := coordinators.elsewhere(txn_id.most)) is not None:
         return _bound_elsewhere(session, elsewhere, joined.ref, txn_id)
-    transaction = coordinators.begun(txn_id)
+    transaction, coordinator = coordinators.begun(txn_id), coordinators.serving(txn_id.most)
+    if transaction is None and coordinator is None and coordinators.may_open(txn_id.most):
+        raise coordinator_not_ready(txn_id.most)
     if transaction is None or transaction.status is not TxnStatus.OPEN:
         return None  # its topic refuses it
     if transaction.session == joined.ref:
@@ -83,7 +85,6 @@ def bound(
     check_owner(session, txn_id)  # otherwise a fencing session could abort foreign transactions
     if transaction.session is not None:
         raise _of_another(session, txn_id, transaction.session)
-    coordinator = coordinators.serving(txn_id.most)
     if coordinator is None:
         raise coordinator_not_ready(txn_id.most)
     return _binding(session, coordinator, txn_id, joined.ref)

@@ -250,7 +250,7 @@ class TransactionalSessions:
             session.ref = await ids.begin(session.id, session.name)
         except BaseException as error:
             self._forget(held)
-            if older is not None and not older.session.is_let_go:
+            if older is not None and not older.session.is_over:
                 older.connections = {each: None for each in older.connections if not each.closed}
                 if older.connections:
                     self._newest[session.id] = older  # which still holds it

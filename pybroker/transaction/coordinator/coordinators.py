@@ -115,6 +115,10 @@ class Coordinators:
         here = coordinator_id in self._served or self._serves(coordinator_id)
         return None if here else self._elsewhere
 
+    def may_open(self, coordinator_id: int) -> bool:
+        """Whether this broker serves it and may just be opening it, so it knows nothing yet."""
+        return self._elsewhere is not None and 0 <= coordinator_id < self.count
+
     def _serves(self, coordinator_id: int) -> bool:
         return self._elsewhere is None or self._elsewhere.serves(coordinator_id)
 
