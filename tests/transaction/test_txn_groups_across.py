@@ -2,8 +2,9 @@
 
 import asyncio
 import gc
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -33,6 +34,7 @@ from txn_world import (
 )
 from virtual_loop import run_virtually
 
+from managed_ledger.errors import StorageUnavailable
 from managed_ledger.prompt import Prompt, prompt, when_done
 from pybroker.base.errors import (
     InvalidTxnStatus,
@@ -40,6 +42,8 @@ from pybroker.base.errors import (
     TransactionNotFound,
 )
 from pybroker.base.names import TxnId
+from pybroker.transaction.coordinator.groups import GroupsElsewhere
+from pybroker.transaction.coordinator.settling import Settling, Verdicts
 from pybroker.transaction.coordinator.transaction_log import TransactionLog
 from pybroker.transaction.txn_status import TxnStatus
 
@@ -387,3 +391,79 @@ async def test_a_refused_group_leaves_no_garbage_in_cycles(world: World) -> None
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+class Leaders:
+    """Of coordinators that other brokers serve. Implements GroupsElsewhere as far as it is used."""
+
+    def serves(self, coordinator_id: int) -> bool:
+        return coordinator_id == 2
+
+    async def verdicts(self, leader: TxnId, members: Sequence[TxnId]) -> Verdicts:
+        if leader.most == 0:
+            await asyncio.Event().wait()  # its broker hangs
+        return [False] * len(members)
+
+
+@in_world
+async def test_a_leaders_broker_that_hangs_does_not_hold_members_of_other_leaders(
+    world: World,
+) -> None:
+    groups = world.coordinators.groups
+    groups.share_with(cast(GroupsElsewhere, Leaders()))
+    waits, is_free = await begin(world, 2), await begin(world, 2)
+    await groups.promise_to(TxnId(0, 0), [waits], None)
+    await asyncio.sleep(5)
+    await groups.promise_to(TxnId(1, 0), [is_free], None)
+    await asyncio.sleep(5)
+    assert promised(world, [waits, is_free]) == [waits]
+
+
+@in_world
+async def test_a_promise_in_the_turn_in_which_the_last_one_settled_is_asked_about(
+    world: World,
+) -> None:
+    groups = world.coordinators.groups
+    groups.share_with(cast(GroupsElsewhere, Leaders()))
+    first, second = await begin(world, 2), await begin(world, 2)
+    members = (await world.coordinators.get(2)).group_ends
+    settled = Settling._settled
+
+    async def then_another(settling: Settling, coordinator_id: int) -> None:
+        await settled(settling, coordinator_id)
+        if not members.pledges and world.coordinators.begun(second).promised_to is None:  # type: ignore[union-attr]
+            asyncio.get_running_loop().call_soon(members._pledge, second.least, TxnId(1, 1))
+            asyncio.get_running_loop().call_soon(groups.settle, 2)
+
+    with patch.object(Settling, "_settled", then_another):
+        await groups.promise_to(TxnId(1, 0), [first], None)
+        await asyncio.sleep(0.2)
+    await asyncio.sleep(5)
+    assert not members.pledges
+
+
+@in_world
+async def test_a_group_commits_although_a_members_log_cannot_be_opened_at_first(
+    world: World,
+) -> None:
+    """As when its coordinator comes to this broker while too few bookies are registered."""
+    txn_ids = await begun(world)
+    coordinators = world.coordinators
+    follow, open_log = coordinators.groups.follow, coordinators.open_log
+    failures = iter([StorageUnavailable("too few bookies")] * 3)
+
+    async def opened(coordinator_id: int, *arguments: Any) -> TransactionLog:
+        if coordinator_id == 1 and (failure := next(failures, None)) is not None:
+            raise failure
+        return await open_log(coordinator_id, *arguments)
+
+    async def lost(leader: TxnId, members: Sequence[TxnId]) -> None:
+        await coordinators.release(1)
+        await follow(leader, members)
+
+    coordinators.open_log = opened
+    (await coordinators.get(0)).group_ends.follow = lost
+    committing = asyncio.ensure_future(commit(world, txn_ids))
+    await asyncio.sleep(10)
+    assert committing.done() and await committing == txn_ids[0]
+    assert await shown(world) == {"0", "1", "2"}

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from managed_ledger.deletion import all_done
+from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.config import BrokerConfig
@@ -163,7 +164,10 @@ class Coordinators:
         begins = begins and self._serves(coordinator_id)
         if not begins or not 0 <= coordinator_id < self.count:
             raise coordinator_not_ready(coordinator_id)
-        return await self._open_once(coordinator_id)
+        try:
+            return await self._open_once(coordinator_id)
+        except ManagedLedgerError as error:  # logged; its storage may be available later
+            raise coordinator_not_ready(coordinator_id) from error
 
     def begun(self, txn_id: TxnId) -> TransactionMetadata | None:
         """A live transaction. While its coordinator is being reopened: as it was before."""

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from pybroker.base.errors import PulsarError
@@ -40,7 +41,8 @@ class Settling:
         self._tasks = tasks
         self._known = known
         self._ask_leader = ask_leader
-        self._asking: dict[int, asyncio.Task[None]] = {}
+        self._settling = set[int]()  # coordinators whose members' leaders are being asked
+        self._asking = set[tuple[int, int]]()  # a member's coordinator, and a leader's
         self._closed = False
 
     def settle(self, coordinator_id: int) -> None:
@@ -49,14 +51,19 @@ class Settling:
         if self._closed or coordinator is None:
             return
         coordinator.group_ends.settle(self._known)
-        if coordinator.group_ends.pledges and coordinator_id not in self._asking:
-            asking = self._tasks.start(
+        if coordinator.group_ends.pledges and coordinator_id not in self._settling:
+            self._settling.add(coordinator_id)
+            self._tasks.start(
                 self._ask_again_and_again(coordinator_id), f"promises of {coordinator_id}"
             )
-            self._asking[coordinator_id] = asking
-            asking.add_done_callback(lambda _: self._asking.pop(coordinator_id))
 
     async def _ask_again_and_again(self, coordinator_id: int) -> None:
+        try:
+            await self._settled(coordinator_id)
+        finally:  # in this turn: a promise in the next one must not rely on this task
+            self._settling.discard(coordinator_id)
+
+    async def _settled(self, coordinator_id: int) -> None:
         pause_s = _FIRST_PAUSE_S
         while True:
             await asyncio.sleep(pause_s)
@@ -64,16 +71,26 @@ class Settling:
             coordinator = self._serving.get(coordinator_id)
             if coordinator is None:  # whoever opens it again begins anew
                 return
-            await self._ask_leaders(coordinator)
+            self._ask_leaders(coordinator)
             if not coordinator.group_ends.pledges:
                 return
 
-    async def _ask_leaders(self, coordinator: TransactionCoordinator) -> None:
-        """Those of different coordinators side by side."""
+    def _ask_leaders(self, coordinator: TransactionCoordinator) -> None:
+        """Those of different coordinators side by side: one that does not answer does not delay
+        what others say. Each coordinator once at a time.
+        """
         led = defaultdict[int, dict[TxnId, dict[int, Pledge]]](lambda: defaultdict(dict))
         for member, pledge in coordinator.group_ends.pledges.items():
             led[pledge.leader.most][pledge.leader][member] = pledge
-        await asyncio.gather(*(self._ask_each(coordinator, part) for part in led.values()))
+        for most, part in led.items():
+            question = coordinator.coordinator_id, most
+            if question not in self._asking:
+                self._asking.add(question)
+                asking = self._tasks.start(self._ask_each(coordinator, part), f"leaders {question}")
+                asking.add_done_callback(partial(self._asked, question))
+
+    def _asked(self, question: tuple[int, int], _: "asyncio.Task[None]") -> None:
+        self._asking.discard(question)
 
     async def _ask_each(
         self,
