@@ -450,18 +450,22 @@ async def test_a_group_commits_although_a_members_log_cannot_be_opened_at_first(
     txn_ids = await begun(world)
     coordinators = world.coordinators
     follow, open_log = coordinators.groups.follow, coordinators.open_log
-    failures = iter([StorageUnavailable("too few bookies")] * 3)
+    failures = [StorageUnavailable("too few bookies")]
 
     async def opened(coordinator_id: int, *arguments: Any) -> TransactionLog:
-        if coordinator_id == 1 and (failure := next(failures, None)) is not None:
-            raise failure
+        if coordinator_id == 1 and failures:
+            raise failures.pop()
         return await open_log(coordinator_id, *arguments)
 
     async def lost(leader: TxnId, members: Sequence[TxnId]) -> None:
         await coordinators.release(1)
+        failures.extend([StorageUnavailable("too few bookies")] * 3)
         await follow(leader, members)
 
     coordinators.open_log = opened
+    await coordinators.release(1)
+    with pytest.raises(TransactionCoordinatorNotFound, match=r"1 cannot be opened.*few bookies"):
+        await coordinators.get(1)
     (await coordinators.get(0)).group_ends.follow = lost
     committing = asyncio.ensure_future(commit(world, txn_ids))
     await asyncio.sleep(10)

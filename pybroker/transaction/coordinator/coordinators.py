@@ -14,7 +14,7 @@ from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.config import BrokerConfig
-from pybroker.base.errors import ServiceNotReady
+from pybroker.base.errors import ServiceNotReady, TransactionCoordinatorNotFound
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
@@ -166,8 +166,10 @@ class Coordinators:
             raise coordinator_not_ready(coordinator_id)
         try:
             return await self._open_once(coordinator_id)
-        except ManagedLedgerError as error:  # logged; its storage may be available later
-            raise coordinator_not_ready(coordinator_id) from error
+        except ManagedLedgerError as error:  # its storage may be available later
+            raise TransactionCoordinatorNotFound(
+                f"Transaction coordinator {coordinator_id} cannot be opened now, try again: {error}"
+            ) from error
 
     def begun(self, txn_id: TxnId) -> TransactionMetadata | None:
         """A live transaction. While its coordinator is being reopened: as it was before."""
