@@ -1,6 +1,7 @@
 """What is touched in a namespace takes part in a transaction that spans it."""
 
 import asyncio
+from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
@@ -8,6 +9,7 @@ from txn_world import COMMIT, ORDERS, World, in_world, in_world_with, soon
 
 from pybroker.base.errors import NotAllowed, TransactionCoordinatorNotFound, TransactionNotFound
 from pybroker.base.names import TopicName, TxnId
+from pybroker.transaction.coordinator.elsewhere import Participation
 from pybroker.transaction.coordinator.joining import Adding, Joined
 from pybroker.transaction.txn_status import TxnStatus
 
@@ -74,6 +76,52 @@ async def test_what_is_elsewhere_or_keeps_nothing_does_not_join(world: World) ->
     assert joining.partition(plain, NAME, ANYBODY) is None
     assert joining.partition(TxnId(0, 404), NAME, ANYBODY) is None
     assert joining.partition(TxnId(7, 0), NAME, ANYBODY) is None
+
+
+class Others:
+    """The brokers of coordinators 7 and 8; this broker is about to serve the latter."""
+
+    def __init__(self) -> None:
+        self.asked = list[Participation]()
+        self.joined: Joined = asyncio.get_running_loop().create_future()
+
+    def serves(self, coordinator_id: int) -> bool:
+        return coordinator_id != 7
+
+    def join(
+        self, asked: Participation, client: str, principal: str | None, begins: Callable[[], None]
+    ) -> Joined:
+        assert (client, principal) == ("", "me")
+        begins()
+        self.asked.append(asked)
+        return self.joined
+
+
+@in_world
+async def test_the_broker_of_its_coordinator_is_asked_what_joins(world: World) -> None:
+    joining, joiner, others = world.coordinators.joining, Anybody("me"), Others()
+    plain, foreign = await world.begin(), TxnId(7, 0)
+    joining.elsewhere = others  # type: ignore[assignment]
+    assert joining.partition(foreign, NAME, joiner) is others.joined
+    assert joining.subscription(foreign, NAME, "sub", joiner) is others.joined
+    assert others.asked == [
+        Participation(foreign, ORDERS),
+        Participation(foreign, ORDERS, "sub"),
+    ]
+    assert joiner.took == [foreign, foreign]
+    for txn_id in (plain, TxnId(8, 0)):
+        assert joining.partition(txn_id, NAME, joiner) is None
+        assert joining.subscription(txn_id, NAME, "sub", joiner) is None
+    assert len(others.asked) == 2
+
+
+@in_world
+async def test_what_is_served_here_is_not_asked_elsewhere_while_it_moves(world: World) -> None:
+    joining, others, txn_id = world.coordinators.joining, Others(), await world.begin()
+    joining.elsewhere = others  # type: ignore[assignment]
+    others.serves = lambda coordinator_id: False  # type: ignore[method-assign]
+    assert joining.partition(txn_id, NAME, Anybody("me")) is None
+    assert others.asked == []
 
 
 @in_world
