@@ -222,6 +222,35 @@ def test_an_abort_over_several_ledgers_is_settled() -> None:
     with_topic(scenario)
 
 
+def test_what_is_aborted_is_settled_once_and_a_few_entries_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(uncommitted_reader, "SETTLED_A_TURN", 3)
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe(properties=UNCOMMITTED)
+        positions = await topic.publish(2)
+        await topic.ledger.roll_over()
+        positions += await topic.publish(7)
+        topic.limit = positions[0].before
+        _, sink = await topic.consumer(subscription, SHARED, 6)
+        assert len(sink.take()) == 6
+        reader, settled = subscription.reader, list[list[Position]]()
+        right = reader._on_settled
+
+        def watched(entries: list[tuple[int, int]]) -> None:
+            settled.append([Position(*each) for each in entries])
+            right(entries)
+
+        reader._on_settled = watched
+        await topic.abort(positions)
+        await swept(topic)
+        assert settled == [positions[:2], positions[2:5], positions[5:8], positions[8:]]
+        assert subscription.unacked_messages == 0
+
+    with_topic(scenario)
+
+
 def test_an_abort_while_the_subscription_goes_settles_nothing() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription, positions = await all_are_open(topic)
