@@ -7,11 +7,13 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from txn_world import ABORT, COMMIT, World
+from txn_world import ABORT, COMMIT, World, in_world
 from virtual_loop import run_virtually
 
 from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import LedgerClosed
+from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
 from pybroker.base.names import TxnId
 from pybroker.transaction.buffer.commit_order import side_log, turn_share
@@ -375,3 +377,18 @@ async def test_a_turn_without_room_deletes_nothing_at_once() -> None:
     assert not log.delete(found.ranges)
     await log.flush()
     assert set(await recovered(await world.crashed())) == set()
+
+
+@in_world
+async def test_a_side_log_whose_cursor_cannot_be_opened_is_closed_again(world: World) -> None:
+    opened: list[ManagedLedger] = []
+
+    async def fails(ledger: ManagedLedger, *others: object) -> ManagedCursor:
+        opened.append(ledger)
+        raise LedgerClosed("the disk is broken")
+
+    with patch.object(ManagedLedger, "open_cursor", fails), pytest.raises(LedgerClosed):
+        await SideLog.open(world.factory, "aside")
+    (ledger,) = opened
+    assert ledger.closed
+    assert not (await SideLog.open(world.factory, "aside")).ledger.closed
