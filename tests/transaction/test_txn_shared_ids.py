@@ -35,7 +35,9 @@ def two_brokers(world: World, most: int = 0) -> tuple[TransactionalIds, Transact
 @in_world
 async def test_a_session_that_began_at_another_broker_fences_here(world: World) -> None:
     one, two = two_brokers(world)
+    assert not one.are_any
     first = await one.begin(ORDERS, "first")
+    assert one.are_any and two.are_any
     assert two.get(ORDERS) == one.get(ORDERS) is not None
     assert await two.begin(ORDERS, "second") == SessionRef(ORDERS, 2)
     assert one.is_fenced(first)
