@@ -208,8 +208,10 @@ class TransactionalSessions:
         known = self._coordinators.ids.get(claim.id)
         if _was_fenced(known, claim) or _is_fenced_here(connection, claim):
             raise producer_fenced(claim.id.name)
-        if newest is None and known is not None and _holds(known, claim):
-            return self._again(known, claim)
+        if known is not None and _holds(known, claim):
+            ref = SessionRef(claim.id, known.epoch)
+            if newest is None or _is_older(newest.session, ref):
+                return self._again(known, claim, newest)
         return self._newer(newest, connection, claim)
 
     async def _catch_up(self, claim: Claim) -> None:
@@ -227,14 +229,18 @@ class TransactionalSessions:
         await elsewhere.all_can_fence()
         await elsewhere.caught_up()
 
-    def _again(self, known: IdRecord, claim: Claim) -> _Held:
-        """Its connection was lost, perhaps with the broker."""
+    def _again(self, known: IdRecord, claim: Claim, older: _Held | None) -> _Held:
+        """Its connection was lost, perhaps with the broker; or another broker has recorded it, and
+        has not told this one yet to fence the `older` one.
+        """
         session = TransactionalSession(claim.id, known.session)
         session.ref = SessionRef(claim.id, known.epoch)
         held = self._newest[claim.id] = _Held(session)
         held.recorded.set_result(None)
         self._look_after()
-        held.granting = self._tasks.start(self._grant(held, session.ref), "a session reconnects")
+        held.granting = self._tasks.start(
+            self._grant(held, session.ref, older), "a session reconnects"
+        )
         return held
 
     def _newer(self, older: _Held | None, connection: Holder, claim: Claim) -> _Held:

@@ -437,3 +437,27 @@ def test_a_fenced_member_does_not_commit_with_its_group(cluster: TxnCluster) -> 
         assert await work.read() == [[], []]
 
     cluster.call(commit())
+
+
+def test_a_session_that_begins_on_two_brokers_at_once_does_not_fence_itself(
+    cluster: TxnCluster,
+) -> None:
+    """Each of them still has the older one."""
+    work = Work(cluster)
+
+    async def begin() -> None:
+        older = await work.worker()
+        client = cluster.client_at(work.one)
+        second = {"txn.transactional.id": ID, "txn.session": "second"}
+        producers = await asyncio.gather(
+            *(client.create_producer(topic, properties=second) for topic in work.topics)
+        )
+        for producer in producers:
+            await producer.send(b"new")
+        assert _epoch(work.one) == 2
+        for zombie in older.producers:
+            with pytest.raises(ProducerFenced):
+                await zombie.send(b"zombie")
+        assert await work.read() == [[b"new"], [b"new"]]
+
+    cluster.call(begin())
