@@ -70,6 +70,18 @@ def test_what_is_too_much_is_refused_in_its_order_and_an_end_makes_room(
         assert outcomes(raw, begin(raw, T), 3, first=5) == [""] * 3
 
 
+def test_refusals_are_counted_by_the_limits_name(broker: RunningBroker) -> None:
+    limit(broker, maxOpenMessages=1)
+    with RawClient(broker.service_url) as raw:
+        txn_id = begin(raw, T)
+        raw.create_producer(T)
+        assert [bool(answer) for answer in outcomes(raw, txn_id, 1)] == [False]
+        assert [bool(answer) for answer in outcomes(raw, txn_id, 1, first=1)] == [True]
+    metrics = httpx.get(f"{broker.admin_url}/metrics").text
+    (line,) = (each for each in metrics.splitlines() if 'limit="transactionLimits"' in each)
+    assert line.startswith("pybroker_limit_refusals_total") and float(line.split()[-1]) == 1
+
+
 def test_the_error_is_the_one_that_clients_hand_to_the_publisher(
     broker: RunningBroker,
 ) -> None:
