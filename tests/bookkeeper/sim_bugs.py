@@ -7,6 +7,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from managed_ledger import rollover
+from managed_ledger.appender import Appender
 from managed_ledger.errors import LedgerEnded, ManagedLedgerError
 from managed_ledger.storage.bookkeeper import protocol, recovery, writer
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
@@ -156,12 +157,46 @@ def what_ended_is_appended_again_unseen() -> Iterator[None]:
         yield
 
 
+def what_ended_is_appended_again_out_of_order() -> Any:
+    """What was appended first is appended again last."""
+    fail = Appender._fail_pending
+
+    def disordered(self: Appender, error: Exception) -> None:
+        fail(self, error)
+        self._held.rotate(-1)
+
+    return patch.object(Appender, "_fail_pending", disordered)
+
+
+@contextmanager
+def a_fence_taken_for_a_certain_failure() -> Iterator[None]:
+    """And nobody asks ZooKeeper whether the ledger is closed: another broker recovers it, and finds
+    what is appended again.
+    """
+    close = BookKeeperBackend.close_ledger
+
+    async def trusting(self: BookKeeperBackend, ledger_id: int) -> None:
+        if self._writers[ledger_id].ended is None:
+            await close(self, ledger_id)
+
+    def certain(self: writer.LedgerWriter) -> LedgerEnded:
+        return LedgerEnded(f"ended: {self.ended}")
+
+    with (
+        patch.object(writer.LedgerWriter, "_refusal", certain),
+        patch.object(BookKeeperBackend, "close_ledger", trusting),
+    ):
+        yield
+
+
 MANAGED_BUGS: Final[dict[str, Bug]] = {
     bug.__name__: bug
     for bug in (
         appends_that_do_not_wait_for_properties,
         full_ledgers_left_open,
         no_ledger_after_one_that_ended,
+        what_ended_is_appended_again_out_of_order,
         what_ended_is_appended_again_unseen,
+        a_fence_taken_for_a_certain_failure,
     )
 }

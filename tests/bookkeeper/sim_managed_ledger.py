@@ -170,6 +170,9 @@ class ManagedLife(LedgerLife):
             assert [each for each in found if each in kept] == told.confirmed, (
                 "what was confirmed is lost or out of order"
             )
+            assert [each for each in told.entries if each in kept] == told.confirmed, (
+                "what was appended first was confirmed after what came later"
+            )
             back = told.refused.intersection(found)
             assert not back, f"refused for certain, and there: {sorted(back)[:3]}"
             needed = max((told.needs_mark.get(each, 0) for each in found), default=0)
