@@ -11,7 +11,9 @@ from pybroker.client.errors import AlreadyClosed, ConnectError, Timeout
 T = TypeVar("T")
 
 FIRST_DELAY_S: Final = 0.1
-LAST_DELAY_S: Final = 5.0
+# Who waits for another broker to take a topic over is late by so much at most. Longer pauses would
+# make it as late as the dead broker's session is long.
+LAST_DELAY_S: Final = 1.0
 
 # Transient errors. Everything else is a final answer.
 PASSING: Final = (
