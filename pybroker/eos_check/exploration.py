@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Final
 
 from pybroker.client import PulsarException
@@ -92,6 +93,7 @@ class Exploration:
         self._say = say
         self._show = show
         self._stop = threading.Event()
+        self._places = count()
         self._order_is_known = True
         self._acknowledged_by: frozenset[str] = frozenset()
         self._behind: dict[Fault, list[Passing]] = {}
@@ -233,9 +235,12 @@ class Exploration:
     def _try(
         self, plan: Plan, clean: Clean, what: str, *, kinds_only: bool = False
     ) -> CounterExample | None:
-        """Returns the first run that breaks a promise, after waiting for those in progress."""
+        """Returns the first run of the plan that breaks a promise, whichever of those that go side
+        by side ends first.
+        """
         done, of = 0, len(plan.not_tried) if kinds_only else plan.left
         began_s = time.monotonic()
+        failed: dict[int, CounterExample] = {}  # by its place
         with ThreadPoolExecutor(self._jobs) as pool:
             try:
                 under_way = self._submit(pool, plan, clean, self._jobs, kinds_only)
@@ -244,7 +249,7 @@ class Exploration:
                     for each in ended:
                         done += 1
                         self._show(min(done, of), of, what)
-                        schedule = under_way.pop(each)
+                        place, schedule = under_way.pop(each)
                         result = _of(each)
                         plan.has_run(schedule, struck=self._count(schedule, result))
                         self.explored.run_s = (time.monotonic() - began_s) / done
@@ -252,8 +257,11 @@ class Exploration:
                             self._longest_s = max(self._longest_s, result.duration_s)
                         breaches = self._judged(result, clean) if result is not None else []
                         if result is not None and breaches:
-                            return CounterExample(self._settings, result, breaches)
-                    under_way |= self._submit(pool, plan, clean, len(ended), kinds_only)
+                            failed[place] = CounterExample(self._settings, result, breaches)
+                    if not failed:
+                        under_way |= self._submit(pool, plan, clean, len(ended), kinds_only)
+                    elif all(place > min(failed) for place, _ in under_way.values()):
+                        return failed[min(failed)]
             finally:
                 self._stop.set()
                 pool.shutdown()
@@ -265,11 +273,12 @@ class Exploration:
         pool: ThreadPoolExecutor,
         plan: Plan,
         clean: Clean,
-        count: int,
+        at_most: int,
         kinds_only: bool,
-    ) -> dict[Future[RunResult], Schedule]:
-        submitted: dict[Future[RunResult], Schedule] = {}
-        while len(submitted) < count:
+    ) -> dict[Future[RunResult], tuple[int, Schedule]]:
+        """With the place of each."""
+        submitted: dict[Future[RunResult], tuple[int, Schedule]] = {}
+        while len(submitted) < at_most:
             is_late = self.explored.runs > 0 and not self._would_end_in_time()
             if is_late and not plan.is_finished and not self._once_each:
                 self.explored.out_of_time = True
@@ -278,7 +287,8 @@ class Exploration:
             schedule = plan.take(new_kinds_only=is_late or kinds_only)
             if schedule is None:
                 break
-            submitted[pool.submit(run, self._settings, schedule, clean, self._stop)] = schedule
+            future = pool.submit(run, self._settings, schedule, clean, self._stop)
+            submitted[future] = next(self._places), schedule
         return submitted
 
     def _would_end_in_time(self) -> bool:

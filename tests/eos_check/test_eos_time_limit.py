@@ -1,5 +1,8 @@
 """The whole check ends within its time limit, which only kinds of crash that are missing extend."""
 
+import threading
+from typing import Any
+
 import pytest
 
 from pybroker.eos_check import exploration
@@ -83,6 +86,7 @@ def explored(
     world: World,
     limit_s: float | None = None,
     messages: int = 2,  # too few for a series
+    jobs: int = 1,
 ) -> tuple[Explored, float]:
     """And how long it took."""
     for name in ("run", "clean_run"):
@@ -92,7 +96,7 @@ def explored(
     show = say = lambda *_: None
     settings = Settings(("run",), messages=messages)
     check = Exploration(
-        settings, time_limit_s=limit_s, pairs_at_most=PAIRS, jobs=1, say=say, show=show
+        settings, time_limit_s=limit_s, pairs_at_most=PAIRS, jobs=jobs, say=say, show=show
     )
     return check.explore(), world.now_s - began_s
 
@@ -145,6 +149,29 @@ def test_a_crash_of_the_pipeline_starts_it_twice_which_a_run_of_its_own_has_no_t
     found, took_s = explored(monkeypatch, World(TIME_LIMIT_S / (2 + KINDS)), messages=12)
     assert (found.in_series, found.singles_tried >= KINDS) == (KINDS, True)
     assert took_s <= TIME_LIMIT_S
+
+
+def test_the_counter_example_does_not_depend_on_which_run_ends_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second one waits for nothing, the first one for the second."""
+    world, second = World(1.0), threading.Event()
+    first = Kind(Victim.PIPELINE, Passing(Step("SEND", "t"), Phase.AFTER))
+    world.doubling = {Kind(Victim.PIPELINE, passing) for passing in PASSINGS}
+    play = world.run
+
+    def run(settings: Settings, schedule: Schedule, *others: Any) -> RunResult:
+        if schedule[0].kind == first:
+            assert second.wait(30)
+        result = play(settings, schedule, *others)
+        second.set()
+        return result
+
+    monkeypatch.setattr(world, "run", run)
+    found, _ = explored(monkeypatch, world, jobs=2)
+    assert found.counter_example is not None
+    (fault,) = found.counter_example.result.schedule
+    assert fault.kind == first
 
 
 def test_a_series_ends_within_the_limit_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
