@@ -23,7 +23,7 @@ CASES = {
     "latest-aborts-are-not-handed-over": (("handing over",), 1, "UNNAMED"),
     "members-are-told-once": (("groups", "restless bundles"), 4, "STILL OPEN"),
     "no-entry-by-timeout": (("exodus", "partitions"), 44, "STILL OPEN"),
-    "others-are-not-asked-to-fence": (("fencing over brokers",), 5, "FENCED WRITE"),
+    "others-are-not-asked-to-fence": (("fencing over brokers",), 25, "FENCED WRITE"),
     "recovery-add-on-the-normal-path": (("exodus",), 227, "FORGOTTEN"),
     "serving-after-the-session-is-lost": ((), 0, ""),
     "torn-appends-taken-for-whole": (("exodus",), 335, "LOSS"),

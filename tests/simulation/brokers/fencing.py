@@ -1,17 +1,21 @@
 """Workers that share a transactional id, on several brokers.
 
 Each life of a worker publishes on some of the topics only. So a newer session may never reach a
-broker where an older one goes on: only the other brokers can tell it.
+broker where an older one goes on: only the other brokers can tell it. With several topics, a
+session may begin on several brokers at once.
 """
 
-from collections.abc import Sequence
+import asyncio
+from typing import Any
 
 from features.fencing import TOPICS, Fencing, Worker
 
 
 class WorkerOfSomeTopics(Worker):
-    def topics(self) -> Sequence[str]:
-        return self.rng.choice((TOPICS, TOPICS[:1], TOPICS[1:]))
+    async def open(self, client: Any) -> dict[str, Any]:
+        topics = self.rng.choice((TOPICS, TOPICS[:1], TOPICS[1:]))
+        made = await asyncio.gather(*map(client.create_producer, topics))
+        return dict(zip(topics, made, strict=True))
 
 
 class FencingOverBrokers(Fencing):

@@ -8,7 +8,7 @@ begins anew, until it has done its work.
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -68,7 +68,7 @@ class Worker(Transacting):
         self.session = None
         self._lives += 1
         self._about_to_begin()
-        producers = {topic: await client.create_producer(topic) for topic in self.topics()}
+        producers = await self.open(client)
         if not self._takes_over(client):
             self.note("was fenced before it heard that it was the newest")
             return
@@ -81,9 +81,9 @@ class Worker(Transacting):
                 self.note(f"fenced: {error}")
                 raise
 
-    def topics(self) -> Sequence[str]:
-        """Of its next life."""
-        return TOPICS
+    async def open(self, client: Any) -> dict[str, Any]:
+        """The producers of its next life, by topic."""
+        return {topic: await client.create_producer(topic) for topic in TOPICS}
 
     def _takes_over(self, client: Any) -> bool:
         epoch, session = client._cluster.session._epoch, f"{self.name} {self._lives}"
