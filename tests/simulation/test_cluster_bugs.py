@@ -13,10 +13,10 @@ from test_cluster_simulation import quiet  # noqa: F401
 WITHIN_SEEDS = 500
 # By bug: its features, the hint, and how a violation begins.
 CASES = {
-    "abandoned-openings-stay": (("copying", "restless bundles", "small logs"), 2, "STUCK"),
     "any-bundle-is-given-back": (("balanced bundles",), 0, "RESTLESS"),
     "decided-one-by-one": (("committing together",), 0, "HALF TOGETHER"),
     "end-without-the-bundle-is-ok": (("restless bundles",), 8, "STILL OPEN"),
+    "forgotten-logs-stay": (("copying", "restless bundles"), 2, "STUCK"),
     "former-bundles-stay": (("administration",), 3, "LEFT"),
     "group-half-decided": (("groups",), 1, "HALF TOGETHER"),
     "halves-count-before-the-split": (("divided bundles",), 3, "UNHANDLED"),

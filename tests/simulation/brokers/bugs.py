@@ -10,14 +10,13 @@ from bugs import grouping
 from bugs.committing import decided_one_by_one
 from sim_bugs import no_entry_by_timeout, recovery_add_on_the_normal_path
 
-from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.admin.routes import topic as topic_routes
 from pybroker.base.names import TopicName
 from pybroker.broker import releasing
 from pybroker.broker.lost_logs import LostLogs
-from pybroker.broker.ownership import Bundle, Elsewhere, NotServedHere
+from pybroker.broker.ownership import Elsewhere, NotServedHere
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.cluster import balancing, bundle_ownership
 from pybroker.cluster.bundle_ownership import _SERVED, BundleOwnership, BundleState
@@ -25,6 +24,7 @@ from pybroker.cluster.cluster import Cluster
 from pybroker.cluster.transactions.fencing import SharedFencing
 from pybroker.handing_over import hand_over
 from pybroker.server import on_transaction
+from pybroker.transaction.pending_acks.store import PendingAckStore
 
 Bug = Callable[[], AbstractContextManager[Any]]
 
@@ -61,15 +61,15 @@ def torn_appends_taken_for_whole() -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def abandoned_openings_stay() -> Iterator[None]:
-    """A log whose opening an unload cancelled stays open, is fenced, and stays in use."""
+def forgotten_logs_stay() -> Iterator[None]:
+    """A log that an unload forgot stays open, is fenced by the next owner, and is used again."""
 
-    async def leave_open(ledgers: ManagedLedgerFactory, bundle: Bundle) -> None:
+    async def leave_open(*args: object) -> None:
         """Nothing."""
 
     with (
+        patch.object(PendingAckStore, "close", leave_open),
         patch.object(releasing, "_close_logs", leave_open),
-        patch.object(ManagedLedgerFactory, "_open_if_wanted", ManagedLedgerFactory._open),
         patch.object(LostLogs, "lost", lambda self, log_name: None),
     ):
         yield
@@ -142,10 +142,10 @@ def others_are_not_asked_to_fence() -> Iterator[None]:
 
 
 BUGS: Final[dict[str, Bug]] = {
-    "abandoned-openings-stay": abandoned_openings_stay,
     "any-bundle-is-given-back": any_bundle_is_given_back,
     "decided-one-by-one": decided_one_by_one,
     "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
+    "forgotten-logs-stay": forgotten_logs_stay,
     "former-bundles-stay": former_bundles_stay,
     "group-half-decided": grouping.group_half_decided,
     "halves-count-before-the-split": halves_count_before_the_split,
