@@ -15,6 +15,7 @@ from pybroker.client import Client
 
 pytestmark = pytest.mark.slow
 TOPICS = [f"persistent://public/default/orders-{number}" for number in range(8)]
+FENCED = [f"persistent://public/default/fenced-{number}" for number in range(8)]
 EXIT_SESSION_LOST = 71
 
 
@@ -225,17 +226,17 @@ def test_a_newer_session_fences_the_older_one_on_every_broker_also_on_one_that_s
     brokers: Brokers,
 ) -> None:
     everybody = brokers.client()
-    for topic in TOPICS:
+    for topic in FENCED:
         keep(everybody, topic)
     session = {"txn.transactional.id": "billing", "txn.session": "first"}
     older = brokers.client()
     with pytest.raises(pulsar.PulsarException):
-        older.create_producer(TOPICS[0], properties={"txn.transactional.id": "billing"})
-    zombies = {topic: older.create_producer(topic, properties=session) for topic in TOPICS}
+        older.create_producer(FENCED[0], properties={"txn.transactional.id": "billing"})
+    zombies = {topic: older.create_producer(topic, properties=session) for topic in FENCED}
     for zombie in zombies.values():
         zombie.send(b"older")
-    frozen = brokers.owner(TOPICS[0])
-    topic = next(each for each in TOPICS if brokers.owner(each) is not frozen)
+    frozen = brokers.owner(FENCED[0])
+    topic = next(each for each in FENCED if brokers.owner(each) is not frozen)
     frozen.freeze()
     newer = brokers.client(*(each for each in brokers.all if each is not frozen))
     producer = newer.create_producer(topic, properties={**session, "txn.session": "second"})
@@ -245,12 +246,12 @@ def test_a_newer_session_fences_the_older_one_on_every_broker_also_on_one_that_s
     frozen.thaw()
     assert frozen.ended() == EXIT_SESSION_LOST
     producer.send(b"newer")
-    wait_until(lambda: len(outcomes) == len(TOPICS))
+    wait_until(lambda: len(outcomes) == len(FENCED))
     assert {result for _, result in outcomes} <= {
         pulsar.Result.ProducerFenced,
         pulsar.Result.AlreadyClosed,
     }
-    for each in TOPICS:
+    for each in FENCED:
         expected = [b"older", b"newer"] if each == topic else [b"older"]
         consumer = newer.subscribe(each, "kept")
         assert [consumer.receive(30_000).data() for _ in expected] == expected
