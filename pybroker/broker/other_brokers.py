@@ -79,9 +79,10 @@ class Bundles(Protocol):
         """As `Ownership.lookup`. Raises ServiceNotReady."""
         ...
 
-    async def release(self, bundle: Bundle) -> None:
-        """Close its topics and give it back. Does nothing if this broker does not serve it. Raises
-        ServiceNotReady.
+    async def release(self, bundle: Bundle, destination: str = "") -> None:
+        """Close its topics and give it back. Does nothing if this broker does not serve it. For a
+        short time then send lookups to the broker with the id `destination`, if there is one.
+        Raises ServiceNotReady.
         """
         ...
 

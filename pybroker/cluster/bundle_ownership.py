@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 ROOT: Final = "/namespace"
 ANSWER_S: Final = 20.0  # clients give a lookup 30
 RELEASE_S: Final = 30.0  # for the topics of one bundle
+PROMISE_S: Final = 10.0  # within which the broker that an administrator named takes the bundle
 
 
 class BundleState(Enum):
@@ -79,6 +80,7 @@ class BundleOwnership:
         self._releasing: dict[Bundle, asyncio.Task[None]] = {}
         self._closing: dict[Bundle, asyncio.Task[None]] = {}  # their topics
         self._splitting: dict[Bundle, asyncio.Task[None]] = {}
+        self._promised: dict[Bundle, tuple[str, asyncio.TimerHandle]] = {}  # to a broker, by its id
         self._came: list[Came] = []
         self._goes: list[Goes] = []
         self._value = b""  # of this broker's nodes; empty: it takes nothing
@@ -178,9 +180,11 @@ class BundleOwnership:
                 counts[broker_id] += 1
         return counts
 
-    async def release(self, bundle: Bundle) -> None:
-        """Close its topics and give it back. Does nothing if this broker does not have it. Raises
-        ZooKeeperError; FormerBundle if it was split meanwhile.
+    async def release(self, bundle: Bundle, destination: str = "") -> None:
+        """Close its topics and give it back. Does nothing if this broker does not have it.
+        `destination`: the id of the broker that should take it. For a short time this one then
+        sends all lookups there, because a client that reconnects is faster than an administrator.
+        Raises ZooKeeperError; FormerBundle if it was split meanwhile.
         """
         if (splitting := self._splitting.get(bundle)) is not None:
             await asyncio.wait([splitting])
@@ -189,7 +193,16 @@ class BundleOwnership:
         if self._states.get(bundle) is BundleState.OWNED:
             self._begin_release(bundle)
         if (releasing := self._releasing.get(bundle)) is not None:
+            self._promise(bundle, destination)
             await asyncio.shield(releasing)
+            self._promise(bundle, destination)  # its time begins now
+
+    def _promise(self, bundle: Bundle, broker_id: str) -> None:
+        if (former := self._promised.pop(bundle, None)) is not None:
+            former[1].cancel()
+        if broker_id:
+            over = asyncio.get_running_loop().call_later(PROMISE_S, self._promised.pop, bundle)
+            self._promised[bundle] = (broker_id, over)
 
     def _begin_release(self, bundle: Bundle) -> None:
         self._states[bundle] = BundleState.RELEASING
@@ -241,9 +254,11 @@ class BundleOwnership:
 
     def _better_placed(self, bundle: Bundle, authoritative: bool) -> Place | None:
         """The broker that should take it; None: this one."""
+        places = self.brokers.all()
+        if (promised := self._promised.get(bundle)) is not None and promised[0] in places:
+            return places[promised[0]]
         if authoritative and self._value:
             return None
-        places = self.brokers.all()
         broker_id = chosen(str(bundle), self.counts())
         if broker_id is None or (broker_id == self.brokers.own_id and self._value):
             return None

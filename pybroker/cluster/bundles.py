@@ -56,10 +56,10 @@ class ClusterBundles:
     async def lookup_bundle(self, bundle: Bundle, authoritative: bool) -> Elsewhere | None:
         return await self._ownership.lookup_bundle(bundle, authoritative)
 
-    async def release(self, bundle: Bundle) -> None:
+    async def release(self, bundle: Bundle, destination: str = "") -> None:
         with _as_not_ready(str(bundle)):
             async with asyncio.timeout(_PATIENCE_S):
-                await self._ownership.release(bundle)
+                await self._ownership.release(bundle, destination)
 
     async def split(self, bundle: Bundle, at: int) -> None:
         with _as_not_ready(str(bundle)):

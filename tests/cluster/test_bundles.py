@@ -1,5 +1,6 @@
 """Bundles are divided, moved and given back, while clients go on."""
 
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ from txn_cluster import TxnBroker, TxnCluster
 
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import Bundle
+from pybroker.cluster.bundle_ownership import PROMISE_S
 from pybroker.commands.admin.main import group_parser
 from pybroker.commands.admin.rest import Rest as CommandRest
 
@@ -112,6 +114,21 @@ def test_a_bundle_moves_to_the_broker_that_is_named_without_errors_at_clients(
     assert received == [b"x", b"before", b"behind"]
     refusal = world.rest.ask("PUT", path, destinationBroker="nobody:1")
     assert refusal.status == 412 and other.encode() in refusal.body
+
+
+def test_whoever_looks_a_promised_bundle_up_is_sent_to_the_broker_that_was_named(
+    world: World,
+) -> None:
+    one, other = world.one, world.two.membership.broker_id
+    name = world.topics_of(one, 1)[0]
+    call = functools.partial(world.cluster.world.call, one.node)
+    release = one.ownership.release(world.bundle_of(one, name), other)
+    call(release)
+    found = call(one.ownership.lookup(name, authoritative=True))
+    assert found is not None and not found.serves
+    assert found.address == one.ownership.brokers.all()[other].address
+    world.cluster.world.sleep(PROMISE_S)
+    assert call(one.ownership.lookup(name, authoritative=True)) is None, "nobody took it"
 
 
 def test_a_bundle_with_too_many_topics_is_divided() -> None:

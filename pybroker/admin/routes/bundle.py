@@ -156,7 +156,7 @@ class BundleRoutes:
         target = f"/admin/v2/persistent/{bundle}?authoritative=true"
         if brokers.is_foreign(destination):
             target = _lookup_of(bundle, await self._names(request), destination)
-        await bundles.release(bundle)
+        await bundles.release(bundle, destination)
         if address is None:
             return
         for _ in range(_ATTEMPTS):  # the first is answered by a redirect to itself
