@@ -169,10 +169,9 @@ def session_of_new(session: Connection, joined: TransactionalSession | None) -> 
     """The session to which a transaction belongs from its beginning. Raises ProducerFenced."""
     if joined is None and len(session.sessions) == 1:
         (joined,) = session.sessions.values()
-    if joined is None:
+    if joined is None or joined.ref is None:  # its first producer is still waiting for it
         return None
     joined.require_current()
-    assert joined.ref is not None
     if session.services.coordinators.ids.is_fenced(joined.ref):
         raise joined.fenced()
     return joined.ref

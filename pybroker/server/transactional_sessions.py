@@ -96,14 +96,16 @@ class _Held:
         "connections",
         "granting",
         "is_overtaken",
+        "older",
         "recorded",
         "refusal",
         "session",
         "waits_for",
     )
 
-    def __init__(self, session: TransactionalSession) -> None:
+    def __init__(self, session: TransactionalSession, older: "_Held | None" = None) -> None:
         self.session = session
+        self.older = older  # which still holds the id until this session is recorded
         self.connections: dict[Holder, None] = {}
         self.recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.granting: asyncio.Task[int] | None = None
@@ -113,7 +115,10 @@ class _Held:
 
     @property
     def is_granted(self) -> bool:
-        return self.is_settled and self.session.ref is not None and self.refusal is None
+        if not self.is_settled or self.session.ref is None or self.refusal is not None:
+            return False
+        assert self.granting is not None
+        return not self.granting.cancelled() and self.granting.exception() is None
 
     @property
     def is_settled(self) -> bool:
@@ -233,6 +238,8 @@ class TransactionalSessions:
         """Its connection was lost, perhaps with the broker; or another broker has recorded it, and
         has not told this one yet to fence the `older` one.
         """
+        if older is not None:  # now: another broker may be told in this turn that nothing is left
+            older.session.is_fenced = True
         session = TransactionalSession(claim.id, known.session)
         session.ref = SessionRef(claim.id, known.epoch)
         held = self._newest[claim.id] = _Held(session)
@@ -244,7 +251,8 @@ class TransactionalSessions:
         return held
 
     def _newer(self, older: _Held | None, connection: Holder, claim: Claim) -> _Held:
-        held = self._newest[claim.id] = _Held(TransactionalSession(claim.id, claim.session))
+        session = TransactionalSession(claim.id, claim.session)
+        held = self._newest[claim.id] = _Held(session, older)
         actor = audit.Actor(connection.owner or "", connection.peer)
         held.granting = self._tasks.start(self._begin(held, older, actor), "a newer session")
         return held
@@ -269,6 +277,7 @@ class TransactionalSessions:
             self._refusals.say(f"{actor.who or actor.host}: {error}")
             return 0
         finally:
+            held.older = None
             held.recorded.set_result(None)
         self._look_after()
         aborted = await self._grant(held, session.ref, older)
@@ -334,7 +343,8 @@ class TransactionalSessions:
     async def _fence_here(self, newest: SessionRef) -> tuple[int, set[int]]:
         """The number of aborted transactions, and the coordinators that are here."""
         held = self._newest.get(newest.id)
-        # One that is just being recorded here finds out itself.
+        if held is not None and held.older is not None:
+            held = held.older  # the one that is just being recorded here finds out itself
         if held is not None and _is_older(held.session, newest):
             held.session.is_fenced = True
             self._forget(held)
@@ -361,8 +371,16 @@ class TransactionalSessions:
         """Implements Letting."""
         newest, self._newest = self._newest, {}
         for held in newest.values():
-            held.session.is_let_go = True
-            self._tasks.start(_close_producers(held), "letting sessions go")
+            for each in (held, held.older):
+                if each is not None:
+                    self._let_go(each)
+
+    def _let_go(self, held: _Held) -> None:
+        held.session.is_let_go = True
+        for connection in held.connections:
+            if connection.sessions.get(held.session.id) is held.session:
+                del connection.sessions[held.session.id]
+        self._tasks.start(_close_producers(held), "letting sessions go")
 
     async def nothing_is_written(self) -> None:
         await self.writing.nothing()
@@ -436,7 +454,7 @@ def _take_back(held: _Held, connection: Holder, before: TransactionalSession | N
     held.connections.pop(connection, None)
     if connection.sessions.get(held.session.id) is held.session:
         del connection.sessions[held.session.id]
-        if before is not None and before is not held.session:
+        if before is not None and before is not held.session and not before.is_let_go:
             connection.sessions[held.session.id] = before
 
 

@@ -1,5 +1,7 @@
 """A newer session of a transactional id fences the older ones: who is who, and what is refused."""
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ from pybroker.base.errors import (
     ProducerFenced,
 )
 from pybroker.base.names import TopicName, TxnId
+from pybroker.process.app import Broker
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -236,6 +239,43 @@ def test_a_connection_with_two_ids_begins_transactions_of_neither(
     txn = older.new_txn()
     produce(newer, topic, f"{name} a")
     assert not older.end(txn, commit=True).HasField("error")
+
+
+def test_a_transaction_that_begins_before_its_producer_is_granted_joins_with_a_message() -> None:
+    """The record of a client's first session is still being written."""
+    topic = "persistent://public/default/t"
+    reached, may_write = threading.Event(), asyncio.Event()
+
+    async def slow(broker: Broker) -> None:
+        ids, begin = broker.coordinators.ids, broker.coordinators.ids.begin
+
+        async def later(*asked: Any) -> Any:
+            reached.set()
+            await may_write.wait()
+            return await begin(*asked)
+
+        ids.begin = later  # type: ignore[method-assign]
+
+    async def go_on(_: Broker) -> None:
+        may_write.set()
+
+    with (
+        pybroker.testing.broker() as broker,
+        RawClient(broker.service_url) as raw,
+        RawClient(broker.service_url) as newer,
+    ):
+        broker.call(slow)
+        metadata = [pb.KeyValue(key="txn.transactional.id", value="x")]
+        body = pb.CommandProducer(topic=topic, producer_id=1, metadata=metadata)
+        asking = raw.start_request(_T.PRODUCER, "producer", body)
+        assert reached.wait(60)
+        txn = raw.new_txn()
+        raw.add_partition(txn, topic)
+        broker.call(go_on)
+        assert epoch(raw.answer_to(asking).topic_epoch) == 1
+        assert isinstance(raw.publish(b"1", 0, txn), pb.CommandSendReceipt)
+        produce(newer, topic, "x")
+        assert raw.end(txn, commit=True).error == INVALID
 
 
 def test_an_exclusive_producer_keeps_its_topic_epoch(

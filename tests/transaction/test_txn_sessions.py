@@ -1,17 +1,16 @@
 """Sessions of transactional ids at work: who waits for what, what a failure leaves, who expires."""
 
 import asyncio
-from typing import Any
 from unittest.mock import patch
 
 import pytest
+from txn_sessions_world import Connection, claim, epoch
 from txn_world import COMMIT, ORDERS, World, in_world, in_world_with
 
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import ProducerFenced, ServiceNotReady
 from pybroker.base.names import TxnId
 from pybroker.server import transactional_sessions
-from pybroker.server.slots import ProducerSlot
 from pybroker.server.transactional_session import TransactionalSession
 from pybroker.server.transactional_sessions import Claim, TransactionalSessions
 from pybroker.transaction.coordinator.transactional_ids import TransactionalId
@@ -20,31 +19,8 @@ from pybroker.transaction.txn_status import TxnStatus
 HOUR_S = 3600.0
 
 
-class Connection:
-    """As much of one as a session sees."""
-
-    def __init__(self, peer: str = "peer:1") -> None:
-        self.peer = peer
-        self.owner = None
-        self.closed = False
-        self.producers: dict[int, ProducerSlot] = {}
-        self.sessions: dict[TransactionalId, TransactionalSession] = {}
-
-    def close_producer(self, producer: Any, reason: str) -> None:
-        raise AssertionError("it has none")
-
-
-def claim(session: str = "", epoch: int = 0) -> Claim:
-    return Claim.of(None, "x", session, epoch)
-
-
 def sessions_of(world: World) -> TransactionalSessions:
     return TransactionalSessions(world.coordinators)
-
-
-def epoch(session: TransactionalSession) -> int:
-    assert session.ref is not None
-    return session.ref.epoch
 
 
 async def publish_in(world: World, session: TransactionalSession) -> TxnId:

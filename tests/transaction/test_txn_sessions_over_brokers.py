@@ -1,0 +1,132 @@
+"""Sessions of transactional ids that other brokers fence: what this one has of older sessions."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+from unittest.mock import patch
+
+import pytest
+from txn_sessions_world import Connection, claim, epoch
+from txn_world import World, in_world
+
+from pybroker.base.errors import ProducerFenced, ServiceNotReady
+from pybroker.server import fencing
+from pybroker.server.connection import Connection as ServedConnection
+from pybroker.server.transactional_sessions import TransactionalSessions
+from pybroker.transaction.coordinator.transactional_ids import (
+    Overtaken,
+    SessionRef,
+    TransactionalIds,
+)
+
+
+class AloneInTheCluster:
+    """Implements FencingElsewhere: what the others record is written by hand."""
+
+    def __init__(self) -> None:
+        self.is_certain = True
+
+    async def caught_up(self) -> None: ...
+    async def all_can_fence(self) -> None: ...
+
+    async def fence(
+        self,
+        newest: SessionRef,
+        here: Callable[[SessionRef], Awaitable[tuple[int, set[int]]]],
+        waits_for: Callable[[str], None],
+    ) -> int:
+        return (await here(newest))[0]
+
+
+class Shared:
+    """This broker's sessions, and the ids as another broker knows them."""
+
+    def __init__(self, world: World) -> None:
+        ids = world.coordinators.ids
+        self.ids, self.elsewhere = ids, AloneInTheCluster()
+        self.others = TransactionalIds(ids._metadata, ids._clock, world.config)
+        for each in (ids, self.others):
+            each.share()
+            each.load()
+        world.coordinators.fencing_elsewhere = self.elsewhere
+        self.sessions = TransactionalSessions(world.coordinators)
+        self._may_write = asyncio.Event()
+
+    def recording(self, connection: Connection, name: str) -> "asyncio.Future[Any]":
+        """A newer session, whose record is written when `overtaken` is called."""
+
+        async def begin(*_: object) -> SessionRef:
+            await self._may_write.wait()
+            raise Overtaken("another broker was first")
+
+        writing = patch.object(self.ids, "begin", begin)
+        writing.start()
+        joining = asyncio.ensure_future(self.sessions.join(connection, claim(name)))
+        self._stop_writing = writing.stop
+        return joining
+
+    def overtaken(self) -> None:
+        self._stop_writing()
+        self._may_write.set()
+
+
+@in_world
+async def test_a_session_that_is_being_recorded_does_not_hide_the_older_one(world: World) -> None:
+    """Its broker says that nothing of older sessions is left, and another one grants the third."""
+    shared = Shared(world)
+    first = await shared.sessions.join(Connection(), claim("first"))
+    joining = shared.recording(Connection(), "second")
+    await asyncio.sleep(0.1)
+    await shared.others.begin(claim().id, claim("third").session)
+    await shared.sessions.fence(claim().id, 2)
+    assert first.is_fenced
+    shared.overtaken()
+    assert epoch(await joining) == 3
+    await shared.sessions.close()
+
+
+@in_world
+async def test_an_older_session_is_let_go_while_a_newer_one_is_being_recorded(
+    world: World,
+) -> None:
+    shared = Shared(world)
+    first = await shared.sessions.join(Connection(), claim("first"))
+    joining = shared.recording(Connection(), "second")
+    await asyncio.sleep(0.1)
+    shared.elsewhere.is_certain = False
+    shared.sessions.let_go()
+    shared.elsewhere.is_certain = True
+    assert not shared.sessions.may_publish(first)
+    shared.overtaken()
+    assert epoch(await joining) == 2
+    await shared.sessions.close()
+
+
+@in_world
+async def test_a_connection_whose_session_was_let_go_begins_transactions_of_no_session(
+    world: World,
+) -> None:
+    """Its client may have no producer there any more that would come back."""
+    shared, connection = Shared(world), Connection()
+    await shared.sessions.join(connection, claim("first"))
+    shared.sessions.let_go()
+    assert fencing.session_of_new(cast(ServedConnection, connection), None) is None
+    again = await shared.sessions.join(connection, claim("first"))
+    assert connection.sessions == {claim().id: again}
+    await shared.sessions.close()
+
+
+@in_world
+async def test_a_client_of_an_older_session_hears_that_another_broker_has_fenced_it(
+    world: World,
+) -> None:
+    shared, connection = Shared(world), Connection()
+    await shared.sessions.join(connection, claim("first"))
+    await shared.others.begin(claim().id, claim("second").session)
+    assert shared.sessions.granted(connection, claim("first")) is None
+    with pytest.raises(ProducerFenced):
+        await shared.sessions.join(connection, claim("first"))
+    shared.elsewhere.is_certain = False
+    with pytest.raises(ServiceNotReady, match="no connection to ZooKeeper"):
+        await shared.sessions.join(Connection(), claim("third"))
+    await shared.sessions.close()

@@ -1,0 +1,29 @@
+"""As much of connections as sessions of transactional ids see."""
+
+from typing import Any
+
+from pybroker.server.slots import ProducerSlot
+from pybroker.server.transactional_session import TransactionalSession
+from pybroker.server.transactional_sessions import Claim
+from pybroker.transaction.coordinator.transactional_ids import TransactionalId
+
+
+class Connection:
+    def __init__(self, peer: str = "peer:1") -> None:
+        self.peer = peer
+        self.owner = None
+        self.closed = False
+        self.producers: dict[int, ProducerSlot] = {}
+        self.sessions: dict[TransactionalId, TransactionalSession] = {}
+
+    def close_producer(self, producer: Any, reason: str) -> None:
+        raise AssertionError("it has none")
+
+
+def claim(session: str = "", epoch: int = 0) -> Claim:
+    return Claim.of(None, "x", session, epoch)
+
+
+def epoch(session: TransactionalSession) -> int:
+    assert session.ref is not None
+    return session.ref.epoch
