@@ -1,123 +1,14 @@
 """What a writer makes of its bookies' answers: no bookies, each answer is given by hand."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
+from writer_scene import Scene, in_a_loop, named, settled
 
-from managed_ledger.errors import BadVersion, LedgerClosed
-from managed_ledger.storage.bookkeeper import writer
-from managed_ledger.storage.bookkeeper.errors import (
-    BookieFailed,
-    LedgerFenced,
-)
-from managed_ledger.storage.bookkeeper.metadata_record import (
-    LedgerMetadata,
-    LedgerState,
-    Segment,
-)
+from managed_ledger.errors import LedgerClosed
+from managed_ledger.storage.bookkeeper.errors import LedgerFenced
+from managed_ledger.storage.bookkeeper.metadata_record import LedgerState, Segment
 from managed_ledger.storage.bookkeeper.protocol import Code
-from managed_ledger.storage.bookkeeper.quorums import Quorums
-from managed_ledger.storage.bookkeeper.writer import LedgerWriter
-
-
-@dataclass
-class AskedBookies:
-    spare: list[str]
-    asked: list[tuple[str, int, Any]] = field(default_factory=list)
-    flags: set[int] = field(default_factory=set)
-    up: list[str] = field(default_factory=list)  # not in quarantine
-    silent: str = ""  # bookies that do not answer
-    looked_at: list[str] = field(default_factory=list)
-
-    def add(
-        self,
-        bookie: str,
-        ledger_id: int,
-        entry_ids: Sequence[int],
-        requests: Sequence[bytes],
-        adder: Any,
-    ) -> None:
-        for entry_id, request in zip(entry_ids, requests, strict=True):
-            self.asked.append((bookie, entry_id, adder))
-            self.flags.add(int.from_bytes(request[6:8], "big"))
-
-    def choose_up_to(self, count: int, without: Any) -> list[str]:
-        return [each for each in self.spare if each not in without][:count]
-
-    def available(self) -> list[str]:
-        return self.up
-
-    async def look_at(self, bookies: Sequence[str], ledger_id: int) -> None:
-        self.looked_at += bookies
-        self.up = [each for each in self.up if each not in self.silent]
-
-    def suspect(self, bookie: str) -> None:
-        pass
-
-    def answer(self, bookie: str, entry_id: int, code: int = Code.OK) -> None:
-        adder = self._adder(bookie, entry_id)
-        if code == Code.OK:
-            adder.added(entry_id, entry_id)
-        else:
-            adder.refused(entry_id, code)
-
-    def fail(self, bookie: str, entry_id: int) -> None:
-        self._adder(bookie, entry_id).failed(entry_id, BookieFailed("gone"))
-
-    def _adder(self, bookie: str, entry_id: int) -> Any:
-        return next(each for b, e, each in self.asked if (b, e) == (bookie, entry_id))
-
-
-@dataclass
-class StoredMetadata:
-    versions: list[LedgerMetadata] = field(default_factory=list)
-    conflict: bool = False
-    gate: "asyncio.Future[None] | None" = None
-
-    async def change(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> int:
-        if self.gate is not None:
-            await self.gate
-        if self.conflict or version != len(self.versions):
-            raise BadVersion("somebody was first")
-        self.versions.append(metadata)
-        return len(self.versions)
-
-
-class Scene:
-    def __init__(self, quorums: tuple[int, int, int] = (2, 2, 2), spare: str = "cd") -> None:
-        self.bookies = AskedBookies(list(spare))
-        self.store = StoredMetadata()
-        segment = Segment(0, tuple("abefg"[: quorums[0]]))
-        metadata = LedgerMetadata(Quorums(*quorums), (segment,))
-        self.writer = LedgerWriter(5, metadata, 0, self.store, self.bookies)  # type: ignore[arg-type]
-        self.heard: list[tuple[int, str]] = []
-
-    def append(self, count: int) -> None:
-        for _ in range(count):
-            number = self.writer._next_entry_id
-            self.writer.append(
-                b"x", lambda error, number=number: self.heard.append((number, named(error)))
-            )
-
-
-def named(error: Exception | None) -> str:
-    return "ok" if error is None else type(error).__name__
-
-
-def in_a_loop(scenario: Any) -> Any:
-    def test() -> None:
-        asyncio.run(scenario())
-
-    test.__name__ = scenario.__name__
-    return test
-
-
-async def settled() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 @in_a_loop
@@ -190,19 +81,6 @@ async def test_a_lost_bookie_is_never_written_to_again():
 
 
 @in_a_loop
-async def test_without_a_replacement_the_writer_ends():
-    scene = Scene(spare="")
-    scene.append(2)
-    scene.bookies.fail("a", 0)
-    await settled()
-    assert scene.heard == [(0, "LedgerEnded"), (1, "LedgerEnded")]
-    scene.append(1)
-    await settled()
-    assert scene.heard[-1] == (2, "LedgerEnded")
-    assert scene.writer.pending_bytes == 0
-
-
-@in_a_loop
 async def test_a_failure_is_reported_only_after_the_ledger_is_closed_before_it():
     scene = Scene(spare="")
     scene.append(2)
@@ -232,134 +110,6 @@ async def test_what_the_other_bookies_have_confirmed_is_kept_when_the_writer_end
     scene.bookies.answer("b", 0)
     await settled()
     assert scene.heard == [(0, "ok"), (1, "LedgerEnded"), (2, "LedgerEnded")]
-
-
-@in_a_loop
-async def test_a_ledger_goes_on_without_a_bookie_if_the_others_are_an_ack_quorum():
-    scene = Scene((3, 3, 2), spare="")
-    scene.append(1)
-    scene.bookies.fail("e", 0)
-    await settled()
-    scene.append(1)
-    for bookie in "ab":
-        scene.bookies.answer(bookie, 0)
-        scene.bookies.answer(bookie, 1)
-    assert scene.heard == [(0, "ok"), (1, "ok")]
-    assert [each for each, entry, _ in scene.bookies.asked if entry == 1] == ["a", "b"]
-    assert scene.store.versions == [], "the ledger's ensemble stays as it is"
-    closed = await scene.writer.close()
-    assert (closed.state, closed.last_entry_id) == (LedgerState.CLOSED, 1)
-
-
-@in_a_loop
-async def test_a_ledger_that_goes_on_without_a_bookie_ends_with_the_next():
-    scene = Scene((3, 3, 2), spare="")
-    scene.append(2)
-    scene.bookies.fail("e", 0)
-    await settled()
-    for bookie in "ab":
-        scene.bookies.answer(bookie, 0)
-    scene.bookies.fail("a", 1)
-    await settled()
-    assert scene.heard == [(0, "ok"), (1, "LedgerEnded")]
-    assert scene.store.versions[-1].last_entry_id == 0
-
-
-@in_a_loop
-async def test_two_lost_bookies_and_one_other_are_enough_where_one_may_be_missing():
-    scene = Scene((3, 3, 2), spare="c")
-    scene.append(1)
-    for bookie in "be":
-        scene.bookies.fail(bookie, 0)
-    await settled()
-    for bookie in "ac":
-        scene.bookies.answer(bookie, 0)
-    assert scene.heard == [(0, "ok")]
-    assert scene.writer.metadata.segments == (Segment(0, ("a", "c", "e")),)
-
-
-async def one_that_goes_on_without_e(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """After the time to look for bookies."""
-    scene = Scene((3, 3, 2), spare="")
-    scene.append(1)
-    for bookie in "ab":
-        scene.bookies.answer(bookie, 0)
-    scene.bookies.fail("e", 0)
-    monkeypatch.setattr(writer, "LOOK_AGAIN_S", 0.0)
-    await settled()
-    return scene
-
-
-def test_a_bookie_that_comes_later_takes_the_empty_place(monkeypatch):
-    async def scenario() -> None:
-        scene = await one_that_goes_on_without_e(monkeypatch)
-        scene.bookies.spare.append("c")
-        scene.append(1)
-        await settled()
-        for bookie in "ac":
-            scene.bookies.answer(bookie, 1)
-        assert scene.heard == [(0, "ok"), (1, "ok")]
-        before, since = scene.writer.metadata.segments
-        assert (before, since) == (Segment(0, ("a", "b", "e")), Segment(1, ("a", "b", "c")))
-
-    asyncio.run(scenario())
-
-
-def test_when_the_lost_bookie_is_back_the_ledger_makes_room_for_a_successor(monkeypatch):
-    async def scenario() -> None:
-        scene = await one_that_goes_on_without_e(monkeypatch)
-        scene.bookies.up = list("abe")
-        await settled()
-        assert scene.writer.ended is None, "nobody writes to it"
-        scene.append(1)
-        await settled()
-        assert scene.bookies.looked_at == ["e"]
-        assert scene.heard == [(0, "ok"), (1, "LedgerEnded")]
-        closed = scene.store.versions[-1]
-        assert (closed.state, closed.last_entry_id) == (LedgerState.CLOSED, 0)
-
-    asyncio.run(scenario())
-
-
-def test_a_lost_bookie_that_is_registered_and_does_not_answer_ends_nothing(monkeypatch):
-    async def scenario() -> None:
-        scene = await one_that_goes_on_without_e(monkeypatch)
-        scene.bookies.up, scene.bookies.silent = list("abe"), "e"
-        scene.append(1)
-        await settled()
-        for bookie in "ab":
-            scene.bookies.answer(bookie, 1)
-        assert scene.bookies.looked_at == ["e"]
-        assert scene.heard == [(0, "ok"), (1, "ok")]
-        assert scene.writer.ended is None
-
-    asyncio.run(scenario())
-
-
-@in_a_loop
-async def test_a_ledger_ends_behind_a_whole_append():
-    scene = Scene(spare="")
-    scene.append(1)
-    scene.writer.append(b"half", None)
-    scene.append(1)
-    for entry in (0, 1):
-        for bookie in "ab":
-            scene.bookies.answer(bookie, entry)
-    scene.bookies.fail("a", 2)
-    await settled()
-    assert scene.heard == [(0, "ok"), (2, "LedgerEnded")]
-    closed = scene.store.versions[-1]
-    assert (closed.last_entry_id, closed.length) == (0, 1)
-
-
-@in_a_loop
-async def test_what_became_of_entries_is_unknown_if_the_ledger_cannot_be_closed():
-    scene = Scene(spare="")
-    scene.append(1)
-    scene.store.conflict = True
-    scene.bookies.fail("a", 0)
-    await settled()
-    assert scene.heard == [(0, "LedgerFenced")]
 
 
 @in_a_loop

@@ -82,6 +82,16 @@ class LedgerMetadata:
         kept = [each for each in self.segments if each.first_entry_id < first_entry_id]
         return replace(self, segments=(*kept, Segment(first_entry_id, bookies)))
 
+    def is_still(self, before: "LedgerMetadata") -> bool:
+        """Whether the writer that knows `before` is still the only one that adds entries: whatever
+        was changed, it was in segments that had been complete.
+        """
+        return (
+            self.state is before.state
+            and self.created_ms == before.created_ms
+            and self.segments[-1] == before.segments[-1]
+        )
+
 
 def encode(metadata: LedgerMetadata) -> bytes:
     out = Writer()

@@ -304,15 +304,8 @@ class LedgerWriter:
         members = [replica.bookie for replica in self._ensemble]
         for position, bookie in chosen.items():
             members[position] = bookie
-        metadata = self.metadata.with_ensemble(self.last_confirmed + 1, tuple(members))
-        try:
-            self._version = await self._store.change(self.ledger_id, metadata, self._version)
-        except BadVersion as conflict:
-            raise LedgerFenced(
-                f"ledger {self.ledger_id} belongs to another client now; open the managed ledger "
-                "again"
-            ) from conflict
-        self.metadata = metadata
+        first, ensemble = self.last_confirmed + 1, tuple(members)
+        await self._change(lambda metadata: metadata.with_ensemble(first, ensemble))
         for position, bookie in chosen.items():
             del self._failed[position]
             self._ensemble[position] = _Replica(self, position, bookie)
@@ -324,6 +317,26 @@ class LedgerWriter:
             replica = self._ensemble[position]
             if replica.writer is not None:
                 self._send(replica, first, requests)
+
+    async def _change(self, change: Callable[[LedgerMetadata], LedgerMetadata]) -> None:
+        """By compare-and-set. BookKeeper's auto-recovery may change the metadata, too: it replaces
+        bookies in segments that are complete. Raises LedgerFenced, ManagedLedgerError.
+        """
+        while True:
+            changed = change(self.metadata)
+            try:
+                self._version = await self._store.change(self.ledger_id, changed, self._version)
+            except BadVersion as conflict:
+                found = await self._store.get(self.ledger_id, insist=True)
+                if not found.metadata.is_still(self.metadata):
+                    raise LedgerFenced(
+                        f"ledger {self.ledger_id} belongs to another client now; open the managed "
+                        "ledger again"
+                    ) from conflict
+                self.metadata, self._version = found
+            else:
+                self.metadata = changed
+                return
 
     # --- the end
 
@@ -382,15 +395,11 @@ class LedgerWriter:
     async def _close_metadata(self) -> None:
         """Behind the last whole append. Raises LedgerFenced, ManagedLedgerError."""
         last, length = self._whole
-        closed = replace(self.metadata, state=LedgerState.CLOSED, last_entry_id=last, length=length)
-        try:
-            self._version = await self._store.change(self.ledger_id, closed, self._version)
-        except BadVersion as conflict:
-            raise LedgerFenced(
-                f"ledger {self.ledger_id} was recovered by another client before it could be "
-                "closed; open the managed ledger again"
-            ) from conflict
-        self.metadata = closed
+        await self._change(
+            lambda metadata: replace(
+                metadata, state=LedgerState.CLOSED, last_entry_id=last, length=length
+            )
+        )
 
     def abandon(self) -> None:
         """Abandon it without closing it, as after a crash; the next process recovers it."""
