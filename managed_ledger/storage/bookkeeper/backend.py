@@ -18,7 +18,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from managed_ledger.config import Clock
-from managed_ledger.errors import BadVersion, LedgerClosed, LedgerNotFound, ManagedLedgerError
+from managed_ledger.errors import (
+    BadVersion,
+    CorruptStorage,
+    LedgerClosed,
+    LedgerNotFound,
+    ManagedLedgerError,
+)
 from managed_ledger.storage.backend import (
     BARE,
     Appended,
@@ -29,9 +35,9 @@ from managed_ledger.storage.backend import (
 )
 from managed_ledger.storage.bookkeeper.bookies import BookieLimits
 from managed_ledger.storage.bookkeeper.client import PULSARS_QUORUMS, BookKeeper
-from managed_ledger.storage.bookkeeper.entry_body import HEAD_BYTES
+from managed_ledger.storage.bookkeeper.entry_body import HEAD_BYTES, EntryBody
 from managed_ledger.storage.bookkeeper.entry_header import Count, Headers, decode
-from managed_ledger.storage.bookkeeper.errors import BookKeeperError
+from managed_ledger.storage.bookkeeper.errors import BookieFailed, BookKeeperError
 from managed_ledger.storage.bookkeeper.formats.family import Family, JoinedFamily, ListFamily
 from managed_ledger.storage.bookkeeper.formats.managed_ledgers import ManagedLedgers
 from managed_ledger.storage.bookkeeper.importing import refuse_leftovers, take_over
@@ -366,14 +372,38 @@ class BookKeeperBackend:
         last = min(last_entry_id, end, first_entry_id + max_entries - 1)
         if last < first_entry_id:
             return EntryRun(ledger_id, first_entry_id, [], [])
-        reader = LedgerReader(ledger_id, metadata, self._client.bookies)
         columns = EntryColumns(first_entry_id)
-        for body in await reader.read(first_entry_id, last, max_bytes):
+        for body in await self._read(ledger_id, metadata, first_entry_id, last, max_bytes):
             entry = decode(body.payload, self._count, self._foreign)
             columns.extend([entry.payload], [entry.message_count], entry.tag)
         run = columns.run(ledger_id, first_entry_id, last, max_entries, max_bytes)
         assert run is not None, "a reader brings at least the first entry"
         return run
+
+    async def _read(
+        self, ledger_id: int, metadata: LedgerMetadata, first: int, last: int, max_bytes: int
+    ) -> list[EntryBody]:
+        """Auto-recovery moves entries to other bookies, also of ledgers that are known here."""
+        bookies = self._client.bookies
+        try:
+            return await LedgerReader(ledger_id, metadata, bookies).read(first, last, max_bytes)
+        except (BookieFailed, CorruptStorage):
+            found = await self._changed(ledger_id, metadata)
+            if found is None:
+                raise
+        return await LedgerReader(ledger_id, found, bookies).read(first, last, max_bytes)
+
+    async def _changed(self, ledger_id: int, known: LedgerMetadata) -> LedgerMetadata | None:
+        """The metadata, if it names other bookies than those that are known."""
+        try:
+            found = (await self._store.get(ledger_id)).metadata
+        except (ZooKeeperError, LedgerNotFound):
+            return None
+        if found.segments == known.segments:
+            return None
+        if self._settled.get(ledger_id) is known:
+            self._settled[ledger_id] = found
+        return found
 
     async def _readable(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
         """And the last confirmed entry."""
