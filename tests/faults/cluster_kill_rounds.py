@@ -28,8 +28,9 @@ sys.path[:0] = [str(TESTS / folder) for folder in ("bookkeeper", "cluster", "sup
 
 from broker_processes import SESSION_MS, BrokerProcess  # noqa: E402
 from kill_books import faults_in  # noqa: E402
-from kill_rounds import WORKERS  # noqa: E402
-from kill_workers import Books, Progress, start_worker  # noqa: E402
+from kill_rounds import WORKERS, start_workers  # noqa: E402
+from kill_sessions import Sessions  # noqa: E402
+from kill_workers import Books, Progress  # noqa: E402
 from servers import Cluster  # noqa: E402
 
 from pybroker.client import Client  # noqa: E402
@@ -80,10 +81,8 @@ class Rounds:
         """The broken promises, as sentences."""
         hosts = ",".join(f"127.0.0.1:{each.port}" for each in self._brokers)
         client = Client(f"pulsar://{hosts}", enable_transaction=True)
-        threads = [
-            start_worker(name, self._progress, partial(work, client, self._progress, self._books))
-            for name, work in WORKERS.items()
-        ]
+        sessions = Sessions(f"pulsar://{hosts}")
+        threads = start_workers(client, sessions, self._progress, self._books)
         try:
             self._work_through(rounds)
             self._progress.stop()
@@ -91,13 +90,16 @@ class Rounds:
                 thread.join(RECOVERED_WITHIN_S)
             if stuck := [thread.name for thread in threads if thread.is_alive()]:
                 raise RuntimeError(f"{', '.join(stuck)} did not end: {self._books.summary()}")
-            faults = faults_in(client, self._books)
+            faults = [*faults_in(client, self._books), *sessions.faults_in(client)]
             client.close()
         finally:
             for broker in self._brokers:
                 broker.thaw()
                 broker.kill()
-        self._say(f"{rounds} rounds: {self._books.summary()}; {len(faults)} promises broken")
+        self._say(
+            f"{rounds} rounds: {self._books.summary()}, {sessions.count} sessions of a "
+            f"transactional id; {len(faults)} promises broken"
+        )
         return faults
 
     def _work_through(self, rounds: int) -> None:

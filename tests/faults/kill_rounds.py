@@ -8,12 +8,14 @@ end the topics must hold what the clients were promised (kill_books.py).
 import argparse
 import random
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from kill_books import faults_in
+from kill_sessions import Sessions
 from kill_workers import (
     Books,
     Progress,
@@ -26,7 +28,7 @@ from kill_workers import (
 from pybroker.client import Client
 from pybroker.testing.broker_process import BrokerProcess
 
-WORKERS = {"numbers": publish_numbers, "triples": publish_triples, "copies": copy_numbers}
+WORKERS = ("numbers", "triples", "copies", "sessions")
 # Retention: the books compare all that was ever published.
 CONFIG = """\
 brokerDeduplicationEnabled=true
@@ -44,20 +46,33 @@ def run(rounds: int, seed: int, folder: Path, say: Callable[[str], None]) -> lis
     books, progress = Books(), Progress()
     with BrokerProcess(folder / "data", ["--config", str(config)]) as broker:
         client = Client(broker.service_url, enable_transaction=True)
-        threads = [
-            start_worker(name, progress, partial(work, client, progress, books))
-            for name, work in WORKERS.items()
-        ]
+        sessions = Sessions(broker.service_url)
+        threads = start_workers(client, sessions, progress, books)
         kill_and_restart(broker, progress, rounds, random.Random(seed), say)
         progress.stop()
         for thread in threads:
             thread.join(RECOVERED_WITHIN_S)
         if stuck := [thread.name for thread in threads if thread.is_alive()]:
             raise RuntimeError(f"{', '.join(stuck)} did not end: {books.summary()}")
-        faults = faults_in(client, books)
+        faults = [*faults_in(client, books), *sessions.faults_in(client)]
         client.close()
-    say(f"{rounds} kills: {books.summary()}; {len(faults)} promises broken")
+    say(
+        f"{rounds} kills: {books.summary()}, {sessions.count} sessions of a transactional id; "
+        f"{len(faults)} promises broken"
+    )
     return faults
+
+
+def start_workers(
+    client: Client, sessions: Sessions, progress: Progress, books: Books
+) -> list[threading.Thread]:
+    work = dict(
+        zip(WORKERS, (publish_numbers, publish_triples, copy_numbers, sessions.work), strict=True)
+    )
+    return [
+        start_worker(name, progress, partial(each, client, progress, books))
+        for name, each in work.items()
+    ]
 
 
 def kill_and_restart(

@@ -1,6 +1,7 @@
 """Transactional ids that several brokers share: two of them with the same metadata."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from txn_world import World, in_world, in_world_with
@@ -21,7 +22,6 @@ def two_brokers(world: World) -> list[TransactionalIds]:
     brokers = []
     for _ in range(2):
         ids = TransactionalIds(world.storage.metadata, world.clock, world.config)
-        ids.share()
         ids.load()
         brokers.append(ids)
     return brokers
@@ -116,3 +116,73 @@ async def test_an_id_that_cannot_be_read_stays_as_it_was(world: World) -> None:
     await world.storage.metadata.put(key, b"\xff")
     assert one.is_fenced(SessionRef(ID, 0))
     assert len(one) == 1
+
+
+@in_world
+async def test_a_broker_that_is_late_does_not_let_expire_what_was_begun_anew(world: World) -> None:
+    """The record is at the same version again."""
+    one, late = two_brokers(world)
+    other = TransactionalId("alice", "other")
+    await one.begin(other, "")
+    await one.begin(ID, "")
+    await asyncio.sleep(8 * DAY_S)
+    assert await one.expire(other)  # no epoch is below 2 any more
+    table, connected = world.storage.metadata, asyncio.Event()
+
+    class Late:
+        """The metadata as this broker sees it: what it writes arrives later."""
+
+        get = staticmethod(table.get)
+
+        def put(self, *put: Any) -> Any:
+            return asyncio.ensure_future(self._later(table.put, put))
+
+        def delete(self, *deleted: Any) -> Any:
+            return asyncio.ensure_future(self._later(table.delete, deleted))
+
+        async def _later(self, change: Any, arguments: Any) -> Any:
+            await connected.wait()
+            return await change(*arguments)
+
+    late._metadata = Late()  # type: ignore[assignment]
+    expiring = asyncio.ensure_future(late.expire(ID))
+    await asyncio.sleep(0)
+    assert await one.expire(ID)
+    anew = await one.begin(ID, "")
+    assert anew == (ID, 2)
+    connected.set()
+    assert not await expiring
+    assert await one.begin(ID, "") == (ID, 3)
+    assert one.is_fenced(anew)
+
+
+@in_world_with(max_transactional_ids_per_principal=3)
+async def test_an_id_counts_once_while_it_begins_and_after_that(world: World) -> None:
+    ids, names = two_brokers(world)[0], [TransactionalId("alice", each) for each in "abcd"]
+    counted: list[int] = []
+    world.storage.metadata.watch("", lambda key: counted.append(ids._of_owner["alice"]))
+    world.storage.holding = True
+    beginning = [asyncio.ensure_future(ids.begin(each, "")) for each in names]
+    await asyncio.sleep(0.1)
+    world.storage.release()
+    results = await asyncio.gather(*beginning, return_exceptions=True)
+    assert [isinstance(each, NotAllowed) for each in results] == [False] * 3 + [True]
+    assert counted == [3] * 3
+    assert await ids.begin(names[0], "") == (names[0], 2)
+
+
+@in_world
+async def test_a_session_that_begins_while_a_use_is_noted_is_not_overtaken_by_that(
+    world: World,
+) -> None:
+    ids, _ = two_brokers(world)
+    await ids.begin(ID, "")
+    await asyncio.sleep(2 * DAY_S)
+    world.storage.holding = True
+    noting = asyncio.ensure_future(ids.used(ID))
+    await asyncio.sleep(0.1)
+    beginning = asyncio.ensure_future(ids.begin(ID, ""))
+    await asyncio.sleep(0.1)
+    world.storage.release()
+    assert await beginning == (ID, 2)
+    await noting

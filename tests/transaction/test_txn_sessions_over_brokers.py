@@ -46,7 +46,6 @@ class Shared:
         self.ids, self.elsewhere = ids, AloneInTheCluster()
         self.others = TransactionalIds(ids._metadata, ids._clock, world.config)
         for each in (ids, self.others):
-            each.share()
             each.load()
         world.coordinators.fencing_elsewhere = self.elsewhere
         self.sessions = TransactionalSessions(world.coordinators)

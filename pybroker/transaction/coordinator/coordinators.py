@@ -104,7 +104,6 @@ class Coordinators:
         self._elsewhere = self.joining.elsewhere = elsewhere
         self.groups.share_with(groups)
         self.fencing_elsewhere = fencing
-        self.ids.share()
 
     @property
     def are_shared(self) -> bool:

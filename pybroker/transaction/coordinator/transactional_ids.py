@@ -5,21 +5,22 @@ durable before the previous session is fenced, so after a crash no older session
 latest. A record is written when a session begins, and a few times per expiration period to note the
 last use; never for a transaction.
 
-Several brokers have the same ids. Each change is made by compare-and-set, and every broker learns
-of it from the metadata, of its own changes too: what the metadata shows is in force.
+Several brokers may have the same ids. Each change is made by compare-and-set, and every broker
+learns of it from the metadata, of its own changes too: what the metadata shows is in force.
 
 An id belongs to the principal that uses it, so only that principal's sessions fence each other. The
 same text used by another principal is another id. Source: KIP-98, "transactional.id" and
 "transactional.id.expiration.ms".
 """
 
+import asyncio
 import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from managed_ledger.codec import Reader, Writer
@@ -109,18 +110,14 @@ class TransactionalIds:
         self.expiration_ms = config.transactional_id_expiration_ms
         self._known: dict[TransactionalId, IdRecord] = {}
         self._of_owner: Counter[str | None] = Counter()
-        self._beginning: set[TransactionalId] = set()  # ids whose newer epoch is not durable yet
+        self._new: set[TransactionalId] = set()  # counted, and their first epoch is not durable yet
+        self._changes: dict[TransactionalId, asyncio.Future[Any]] = {}  # of this broker, under way
         self._floor = 0  # the highest epoch of ids that have expired
-        self._are_shared = False
-        self._keys: dict[str, TransactionalId] = {}  # of shared ones
-
-    def share(self) -> None:
-        """Other brokers change them, too. Call it before `load`."""
-        self._are_shared = True
-        self._metadata.watch(_ALL, self._changed)
+        self._keys: dict[str, TransactionalId] = {}
 
     def load(self) -> None:
         """Raises CorruptStorage."""
+        self._metadata.watch(_ALL, self._changed)
         self._read_floor()
         for key in self._metadata.keys(_RECORDS):
             self._read(key)
@@ -132,15 +129,15 @@ class TransactionalIds:
     def _read(self, key: str) -> None:
         """Raises CorruptStorage."""
         if (stored := self._metadata.get(key)) is None:
-            if (gone := self._keys.pop(key, None)) is not None and gone in self._known:
-                self._forget(gone)
+            if (gone := self._keys.pop(key, None)) is not None:
+                del self._known[gone]
+                self._count(gone.owner, -1)
             return
         transactional_id, record = _decoded(stored.value, key)
-        if transactional_id not in self._known:
+        if transactional_id not in self._known and transactional_id not in self._new:
             self._count(transactional_id.owner, 1)
         self._known[transactional_id] = record
-        if self._are_shared:
-            self._keys[key] = transactional_id
+        self._keys[key] = transactional_id
 
     def _changed(self, key: str) -> None:
         """By whichever broker."""
@@ -177,6 +174,8 @@ class TransactionalIds:
         Raises NotAllowed (too many ids, or too many sessions of this one), Overtaken,
         ManagedLedgerError.
         """
+        while (change := self._changes.get(transactional_id)) is not None:
+            await asyncio.wait([change])
         before = self._known.get(transactional_id)
         if before is None and self._most and self._of_owner[transactional_id.owner] >= self._most:
             raise NotAllowed(
@@ -193,71 +192,48 @@ class TransactionalIds:
             raise NotAllowed(
                 f"{transactional_id.name!r} has no sessions left: use another transactional id"
             )
-        record = IdRecord(epoch, self._clock.now_ms(), session, fenced)
         if before is None:
             self._count(transactional_id.owner, 1)  # now: several may begin at once
-        self._beginning.add(transactional_id)
+            self._new.add(transactional_id)
         try:
+            record = IdRecord(epoch, self._clock.now_ms(), session, fenced)
             await self._write(transactional_id, record)
-        except BaseException as error:
-            if before is None:
-                self._count(transactional_id.owner, -1)
-            if isinstance(error, BadVersion):
-                raise Overtaken(str(error)) from error
-            raise
+        except BadVersion as error:
+            raise Overtaken(str(error)) from error
         finally:
-            self._beginning.discard(transactional_id)
-        if not self._are_shared:
-            self._known[transactional_id] = record
-        elif before is None:  # otherwise counted twice: it was read from the metadata
-            self._count(transactional_id.owner, -1)
+            if before is None:
+                self._new.discard(transactional_id)
+                if transactional_id not in self._known:
+                    self._count(transactional_id.owner, -1)
         return SessionRef(transactional_id, epoch)
 
     async def used(self, transactional_id: TransactionalId) -> None:
         """Record that it is in use, unless that was recorded recently."""
         record = self._known.get(transactional_id)
-        if record is None or transactional_id in self._beginning:
-            return  # the newer session's record notes it
+        if record is None or transactional_id in self._changes:
+            return  # a newer session's record notes it
         noted_ms = self._clock.now_ms() - record.last_use_ms
         if 0 <= noted_ms < self.expiration_ms // NOTES_PER_EXPIRATION:
             return
-        noted = replace(record, last_use_ms=self._clock.now_ms())
-        if not self._are_shared:
-            self._known[transactional_id] = noted
         with suppress(BadVersion):  # another broker has noted it, or begun a newer session
+            noted = replace(record, last_use_ms=self._clock.now_ms())
             await self._write(transactional_id, noted)
 
     async def expire(self, transactional_id: TransactionalId) -> bool:
         """Forget it if its last use was long ago. No epoch is ever assigned twice."""
         record = self._known.get(transactional_id)
-        if record is None or transactional_id in self._beginning:
+        if record is None or transactional_id in self._changes:
             return False
         if self._clock.now_ms() - record.last_use_ms <= self.expiration_ms:
             return False
-        if self._are_shared:
-            return await self._expire_everywhere(transactional_id, record)
-        self._forget(transactional_id)
-        stored = self._metadata.get(_key(transactional_id))
-        if record.epoch > self._floor:
-            self._floor = record.epoch
-            out = Writer()
-            out.number(self._floor)
-            await self._metadata.put(_FLOOR, out.getvalue())
-        if transactional_id not in self._known and transactional_id not in self._beginning:
-            with suppress(BadVersion):  # its coordinator is another broker's, where it is used
-                version = None if stored is None else stored.version
-                await self._metadata.delete(_key(transactional_id), version)
-        return True
-
-    async def _expire_everywhere(self, transactional_id: TransactionalId, record: IdRecord) -> bool:
-        """Unless another broker uses it meanwhile, or changes the floor: then later."""
-        version, floor = self._version(_key(transactional_id)), self._version(_FLOOR)
-        with suppress(BadVersion):
-            if record.epoch > self._floor:
-                out = Writer()
-                out.number(record.epoch)
-                await self._metadata.put(_FLOOR, out.getvalue(), floor)
-            await self._metadata.delete(_key(transactional_id), version)
+        key = _key(transactional_id)
+        version, floor = self._version(key), Writer()
+        floor.number(max(record.epoch, self._floor))
+        with suppress(BadVersion):  # another broker uses it, or lets an id expire: look again later
+            # Even if it is not raised: another broker may have let this id expire, too, and its
+            # record, begun anew, is at the same version again.
+            await self._metadata.put(_FLOOR, floor.getvalue(), self._version(_FLOOR))
+            await self._change(transactional_id, self._metadata.delete(key, version))
         return transactional_id not in self._known
 
     # -- storage
@@ -267,10 +243,6 @@ class TransactionalIds:
         stored = self._metadata.get(key)
         return -1 if stored is None else stored.version
 
-    def _forget(self, transactional_id: TransactionalId) -> None:
-        del self._known[transactional_id]
-        self._count(transactional_id.owner, -1)
-
     def _count(self, owner: str | None, change: int) -> None:
         self._of_owner[owner] += change
         if not self._of_owner[owner]:
@@ -278,8 +250,16 @@ class TransactionalIds:
 
     async def _write(self, transactional_id: TransactionalId, record: IdRecord) -> None:
         key = _key(transactional_id)
-        version = self._version(key) if self._are_shared else None
-        await self._metadata.put(key, _encoded(transactional_id, record), version)
+        value = _encoded(transactional_id, record)
+        await self._change(transactional_id, self._metadata.put(key, value, self._version(key)))
+
+    async def _change(self, transactional_id: TransactionalId, change: asyncio.Future[Any]) -> None:
+        self._changes.setdefault(transactional_id, change)
+        try:
+            await change
+        finally:
+            if self._changes.get(transactional_id) is change:
+                del self._changes[transactional_id]
 
 
 def _key(transactional_id: TransactionalId) -> str:

@@ -23,6 +23,7 @@ def epoch_not_durable() -> Iterator[None]:
 
     async def write(self: TransactionalIds, transactional_id: Any, record: Any) -> None:
         await asyncio.sleep(0)
+        self._known[transactional_id] = record
 
     with patch.object(TransactionalIds, "_write", write):
         yield
