@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import errno
 import json
 import sys
 from dataclasses import replace
@@ -16,6 +17,7 @@ from pybroker.checking.repair import repair
 
 EXIT_DAMAGED: Final = 1
 EXIT_NOT_CHECKED: Final = 2
+_READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def main(arguments: list[str]) -> int:
@@ -39,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="pybroker check",
         description="Check a data directory while no broker uses it: all checksums, and the "
         "consistency of topics, cursors and transactions. Nothing is changed. Exit code 0: whole, "
-        "1: damaged, 2: not checked.",
+        "1: damaged, 2: not checked or not repaired.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="a broker's data directory")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -53,26 +55,46 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run(path: Path, config: BrokerConfig, as_json: bool, repairs: bool) -> int:
-    """0: intact; 1: damaged; 2: it could not be checked."""
+    """0: intact; 1: damaged; 2: it could not be checked, or not be repaired."""
     done: list[str] = []
+    refused = ""  # why there was no repair
     before: list[Finding] = []  # a repair
     try:
         report = asyncio.run(check(path, config))
         if repairs:
-            done = repair(path)
+            try:
+                done = repair(path)
+            except OSError as error:
+                if error.errno not in _READ_ONLY:
+                    raise
+                refused = (
+                    f"not repaired: {error.filename or path} cannot be written "
+                    f"({error.strerror}): make {path} writable for this user, or repair a copy"
+                )
         if done:
             before = report.findings
             report = asyncio.run(check(path, config))
+    except PermissionError as error:
+        print(
+            f"pybroker: {error.filename or path} cannot be read ({error.strerror}): run this as "
+            "the broker's user",
+            file=sys.stderr,
+        )
+        return EXIT_NOT_CHECKED
     except (ManagedLedgerError, OSError) as error:
         print(f"pybroker: {error}", file=sys.stderr)
         return EXIT_NOT_CHECKED
-    text = _json(report, done, before) if as_json else _text(report, done, before, repairs)
+    repaired = repairs and not refused
+    text = _json(report, done, before) if as_json else _text(report, done, before, repaired)
     try:
         print(text, flush=True)
     except BrokenPipeError:  # the reader is gone
         pass
     except OSError as error:  # must not look like damage
         print(f"pybroker: the report cannot be printed: {error}", file=sys.stderr)
+        return EXIT_NOT_CHECKED
+    if refused:
+        print(f"pybroker: {refused}", file=sys.stderr)
         return EXIT_NOT_CHECKED
     return EXIT_DAMAGED if report.damage else 0
 

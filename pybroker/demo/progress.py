@@ -1,21 +1,36 @@
 """The progress of long work: a bar on a terminal, plain lines in files and pipes."""
 
 import sys
+import time
+from collections.abc import Callable
 from typing import Final, TextIO
 
 _BAR_COLUMNS: Final = 30
 _STEPS_WITHOUT_TERMINAL: Final = 4
+_LINE_EVERY_S: Final = 15.0
 
 
 class ProgressBar:
-    """`done` of `total`: one line that is redrawn on a terminal, a line every quarter elsewhere."""
+    """`done` of `total`: one line that is redrawn on a terminal, lines elsewhere.
 
-    def __init__(self, what: str, total: int, stream: TextIO | None = None) -> None:
+    These come with each quarter, and when more was done after 15 seconds without one.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        stream: TextIO | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._what = what
         self._total = total
         self._stream = sys.stdout if stream is None else stream
         self._redraws = self._stream.isatty()
-        self._shown = -1
+        self._now_s = now_s
+        self._shown = -1  # step
+        self._written = 0  # done
+        self._written_at_s = 0.0
         self._line_is_open = False
 
     def show(self, done: int) -> None:
@@ -25,9 +40,13 @@ class ProgressBar:
             bar = "█" * step + "·" * (_BAR_COLUMNS - step)
             self._write(f"\r\x1b[K  {bar} {done:,} of {self._total:,} {self._what}")
             self._line_is_open = True
-        elif step > self._shown:
+        elif step > self._shown or (done > self._written and self._is_time_for_a_line()):
             self._write(f"  {done:,} of {self._total:,} {self._what}\n")
+            self._written, self._written_at_s = done, self._now_s()
         self._shown = step
+
+    def _is_time_for_a_line(self) -> bool:
+        return self._now_s() - self._written_at_s >= _LINE_EVERY_S
 
     def interrupt(self) -> None:
         """Ends the open line, so that other text can follow."""

@@ -254,10 +254,10 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
     if options.report is not None:
         options.report.open("a").close()  # an unwritable file is reported before minutes of work
     started_s = time.monotonic()
-    bars: dict[int, ProgressBar] = {}
+    bars: dict[tuple[str, int], ProgressBar] = {}
 
     def show(done: int, of: int, what: str) -> None:
-        bars.setdefault(of, ProgressBar(what, of)).show(done)
+        bars.setdefault((what, of), ProgressBar(what, of)).show(done)
 
     def say(text: str) -> None:
         for bar in bars.values():

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from test_check import Files, checked, files_of, killed, lay, quiet, stopped
 
+from managed_ledger.storage.embedded.os_disk import OsDisk
+from managed_ledger.storage.embedded.overlay_disk import OverlayDisk
 from pybroker.checking.main import EXIT_DAMAGED, EXIT_NOT_CHECKED, main
 
 __all__ = ["killed", "quiet", "stopped"]  # fixtures
@@ -162,3 +164,48 @@ def test_a_report_that_cannot_be_printed_does_not_look_like_damage(
     assert "cannot be printed" in capsys.readouterr().err
     with contextlib.suppress(OSError):
         full.close()
+
+
+def test_a_repair_of_what_cannot_be_written_says_so_below_the_report(
+    killed: Files,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a file system that is mounted read-only."""
+    path = damaged_in_the_middle(killed, tmp_path / "d")
+    files = files_of(path)
+
+    def refuse(disk: OsDisk) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(disk.path / "lock"))
+
+    monkeypatch.setattr(OsDisk, "lock", refuse)
+    assert main([str(path), "--repair"]) == EXIT_NOT_CHECKED
+    said = capsys.readouterr()
+    assert "complete commits follow it" in said.out
+    assert "DAMAGED in 1 place" in said.out
+    assert "there was nothing to repair" not in said.out
+    assert said.err == (
+        f"pybroker: not repaired: {path}/lock cannot be written (Read-only file system): make "
+        f"{path} writable for this user, or repair a copy\n"
+    )
+    assert files_of(path) == files
+    assert main([str(path)]) == EXIT_DAMAGED
+
+
+def test_a_directory_of_another_user_is_to_be_checked_by_that_user(
+    killed: Files,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = lay(tmp_path / "d", killed)
+
+    def refuse(disk: OverlayDisk) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(disk.path / "lock"))
+
+    monkeypatch.setattr(OverlayDisk, "hold", refuse)
+    assert main([str(path)]) == EXIT_NOT_CHECKED
+    assert capsys.readouterr().err == (
+        f"pybroker: {path}/lock cannot be read (Permission denied): run this as the broker's user\n"
+    )

@@ -84,6 +84,16 @@ def test_a_bar_is_redrawn_on_a_terminal_and_lines_follow_elsewhere() -> None:
     assert "\r" not in file.getvalue()
 
 
+def test_slow_work_writes_a_line_now_and_then_to_a_file() -> None:
+    file, now_s = io.StringIO(), 100.0
+    bar = ProgressBar("crashes", 1000, file, lambda: now_s)
+    for done in (0, 1, 2, 2, 3):
+        bar.show(done)
+        now_s += 10
+    bar.show(3)
+    assert file.getvalue().splitlines() == [f"  {done} of 1,000 crashes" for done in (0, 2, 3)]
+
+
 def test_pybroker_alone_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert capsys.readouterr().out == FIRST_STEPS
