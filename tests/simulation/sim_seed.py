@@ -368,13 +368,20 @@ class Simulation:
         client = self.auditor()
         logs: Logs = {}
         for topic in topics:
-            reader = await client.create_reader(topic, aio.MessageId.earliest)
-            log = logs[topic] = []
-            while await reader.has_message_available():
-                log.append(read_of(await reader.read_next(timeout_millis=60_000)))
-            await reader.close()
+            while topic not in logs:
+                try:
+                    logs[topic] = await self._read_topic(client, topic)
+                except errors.ServiceNotReady:  # its broker may be cut off from bookies for a while
+                    await asyncio.sleep(1)
         await client.close()
         return logs
+
+    async def _read_topic(self, client: Any, topic: str) -> list[Read]:
+        reader, log = await client.create_reader(topic, aio.MessageId.earliest), list[Read]()
+        while await reader.has_message_available():
+            log.append(read_of(await reader.read_next(timeout_millis=60_000)))
+        await reader.close()
+        return log
 
     async def _settle_orphans(self) -> None:
         """Ask how the transactions ended whose owner died before it knew.
