@@ -32,6 +32,7 @@ TIME_LIMIT_S: Final = 300.0
 _MAY_STILL_COME: Final = (Promise.LOST, Promise.PARTIAL)
 _SHRUNK_TO: Final = (1, 3)  # messages
 _IN_A_SERIES_AT_LEAST: Final = 3  # messages
+_SHOWN_EVERY_S: Final = 2.0  # the crashes of runs that go on
 # What a run with a crash takes, of what one without takes: the pipeline's start counts most.
 _TIMES_CLEAN: Final = {Victim.PIPELINE: 2.0, Victim.BROKER: 1.25}
 Say = Callable[[str], None]
@@ -141,7 +142,11 @@ class Exploration:
     def _clean(self) -> tuple[Clean, RunResult, RunResult]:
         """Two runs without faults: differences between them cannot be judged."""
         with ThreadPoolExecutor(2 if self._jobs > 1 else 1) as pool:
-            both = [pool.submit(clean_run, self._settings, self._stop) for _ in range(2)]
+            recording = replace(self._settings, records_classes=True)
+            both = [
+                pool.submit(clean_run, settings, self._stop)
+                for settings in (recording, self._settings)
+            ]
             try:
                 first, second = (each.result() for each in both)
             except BaseException:
@@ -198,7 +203,8 @@ class Exploration:
             try:
                 under_way = self._submit_series(pool, series, clean, self._jobs)
                 while under_way:
-                    ended, _ = wait(under_way, return_when=FIRST_COMPLETED)
+                    ended, _ = wait(under_way, _SHOWN_EVERY_S, FIRST_COMPLETED)
+                    self._show(series.struck_with(under_way.values()), kinds, "kinds of crash")
                     for each in ended:
                         crashes = under_way.pop(each)
                         result = _of(each)
@@ -209,7 +215,6 @@ class Exploration:
                         self.explored.singles_tried = self.explored.in_series = len(series.struck)
                         took_s = time.monotonic() - began_s
                         self.explored.run_s = took_s / max(1, len(series.struck))
-                        self._show(len(series.struck), kinds, "kinds of crash")
                         breaches = self._judged(result, clean) if result is not None else []
                         if result is not None and breaches:
                             return CounterExample(self._settings, result, breaches)

@@ -8,29 +8,41 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from pybroker.eos_check.class_archive import ClassArchive
 from pybroker.eos_check.marked_processes import kill_all
 
 _LOG_TAIL_BYTES: Final = 4000
-# A JVM spends most of its start on compiling what a pipeline with so few messages hardly runs.
-_UNLESS_SET: Final = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+_JAVA_OPTIONS: Final = "JAVA_TOOL_OPTIONS"
 
 
 class Pipeline:
     """`command` with its output in `log`. It is not running before `start`.
 
     `mark`: the variable of the environment that no other process has with this value.
+    `records`: whether its JVMs are to write the archive, not to use it.
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], mark: str, log: Path
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        mark: str,
+        log: Path,
+        archive: ClassArchive | None = None,
+        *,
+        records: bool = False,
     ) -> None:
         self.lives = 0
         self._command = list(command)
-        self._environment = {**_UNLESS_SET, **os.environ, **environment}
+        self._archive = archive or ClassArchive(None)
+        self._records = records and _JAVA_OPTIONS not in os.environ
+        options = {_JAVA_OPTIONS: self._archive.options(records=records)}
+        self._environment = {**options, **os.environ, **environment}
         self._mark = f"{mark}={environment[mark]}".encode()
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
@@ -61,6 +73,12 @@ class Pipeline:
             os.killpg(session, signal.SIGKILL)
         kill_all(self._mark, session)
         self._process.wait()
+
+    def end(self, stop: threading.Event) -> None:
+        """Once its work is done: `kill`, after its JVMs have written the archive if they are to."""
+        if self._process is not None and self._records:
+            self._archive.written_by(self._mark, self._process.pid, stop)
+        self.kill()
 
     def log_tail(self) -> str:
         """The last lines of its output, as text."""

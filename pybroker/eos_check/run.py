@@ -17,6 +17,7 @@ from typing import Final
 from urllib.error import HTTPError
 
 from pybroker.client import PulsarException
+from pybroker.eos_check.class_archive import ClassArchive
 from pybroker.eos_check.connection_trace import Event, Txn
 from pybroker.eos_check.faults import NO_FAULT, Fault, Passing, Schedule, Victim
 from pybroker.eos_check.inner_steps import crash_at, crash_nowhere, is_inner, passed
@@ -147,16 +148,19 @@ class _Run:
                 settings.environment(*urls),
                 "EOS_DIRECTORY",
                 directory / "pipeline.log",
+                ClassArchive(settings.directory),
+                records=settings.records_classes,
             )
             try:
                 self._take_next(starting=True)
                 self._arm()
                 self._start_pipeline()
                 self._until_caught_up()
+                self.result.duration_s = time.monotonic() - self._started_s
+                self._pipeline.end(self._stop)
             finally:
                 self._pipeline.kill()
                 self.result.log = self._pipeline.log_tail()
-        self.result.duration_s = time.monotonic() - self._started_s
         return self.result
 
     # -- on the proxy's thread

@@ -61,6 +61,11 @@ class Series:
             self._left.remove(kind)
             return Fault(kind.victim, kind.passing, 1)
 
+    def struck_with(self, under_way: Iterable["CrashesOfRun"]) -> int:
+        """How many kinds have struck in runs that ended, and in those that are under way."""
+        more = {fault.kind for crashes in under_way for fault in list(crashes.struck)}
+        return len(self.struck.keys() | more)
+
     def end(self, crashes: "CrashesOfRun", *, judged: bool) -> None:
         """`judged`: the topics of the run are known, so its crashes count."""
         with self._lock:

@@ -34,6 +34,7 @@ class Settings:
     run_limit_s: float | None = None  # of each run; None: as long as such a pipeline may take
     directory: str | None = None  # of all runs; the system's for temporary files if None
     config: str = ""  # broker.conf of the broker under the pipeline
+    records_classes: bool = False  # JVMs write an archive of their classes, which takes seconds
 
     @property
     def clean_limit_s(self) -> float:

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from pybroker.demo.topics import until
+from pybroker.eos_check.class_archive import ClassArchive
 from pybroker.eos_check.connection_trace import Event
 from pybroker.eos_check.exploration import Exploration
 from pybroker.eos_check.faults import Fault, Passing, Phase, Step, Victim
 from pybroker.eos_check.judgement import Promise
 from pybroker.eos_check.main import main
-from pybroker.eos_check.pipeline import Pipeline
+from pybroker.eos_check.pipeline import Pipeline, tail
 from pybroker.eos_check.run import _check_room, _Run
 from pybroker.eos_check.run_result import CannotRun, Clean, RunResult
 from pybroker.eos_check.settings import Settings
@@ -27,6 +28,14 @@ from pybroker.testing.broker_process import BrokerProcess
 
 LIMIT_S = 120.0
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WAITS = """
+public class Waits {
+    public static void main(String[] arguments) throws Exception {
+        System.out.println("ready");
+        Thread.sleep(1_000_000);
+    }
+}
+"""
 EOS_CHECK = [sys.executable, "-m", "pybroker", "eos-check"]
 
 
@@ -126,6 +135,48 @@ def test_a_jvm_compiles_less_unless_the_user_has_options_for_it(tmp_path, monkey
     assert said() == "-Xmx1g"
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "")
     assert said() == ""
+
+
+def test_the_classes_of_a_jvm_are_archived_by_one_run_and_used_by_later_ones(tmp_path):
+    archive = ClassArchive(str(tmp_path))
+    assert archive.options(records=False) == "-XX:TieredStopAtLevel=1"
+    recording, path = archive.options(records=True), tmp_path / "classes.jsa"
+    assert recording.endswith(f" -XX:ArchiveClassesAtExit={path}")
+    path.write_bytes(b"")
+    using = archive.options(records=False)
+    assert using == recording.replace("ArchiveClassesAtExit", "SharedArchiveFile")
+    assert ClassArchive(f"{tmp_path}/a b").options(records=True) == "-XX:TieredStopAtLevel=1"
+
+
+@pytest.mark.slow
+@pytest.mark.java
+def test_a_jvm_writes_its_archive_when_the_work_is_done(tmp_path, monkeypatch):
+    monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
+    archive, log, program = ClassArchive(str(tmp_path)), tmp_path / "log", tmp_path / "Waits.java"
+    program.write_text(WAITS)
+    for records in (True, False):
+        log.unlink(missing_ok=True)
+        environment = {"MARK": str(tmp_path)}
+        words = ["sh", "-c", f"java {program}; true"]
+        pipeline = Pipeline(words, environment, "MARK", log, archive, records=records)
+        pipeline.start()
+        try:
+            assert until(lambda log=log: "ready" in tail(log), LIMIT_S)
+            assert "cds" not in pipeline.log_tail().replace("cds*=off", "")
+        finally:
+            pipeline.end(threading.Event())
+        assert (tmp_path / "classes.jsa").stat().st_size > 1_000_000
+    assert "SharedArchiveFile" in tail(log)
+
+
+def test_a_jvm_that_does_not_end_leaves_no_archive(tmp_path, monkeypatch):
+    monkeypatch.setattr("pybroker.eos_check.class_archive._jvms", lambda *_: [2**30])
+    path = tmp_path / "classes.jsa"
+    path.write_bytes(b"in part")
+    stop = threading.Event()
+    stop.set()
+    ClassArchive(str(tmp_path)).written_by(b"MARK=m", 2**30, stop)
+    assert not path.exists()
 
 
 def test_a_crash_that_did_not_happen_is_not_counted_as_tried():

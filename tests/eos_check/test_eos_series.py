@@ -46,6 +46,19 @@ def test_the_crashes_of_a_run_that_cannot_be_judged_do_not_count():
     assert left.has_more
 
 
+def test_the_crashes_of_runs_under_way_are_shown():
+    left = series(PIPELINE_SENDS, BROKER_SENDS)
+    ended, under_way = left.begin(), left.begin()
+    for crashes in (ended, under_way):
+        fault = crashes.take(starting=False)
+        assert fault is not None
+        crashes.struck.append(fault)
+    assert left.struck_with([ended, under_way]) == 2
+    left.end(ended, judged=True)
+    assert left.struck_with([under_way]) == 2
+    assert left.struck_with([]) == 1
+
+
 def test_the_crash_at_the_wrong_message_is_the_first_suspect():
     faults = tuple(Fault(Victim.BROKER, SEND, number) for number in (1, 2, 3, 4, 5))
     events = []
