@@ -111,7 +111,7 @@ class _Held:
         self.granting: asyncio.Task[int] | None = None
         self.refusal: str | None = None  # why `granting` has not granted it
         self.is_overtaken = False  # another broker has begun a session instead
-        self.waits_for = "transactions of the previous session are still being ended"
+        self.waits_for = "the newer session's epoch is still being recorded"
 
     @property
     def is_granted(self) -> bool:
@@ -172,9 +172,7 @@ class TransactionalSessions:
         assert held.granting is not None
         await asyncio.wait([held.granting], timeout=_GRANTED_WITHIN_S)
         if not held.is_settled:
-            raise ServiceNotReady(
-                f"Transactional id {claim.id.name!r}: {held.waits_for}; try again"
-            )
+            raise _takes_long(held)
         try:
             await held.granting
             if held.refusal is not None:
@@ -205,7 +203,9 @@ class TransactionalSessions:
                 return newest
             if newest is None or newest.recorded.done():
                 break
-            await asyncio.wait([newest.recorded])
+            await asyncio.wait([newest.recorded], timeout=_GRANTED_WITHIN_S)
+            if not newest.recorded.done():
+                raise _takes_long(newest)
         if self._coordinators.fencing_elsewhere is not None:
             await self._catch_up(claim)
             if self._newest.get(claim.id) is not newest:
@@ -291,6 +291,7 @@ class TransactionalSessions:
         return aborted
 
     async def _grant(self, held: _Held, session: SessionRef, older: _Held | None = None) -> int:
+        held.waits_for = "transactions of the previous session are still being ended"
         try:
             if older is not None:
                 older.session.is_fenced = True
@@ -436,6 +437,11 @@ class TransactionalSessions:
         await self._tasks.close()
 
 
+def _takes_long(held: _Held) -> ServiceNotReady:
+    name = held.session.id.name
+    return ServiceNotReady(f"Transactional id {name!r}: {held.waits_for}; try again")
+
+
 def _is_of(held: _Held, connection: Holder, claim: Claim) -> bool:
     session = held.session
     if claim.epoch:
@@ -479,13 +485,13 @@ async def _close_producers(fenced: _Held) -> None:
     """Immediately if only few are concerned; SENDs of the others are refused until their turn.
     Their clients reconnect and get the reason.
     """
-    pace = Pace(_CLOSED_A_TURN)
+    pace, session = Pace(_CLOSED_A_TURN), fenced.session
+    why = session.fenced() if session.is_fenced else not_certain(session.id.name)
     for connection in list(fenced.connections):
         for producer_id, slot in list(connection.producers.items()):
-            if slot.session is not fenced.session:
+            if slot.session is not session:
                 continue
             if connection.producers.get(producer_id) is slot:
                 slot.topic.tasks.start(slot.topic.producers.remove(slot.producer), "fenced")
-                why = fenced.session.fenced() if fenced.session.is_fenced else not_certain("")
                 connection.close_producer(slot.producer, str(why))
             await pace.step()

@@ -82,6 +82,20 @@ async def test_an_end_that_takes_long_is_told_and_can_be_waited_for_again(world:
 
 
 @in_world
+async def test_an_epoch_that_is_not_recorded_in_time_is_told_to_all_who_wait(world: World) -> None:
+    sessions = sessions_of(world)
+    world.storage.holding = True
+    asking = [asyncio.ensure_future(sessions.join(Connection(), claim(name))) for name in "ab"]
+    await asyncio.sleep(30)
+    for each in asking:
+        with pytest.raises(ServiceNotReady, match=r"'x': .* epoch is still being recorded"):
+            each.result()
+    world.storage.release()
+    assert epoch(await sessions.join(Connection(), claim("b"))) == 2
+    await sessions.close()
+
+
+@in_world
 async def test_a_session_that_could_not_begin_leaves_the_older_one_as_it_was(
     world: World,
 ) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 from txn_sessions_world import Connection, claim, epoch
@@ -12,6 +12,7 @@ from txn_world import World, in_world
 from pybroker.base.errors import ProducerFenced, ServiceNotReady
 from pybroker.server import fencing
 from pybroker.server.connection import Connection as ServedConnection
+from pybroker.server.slots import ProducerSlot
 from pybroker.server.transactional_sessions import TransactionalSessions
 from pybroker.transaction.coordinator.transactional_ids import (
     Overtaken,
@@ -112,6 +113,19 @@ async def test_a_connection_whose_session_was_let_go_begins_transactions_of_no_s
     assert fencing.session_of_new(cast(ServedConnection, connection), None) is None
     again = await shared.sessions.join(connection, claim("first"))
     assert connection.sessions == {claim().id: again}
+    await shared.sessions.close()
+
+
+@in_world
+async def test_a_producer_whose_session_was_let_go_is_told_which(world: World) -> None:
+    shared, connection, told = Shared(world), Connection(), list[str]()
+    connection.close_producer = lambda producer, reason: told.append(reason)  # type: ignore[method-assign]
+    connection.producers[1] = ProducerSlot(Mock(), Mock())
+    connection.producers[1].session = await shared.sessions.join(connection, claim("first"))
+    shared.sessions.let_go()
+    await asyncio.sleep(0.1)
+    (reason,) = told
+    assert reason.startswith("Transactional id 'x': this broker is stopping, or has no connection")
     await shared.sessions.close()
 
 
