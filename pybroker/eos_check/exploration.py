@@ -141,6 +141,7 @@ class Exploration:
 
     def _clean(self) -> tuple[Clean, RunResult, RunResult]:
         """Two runs without faults: differences between them cannot be judged."""
+        self._say("the pipeline runs twice without faults")
         with ThreadPoolExecutor(2 if self._jobs > 1 else 1) as pool:
             recording = replace(self._settings, records_classes=True)
             both = [

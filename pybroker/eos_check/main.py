@@ -49,7 +49,15 @@ about one topic.
 def main(words: Sequence[str]) -> int:
     """Run the check and return the process's exit code."""
     mine, command = _split(words)
-    options = _parser().parse_args(mine)
+    options, others = _parser().parse_known_args(mine)
+    if others and not command and not others[0].startswith("-"):
+        print(
+            f"pybroker: write -- before the pipeline's command: -- {shlex.join(others)}",
+            file=sys.stderr,
+        )
+        return EXIT_NOT_JUDGED
+    if others:
+        _parser().error(f"unrecognized arguments: {' '.join(others)}")
     if not command or not command[0]:
         print("pybroker: name the pipeline's command behind --", file=sys.stderr)
         return EXIT_NOT_JUDGED

@@ -44,6 +44,14 @@ def test_a_check_without_a_command_says_what_to_do(capsys):
     assert "name the pipeline's command behind --" in capsys.readouterr().err
 
 
+def test_a_command_without_the_dashes_is_told_where_they_belong(capsys):
+    assert main(["--quick", "python", "a b.py", "{input}"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        said == "pybroker: write -- before the pipeline's command: -- python 'a b.py' '{input}'\n"
+    )
+
+
 @pytest.mark.parametrize(
     "option",
     [

@@ -239,6 +239,12 @@ def test_the_command_line_drives_a_broker(
     assert "is not a duration" in capsys.readouterr().err
 
 
+def test_the_url_may_stand_before_the_command(broker: RunningBroker) -> None:
+    at = ["--admin-url", broker.admin_url]
+    assert main([*at, "clear"]) == 0
+    assert main(["--admin-url", "http://127.0.0.1:1", "clear", *at]) == 0
+
+
 def test_the_points_are_listed_without_a_broker(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()

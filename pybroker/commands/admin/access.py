@@ -14,22 +14,25 @@ from pybroker.commands.credentials import Credentials, credentials
 _URL: Final = "http://localhost:8080"
 
 
-def add_access(parser: argparse.ArgumentParser) -> None:
+def add_access(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
+    """`again`: they may stand before a command's name, too, and are not reset behind it."""
     add = parser.add_argument
-    add("--admin-url", "--url", default="", metavar="URL",
+    text, off, none = (argparse.SUPPRESS,) * 3 if again else ("", False, None)
+    add("--admin-url", "--url", default=text, metavar="URL",
         help=f"URL of the broker's HTTP port (default PULSAR_ADMIN_URL, else {_URL})")  # fmt: skip
-    add("--token", default="", help="authentication token (default PULSAR_TOKEN)")
+    add("--token", default=text, help="authentication token (default PULSAR_TOKEN)")
     add(
         "--auth-plugin",
-        default="",
+        default=text,
         metavar="CLASS",
         help="as in pulsar-admin: …AuthenticationToken",
     )
-    add("--auth-params", default="", metavar="TEXT",
+    add("--auth-params", default=text, metavar="TEXT",
         help="token:…, file:///…, userId:…,password:… or tlsCertFile:…,tlsKeyFile:…")  # fmt: skip
-    add("--tls-trust-cert-path", default="", metavar="FILE", help="CA file for https://")
-    add("--tls-allow-insecure", action="store_true", help="skip certificate verification")
-    add("--client-conf", metavar="FILE",
+    add("--tls-trust-cert-path", default=text, metavar="FILE", help="CA file for https://")
+    add("--tls-allow-insecure", action="store_true", default=off,
+        help="skip certificate verification")  # fmt: skip
+    add("--client-conf", default=none, metavar="FILE",
         help="file with defaults (default: $PULSAR_CLIENT_CONF)")  # fmt: skip
 
 

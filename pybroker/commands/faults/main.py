@@ -47,12 +47,13 @@ def _parser() -> argparse.ArgumentParser:
         description="Make things go wrong in a broker that was started with --test-mode. "
         "`list` needs no broker.",
     )
+    add_access(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Run, summary: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=summary)
         added.set_defaults(run=run)
-        add_access(added)
+        add_access(added, again=True)
         return added
 
     listed = commands.add_parser("list", help="list all fault points; needs no broker")

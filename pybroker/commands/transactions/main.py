@@ -38,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pybroker transactions", allow_abbrev=False)
+    add_access(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     blocking = commands.add_parser(
         "blocking", help="list topics whose readers wait for open transactions"
@@ -59,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     abort.add_argument(
         "-r", "--reason", default="", help="reason, shown to its owner and in the audit log"
     )
-    add_access(abort)
+    add_access(abort, again=True)
     for each in (blocking, watch):
         each.add_argument(
             "--limit",
@@ -72,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
             "--namespace", metavar="TENANT/NAMESPACE", help="show only this namespace"
         )
         each.add_argument("--format", choices=_FORMATS, default="table")
-        add_access(each)
+        add_access(each, again=True)
     return parser
 
 
