@@ -47,7 +47,7 @@ class Publishing:
     async def _open(self) -> ManagedLedger:
         clock, rng = SimulatedClock(self.world), self.world.stream("broker")
         config = ClusterConfig(session_timeout_ms=SESSION_MS, quorums=self._quorums)
-        backend = BookKeeperBackend(ADDRESS, clock, rng, config)
+        self.backend = backend = BookKeeperBackend(ADDRESS, clock, rng, config)
         await backend.open()
         while len(backend._client.bookies.registered) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
@@ -61,6 +61,11 @@ class Publishing:
     def _told(self, since_s: float, position: object, error: Exception | None) -> None:
         assert error is None, error
         self._waits_s.append(self.world.now - since_s)
+
+    def bookies_of_the_newest(self) -> int:
+        """Of ledgers, by its metadata."""
+        writer = self.backend._writers[self.log.ledgers()[-1].ledger_id]
+        return len(writer.metadata.segments[-1].bookies)
 
     def longest_wait_s(self, within_s: float) -> float:
         """For a receipt, from now on."""
@@ -96,5 +101,20 @@ def test_a_bookie_that_is_back_is_written_to_again():
         assert before.ledger_id == first.ledger_id
         ledgers = publishing.machines.disks[killed].ledgers
         assert len(ledgers[since.ledger_id].entries) > 50, "the new ledger has all three copies"
+    finally:
+        publishing.world.close()
+
+
+def test_while_a_bookie_is_away_ledgers_are_small_and_then_have_all_copies_again():
+    publishing = Publishing(Quorums(3, 3, 2))
+    try:
+        killed = next(iter(publishing.machines.disks))
+        publishing.machines.crash_bookie(killed, False, 30.0)
+        assert publishing.longest_wait_s(10.0) < LONGEST_WAIT_S
+        assert publishing.bookies_of_the_newest() == 3, "and two of them have copies"
+        assert publishing.longest_wait_s(15.0) < LONGEST_WAIT_S
+        assert publishing.bookies_of_the_newest() == 2, "auto-recovery misses nothing in it"
+        assert publishing.longest_wait_s(10.0) < LONGEST_WAIT_S
+        assert publishing.bookies_of_the_newest() == 3
     finally:
         publishing.world.close()

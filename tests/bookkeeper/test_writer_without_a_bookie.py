@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from writer_scene import Scene, in_a_loop, settled
 
+from managed_ledger.errors import LedgerEnded
 from managed_ledger.storage.bookkeeper import writer
 from managed_ledger.storage.bookkeeper.metadata_record import LedgerState, Segment
 
@@ -181,3 +182,68 @@ async def test_metadata_of_another_writer_is_a_fence_although_it_names_the_same_
     scene.bookies.fail("a", 0)
     await settled()
     assert scene.heard == [(0, "LedgerFenced")]
+
+
+def test_a_ledger_whose_lost_bookie_has_left_ends_before_auto_recovery_fences_it(monkeypatch):
+    async def scenario() -> None:
+        scene = await one_that_goes_on_without_e(monkeypatch)
+        monkeypatch.setattr(writer, "LEFT_ALONE_S", 0.0)
+        scene.bookies.up = list("ab")
+        scene.append(1)
+        await settled()
+        assert scene.writer.ended is None, "it is still registered, and may come back"
+        scene.bookies.registered = "ab"
+        scene.bookies.up = ["a"]
+        scene.append(1)
+        await settled()
+        assert scene.writer.ended is None, "a successor would not have an ack quorum"
+        scene.bookies.up = list("ab")
+        scene.append(1)
+        await settled()
+        assert scene.heard[-1] == (3, "LedgerEnded")
+        assert scene.store.versions[-1].state is LedgerState.CLOSED
+
+    asyncio.run(scenario())
+
+
+@in_a_loop
+async def test_a_small_ledger_makes_room_when_there_are_bookies_for_all_copies():
+    scene = Scene((2, 2, 2), spare="", wanted=(3, 3, 2))
+    scene.bookies.up = list("ab")
+    scene.append(1)
+    await settled()
+    for bookie in "ab":
+        scene.bookies.answer(bookie, 0)
+    assert (scene.heard, scene.bookies.looked_at) == ([(0, "ok")], [])
+    scene.bookies.up = list("abe")
+    scene.writer._look_again_s = 0.0
+    scene.append(1)
+    await settled()
+    assert scene.bookies.looked_at == ["e"]
+    assert scene.heard[-1] == (1, "LedgerEnded")
+
+
+@in_a_loop
+async def test_a_ledger_that_is_only_less_wide_than_wanted_goes_on():
+    scene = Scene((2, 2, 2), spare="", wanted=(3, 2, 2))
+    scene.bookies.up = list("abe")
+    scene.append(1)
+    await settled()
+    assert scene.bookies.looked_at == []
+    assert scene.writer.ended is None
+
+
+def test_a_striped_ledger_without_one_bookie_makes_room_for_one_on_the_others(monkeypatch):
+    async def scenario() -> None:
+        monkeypatch.setattr(writer, "LOOK_AGAIN_S", 0.0)
+        scene = Scene((3, 2, 1), spare="")
+        scene.append(1)
+        scene.bookies.fail("a", 0)
+        await settled()
+        assert scene.writer.ended is None
+        scene.bookies.up = list("be")
+        scene.append(1)
+        await settled()
+        assert isinstance(scene.writer.ended, LedgerEnded)
+
+    asyncio.run(scenario())

@@ -30,6 +30,7 @@ class AskedBookies:
     up: list[str] = field(default_factory=list)  # not in quarantine
     silent: str = ""  # bookies that do not answer
     looked_at: list[str] = field(default_factory=list)
+    registered: str = "abcdefg"
 
     def add(
         self,
@@ -100,12 +101,24 @@ class StoredMetadata:
 
 
 class Scene:
-    def __init__(self, quorums: tuple[int, int, int] = (2, 2, 2), spare: str = "cd") -> None:
+    def __init__(
+        self,
+        quorums: tuple[int, int, int] = (2, 2, 2),
+        spare: str = "cd",
+        wanted: tuple[int, int, int] | None = None,
+    ) -> None:
         self.bookies = AskedBookies(list(spare))
         self.store = StoredMetadata()
         segment = Segment(0, tuple("abefg"[: quorums[0]]))
         metadata = LedgerMetadata(Quorums(*quorums), (segment,))
-        self.writer = LedgerWriter(5, metadata, 0, self.store, self.bookies)  # type: ignore[arg-type]
+        self.writer = LedgerWriter(
+            5,
+            metadata,
+            0,
+            self.store,  # type: ignore[arg-type]
+            self.bookies,  # type: ignore[arg-type]
+            Quorums(*wanted or quorums),
+        )
         self.heard: list[tuple[int, str]] = []
 
     def append(self, count: int) -> None:

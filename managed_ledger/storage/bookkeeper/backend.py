@@ -130,6 +130,7 @@ class BookKeeperBackend:
         self._count, self._foreign = count, foreign
         self._headers = Headers()
         self._tails = Tails()
+        self._importing = -1
         self._planned: dict[int, LedgerMetadata] = {}
         self._writers: dict[int, LedgerWriter] = {}
         self._settled: dict[int, LedgerMetadata] = {}  # CLOSED, by this process or before
@@ -236,9 +237,9 @@ class BookKeeperBackend:
         return await self._store.creation(ledger_id, self._planned[ledger_id])
 
     def created(self, ledger_id: int) -> None:
-        self._writers[ledger_id] = LedgerWriter(
-            ledger_id, self._planned.pop(ledger_id), 0, self._store, self._client.bookies
-        )
+        metadata = self._planned.pop(ledger_id)
+        has_successors = ledger_id != self._importing
+        self._writers[ledger_id] = self._client.writer(ledger_id, metadata, 0, has_successors)
         self._next[ledger_id] = 0
 
     def read_back(self, key: str, value: bytes) -> bytes:
@@ -246,6 +247,7 @@ class BookKeeperBackend:
 
     async def begin_import(self, ledger_id: int, key: str) -> None:
         await refuse_leftovers(self._client.bookies, ledger_id)
+        self._importing = ledger_id
         try:
             await self.metadata.put(key, b"", -1, new_ledger_id=ledger_id)
         except BadVersion as why:
@@ -259,8 +261,8 @@ class BookKeeperBackend:
             return found.metadata.last_entry_id + 1
         metadata = self._client.new_metadata(_OWNER)
         version = await take_over(self._store, ledger_id, found, metadata)
-        self._writers[ledger_id] = LedgerWriter(
-            ledger_id, metadata, version, self._store, self._client.bookies
+        self._writers[ledger_id] = self._client.writer(
+            ledger_id, metadata, version, has_successors=False
         )
         self._next[ledger_id] = 0
         return 0

@@ -79,7 +79,16 @@ class BookKeeper:
         ledger_id = await self.store.new_id()
         metadata = self.new_metadata(custom)
         version = await self.store.create(ledger_id, metadata)
-        return LedgerWriter(ledger_id, metadata, version, self.store, self.bookies)
+        return self.writer(ledger_id, metadata, version)
+
+    def writer(
+        self, ledger_id: int, metadata: LedgerMetadata, version: int, has_successors: bool = True
+    ) -> LedgerWriter:
+        """Of a ledger that was made with `new_metadata`. Without successors, it goes on as it is
+        when it could have more copies.
+        """
+        wanted = self._quorums if has_successors else None
+        return LedgerWriter(ledger_id, metadata, version, self.store, self.bookies, wanted)
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence its writer and close it; the returned metadata is final. See `recovery.recover`."""

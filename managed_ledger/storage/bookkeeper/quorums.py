@@ -46,12 +46,16 @@ class Quorums:
             for first in range(self.ensemble)
         )
 
-    def suffices_without(self, lost: Collection[int]) -> bool:
-        """Whether every entry has an ack quorum without these positions."""
-        return all(
-            sum(position not in lost for position in self.write_set(first)) >= self.ack
+    def copies_without(self, lost: Collection[int]) -> int:
+        """Of the entries with the fewest, without these positions."""
+        return min(
+            sum(position not in lost for position in self.write_set(first))
             for first in range(self.ensemble)
         )
+
+    def suffices_without(self, lost: Collection[int]) -> bool:
+        """Whether every entry has an ack quorum without these positions."""
+        return self.copies_without(lost) >= self.ack
 
     def within(self, bookies: int) -> "Quorums | None":
         """The same with so many bookies: a smaller ensemble, never a smaller ack quorum."""

@@ -7,11 +7,11 @@ compare-and-set, before an entry is confirmed that depends on it. If there is no
 of the ensemble has an ack quorum for each entry, the ledger goes on without it.
 
 The writer ends when it is fenced (another client recovers the ledger), when too few bookies of the
-ensemble are left, or when a ledger that goes on without some could have a successor on as many as
-it should have. In the last two cases it closes the ledger behind the last complete append, by
-compare-and-set, before it reports a failure: an append that failed with LedgerEnded is not in the
-ledger and never will be. One that failed with LedgerFenced or LedgerClosed may be: recovery
-decides. The writer must never set the recovery flag of an add, which passes the fence.
+ensemble are left, or when it has fewer copies than a successor could have. In the last two cases it
+closes the ledger behind the last complete append, by compare-and-set, before it reports a failure:
+an append that failed with LedgerEnded is not in the ledger and never will be. One that failed with
+LedgerFenced or LedgerClosed may be: recovery decides. The writer must never set the recovery flag
+of an add, which passes the fence.
 """
 
 import asyncio
@@ -38,10 +38,12 @@ from managed_ledger.storage.bookkeeper.errors import (
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
 from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, LedgerState
 from managed_ledger.storage.bookkeeper.protocol import Code, add_prefix
+from managed_ledger.storage.bookkeeper.quorums import Quorums
 from managed_ledger.storage.operations import call_safely
 
 log = logging.getLogger(__name__)
-LOOK_AGAIN_S: Final = 1.0  # for bookies, while the ledger goes on without some
+LOOK_AGAIN_S: Final = 1.0  # for bookies, while the ledger has fewer copies than it should have
+LEFT_ALONE_S: Final = 15.0  # much less than openLedgerRereplicationGracePeriod
 _THE_WRITER_LOST: Final = frozenset({Code.FENCED, Code.UNAUTHORIZED})
 # None when the entry is confirmed. LedgerEnded: it is not in the ledger. Else that is unknown.
 Appended = Callable[[Exception | None], None]
@@ -91,8 +93,11 @@ class LedgerWriter:
         version: int,
         store: LedgerStore,
         bookies: Bookies,
+        wanted: Quorums | None = None,
     ) -> None:
-        """The ledger is new: OPEN, without entries, and has no other writer."""
+        """The ledger is new: OPEN, without entries, and has no other writer. `wanted` are the
+        quorums that a successor has if there are enough bookies; None: it never makes room for one.
+        """
         self.ledger_id = ledger_id
         self.metadata = metadata
         self.last_confirmed = NO_ENTRY
@@ -104,6 +109,8 @@ class LedgerWriter:
         self._store = store
         self._bookies = bookies
         self._quorums = metadata.quorums
+        self._wanted = wanted
+        self._is_small = wanted is not None and self._quorums.write < wanted.write
         self._prefix = partial(add_prefix, master_key(metadata.password))
         self._next_entry_id = 0
         self._pending: dict[int, _Pending] = {}
@@ -120,6 +127,7 @@ class LedgerWriter:
         self._replacing: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._look_again_s = 0.0
+        self._lost_since_s = 0.0  # the first of those that failed
         self._drained: asyncio.Event | None = None
         self._is_closing = False
         self._closing: asyncio.Task[LedgerMetadata] | None = None
@@ -164,7 +172,7 @@ class LedgerWriter:
         for replica in self._ensemble:
             if replica.writer is not None:
                 self._send(replica, first, requests)
-        if self._failed:
+        if self._failed or self._is_small:
             self._look_for_bookies()
         return first
 
@@ -226,6 +234,8 @@ class LedgerWriter:
 
     def _bookie_failed(self, replica: _Replica, why: str) -> None:
         replica.writer = None
+        if not self._failed:
+            self._lost_since_s = asyncio.get_running_loop().time()
         self._lost.add(replica.bookie)
         self._failed[replica.position] = why
         for pending in self._pending.values():
@@ -273,29 +283,52 @@ class LedgerWriter:
         if now_s < self._look_again_s or self._replacing is not None or self._looking is not None:
             return
         self._look_again_s = now_s + LOOK_AGAIN_S
-        if self._others(1):
+        if self._failed and self._others(1):
             self._replacing = asyncio.ensure_future(self._replace())
-        elif self._is_outdated():
-            self._looking = asyncio.ensure_future(self._look_at_the_lost())
+        elif self._wanted is None:
+            return
+        elif self._could_have_more_copies(self._wanted):
+            self._looking = asyncio.ensure_future(self._look_at_others(self._wanted))
+        elif self._is_left_alone(now_s):
+            gone = ", ".join(self._ensemble[each].bookie for each in sorted(self._failed))
+            self._replacing = asyncio.ensure_future(self._make_room(f"{gone} left the cluster"))
 
-    def _is_outdated(self) -> bool:
-        """Whether a successor would have more bookies."""
-        return len(self._bookies.available()) >= self._quorums.ensemble
+    def _could_have_more_copies(self, wanted: Quorums) -> bool:
+        successor = wanted.within(len(self._bookies.available()))
+        return successor is not None and successor.write > self._copies()
 
-    async def _look_at_the_lost(self) -> None:
+    def _copies(self) -> int:
+        return self._quorums.copies_without(self._failed)
+
+    async def _look_at_others(self, wanted: Quorums) -> None:
         """One that is registered need not answer. Meanwhile entries are confirmed as ever."""
-        back = [each for each in self._bookies.available() if each in self._lost]
+        live = {replica.bookie for replica in self._ensemble if replica.writer is not None}
+        others = [each for each in self._bookies.available() if each not in live]
         try:
-            await self._bookies.look_at(back, self.ledger_id)
+            await self._bookies.look_at(others[: wanted.ensemble], self.ledger_id)
         finally:
             self._looking = None
-        if self._is_outdated() and self._replacing is None and not self._is_closing:
-            why = f"{', '.join(back)} answers again, and only a new ledger may use it"
-            self._replacing = asyncio.ensure_future(self._end_outdated(BookieFailed(why)))
+        if self._replacing is not None or self._is_closing:
+            return
+        if self._could_have_more_copies(wanted):
+            why = f"it has {self._copies()} copies of each entry, and a new one can have more"
+            self._replacing = asyncio.ensure_future(self._make_room(why))
 
-    async def _end_outdated(self, why: ManagedLedgerError) -> None:
+    def _is_left_alone(self, now_s: float) -> bool:
+        """Whether bookies that it lost have left the cluster. BookKeeper's auto-recovery fences an
+        open ledger half a minute after that, so it makes room for another before.
+        """
+        if not self._failed or now_s < self._lost_since_s + LEFT_ALONE_S:
+            return False
+        registered = self._bookies.registered
+        return len(self._bookies.available()) >= self._quorums.ack and any(
+            self._ensemble[position].bookie not in registered for position in self._failed
+        )
+
+    async def _make_room(self, why: str) -> None:
+        """For a successor."""
         try:
-            await self._end_early(why)
+            await self._end_early(BookieFailed(why))
         finally:
             self._replacing = None
 
@@ -354,20 +387,18 @@ class LedgerWriter:
         except ManagedLedgerError as unknown:
             self._end(
                 LedgerClosed(
-                    f"ledger {self.ledger_id} lost a bookie ({why}) and could not be closed "
+                    f"ledger {self.ledger_id} takes no more ({why}) and could not be closed "
                     f"({unknown}); open the managed ledger again"
                 )
             )
         else:
             log.warning(
-                "ledger %d lost a bookie and ends with entry %d: %s",
+                "ledger %d ends with entry %d: %s",
                 self.ledger_id,
                 self.metadata.last_entry_id,
                 why,
             )
-            self._end(
-                LedgerEnded(f"ledger {self.ledger_id} lost a bookie ({why}) and takes no more")
-            )
+            self._end(LedgerEnded(f"ledger {self.ledger_id} has ended and takes no more: {why}"))
 
     async def close(self) -> LedgerMetadata:
         """Wait for the appended entries, then close the ledger at the last confirmed entry, by
