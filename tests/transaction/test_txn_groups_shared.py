@@ -151,6 +151,21 @@ async def test_who_waits_too_long_for_members_is_told_to_ask_again(world: World)
 
 
 @in_world
+async def test_who_has_given_up_waiting_for_members_is_forgotten(world: World) -> None:
+    leader, member, following = await held_up(world)
+    coordinator = world.coordinators.serving(member.most)
+    assert coordinator is not None
+    waiting = coordinator._endings._running[member.least].followed
+    await asyncio.sleep(groups._FOLLOWED_WITHIN_S / 2)
+    before = len(waiting)
+    following.cancel()  # a client that hangs up
+    for _ in range(3):
+        with pytest.raises(ServiceNotReady, match="still being ended"):
+            await world.coordinators.groups.follow_at_once(leader, [member, member])
+    assert len(waiting) == before - 1
+
+
+@in_world
 async def test_who_waits_for_members_hears_that_their_coordinator_has_failed(
     world: World,
 ) -> None:

@@ -42,9 +42,15 @@ class _Peer:
     async def connection(self) -> Connection:
         """Raises OSError, PulsarError."""
         opening = self._opening
-        if opening is None or (opening.done() and _is_spent(opening)):
+        if opening is None or self.is_spent:
             opening = self._opening = asyncio.get_running_loop().create_task(self._open())
         return await asyncio.shield(opening)
+
+    @property
+    def is_spent(self) -> bool:
+        """The connection, if there was any, has been closed."""
+        opening = self._opening
+        return opening is None or (opening.done() and _is_spent(opening))
 
     async def _open(self) -> Connection:
         url, tls = urlsplit(self._url), self._options.tls
@@ -131,8 +137,13 @@ class Peers:
             raise ServiceNotReady(_unreachable(broker))
         peer = self._peers.get(url)
         if peer is None:
+            self._forget_those_that_left()
             peer = self._peers[url] = _Peer(url, self._options)
         return peer
+
+    def _forget_those_that_left(self) -> None:
+        """A broker that is started again may have another address."""
+        self._peers = {url: peer for url, peer in self._peers.items() if not peer.is_spent}
 
     async def close(self) -> None:
         """Requests that wait fail. Idempotent."""

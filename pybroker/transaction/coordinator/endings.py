@@ -5,7 +5,8 @@ decision is durable, before a command is refused because of it.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from managed_ledger.prompt import Prompt, fail, prompt, when_done
@@ -70,9 +71,13 @@ class Endings:
         return followed
 
     def all_followed(self, local_ids: Sequence[int]) -> asyncio.Future[TxnId]:
-        """As `following`, for several transactions; the result is the id of the last of them."""
+        """As `following`, for several transactions; the result is the id of the last of them.
+        Whoever waits no longer cancels it: an end may take long, and be asked for again and again.
+        """
         all_followed: Prompt[TxnId] = prompt()
-        last, left = TxnId(self._coordinator_id, local_ids[-1]), len(local_ids)
+        last = TxnId(self._coordinator_id, local_ids[-1])
+        waiting = {each: self.following(each) for each in dict.fromkeys(local_ids)}
+        left = len(waiting)
 
         def one_followed(followed: asyncio.Future[TxnId]) -> None:
             nonlocal left
@@ -82,9 +87,20 @@ class Endings:
             elif not left and not all_followed.done():
                 all_followed.set_result(last)
 
-        for local_id in local_ids:
-            when_done(self.following(local_id), one_followed)
+        for followed in waiting.values():
+            when_done(followed, one_followed)
+        all_followed.then(partial(self._withdraw, waiting))
         return all_followed
+
+    def _withdraw(
+        self, waiting: Mapping[int, asyncio.Future[TxnId]], all_followed: asyncio.Future[TxnId]
+    ) -> None:
+        if not all_followed.cancelled():
+            return
+        for local_id, followed in waiting.items():
+            running = self._running.get(local_id)
+            if running is not None and followed in running.followed:
+                running.followed.remove(followed)
 
     def refused(self, local_id: int, refusal: InvalidTxnStatus) -> asyncio.Future[TxnId]:
         """Delay a refusal until the decision is durable. A client relies on being told that a

@@ -307,8 +307,11 @@ class Groups:
             if coordinator.status(member) is TxnStatus.OPEN:
                 raise ServiceNotReady(f"Transaction {member} does not follow {leader} yet")
         ending = ends.commit_members(local_ids)
-        await asyncio.wait([ending], timeout=_FOLLOWED_WITHIN_S)
-        if not ending.done():
+        try:
+            await asyncio.wait([ending], timeout=_FOLLOWED_WITHIN_S)
+        finally:
+            gave_up = ending.cancel()
+        if gave_up:
             raise ServiceNotReady(f"Transactions that follow {leader} are still being ended")
         ending.result()
 
