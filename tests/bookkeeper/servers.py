@@ -249,6 +249,15 @@ class Cluster:
         main = "org.apache.bookkeeper.server.Main"
         return JavaServer(name, self.folder, main, ["--conf", str(conf)], port)
 
+    def start_auto_recovery(self) -> JavaServer:
+        """It copies entries of bookies that have left to others. It listens nowhere."""
+        conf = self._bookie_conf("auto-recovery", self.port())
+        main = "org.apache.bookkeeper.replication.AutoRecoveryMain"
+        server = JavaServer("auto-recovery", self.folder, main, ["--conf", str(conf)], 0)
+        self._cleanup.callback(server.kill)
+        server.start()
+        return server
+
     def _bookie_conf(self, name: str, port: int) -> Path:
         conf = self.folder / f"{name}.conf"
         settings = {

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.java]
 
 LIMITS = BookieLimits(add_timeout_s=2.0, read_timeout_s=2.0, quarantine_s=3.0)
 PATIENCE_S = 60
+PAYLOADS = [b"%d" % number for number in range(100)]
 
 
 def position(cluster: Cluster, writer: LedgerWriter, place: int) -> int:
@@ -77,6 +78,34 @@ def test_a_bookie_that_hangs_is_replaced_and_nothing_is_lost(cluster):
         while_writing(cluster, freeze)
     finally:
         frozen[0].thaw()
+
+
+def test_a_ledger_that_auto_recovery_heals_while_it_is_written_is_not_fenced(cluster):
+    auto_recovery, killed = cluster.start_auto_recovery(), []
+
+    async def scenario() -> None:
+        address = cluster.zookeeper_address
+        async with client_of(address, Quorums(2, 2, 2), LIMITS) as client:
+            await all_registered(client)
+            writer = await client.create()
+            await append(writer, *PAYLOADS)
+            killed.append(cluster.bookies[position(cluster, writer, 1)])
+            await asyncio.to_thread(killed[0].kill)
+            await append(writer, b"on another")
+            async with asyncio.timeout(PATIENCE_S):
+                while (await client.store.get(writer.ledger_id)).version < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            await append(writer, b"still")
+            closed = await writer.close()
+            healed, newest = closed.segments
+            assert healed.bookies == newest.bookies
+            found = await payloads_of(client, writer.ledger_id, closed)
+            assert found == [*PAYLOADS, b"on another", b"still"]
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        auto_recovery.kill()
 
 
 def test_recovery_fences_a_writer_that_lives_on(cluster):
