@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from short_names import ShortNames
+from sim_bookie import MAX_QUEUED
 from sim_ledger import LIMITS, SESSION_MS, LedgerLife
 from sim_zookeeper import ADDRESS
 
@@ -50,3 +51,9 @@ def make_backend(life: LedgerLife) -> Callable[[], Backend]:
 @pytest.fixture
 def run(life: LedgerLife, process: Node) -> Callable[[Coroutine[Any, Any, Any]], Any]:
     return lambda scenario: life.world.call(process, scenario)
+
+
+@pytest.fixture
+def append_at_once() -> int:
+    """Simulated bookies refuse what is beyond, and all of it is sent again after each pause."""
+    return MAX_QUEUED

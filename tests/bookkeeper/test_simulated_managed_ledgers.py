@@ -1,7 +1,7 @@
 """Managed ledgers and cursors on simulated bookies: the tests of tests/managed_ledger again."""
 
 import pytest
-from simulated_storage import life, make_backend, process, run  # noqa: F401
+from simulated_storage import append_at_once, life, make_backend, process, run  # noqa: F401
 from storage_fixtures import clock, start  # noqa: F401
 from test_cursor import *  # noqa: F403
 from test_factory import *  # noqa: F403

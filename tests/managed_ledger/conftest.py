@@ -25,3 +25,9 @@ def make_backend(request: Any, tmp_path: Path, clock: StillClock) -> MakeBackend
 @pytest.fixture
 def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
     return asyncio.run
+
+
+@pytest.fixture
+def append_at_once() -> int:
+    """How many entries the storage takes in one append without sending any of them twice."""
+    return 40_000
