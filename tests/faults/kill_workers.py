@@ -1,9 +1,10 @@
-"""The load under the kills: three workers in threads, each writing down what it was promised.
+"""The load under the kills: workers in threads, each writing down what it was promised.
 
 - numbers: plain messages 0, 1, 2… to `numbers` by one named producer, so that deduplication drops
   what the client sends again after a kill;
 - triples: one message on each of three topics in one transaction; every fifth aborts on purpose;
-- copies: takes from `numbers`, publishes to `copies` and acknowledges in one transaction.
+- copies: takes from `numbers`, publishes to `copies` and acknowledges in one transaction;
+- sessions: of a transactional id, each of which replaces the one before it (kill_sessions.py).
 """
 
 import threading
