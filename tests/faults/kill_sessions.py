@@ -87,7 +87,7 @@ class Sessions:
             if sessions != sorted(sessions):
                 yield f"{topic} has messages of an older session after those of a newer one"
             unknown = set(found) - promises.stored - promises.never
-            yield from compare(topic, found, promises.stored, promises.never | unknown)
+            yield from compare(topic, found, promises.stored | unknown, promises.never)
 
 
 class _Session:
