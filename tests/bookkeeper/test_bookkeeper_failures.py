@@ -106,6 +106,7 @@ def test_a_ledger_that_auto_recovery_heals_while_it_is_written_is_not_fenced(clu
         asyncio.run(scenario())
     finally:
         auto_recovery.kill()
+    cluster.start_again(killed[0])
 
 
 def test_recovery_fences_a_writer_that_lives_on(cluster):
