@@ -1,6 +1,7 @@
 """Connections that come all at once."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import socket
@@ -27,8 +28,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
         yield running
 
 
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+def sockets() -> set[str]:
+    """Of this process. Those that other tests left may be closed at any time."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it is closed already
+            found.add(os.readlink(descriptor))
+    return {each for each in found if each.startswith("socket:")}
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts what Linux lists there")
@@ -37,17 +43,18 @@ def test_a_few_are_accepted_in_a_turn_and_the_others_wait(broker: RunningBroker,
     async def accepted(_: Any) -> list[int]:
         peers = [socket.create_connection(address(getattr(broker, port)), 30) for _ in range(MANY)]
         try:
-            counts = [before := descriptors()]
-            while counts[-1] < before + MANY:
-                await asyncio.sleep(0)
-                counts.append(descriptors())
+            before, counts = sockets(), [0]
+            async with asyncio.timeout(60):
+                while counts[-1] < MANY:
+                    await asyncio.sleep(0)
+                    counts.append(len(sockets() - before))
             return [after - before for before, after in itertools.pairwise(counts)]
         finally:
             for peer in peers:
                 peer.close()
 
-    idle = descriptors()
+    idle = sockets()
     turns = broker.call(accepted)
-    broker.wait_until(lambda: descriptors() <= idle)
+    broker.wait_until(lambda: sockets() <= idle)
     assert sum(turns) == MANY
     assert max(turns) <= ACCEPTED_A_TURN
