@@ -6,15 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from managed_ledger.errors import BadVersion
-from managed_ledger.storage.bookkeeper.errors import (
-    BookieFailed,
-)
+from managed_ledger.storage.bookkeeper.errors import BookieFailed
 from managed_ledger.storage.bookkeeper.ledger_store import VersionedMetadata
-from managed_ledger.storage.bookkeeper.metadata_record import (
-    LedgerMetadata,
-    LedgerState,
-    Segment,
-)
+from managed_ledger.storage.bookkeeper.metadata_record import LedgerMetadata, LedgerState, Segment
 from managed_ledger.storage.bookkeeper.protocol import Code
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from managed_ledger.storage.bookkeeper.writer import LedgerWriter
