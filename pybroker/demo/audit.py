@@ -53,7 +53,7 @@ def _claim_once(
     verdict.claim(
         not missing and not repeated and not foreign,
         f"{name}: {len(entries):,} messages for {len(ids):,} transfers, {missing} missing, "
-        f"{repeated} repeated, {foreign} foreign",
+        f"{repeated} repeated, {foreign} unexpected",
     )
 
 

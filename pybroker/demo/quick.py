@@ -137,7 +137,7 @@ def _play(service_url: str, directory: Path, count: int, verdict: Verdict) -> No
     with Client(service_url) as client:
         keep_everything(client, (PAYMENTS, LEDGER))
         _send(client, orders)
-        say(f"sent {count:,} orders; the payment service pays each in a transaction")
+        say(f"sent {count:,} orders; the payment service pays up to 20 in a transaction")
     watch = _Watch(service_url, count)
     with (directory / "service.log").open("ab") as log:
         first = _Service(service_url, log)
@@ -262,7 +262,7 @@ def _claim_count(verdict: Verdict, name: str, found: Counter[int], orders: int, 
     verdict.claim(
         not missing and not repeated and not foreign,
         f"{found.total():,} {name} for {orders:,} orders: {missing} missing, {repeated} repeated, "
-        f"{foreign} foreign",
+        f"{foreign} unexpected",
     )
 
 

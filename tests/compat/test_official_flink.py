@@ -128,7 +128,7 @@ def test_nothing_is_lost_or_doubled_when_task_managers_are_killed(
     assert found == Counter(b"%d" % number for number in range(numbers.published))
 
 
-@pytest.mark.feature("restarts of the broker")
+@pytest.mark.feature("broker restarts")
 def test_nothing_is_lost_when_the_broker_is_killed(
     flink: FlinkCluster, broker: BrokerProcess, client: Client, source: str, target: str
 ) -> None:

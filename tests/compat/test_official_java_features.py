@@ -54,7 +54,7 @@ def test_a_pattern_hears_of_a_new_topic_without_asking(official: OfficialClient,
 
 
 class TestSchemas:
-    @pytest.mark.feature("any schema, by the topic")
+    @pytest.mark.feature("schema read from the topic")
     def test_what_takes_any_schema_reads_what_was_written_with_one(
         self, official: OfficialClient, name: str
     ) -> None:
@@ -65,7 +65,7 @@ class TestSchemas:
         message = official.receive(consumer)
         assert message.getValue().getNativeObject() == "hello"
 
-    @pytest.mark.feature("any schema, by the topic")
+    @pytest.mark.feature("schema read from the topic")
     def test_what_produces_any_schema_takes_the_topics(
         self, official: OfficialClient, name: str
     ) -> None:

@@ -258,7 +258,7 @@ def test_what_is_reconsumed_later_comes_again_from_the_retry_topic(
     assert again.getProperty("RECONSUMETIMES") == "1"
 
 
-@pytest.mark.feature("unacknowledged messages come again after a time")
+@pytest.mark.feature("acknowledgement timeout")
 def test_what_is_not_acknowledged_in_time_comes_again(official: OfficialClient, name: str) -> None:
     consumer = official.consumer(name, "s", "Shared", ackTimeout=official.ms(1000))
     official.producer(name).send(b"m")

@@ -258,7 +258,7 @@ def test_a_sequence_id_that_was_seen_is_not_stored_again(
     assert official.producer(name, producerName="once").getLastSequenceId() == 3
 
 
-@pytest.mark.feature("metadata of producers and consumers")
+@pytest.mark.feature("producer and consumer properties")
 def test_the_stats_show_connected_clients(
     broker: RunningBroker, official: OfficialClient, name: str
 ) -> None:
@@ -393,7 +393,7 @@ def test_a_compatible_schema_is_the_next_version_and_another_is_refused(
         official.producer(name, official.record_schema(kind, name="INT32"))
 
 
-@pytest.mark.feature("schemas of single values")
+@pytest.mark.feature("primitive schemas")
 def test_single_values_arrive(official: OfficialClient, name: str) -> None:
     schemas = official.schemas
     for number, (schema, value) in enumerate(

@@ -103,7 +103,7 @@ def test_a_transaction_that_times_out_is_aborted_and_cannot_commit(pipeline):
     assert pipeline.nothing_visible()
 
 
-@pytest.mark.feature("restarts of the broker")
+@pytest.mark.feature("broker restarts")
 def test_an_open_transaction_goes_on_after_the_broker_was_killed(pipeline, broker):
     txn = pipeline.official.transaction()
     pipeline.work_in(txn, slice(0, 2))

@@ -393,7 +393,7 @@ class TestWithOurClient:
         assert_nothing_more(consumer)
 
 
-@pytest.mark.feature("restarts of the broker")
+@pytest.mark.feature("broker restarts")
 class TestRestart:
     """The same producer and consumer, from before the restart to after it."""
 

@@ -197,7 +197,7 @@ def test_what_fails_too_often_goes_to_the_dead_letter_topic(
 
 
 @pytest.mark.slow
-@pytest.mark.feature("unacknowledged messages come again after a time")
+@pytest.mark.feature("acknowledgement timeout")
 def test_what_is_not_acknowledged_in_time_comes_again(client: pulsar.Client, topic: str) -> None:
     shared = pulsar.ConsumerType.Shared
     timeout = {"unacked_messages_timeout_ms": 10_000}  # it takes no less
@@ -258,7 +258,7 @@ def test_a_sequence_id_that_was_seen_is_not_stored_again(
     assert client.create_producer(topic, producer_name="once").last_sequence_id() == 3
 
 
-@pytest.mark.feature("metadata of producers and consumers")
+@pytest.mark.feature("producer and consumer properties")
 def test_the_stats_show_connected_clients(
     broker: RunningBroker, client: pulsar.Client, topic: str
 ) -> None:
@@ -324,7 +324,7 @@ def test_records_arrive_and_another_schema_is_refused(
         client.create_producer(topic, schema=kind(Renamed))
 
 
-@pytest.mark.feature("schemas of single values")
+@pytest.mark.feature("primitive schemas")
 def test_single_values_arrive(client: pulsar.Client, topic: str) -> None:
     consumer = earliest(client, topic, schema=StringSchema())
     client.create_producer(topic, schema=StringSchema()).send("hello")

@@ -118,4 +118,4 @@ def test_the_demo_ends_with_exactly_once() -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "EXACTLY ONCE" in ended.stdout
     assert "NOT EXACTLY ONCE" not in ended.stdout
-    assert "600 payments for 600 orders: 0 missing, 0 repeated, 0 foreign" in ended.stdout
+    assert "600 payments for 600 orders: 0 missing, 0 repeated, 0 unexpected" in ended.stdout

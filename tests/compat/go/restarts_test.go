@@ -67,7 +67,7 @@ func aside(t *testing.T) (*world, *broker) {
 	return w, running
 }
 
-// Feature: restarts of the broker
+// Feature: broker restarts
 func TestNothingIsLostWhenTheBrokerIsKilled(t *testing.T) {
 	w, broker := aside(t)
 	consumer := w.subscribe(pulsar.ConsumerOptions{})
@@ -82,7 +82,7 @@ func TestNothingIsLostWhenTheBrokerIsKilled(t *testing.T) {
 	equal(w, len(seen), 11)
 }
 
-// Feature: restarts of the broker, transactions
+// Feature: broker restarts, transactions
 func TestTransactionsAreAsTheyWereWhenTheBrokerIsKilled(t *testing.T) {
 	w, broker := aside(t)
 	producer := w.producer(mixed)
@@ -101,7 +101,7 @@ func TestTransactionsAreAsTheyWereWhenTheBrokerIsKilled(t *testing.T) {
 	same(w, valuesOf(w.take(consumer, 2)), []string{"open", "open too"})
 }
 
-// Feature: restarts of the broker, transactions
+// Feature: broker restarts, transactions
 func TestANewerSessionOfATransactionalIdFencesTheOlderOne(t *testing.T) {
 	w, broker := aside(t)
 	fenced := pulsar.ProducerOptions{

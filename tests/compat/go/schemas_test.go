@@ -54,7 +54,7 @@ func TestAvroRecordsArrive(t *testing.T) {
 	equal(w, found, Person{"Ada", 36})
 }
 
-// Feature: schemas of single values
+// Feature: primitive schemas
 func TestSingleValuesArrive(t *testing.T) {
 	w := newWorld(t)
 	word, number, float := "hello", int64(-42), 2.5

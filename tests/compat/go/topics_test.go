@@ -81,7 +81,7 @@ func TestASequenceIdThatWasSeenIsNotStoredAgain(t *testing.T) {
 	w.nothingMore(consumer)
 }
 
-// Feature: metadata of producers and consumers, admin client
+// Feature: producer and consumer properties, admin client
 func TestTheStatsShowWhoIsThere(t *testing.T) {
 	w := newWorld(t)
 	w.producer(pulsar.ProducerOptions{Name: "p", Properties: map[string]string{"made": "by p"}})
