@@ -8,8 +8,8 @@ from pybroker.broker.policies.table import POLICIES
 
 _HEAD: Final = """# Policies
 
-A topic's own policy takes precedence over its namespace's, and that over broker.conf. A change
-takes effect at once, also on topics in use.
+A topic's own policy takes precedence over its namespace's policy, which takes precedence over
+broker.conf. A change takes effect at once, also on topics in use.
 
 Set a policy with the request in the table. Its path is relative to
 `/admin/v2/namespaces/{tenant}/{namespace}/` for a namespace, and to
@@ -18,11 +18,11 @@ policy (of `backlogQuotaMap` for backlog quotas), and DELETE removes it. As with
 few policies of namespaces have no DELETE.
 
 `POST /admin/v2/brokers/configuration/{key}/{value}` changes a key of broker.conf while the broker
-runs. DELETE of `/admin/v2/brokers/configuration/{key}` restores the value of the file.
+runs. DELETE of `/admin/v2/brokers/configuration/{key}` restores the configured value.
 
-A policy that is not in effect is stored and shown, for compatibility with Apache Pulsar's tools.
+Policies that have no effect are stored and shown, for compatibility with Apache Pulsar's tools.
 
-| policy | namespace | topic | broker.conf | in effect |
+| policy | namespace | topic | broker.conf | has an effect |
 |---|---|---|---|---|
 """
 _NOTES: Final = """
