@@ -33,8 +33,10 @@ _MAY_STILL_COME: Final = (Promise.LOST, Promise.PARTIAL)
 _SHRUNK_TO: Final = (1, 3)  # messages
 _IN_A_SERIES_AT_LEAST: Final = 3  # messages
 _SHOWN_EVERY_S: Final = 2.0  # the crashes of runs that go on
-# What a run with a crash takes, of what one without takes: the pipeline's start counts most.
+# What a run with a crash takes: this many times what one without takes until its last request, as
+# the pipeline's start counts most, and a while for the broker's start and to see that all is there.
 _TIMES_CLEAN: Final = {Victim.PIPELINE: 2.0, Victim.BROKER: 1.25}
+_AROUND_A_RUN_S: Final = 2.0
 Say = Callable[[str], None]
 Show = Callable[[int, int, str], None]  # done, of, what
 
@@ -159,6 +161,7 @@ class Exploration:
             clean,
             acknowledged_by=self._acknowledged_by,
             duration_s=max(clean.duration_s, other.duration_s),
+            busy_s=other.busy_s,  # the first one may have recorded classes, which later ones do not
             pause_s=max(clean.pause_s, other.pause_s),
         )
         self._say(
@@ -191,9 +194,8 @@ class Exploration:
 
     def _needs_series(self, clean: Clean, kinds: Sequence[Kind]) -> bool:
         left_s = self._give_up_s - time.monotonic()
-        starts = sum(_TIMES_CLEAN[kind.victim] for kind in kinds)
-        needed_s = clean.duration_s * starts / self._jobs
-        return needed_s > left_s and self._settings.messages >= _IN_A_SERIES_AT_LEAST
+        needed_s = sum(_TIMES_CLEAN[kind.victim] * clean.busy_s + _AROUND_A_RUN_S for kind in kinds)
+        return needed_s / self._jobs > left_s and self._settings.messages >= _IN_A_SERIES_AT_LEAST
 
     def _would_end_in_time_or_must(self) -> bool:
         return self._each_kind_first or self._would_end_in_time()

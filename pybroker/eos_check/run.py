@@ -17,6 +17,7 @@ from typing import Final
 from urllib.error import HTTPError
 
 from pybroker.client import PulsarException
+from pybroker.eos_check.asked import Asked
 from pybroker.eos_check.class_archive import ClassArchive
 from pybroker.eos_check.connection_trace import Event, Txn
 from pybroker.eos_check.faults import NO_FAULT, Fault, Passing, Schedule, Victim
@@ -115,11 +116,12 @@ class _Run:
         self._faults = list(schedule)
         self._series = series
         self._had_input = False  # the series' next crash; without any it may not come
-        self._looked_s = 0.0  # at the outputs; when it moved last before that
         self._clean = clean
         self._stop = stop
         self._broker = broker
         self._topics = Topics(broker.service_url, broker.admin_url)
+        self._backlogs = Asked(lambda: self._topics.backlogs(settings.input))
+        self._outputs = Asked(lambda: self._topics.read(settings.outputs))
         self.result = RunResult(schedule, was_series=series is not None)
         self._started_s = self._moved_s = self._limited_from_s = time.monotonic()
         self._fallen: Victim | None = None  # set on the proxy's thread
@@ -157,6 +159,7 @@ class _Run:
                 self._start_pipeline()
                 self._until_caught_up()
                 self.result.duration_s = time.monotonic() - self._started_s
+                self.result.busy_s = self._moved_s - self._started_s
                 self._pipeline.end(self._stop)
             finally:
                 self._pipeline.kill()
@@ -286,15 +289,10 @@ class _Run:
         quiet_s = time.monotonic() - self._moved_s
         if quiet_s >= _ABANDONED_S:
             self._abort_abandoned()
-        backlogs: dict[str, int] = {}
-        if self._waves or quiet_s >= _QUIET_S:
-            backlogs = self._topics.backlogs(self._settings.input)
         if self._waves:
-            self._publish_next(backlogs, quiet_s)
+            self._publish_next(quiet_s)
             return False
-        if quiet_s < _QUIET_S:
-            return False
-        return self._has_caught_up(backlogs, quiet_s)
+        return quiet_s >= _QUIET_S and self._has_caught_up(quiet_s)
 
     def _start_again(self, fallen: Victim) -> None:
         self._fallen = None
@@ -340,38 +338,43 @@ class _Run:
 
     # -- the input
 
-    def _publish_next(self, backlogs: dict[str, int], quiet_s: float) -> None:
-        since_s = time.monotonic() - self._started_s
+    def _publish_next(self, quiet_s: float) -> None:
         if not self.result.inputs:
-            if backlogs:
-                self.result.subscribed_first = True
-            reads_from_start = self._clean is not None and not self._clean.subscribed_first
-            waited = since_s > self._settings.clean_limit_s * _SUBSCRIBED_WITHIN
-            if backlogs or reads_from_start or waited:
-                self._publish_wave()
+            self._publish_first()
         elif self._series is not None:
-            if self._is_ready_for_a_crash(backlogs, quiet_s):
+            if self._is_ready_for_a_crash(quiet_s):
                 self._publish_wave()
-        elif (quiet_s >= _QUIET_S and 0 in backlogs.values()) or quiet_s > _NEXT_WAVE_WITHIN_S:
+        elif quiet_s > _NEXT_WAVE_WITHIN_S or (
+            quiet_s >= _QUIET_S and 0 in self._backlogs.answer(self._moved_s).values()
+        ):
             self._publish_wave()
 
-    def _is_ready_for_a_crash(self, backlogs: dict[str, int], quiet_s: float) -> bool:
+    def _publish_first(self) -> None:
+        if self._backlogs.answer(self._moved_s):
+            self.result.subscribed_first = True
+        reads_from_start = self._clean is not None and not self._clean.subscribed_first
+        since_s = time.monotonic() - self._started_s
+        waited = since_s > self._settings.clean_limit_s * _SUBSCRIBED_WITHIN
+        if self.result.subscribed_first or reads_from_start or waited:
+            self._publish_wave()
+
+    def _is_ready_for_a_crash(self, quiet_s: float) -> bool:
         """It has recovered from the last one, as far as that shows."""
-        if self._seen_life < self._pipeline.lives:
+        if self._seen_life < self._pipeline.lives or quiet_s < _QUIET_S:
             return False
+        backlogs = self._backlogs.answer(self._moved_s)
         wanted = self._wanted() or backlogs.keys()
-        if quiet_s >= _QUIET_S and all(backlogs.get(name) == 0 for name in wanted):
+        if all(backlogs.get(name) == 0 for name in wanted):
             return quiet_s >= _RECOVERED_S or self._has_put_out_all()
         return quiet_s > _NEXT_WAVE_WITHIN_S + self._settle_s()
 
     def _has_put_out_all(self) -> bool:
-        """What belongs to the input so far; asked once after each request."""
-        if self._clean is None or self._looked_s == self._moved_s:
+        """What belongs to the input so far."""
+        if self._clean is None:
             return False
-        self._looked_s = self._moved_s
         ids = {each.id for each, _ in self.result.inputs}
         expected = outputs_of(ids, self._clean.outputs)
-        found = outputs_of(ids, self._topics.read(self._settings.outputs))
+        found = outputs_of(ids, self._outputs.answer(self._moved_s))
         return bool(expected) and same(found, expected, self._settings.identity)
 
     def _take_next(self, *, starting: bool) -> None:
@@ -415,9 +418,10 @@ class _Run:
     def _wanted(self) -> frozenset[str]:
         return self._clean.acknowledged_by if self._clean is not None else frozenset()
 
-    def _has_caught_up(self, backlogs: dict[str, int], quiet_s: float) -> bool:
+    def _has_caught_up(self, quiet_s: float) -> bool:
         if self._seen_life < self._pipeline.lives and self._pipeline.exit_code() is None:
             return False  # it is still starting, and may have something left to do
+        backlogs = self._backlogs.answer(self._moved_s)
         settled = quiet_s >= self._settle_s()
         wanted = self._wanted()
         if wanted:
@@ -426,9 +430,11 @@ class _Run:
             done = not backlogs or 0 in backlogs.values()
         if not done or (self._clean is None and not settled):
             return False
-        if self._clean is not None:
-            outputs = self._topics.read(self._settings.outputs)
-            if not settled and not same(outputs, self._clean.outputs, self._settings.identity):
+        if settled:
+            self.result.outputs = self._topics.read(self._settings.outputs)
+        elif self._clean is not None:
+            outputs = self._outputs.answer(self._moved_s)
+            if not same(outputs, self._clean.outputs, self._settings.identity):
                 return False
             self.result.outputs = outputs
         self.result.backlogs = backlogs

@@ -28,6 +28,7 @@ class Clean:
     acknowledged_by: frozenset[str]
     subscribed_first: bool  # before there was any input
     duration_s: float
+    busy_s: float = 0.0  # of it, until the last request
     pause_s: float = 0.0  # the longest without a request, while there was something to do
 
 
@@ -45,6 +46,7 @@ class RunResult:
     stuck: str = ""  # why the pipeline did not catch up
     subscribed_first: bool = False
     duration_s: float = 0.0
+    busy_s: float = 0.0  # of it, until the last request
     log: str = ""
 
     @property
@@ -59,6 +61,7 @@ class RunResult:
             done,
             self.subscribed_first,
             self.duration_s,
+            self.busy_s,
             _longest_pause_s(self.events),
         )
 

@@ -1,11 +1,12 @@
 """When a run of a series may crash again: as soon as all that belongs to the input is there."""
 
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pybroker.eos_check.run import _QUIET_S, _RECOVERED_S, _Run
+import pytest
+
+from pybroker.eos_check import asked, run
 from pybroker.eos_check.run_result import Clean
 from pybroker.eos_check.series import Series
 from pybroker.eos_check.settings import Settings
@@ -13,53 +14,112 @@ from pybroker.eos_check.topics import Output
 from pybroker.testing.broker_process import BrokerProcess
 
 ONE, TWO = Output("out", "", b"eos-000001"), Output("out", "", b"eos-000002")
-CAUGHT_UP = {"s": 0}
 
 
-class Outputs:
-    """Of a topic that nobody has yet; counts how often it is read."""
+class Topics:
+    """The pipeline has acknowledged all, and put out nothing yet; counts how often it is asked."""
 
     def __init__(self) -> None:
+        self.backlog = 0
         self.there: tuple[Output, ...] = ()
-        self.readings = 0
+        self.asked = {"read": 0, "backlogs": 0}
 
     def read(self, _: Sequence[str]) -> tuple[Output, ...]:
-        self.readings += 1
+        self.asked["read"] += 1
         return self.there
 
+    def backlogs(self, _: str) -> dict[str, int]:
+        self.asked["backlogs"] += 1
+        return {"s": self.backlog}
 
-def a_run_with_one_input(outputs: Outputs) -> _Run:
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (asked, run):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def a_run_with_one_input(topics: Topics) -> run._Run:
     settings = Settings((), messages=2)
-    clean = Clean((ONE, TWO), frozenset(CAUGHT_UP), True, 1.0)
+    clean = Clean((ONE, TWO), frozenset({"s"}), True, 1.0)
     crashes = Series((), frozenset(), lambda: True).begin()
     broker = BrokerProcess(Path("unused"))
-    run = _Run(settings, (), clean, threading.Event(), broker, crashes)
-    run._topics = outputs  # type: ignore[assignment]
-    run._pipeline = type("Pipeline", (), {"lives": 0})()  # type: ignore[assignment]
-    run.result.inputs.append((settings.inputs()[0], (0, 0)))
-    return run
+    a_run = run._Run(settings, (), clean, threading.Event(), broker, crashes)
+    a_run._topics = topics  # type: ignore[assignment]
+    a_run._pipeline = type("Pipeline", (), {"lives": 0})()  # type: ignore[assignment]
+    a_run.result.inputs.append((settings.inputs()[0], (0, 0)))
+    return a_run
 
 
-def test_a_run_does_not_wait_when_all_outputs_are_there() -> None:
-    outputs = Outputs()
-    run = a_run_with_one_input(outputs)
-    assert not run._is_ready_for_a_crash(CAUGHT_UP, _QUIET_S)
-    outputs.there = (ONE,)
-    run._moved_s = time.monotonic()  # a request that brought it
-    assert not run._is_ready_for_a_crash(CAUGHT_UP, _QUIET_S / 2)
-    assert not run._is_ready_for_a_crash({"s": 1}, _QUIET_S)
-    assert run._is_ready_for_a_crash(CAUGHT_UP, _QUIET_S)
+def has_moved(a_run: run._Run, topics: Topics, clock: Clock, *there: Output) -> None:
+    """A request passes the proxy, after which these outputs are there."""
+    topics.there = there
+    clock.now_s += 0.01
+    a_run._moved_s = clock.now_s
+    clock.now_s += run._QUIET_S
 
 
-def test_outputs_are_read_once_after_each_request() -> None:
-    outputs = Outputs()
-    run = a_run_with_one_input(outputs)
-    for _ in range(3):
-        assert not run._is_ready_for_a_crash(CAUGHT_UP, _QUIET_S)
-    assert outputs.readings == 1
+def test_a_run_does_not_wait_when_all_outputs_are_there(clock: Clock) -> None:
+    topics = Topics()
+    a_run = a_run_with_one_input(topics)
+    has_moved(a_run, topics, clock)
+    assert not a_run._is_ready_for_a_crash(run._QUIET_S)
+    has_moved(a_run, topics, clock, ONE)
+    assert not a_run._is_ready_for_a_crash(run._QUIET_S / 2)
+    assert a_run._is_ready_for_a_crash(run._QUIET_S)
+
+
+def test_a_run_waits_until_its_input_is_acknowledged(clock: Clock) -> None:
+    topics = Topics()
+    a_run = a_run_with_one_input(topics)
+    topics.backlog = 1
+    has_moved(a_run, topics, clock, ONE)
+    assert not a_run._is_ready_for_a_crash(run._RECOVERED_S)
+
+
+def test_a_run_asks_the_broker_once_after_each_request(clock: Clock) -> None:
+    """A pipeline that works or starts for long has the CPU for itself."""
+    topics = Topics()
+    a_run = a_run_with_one_input(topics)
+    for requests in (1, 2):
+        has_moved(a_run, topics, clock)
+        for _ in range(3):
+            assert not a_run._is_ready_for_a_crash(run._QUIET_S / 2)
+            assert not a_run._is_ready_for_a_crash(run._QUIET_S)
+        assert topics.asked == {"read": requests, "backlogs": requests}
+
+
+def test_a_run_asks_again_without_a_request(clock: Clock) -> None:
+    """A transaction's acknowledgements may take effect after its commit was answered."""
+    topics = Topics()
+    a_run = a_run_with_one_input(topics)
+    topics.backlog = 1
+    has_moved(a_run, topics, clock, ONE)
+    assert not a_run._is_ready_for_a_crash(run._QUIET_S)
+    topics.backlog = 0
+    clock.now_s += 1.0
+    assert a_run._is_ready_for_a_crash(run._QUIET_S)
+
+
+def test_a_run_asks_nothing_while_the_pipeline_starts() -> None:
+    topics = Topics()
+    a_run = a_run_with_one_input(topics)
+    a_run._pipeline.lives = 1
+    assert not a_run._is_ready_for_a_crash(run._NEXT_WAVE_WITHIN_S)
+    assert topics.asked == {"read": 0, "backlogs": 0}
 
 
 def test_a_run_without_an_output_goes_on_when_nothing_happens() -> None:
     """Not each input has one, and not each output names its input."""
-    run = a_run_with_one_input(Outputs())
-    assert run._is_ready_for_a_crash(CAUGHT_UP, _RECOVERED_S)
+    a_run = a_run_with_one_input(Topics())
+    assert a_run._is_ready_for_a_crash(run._RECOVERED_S)

@@ -1,0 +1,25 @@
+"""What a run asks its broker again and again, without taking the pipeline's CPU for it."""
+
+import time
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+_AGAIN_AFTER_S: Final = 0.5  # not all that changes an answer passes the proxy
+
+Answer = TypeVar("Answer")
+
+
+class Asked(Generic[Answer]):
+    """The answer of `ask`, which is called again once the pipeline may have changed it."""
+
+    def __init__(self, ask: Callable[[], Answer]) -> None:
+        self._ask = ask
+        self._answer: Answer | None = None
+        self._asked_s = 0.0
+
+    def answer(self, moved_s: float) -> Answer:
+        """`moved_s`: the monotonic time of the last request that passed the proxy."""
+        now_s = time.monotonic()
+        if self._answer is None or self._asked_s <= max(moved_s, now_s - _AGAIN_AFTER_S):
+            self._answer, self._asked_s = self._ask(), now_s
+        return self._answer
