@@ -1,9 +1,11 @@
 """eos-check finds what is wrong with the examples, and nothing in those that are right.
 
-The commands are those of examples/README.md and docs/testing.md, as typed. Options behind them keep
-it short: fewer messages, and with Spark, which takes long to start, an end after a few crashes.
+The commands are those of examples/README.md, as typed in a checkout, and of docs/testing.md, as
+typed in a folder that holds nothing but the page's pipelines. Options behind them keep it short:
+fewer messages, and with Spark, which takes long to start, an end after a few crashes.
 """
 
+import ast
 import re
 import shutil
 import subprocess
@@ -21,6 +23,8 @@ from pybroker.spark.jars import official_client_jars
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 LIMIT_S = 1000.0  # for what hangs
+PAGE = "docs/testing.md"
+EXAMPLES = ROOT / "examples"
 SHORT = "--messages 4 --quick --run-limit 600"
 
 
@@ -29,10 +33,25 @@ def typed(document: str) -> dict[str, str]:
     found = {}
     for block in blocks(ROOT / document):
         for line in block.text.replace("\\\n", " ").splitlines():
-            pipeline = re.search(r"examples/(\w+\.(?:py|java))", line)
+            pipeline = re.search(r"(\w+\.(?:py|java)) \{service_url\}", line)
             if line.startswith("pybroker eos-check") and pipeline is not None:
                 found[pipeline[1]] = line
     return found
+
+
+def pipelines_of_the_page() -> dict[str, str]:
+    """Those that docs/testing.md shows, by the name of the example that is the same."""
+    names = {code_of(path.read_text()): path.name for path in EXAMPLES.glob("*.py")}
+    programs = [each.text for each in blocks(ROOT / PAGE) if each.language == "python"]
+    return {names[code]: text for text in programs if (code := code_of(text)) in names}
+
+
+def code_of(program: str) -> str:
+    """Without comments and the docstring."""
+    module = ast.parse(program)
+    if ast.get_docstring(module) is not None:
+        module.body.pop(0)
+    return ast.unparse(module)
 
 
 @pytest.fixture
@@ -41,8 +60,18 @@ def environment(tmp_path: Path) -> Mapping[str, str]:
     environment = environment_with_pybroker(tmp_path / "bin")
     (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (tmp_path / "bin" / "python").chmod(0o755)
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "examples").symlink_to(EXAMPLES)
     return environment | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder with the pipelines of docs/testing.md, and without any examples."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    for name, program in pipelines_of_the_page().items():
+        (folder / name).write_text(program)
+    return folder
 
 
 def checked(
@@ -65,21 +94,20 @@ def checked(
 
 
 def test_the_documents_show_the_same_examples() -> None:
-    files = (ROOT / "examples").iterdir()
-    examples = {path.name for path in files if path.suffix in (".py", ".java")}
-    overview, page = typed("examples/README.md"), typed("docs/testing.md")
+    examples = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".java")}
+    overview, page = typed("examples/README.md"), typed(PAGE)
     assert set(overview) == examples
-    assert set(page) < examples
-    words = overview["transactions.py"].split()
+    assert set(page) == set(pipelines_of_the_page())
+    words = overview["transactions.py"].replace("examples/", "").split()
     assert page["transactions.py"].split() == words
 
 
-def test_sending_and_then_acknowledging_makes_duplicates(environment, tmp_path):
-    code, said = checked(typed("docs/testing.md")["send_then_ack.py"], environment, tmp_path, "")
+def test_sending_and_then_acknowledging_makes_duplicates(environment, elsewhere):
+    code, said = checked(typed(PAGE)["send_then_ack.py"], environment, elsewhere, "")
     assert code == 1, said
     assert "doubled: " in said
     assert said.endswith("NOT EXACTLY ONCE\nreport: report.html\n")
-    assert "✗" not in (page := (tmp_path / "report.html").read_text())
+    assert "✗" not in (page := (elsewhere / "report.html").read_text())
     assert "pipeline killed" in page
 
 
@@ -90,9 +118,8 @@ def test_deduplication_by_time_loses_messages(environment, tmp_path):
     assert "lost: " in said
 
 
-def test_one_transaction_is_exactly_once(environment, tmp_path):
-    command = typed("docs/testing.md")["transactions.py"]
-    code, said = checked(command, environment, tmp_path, "")
+def test_one_transaction_is_exactly_once(environment, elsewhere):
+    code, said = checked(typed(PAGE)["transactions.py"], environment, elsewhere, "")
     assert code == 0, said
     assert "\nEXACTLY ONCE" in said
 
