@@ -81,9 +81,13 @@ class Bundles(Protocol):
 
     async def release(self, bundle: Bundle, destination: str = "") -> None:
         """Close its topics and give it back. Does nothing if this broker does not serve it. For a
-        short time then send lookups to the broker with the id `destination`, if there is one.
+        short time, all brokers then send lookups to the one with the id `destination`, if given.
         Raises ServiceNotReady.
         """
+        ...
+
+    def withdraw(self, bundle: Bundle) -> None:
+        """The `destination` of a release does not take it: any broker may."""
         ...
 
     async def split(self, bundle: Bundle, at: int) -> None:

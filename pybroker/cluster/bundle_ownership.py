@@ -39,13 +39,13 @@ from pybroker.cluster.boundaries import Boundaries
 from pybroker.cluster.live_brokers import LiveBrokers, delete
 from pybroker.cluster.node_values import Place, boundaries_value, owner_of, owner_value
 from pybroker.cluster.placement import chosen
+from pybroker.cluster.promises import Promises
 from pybroker.cluster.tree_mirror import TreeMirror, make_parents
 
 log = logging.getLogger(__name__)
 ROOT: Final = "/namespace"
 ANSWER_S: Final = 20.0  # clients give a lookup 30
 RELEASE_S: Final = 30.0  # for the topics of one bundle
-PROMISE_S: Final = 10.0  # within which the broker that an administrator named takes the bundle
 
 
 class BundleState(Enum):
@@ -80,7 +80,7 @@ class BundleOwnership:
         self._releasing: dict[Bundle, asyncio.Task[None]] = {}
         self._closing: dict[Bundle, asyncio.Task[None]] = {}  # their topics
         self._splitting: dict[Bundle, asyncio.Task[None]] = {}
-        self._promised: dict[Bundle, tuple[str, asyncio.TimerHandle]] = {}  # to a broker, by its id
+        self._promises = Promises(brokers)
         self._came: list[Came] = []
         self._goes: list[Goes] = []
         self._value = b""  # of this broker's nodes; empty: it takes nothing
@@ -104,6 +104,7 @@ class BundleOwnership:
         await asyncio.gather(*map(self.release, self.owned()), return_exceptions=True)
 
     async def close(self) -> None:
+        await self._promises.close()
         await self._owners.close()
 
     # --- Ownership
@@ -182,8 +183,8 @@ class BundleOwnership:
 
     async def release(self, bundle: Bundle, destination: str = "") -> None:
         """Close its topics and give it back. Does nothing if this broker does not have it.
-        `destination`: the id of the broker that should take it. For a short time this one then
-        sends all lookups there, because a client that reconnects is faster than an administrator.
+        `destination`: the id of the broker that should take it. For a short time all brokers then
+        send lookups there, because a client that reconnects is faster than an administrator.
         Raises ZooKeeperError; FormerBundle if it was split meanwhile.
         """
         if (splitting := self._splitting.get(bundle)) is not None:
@@ -193,16 +194,16 @@ class BundleOwnership:
         if self._states.get(bundle) is BundleState.OWNED:
             self._begin_release(bundle)
         if (releasing := self._releasing.get(bundle)) is not None:
-            self._promise(bundle, destination)
+            if destination:
+                self._promises.make(bundle, destination, RELEASE_S)
+            else:
+                self._promises.end(bundle)  # the last request counts
             await asyncio.shield(releasing)
-            self._promise(bundle, destination)  # its time begins now
+            self._promises.begin(bundle)  # if the request came when it was almost given back
 
-    def _promise(self, bundle: Bundle, broker_id: str) -> None:
-        if (former := self._promised.pop(bundle, None)) is not None:
-            former[1].cancel()
-        if broker_id:
-            over = asyncio.get_running_loop().call_later(PROMISE_S, self._promised.pop, bundle)
-            self._promised[bundle] = (broker_id, over)
+    def withdraw(self, bundle: Bundle) -> None:
+        """The broker that was to take it does not: any broker may."""
+        self._promises.end(bundle)
 
     def _begin_release(self, bundle: Bundle) -> None:
         self._states[bundle] = BundleState.RELEASING
@@ -254,15 +255,14 @@ class BundleOwnership:
 
     def _better_placed(self, bundle: Bundle, authoritative: bool) -> Place | None:
         """The broker that should take it; None: this one."""
-        places = self.brokers.all()
-        if (promised := self._promised.get(bundle)) is not None and promised[0] in places:
-            return places[promised[0]]
-        if authoritative and self._value:
-            return None
-        broker_id = chosen(str(bundle), self.counts())
+        broker_id = self._promises.heir(bundle)
+        if broker_id is None:
+            if authoritative and self._value:
+                return None
+            broker_id = chosen(str(bundle), self.counts())
         if broker_id is None or (broker_id == self.brokers.own_id and self._value):
             return None
-        return places[broker_id]
+        return self.brokers.place(broker_id)
 
     # --- acquiring and releasing
 
@@ -276,6 +276,7 @@ class BundleOwnership:
                 await delete(self._zookeeper, path_of(bundle))
                 raise ServiceNotReady(f"{bundle}: this broker is stopping; ask another one")
             self._states[bundle] = BundleState.OWNED
+            self._promises.end(bundle)
         finally:
             del self._acquiring[bundle]
             if self._states.get(bundle) is BundleState.ACQUIRING:
@@ -379,6 +380,8 @@ class BundleOwnership:
         log.info("gives %s back", bundle)
         await self._close_topics(bundle)
         try:
+            if self._promises.has(bundle):
+                await self._promises.tell()
             await delete(self._zookeeper, path_of(bundle))
         finally:
             self._released(bundle)
@@ -402,6 +405,7 @@ class BundleOwnership:
                 log.exception("%s did not close cleanly", bundle)
 
     def _released(self, bundle: Bundle) -> None:
+        self._promises.begin(bundle)
         closing = self._closing.pop(bundle)
         if closing.done():
             del self._states[bundle]
@@ -413,11 +417,13 @@ class BundleOwnership:
         bundle.
         """
         bundle = bundle_at(path)
-        if bundle in self._splitting:
-            return  # its node is replaced by those of its halves
-        if bundle is None or self._states.get(bundle) is not BundleState.OWNED:
+        if bundle is None or bundle in self._splitting:
+            return  # while it is divided, its node is replaced by those of its halves
+        node, state = self._owners.nodes.get(path), self._states.get(bundle)
+        if node is not None and state is not BundleState.RELEASING:
+            self._promises.end(bundle)  # some broker has it
+        if state is not BundleState.OWNED:
             return
-        node = self._owners.nodes.get(path)
         if node is None or node.ephemeral_owner != self._zookeeper.session_id:
             log.warning("another client deleted the node of %s: releasing the bundle", bundle)
             self._states[bundle] = BundleState.RELEASING

@@ -1,15 +1,30 @@
-"""The brokers of the cluster that are alive: each has an ephemeral node."""
+"""The brokers of the cluster that are alive: each has an ephemeral node, and says there what it has
+promised.
+"""
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from managed_ledger.errors import DirectoryInUse, ManagedLedgerError
 from managed_ledger.storage.bookkeeper.move_lock import refuse_during_move
 from managed_ledger.storage.zookeeper.client import ZooKeeper
-from managed_ledger.storage.zookeeper.errors import ConnectionLoss, NodeExists, NoNode
+from managed_ledger.storage.zookeeper.errors import (
+    BadVersionError,
+    ConnectionLoss,
+    NodeExists,
+    NoNode,
+)
 from managed_ledger.storage.zookeeper.operations import Node
-from pybroker.cluster.node_values import Place, broker_of, is_of_pybroker
+from pybroker.cluster.node_values import (
+    Place,
+    Promise,
+    broker_of,
+    is_of_pybroker,
+    promises_of,
+    with_promises,
+)
 from pybroker.cluster.tree_mirror import TreeMirror
 
 log = logging.getLogger(__name__)
@@ -26,6 +41,7 @@ class LiveBrokers:
         self._zookeeper = zookeeper
         self._mirror = TreeMirror(zookeeper, ROOT, self._changed)
         self._places: dict[str, Place] = {}
+        self._promises: dict[str, dict[str, Promise]] = {}  # of those that have any
         self.own_id = ""  # host:port; empty until it has joined
 
     async def open(self) -> None:
@@ -57,6 +73,32 @@ class LiveBrokers:
         """Whether it is one of Apache Pulsar."""
         node = self._mirror.nodes.get(f"{ROOT}/{broker_id}")
         return node is not None and not is_of_pybroker(node.value)
+
+    def told(self, bundle: str) -> list[Promise]:
+        """What other brokers have promised, as far as it is known here."""
+        return [
+            promises[bundle]
+            for broker_id, promises in self._promises.items()
+            if broker_id != self.own_id and bundle in promises
+        ]
+
+    async def tell(self, promised: Callable[[], Mapping[str, Promise]]) -> None:
+        """What this broker has promised, by bundle: the others know it when this returns, or will
+        before they learn of what it writes later. Does nothing if it is not listed any more.
+        Raises ZooKeeperError.
+        """
+        path = f"{ROOT}/{self.own_id}"
+        while self.own_id and (node := self._mirror.nodes.get(path)) is not None:
+            value = with_promises(node.value, promised())
+            if node.ephemeral_owner != self._zookeeper.session_id or value == node.value:
+                return
+            try:
+                version = await self._zookeeper.set(path, value, node.version)
+            except (BadVersionError, ConnectionLoss, NoNode):
+                await self._mirror.look(path)
+                continue
+            self._mirror.put(path, Node(value, version, node.ephemeral_owner))
+            return
 
     async def join(self, broker_id: str, value: bytes, patience_s: float) -> None:
         """Waits for an earlier process of this broker, which has the address until its session
@@ -101,6 +143,11 @@ class LiveBrokers:
         broker_id = path.removeprefix(f"{ROOT}/")
         node = self._mirror.nodes.get(path)
         place = None if node is None else broker_of(node.value)
+        promises = {} if node is None else promises_of(node.value)
+        if promises:
+            self._promises[broker_id] = promises
+        else:
+            self._promises.pop(broker_id, None)
         if place is None:
             if self._places.pop(broker_id, None) is not None:
                 log.info("broker %s has left the cluster", broker_id)

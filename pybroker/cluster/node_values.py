@@ -1,6 +1,7 @@
 """The values of the nodes of brokers, bundles and namespaces: Apache Pulsar's own JSON.
 
-    /loadbalance/brokers/<host:port>    LocalBrokerData, as far as others read it
+    /loadbalance/brokers/<host:port>    LocalBrokerData, as far as others read it; and what the
+                                        broker has promised (`promises.py`)
     /namespace/<t>/<ns>/<lo>_<hi>       NamespaceEphemeralData: who serves the bundle
     /admin/local-policies/<t>/<ns>      LocalPolicies: the boundaries of the bundles
 
@@ -30,6 +31,7 @@ _LISTENER: Final = (
     "brokerHttpsUrl",
 )
 _OWN_VERSION: Final = "pybroker "
+_PROMISES: Final = "pybrokerPromises"  # a field that Apache Pulsar skips
 MAX_BUNDLES: Final = 65_536  # of a namespace
 
 
@@ -39,6 +41,14 @@ class Place:
 
     address: BrokerAddress
     listeners: Listeners = field(default_factory=Listeners)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A bundle shall be taken by this broker."""
+
+    broker_id: str
+    turn: int  # of several promises of one bundle, the highest one holds
 
 
 def owner_value(place: Place) -> bytes:
@@ -71,6 +81,24 @@ def broker_of(value: bytes) -> Place | None:
 
 def is_of_pybroker(value: bytes) -> bool:
     return _text(_fields(_parsed(value)), "brokerVersionString").startswith(_OWN_VERSION)
+
+
+def with_promises(value: bytes, promises: Mapping[str, Promise]) -> bytes:
+    """A broker's own value, with what it has promised, by bundle."""
+    told = {bundle: [each.broker_id, each.turn] for bundle, each in promises.items()}
+    fields = _fields(_parsed(value))
+    fields.pop(_PROMISES, None)
+    return json.dumps({**fields, _PROMISES: told} if told else fields).encode()
+
+
+def promises_of(value: bytes) -> dict[str, Promise]:
+    """By bundle; without those that cannot be read."""
+    found = {}
+    for bundle, told in _fields(_fields(_parsed(value)).get(_PROMISES)).items():
+        match told:
+            case [str(broker_id), int(turn)]:
+                found[bundle] = Promise(broker_id, turn)
+    return found
 
 
 def boundaries_value(boundaries: Sequence[int], known: Mapping[str, Any] | None = None) -> bytes:

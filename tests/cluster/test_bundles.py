@@ -12,7 +12,7 @@ from txn_cluster import TxnBroker, TxnCluster
 
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import Bundle
-from pybroker.cluster.bundle_ownership import PROMISE_S
+from pybroker.cluster.promises import PROMISE_S
 from pybroker.commands.admin.main import group_parser
 from pybroker.commands.admin.rest import Rest as CommandRest
 

@@ -4,7 +4,8 @@ Without other brokers a namespace has a single bundle, which is the whole of it.
 bundle's operations belong to its broker, and `over_brokers` takes those on a namespace there.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
@@ -18,16 +19,20 @@ from pybroker.admin.routing import NAMESPACE, TOPICS, asked, flag, namespace_of,
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
 from pybroker.admin.shapes.policies import BUNDLES
+from pybroker.base.errors import ServiceNotReady
 from pybroker.base.json_schema import COUNT, TEXT, Schema, fields, list_of, map_of, record
 from pybroker.base.names import TopicName
 from pybroker.broker.bundle_sizes import middle, place_to_split
-from pybroker.broker.other_brokers import BundleElsewhere
+from pybroker.broker.other_brokers import BundleElsewhere, Bundles, OtherBrokers
 from pybroker.broker.ownership import LAST_HASH, BrokerAddress, Bundle, hash_of
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topic import Topic
 
 _BUNDLE: Final = NAMESPACE + "/{bundle:bundle}"
-_ATTEMPTS: Final = 3
+_ATTEMPTS: Final = 20
+_PAUSE_S: Final = 0.25
+_NOT_YET: Final = (307, 503)
+_URLS: Final = ("brokerUrl", "brokerUrlTls", "httpUrl", "httpUrlTls")
 _SAID: Final = 10  # bundles
 _MOST_PLACES: Final = 32
 _SUBSCRIPTION: Final = "{subscription:segment}"
@@ -135,7 +140,7 @@ class BundleRoutes:
 
     async def unload_bundle(self, request: Request) -> None:
         """Closes the bundle's topics; in a cluster any broker may take it then. With
-        ?destinationBroker=host:port that one takes it, or 409 if another one was first.
+        ?destinationBroker=host:port that one takes it, or 409 if it did not.
         """
         bundle = await self._bundle(request)
         destination = asked(request, "destinationBroker") or ""
@@ -157,17 +162,15 @@ class BundleRoutes:
         if brokers.is_foreign(destination):
             target = _lookup_of(bundle, await self._names(request), destination)
         await bundles.release(bundle, destination)
-        if address is None:
-            return
-        for _ in range(_ATTEMPTS):  # the first is answered by a redirect to itself
-            reply = await brokers.ask(address, "GET", target)
-            if reply.is_done:
-                break
-        else:
-            why = reply.status
-            raise Conflict(f"{bundle} was unloaded, but {destination} did not take it: {why}")
-        if brokers.is_foreign(destination) and not _serves(address, reply.json()):
-            raise Conflict(f"{bundle} was unloaded, but another broker than {destination} took it")
+        if address is not None:
+            try:
+                await _taken_by(address, target, bundle, bundles, brokers)
+            except (Conflict, ServiceNotReady) as why:
+                bundles.withdraw(bundle)
+                raise Conflict(
+                    f"{bundle} was unloaded, but {destination} did not take it: {why}. Any broker "
+                    "may take it now; to move it, repeat the command"
+                ) from why
 
     async def split(self, request: Request) -> None:
         """Divides a bundle: at the hashes in the body; by default in two, so that half of its
@@ -266,6 +269,26 @@ class BundleRoutes:
                 yield topic
 
 
+async def _taken_by(
+    address: BrokerAddress, target: str, bundle: Bundle, bundles: Bundles, brokers: OtherBrokers
+) -> None:
+    """Returns when that broker has the bundle, which this one has given back. `target` makes it
+    take the bundle. Raises Conflict, ServiceNotReady: it has not, as far as it is known here.
+    """
+    for attempt in range(_ATTEMPTS):
+        if attempt > 1:  # the first is answered by a redirect to itself
+            await asyncio.sleep(_PAUSE_S)  # it may not know yet that the bundle was given back
+        reply = await brokers.ask(address, "GET", target)
+        if reply.is_done and _has_taken(address, reply.json()):
+            return
+        owner = bundles.owner_elsewhere(bundle)
+        if owner is not None and not _is_same(owner, address):
+            raise Conflict(f"{owner.broker_url or owner.broker_url_tls} was faster")
+        if not reply.is_done and reply.status not in _NOT_YET:
+            break
+    raise Conflict(f"it answered {reply.status}")
+
+
 def _lookup_of(bundle: Bundle, names: list[str], destination: str) -> str:
     """Apache Pulsar's broker takes a bundle when it is asked for one of its topics. Raises
     HTTPException: there is none.
@@ -281,10 +304,16 @@ def _lookup_of(bundle: Bundle, names: list[str], destination: str) -> str:
     return f"/lookup/v2/topic/{path}?authoritative=true"
 
 
-def _serves(address: BrokerAddress, found: Any) -> bool:
-    """Whether the answer to a lookup names this broker."""
-    urls = {found.get("brokerUrl"), found.get("brokerUrlTls")} if isinstance(found, dict) else set()
-    return not urls.isdisjoint({address.broker_url, address.broker_url_tls} - {""})
+def _has_taken(address: BrokerAddress, found: Any) -> bool:
+    """`found`: the topics of its bundle, or the answer to a lookup, which may name another one."""
+    if not isinstance(found, dict):
+        return True
+    return _is_same([found.get(name) or "" for name in _URLS], address)
+
+
+def _is_same(one: Iterable[str], other: Iterable[str]) -> bool:
+    """Whether two addresses share a URL."""
+    return not (set(one) - {""}).isdisjoint(other)
 
 
 async def shown_bundles(services: AdminServices, namespace: str) -> dict[str, Any]:

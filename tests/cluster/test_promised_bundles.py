@@ -1,0 +1,191 @@
+"""A bundle goes to the broker that an administrator named, whomever clients ask meanwhile."""
+
+import asyncio
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cluster_world import ClusterWorld, Member
+from rest import Rest
+from txn_cluster import TxnBroker, TxnCluster
+
+from pybroker.base.names import TopicName
+from pybroker.broker.ownership import Bundle
+from pybroker.cluster import promises
+from pybroker.cluster.placement import chosen
+
+NAMES = [TopicName.parse(f"persistent://public/default/t{number}") for number in range(40)]
+
+
+class World:
+    """Three brokers with HTTP; the bundle of `name` is served by the first one."""
+
+    def __init__(self) -> None:
+        self.cluster = TxnCluster(0, serves_http=True)
+        self.one, self.two, self.three = map(self.cluster.start, ("one", "two", "three"))
+        self.name = TopicName.parse(self.cluster.topic_of(self.one))
+        self.cluster.call(self.cluster.send(self.one, str(self.name), b"x"))
+        self.bundle = next(each for each in self.one.ownership.owned() if each.holds(self.name))
+
+    def unload(self, asked: TxnBroker, destination: TxnBroker) -> Any:
+        path = f"v2/namespaces/{self.bundle.namespace}/{self.bundle.range}/unload"
+        named = destination.membership.broker_id
+        return Rest(self.cluster, asked).ask("PUT", path, destinationBroker=named)
+
+    def lookup(self, asked: TxnBroker) -> Any:
+        return self.cluster.world.call(asked.node, asked.ownership.lookup(self.name, True))
+
+
+@pytest.fixture
+def brokers() -> Iterator[World]:
+    world = World()
+    yield world
+    world.cluster.close()
+
+
+def released(
+    world: ClusterWorld, member: Member, name: TopicName, destination: Member | None
+) -> None:
+    named = "" if destination is None else f"{destination.name}:8080"
+    world.call(member, member.ownership.release(bundle_of(member, name), named))
+
+
+def bundle_of(member: Member, name: TopicName) -> Bundle:
+    return next(each for each in member.ownership.owned() if each.holds(name))
+
+
+def taken(world: ClusterWorld, member: Member, name: TopicName) -> Bundle:
+    """All that are live know each other then, and that it has the bundle."""
+    world.life.world.sleep(0.5)
+    assert world.call(member, member.ownership.lookup(name, True)) is None
+    world.life.world.sleep(0.5)
+    return bundle_of(member, name)
+
+
+def given_back(world: ClusterWorld, member: Member, bundle: Bundle) -> None:
+    world.until(lambda: bundle not in member.ownership._states)
+
+
+def sent_to(world: ClusterWorld, asked: Member, name: TopicName, authoritative: bool) -> str:
+    found = world.call(asked, asked.ownership.lookup(name, authoritative))
+    return asked.name if found is None else found.address.http_url.split("/")[2].split(":")[0]
+
+
+# --- what all brokers say
+
+
+@pytest.mark.parametrize("authoritative", [False, True])
+def test_every_broker_sends_clients_to_the_one_that_was_named(
+    world: ClusterWorld, authoritative: bool
+) -> None:
+    """Also the broker that would take the bundle otherwise."""
+    members = {name: world.member(name) for name in ("a", "b", "c")}
+    a, c = members["a"], members["c"]
+    counts = {f"{name}:8080": 0 for name in members}
+    world.call(a, a._boundaries.of(NAMES[0]))
+    of_c = next(
+        name for name in NAMES if chosen(str(a._boundaries.bundle_of(name)), counts) == "c:8080"
+    )
+    taken(world, a, of_c)
+    world.call(a, a.ownership.release(bundle_of(a, of_c), "b:8080"))
+    world.until(lambda: c.ownership.place_elsewhere(c._boundaries.bundle_of(of_c)) is None)  # type: ignore[arg-type]
+    assert sent_to(world, c, of_c, authoritative) == "b"
+    assert sent_to(world, members["b"], of_c, False) == "b", "it takes it"
+    assert sent_to(world, a, of_c, authoritative) == "b"
+
+
+def test_after_its_time_a_promise_holds_nobody_back(world: ClusterWorld) -> None:
+    a, b, c = map(world.member, ("a", "b", "c"))
+    taken(world, a, NAMES[0])
+    released(world, a, NAMES[0], b)
+    world.life.world.sleep(1)
+    assert sent_to(world, c, NAMES[0], True) == "b"
+    world.life.world.sleep(promises.PROMISE_S)
+    assert sent_to(world, c, NAMES[0], True) == "c"
+    assert not a.ownership._promises._own and not c.brokers._promises
+
+
+def test_a_promise_ends_when_the_bundle_is_taken_and_with_the_broker_that_made_it(
+    world: ClusterWorld,
+) -> None:
+    a, b, c = map(world.member, ("a", "b", "c"))
+    bundle = taken(world, a, NAMES[0])
+    released(world, a, NAMES[0], b)
+    taken(world, b, NAMES[0])
+    assert not a.ownership._promises._own and not c.brokers._promises
+    released(world, b, NAMES[0], a)
+    world.until(lambda: bool(c.brokers.told(str(bundle))))
+    b.node.crash()
+    world.until(lambda: not c.brokers.told(str(bundle)))
+    assert sent_to(world, c, NAMES[0], True) == "c"
+
+
+def test_a_bundle_that_moves_faster_than_brokers_learn_goes_where_it_was_sent_last(
+    world: ClusterWorld,
+) -> None:
+    a, b = map(world.member, ("a", "b"))
+    taken(world, a, NAMES[0])
+    a.ownership._owner_changed = lambda path: None  # type: ignore[method-assign]
+    a.ownership._owners._changed = None
+    released(world, a, NAMES[0], b)
+    taken(world, b, NAMES[0])
+    assert a.ownership._promises._own, "it has not noticed that the bundle was taken"
+    released(world, b, NAMES[0], a)
+    world.life.world.sleep(0.5)
+    assert sent_to(world, b, NAMES[0], False) == "a"
+    assert sent_to(world, a, NAMES[0], True) == "a"
+
+
+def test_of_several_destinations_the_last_one_counts(world: ClusterWorld) -> None:
+    a, b, c = map(world.member, ("a", "b", "c"))
+    for last in (c, None):
+        bundle = taken(world, a, NAMES[0])
+        a.holds = functools.partial(asyncio.sleep, 12.0)  # longer than a promise is kept
+        for destination in (b, last):
+            named = "" if destination is None else f"{destination.name}:8080"
+            asking = a.node.create_task(a.ownership.release(bundle, named), name="unload")
+            world.life.world.sleep(1)
+            asking.cancel()  # a client that hung up
+        a.holds = None
+        given_back(world, a, bundle)
+        world.life.world.sleep(0.5)
+        assert sent_to(world, a, NAMES[0], True) == ("a" if last is None else last.name)
+        if last is not None:
+            assert sent_to(world, b, NAMES[0], True) == last.name
+            taken(world, c, NAMES[0])
+            released(world, c, NAMES[0], a)
+
+
+# --- what the administrator is told
+
+
+def test_a_bundle_that_was_moved_can_be_moved_back_at_once(brokers: World) -> None:
+    for asked, destination in ((brokers.one, brokers.two), (brokers.two, brokers.one)) * 2:
+        reply = brokers.unload(asked, destination)
+        assert reply.is_done, (reply.status, reply.body)
+        assert destination.ownership.owns(brokers.name)
+
+
+def test_any_broker_takes_a_bundle_when_the_one_that_was_named_cannot(brokers: World) -> None:
+    brokers.two.crash()
+    reply = brokers.unload(brokers.one, brokers.two)
+    assert reply.status == 409 and b"did not take it" in reply.body, reply.body
+    assert brokers.two.membership.broker_id in brokers.three.membership.brokers(), "for a while"
+    brokers.cluster.world.sleep(0.5)  # much less than a promise is kept
+    assert brokers.lookup(brokers.three) is None
+
+
+def test_the_broker_that_was_named_may_learn_late_that_the_bundle_was_given_back(
+    brokers: World,
+) -> None:
+    refresh = brokers.two.ownership._owners._refresh
+    request = refresh.request
+
+    def later() -> None:
+        asyncio.get_running_loop().call_later(1.0, request)
+
+    refresh.request = later  # type: ignore[method-assign]
+    reply = brokers.unload(brokers.one, brokers.two)
+    assert reply.is_done, (reply.status, reply.body)
+    assert brokers.two.ownership.owns(brokers.name)
