@@ -21,6 +21,7 @@ from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.cluster import balancing, bundle_ownership
 from pybroker.cluster.bundle_ownership import _SERVED, BundleOwnership, BundleState
 from pybroker.cluster.cluster import Cluster
+from pybroker.cluster.live_brokers import LiveBrokers
 from pybroker.cluster.transactions.fencing import SharedFencing
 from pybroker.handing_over import hand_over
 from pybroker.server import on_transaction
@@ -141,6 +142,11 @@ def others_are_not_asked_to_fence() -> Iterator[None]:
         yield
 
 
+def promises_are_kept_to_oneself() -> AbstractContextManager[Any]:
+    """Only the broker that has given a bundle back knows to whom."""
+    return patch.object(LiveBrokers, "told", lambda self, bundle: [])
+
+
 BUGS: Final[dict[str, Bug]] = {
     "any-bundle-is-given-back": any_bundle_is_given_back,
     "decided-one-by-one": decided_one_by_one,
@@ -153,6 +159,7 @@ BUGS: Final[dict[str, Bug]] = {
     "members-are-told-once": grouping.members_are_told_once,
     "no-entry-by-timeout": no_entry_by_timeout,
     "others-are-not-asked-to-fence": others_are_not_asked_to_fence,
+    "promises-are-kept-to-oneself": promises_are_kept_to_oneself,
     "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,
     "serving-after-the-session-is-lost": serving_after_the_session_is_lost,
     "torn-appends-taken-for-whole": torn_appends_taken_for_whole,

@@ -12,6 +12,7 @@ from brokers.administering import Administration, DividedBundles
 from brokers.balancing import BalancedBundles, Unloading
 from brokers.fencing import FencingOverBrokers
 from brokers.leaving import HandingOver
+from brokers.sending import SentBundles
 
 
 class RestlessBundles(Feature):
@@ -91,13 +92,18 @@ ALL: Final[dict[str, type[Any]]] = {
         each.name: each
         for each in (
             *(RestlessBundles, Partitions, Exodus, Administration, DividedBundles),
-            *(BalancedBundles, FencingOverBrokers, Unloading, HandingOver),
+            *(BalancedBundles, FencingOverBrokers, Unloading, HandingOver, SentBundles),
         )
     },
     **{name: OF_ONE_BROKER[name] for name in _OF_CLIENTS},
 }
 _COUNTS: Final = (0, 1, 1, 2, 3)
+# Drawn from streams of their own: so all that seeds drew before they existed stays as it was.
+_BESIDE: Final = {SentBundles.name: 0.2}
 
 
-def draw(rng: random.Random) -> tuple[str, ...]:
-    return tuple(sorted(rng.sample(list(ALL), rng.choice(_COUNTS))))
+def draw(rng: random.Random, beside: random.Random) -> tuple[str, ...]:
+    names = [name for name in ALL if name not in _BESIDE]
+    found = rng.sample(names, rng.choice(_COUNTS))
+    found += [name for name, share in _BESIDE.items() if beside.random() < share]
+    return tuple(sorted(found))

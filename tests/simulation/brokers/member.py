@@ -148,14 +148,24 @@ class Member:
         return f"http://127.0.0.1:{self.port + HTTP}"
 
     @property
+    def broker_id(self) -> str:
+        return self.membership.broker_id
+
+    @property
     def session_id(self) -> int:
         return self.backend.zookeeper.session_id
 
     def owned(self) -> list[Any]:
         return self.broker.topics.ownership.owned() if self.serving else []
 
-    def release(self, bundle: Any) -> None:
-        self.node.create_task(self._tried(self.topics.ownership.release(bundle), "release"))
+    def release(self, bundle: Any, destination: str = "") -> None:
+        released = self.topics.ownership.release(bundle, destination)
+        self.node.create_task(self._tried(released, "release"))
+
+    def look_up(self, bundle: Any, authoritative: bool) -> None:
+        """As a client does that any other broker may have sent here."""
+        found = self.topics.ownership.lookup_bundle(bundle, authoritative)
+        self.node.create_task(self._tried(found, "look up"))
 
     def divide(self, bundle: Any, at: int) -> None:
         self.node.create_task(self._tried(self.topics.ownership.split(bundle, at), "divide"))

@@ -23,7 +23,7 @@ class ClusterSimulation(Simulation):
             return super().run()
 
     def draw_features(self, rng: random.Random) -> tuple[str, ...]:
-        return features.draw(rng)
+        return features.draw(rng, self.world.stream("features beside"))
 
     def feature(self, name: str) -> Any:
         return features.ALL[name]

@@ -1,0 +1,101 @@
+"""Bundles that an administrator sends to one broker, while clients look for them everywhere."""
+
+from typing import Any, Final
+
+from checks.history import Logs
+from clients.plain import Process
+from features.feature import Feature
+
+from brokers.administering import Unanswered, ask, phantoms
+
+_SETTLED_S: Final = 15.0  # several sessions
+_MOVES: Final = 6
+_WITHIN_S: Final = 8.0  # less than a promise is kept
+_BETWEEN_S: Final = 1.0  # all brokers know what has happened; a promise would still be kept
+
+
+class Sender(Process):
+    """Moves bundles over HTTP, at any broker, to any broker."""
+
+    def __init__(self, *args: Any, cluster: Any, count: int) -> None:
+        super().__init__(*args)
+        self.cluster = cluster
+        self.left = count
+
+    async def work(self, client: Any) -> None:
+        while self.left and not self.stopping:
+            self.left -= 1
+            await self._send()
+            await self.pause(self.rng.choice((0.05, 0.3, 1.0)))
+
+    async def _send(self) -> None:
+        owners = [member for member in self.cluster.members if member.owned()]
+        if not owners:
+            return
+        bundle = self.rng.choice(sorted(self.rng.choice(owners).owned(), key=str))
+        destination = self.cluster.some_member().broker_id
+        target = f"namespaces/{bundle.namespace}/{bundle.range}/unload"
+        try:
+            reply = await ask(self.cluster, "PUT", f"{target}?destinationBroker={destination}")
+        except Unanswered as why:
+            self.note(f"{bundle} to {destination}: {why}")
+            return
+        self.note(f"{bundle} to {destination}: {reply.status} {reply.body[:200]!r}")
+        self.history.counts[f"bundles sent: {reply.status}"] += 1
+
+
+class SentBundles(Feature):
+    """Once nothing goes wrong any more, a bundle goes where it was sent, whichever broker is asked
+    for it meanwhile, and from there to the next one.
+    """
+
+    name = "sent bundles"
+    serves_http = True
+
+    def begin(self) -> None:
+        self.simulation.producers.append(
+            Sender(
+                self.world,
+                self.history,
+                "sender",
+                cluster=self.broker,
+                count=self.rng.choice((3, 10)),
+            )
+        )
+
+    def rest(self) -> None:
+        self.world.sleep(_SETTLED_S)
+        self.found = phantoms(self.broker)
+        owners = [member for member in self.broker.members if member.owned()]
+        if not self.broker.serving or not owners:
+            return
+        owner = self.rng.choice(owners)
+        bundle = self.rng.choice(sorted(owner.owned(), key=str))
+        for _ in range(_MOVES):
+            others = [member for member in self.broker.members if member is not owner]
+            if owner.topics.ownership.owns_bundle(bundle):  # else it was divided, or given back
+                owner = self._sent(bundle, owner, self.rng.choice(others))
+            self.world.sleep(_BETWEEN_S)
+
+    def _sent(self, bundle: Any, owner: Any, destination: Any) -> Any:
+        """Who has it then."""
+        self.count("bundles sent in peace")
+        owner.release(bundle, destination.broker_id)
+        until_s = self.world.now + _WITHIN_S
+        while self.world.now < until_s:
+            self.world.sleep(0.01 * self.rng.random())
+            for member in self.broker.members:
+                if member is not owner and member.topics.ownership.owns_bundle(bundle):
+                    if member is not destination:
+                        self._fails(bundle, destination, f"went to {member.name}")
+                    return member
+            self.rng.choice(self.broker.members).look_up(bundle, self.rng.random() < 0.5)
+        self._fails(bundle, destination, "did not arrive")
+        return owner
+
+    def _fails(self, bundle: Any, destination: Any, what: str) -> None:
+        if self.broker.serving:
+            self.found.append(f"ASTRAY: {bundle} was sent to {destination.name}, and {what}")
+
+    def account(self, logs: Logs) -> list[str]:
+        return self.found
