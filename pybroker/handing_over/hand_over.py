@@ -50,6 +50,7 @@ class Summary:
     topics: int = 0  # that had transactions
     snapshots: int = 0
     hidden: int = 0  # aborted transactions that the snapshots name
+    with_policies: list[TopicName] = field(default_factory=list)  # of their own
     problems: list[str] = field(default_factory=list)
 
 
@@ -82,6 +83,7 @@ class HandOver:
         await self._broker.topics.tenants.set_partitions(
             COORDINATOR_ASSIGN, self._broker.coordinators.count
         )
+        self._done.with_policies = self._broker.topics.policies.topics_with_own()
         return self._done
 
     # Transactions

@@ -5,7 +5,7 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.config import BrokerConfig
 from pybroker.base.config_file import load_config
 from pybroker.base.errors import PulsarError
+from pybroker.base.names import TopicName
 from pybroker.base.runtime import Clock, SystemClock
 from pybroker.cluster.settings import cluster_settings
 from pybroker.cluster.transactions.formats import use_pulsars_formats
@@ -25,6 +26,7 @@ from pybroker.process.clustered import shared_storage
 
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
+_NAMED: Final = 50  # topics
 
 
 def main(arguments: list[str]) -> int:
@@ -73,6 +75,8 @@ async def _hand_over(config: BrokerConfig, options: argparse.Namespace) -> int:
             lonely_broker(config, clock, rng), config, clock, tell, options.wait, options.abort_open
         )
     print(_said(summary, time.monotonic() - began_s))
+    if summary.with_policies:
+        print(_said_of_policies(summary.with_policies))
     return 0
 
 
@@ -109,4 +113,13 @@ def _said(done: Summary, took_s: float) -> str:
         f"{aborted}handed over {done.coordinators} transaction coordinators and {done.topics} "
         f"topics with transactions ({done.snapshots} snapshots name {done.hidden} aborted ones) in "
         f"{took_s:.1f} s; start Apache Pulsar's brokers now"
+    )
+
+
+def _said_of_policies(topics: Sequence[TopicName]) -> str:
+    named = ", ".join(map(str, topics[:_NAMED]))
+    more = f" and {len(topics) - _NAMED} more" if len(topics) > _NAMED else ""
+    return (
+        f"{len(topics)} topics have policies of their own, which Apache Pulsar's brokers do not "
+        f"find: set them again there, with pulsar-admin topicPolicies: {named}{more}"
     )

@@ -18,11 +18,12 @@ from managed_ledger.position import Position
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend, ClusterConfig
 from managed_ledger.storage.bookkeeper.quorums import Quorums
 from pybroker.base.names import TopicName, TxnId
+from pybroker.broker.policies.table import MAX_PRODUCERS
 from pybroker.cluster.node_values import bundles_data, equal_boundaries
 from pybroker.cluster.transactions.formats import FOREIGN, message_count
 from pybroker.formats.apache.families import in_apaches_formats
 from pybroker.handing_over.hand_over import NotHandedOver, Summary, _java_hash
-from pybroker.handing_over.main import handed_over
+from pybroker.handing_over.main import _said_of_policies, handed_over
 from pybroker.handing_over.snapshot import Aborted, snapshot
 from pybroker.moving.cluster import alone
 from pybroker.process.app import Broker
@@ -224,6 +225,23 @@ def test_a_repetition_finds_everything_done(leaving: Leaving) -> None:
     leaving.hand_over()
     first, second = map(snapshot_of, leaving.entries(SNAPSHOTS))
     assert first == second
+
+
+def test_topics_with_policies_of_their_own_are_named(leaving: Leaving) -> None:
+    """Apache Pulsar's brokers look for these elsewhere."""
+    one, two = map(TopicName.parse, (ORDERS, "persistent://public/default/bills"))
+    policies = leaving.broker.broker.topics.policies
+    for name in (one, two):
+        leaving.call(leaving.send(leaving.broker, str(name), b"x"))
+        leaving.world.call(
+            leaving.broker.node, policies.set_for_topic(name, MAX_PRODUCERS, 3, name == one)
+        )
+    leaving.world.call(leaving.broker.node, policies.set_for_topic(two, MAX_PRODUCERS, None))
+    leaving.end_broker()
+    assert leaving.hand_over().with_policies == [one]
+    assert _said_of_policies([one] * 52).endswith(
+        f"topicPolicies: {ORDERS}" + f", {ORDERS}" * 49 + " and 2 more"
+    )
 
 
 @pytest.mark.slow

@@ -151,6 +151,14 @@ class Policies:
             self._check_topic(topic.partitioned_name)  # later changes would outlive it
             await self._change(topic_key(topic), change)
 
+    def topics_with_own(self) -> list[TopicName]:
+        """Those that something is set for alone."""
+        return [
+            TopicName.of_ledger(unquote(key.removeprefix(TOPIC_POLICIES)))
+            for key in self._metadata.keys(TOPIC_POLICIES)
+            if any(self._record(key).values())
+        ]
+
     async def forget_topic(self, topic: TopicName) -> None:
         """Everything set for this topic alone."""
         await self._metadata.delete(topic_key(topic))
