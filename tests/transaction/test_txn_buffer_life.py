@@ -28,7 +28,7 @@ from pybroker.base.names import TxnId
 from pybroker.transaction.buffer.log_order import log_order_buffer
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.buffer.transactional_entries import SINCE
-from pybroker.transaction.txn_status import TxnAction, TxnStatus
+from pybroker.transaction.txn_status import SETTLED_EVERY_S, TxnAction, TxnStatus
 
 
 async def skip_topic(world: World, txn_id: TxnId) -> None:
@@ -326,9 +326,13 @@ async def test_many_lost_ends_are_asked_for_some_at_a_time(world: World) -> None
         await world.end(txn_id, COMMIT)
     buffer = await world.buffer()
     assert buffer.open_count == 5
-    with patch.object(log_order_buffer, "_SETTLED_A_TURN", 2):
-        await asyncio.sleep(5.1)
-    assert buffer.open_count == 0
+    left = []
+    with patch.object(log_order_buffer, "SETTLED_A_TURN", 2):
+        await asyncio.sleep(4.9)
+        for _ in range(3):
+            await asyncio.sleep(SETTLED_EVERY_S)
+            left.append(buffer.open_count)
+    assert left == [3, 1, 0]
 
 
 @in_world

@@ -22,7 +22,7 @@ from pybroker.transaction.buffer.commit_order import commit_order_buffer, copyin
 from pybroker.transaction.buffer.commit_order.commit_order_buffer import CommitOrderBuffer
 from pybroker.transaction.buffer.commit_order.side_log import SideLog
 from pybroker.transaction.buffer.topic_transactions import TopicTransactions
-from pybroker.transaction.txn_status import TxnAction
+from pybroker.transaction.txn_status import SETTLED_EVERY_S, TxnAction
 
 NO_RETENTION = Retention()
 BOTH_ENDS = pytest.mark.parametrize("action", [COMMIT, ABORT])
@@ -172,12 +172,12 @@ async def test_many_that_were_left_open_are_looked_at_in_several_turns(world: As
     visits: list[Callable[[], None]] = []
 
     def visit_in(_: Housekeeper, delay_s: float, work: Callable[[], None]) -> Mock:
-        if not delay_s:
+        if delay_s == SETTLED_EVERY_S:
             visits.append(work)
         return Mock()
 
     with (
-        patch.object(commit_order_buffer, "_SETTLED_A_TURN", 2),
+        patch.object(commit_order_buffer, "SETTLED_A_TURN", 2),
         patch.object(world.coordinators, "status", return_value=None),
         patch.object(Housekeeper, "visit_in", visit_in),
     ):

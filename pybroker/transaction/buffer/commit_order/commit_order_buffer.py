@@ -20,8 +20,9 @@ bytes a second time, but every client understands it.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from managed_ledger.appender import Appended
@@ -52,6 +53,8 @@ from pybroker.transaction.buffer.commit_order.told_ends import ToldEnds
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.buffer.transactional_entries import with_sent
 from pybroker.transaction.txn_status import (
+    SETTLED_A_TURN,
+    SETTLED_EVERY_S,
     TransactionOutcomes,
     TxnAction,
     action_to_settle,
@@ -61,7 +64,6 @@ from pybroker.transaction.txn_status import (
 
 _AT_ONCE_BYTES: Final = 256 * 1024
 _AT_ONCE_RANGES: Final = 100
-_SETTLED_A_TURN: Final = 1000
 
 Held = tuple[Sequence[bytes], Sequence[int], Appended, bytes]
 
@@ -152,7 +154,7 @@ class CommitOrderBuffer:
         durable trace here.
         """
         self._live = True
-        self._settle_all(list(self.open))
+        self._settle_some(iter(list(self.open)))
         self._go_on()  # ENDs that arrived before
 
     def __str__(self) -> str:
@@ -409,14 +411,16 @@ class CommitOrderBuffer:
             self._visit = self._factory.housekeeper.visit_in(after_ms / 1000, self._visited)
 
     def _visited(self) -> None:
-        self._settle_all(list(self.open))
+        self._settle_some(iter(list(self.open)))
 
-    def _settle_all(self, txn_ids: list[TxnId]) -> None:
+    def _settle_some(self, txn_ids: Iterator[TxnId]) -> None:
+        """And the others later."""
         self._visit = None
-        for txn_id in txn_ids[:_SETTLED_A_TURN]:
+        for txn_id in (some := list(islice(txn_ids, SETTLED_A_TURN))):
             self._settle(txn_id)
-        if left := txn_ids[_SETTLED_A_TURN:]:
-            self._visit = self._factory.housekeeper.visit_in(0, partial(self._settle_all, left))
+        if len(some) == SETTLED_A_TURN:
+            next_ones = partial(self._settle_some, txn_ids)
+            self._visit = self._factory.housekeeper.visit_in(SETTLED_EVERY_S, next_ones)
         elif self.open:
             self._visit_later()
 

@@ -19,7 +19,6 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final
 
 from managed_ledger.appender import Appended
 from managed_ledger.errors import ManagedLedgerError
@@ -50,14 +49,14 @@ from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
 from pybroker.transaction.buffer.transactional_entries import SINCE, marker, tag_of, with_sent
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import (
+    SETTLED_A_TURN,
+    SETTLED_EVERY_S,
     TransactionOutcomes,
     TxnAction,
     action_to_settle,
     require_open,
     require_partition,
 )
-
-_SETTLED_A_TURN: Final = 1000
 
 log = logging.getLogger(__name__)
 
@@ -432,8 +431,8 @@ class LogOrderBuffer:
     async def _recover(self, aside: Container[TxnId]) -> None:
         self._keep_books()
         await self._books.recover(self._clock, aside)
-        pace = Pace(_SETTLED_A_TURN)
-        for txn_id, _ in list(self._open.items()):
+        pace = Pace(SETTLED_A_TURN)
+        for txn_id in self._open.ids():
             self._settle(txn_id)
             await pace.step()
 
@@ -447,18 +446,19 @@ class LogOrderBuffer:
 
     def _visited(self) -> None:
         self._mark.require(self._visit_later)
-        self._settle_all([txn_id for txn_id, _ in self._open.items()])
+        self._settle_some(iter(self._open.ids()))
 
-    def _settle_all(self, txn_ids: list[TxnId]) -> None:
+    def _settle_some(self, txn_ids: Iterator[TxnId]) -> None:
+        """And the others later."""
         self._visit = None
-        for txn_id in txn_ids[:_SETTLED_A_TURN]:
+        for txn_id in (some := list(islice(txn_ids, SETTLED_A_TURN))):
             self._settle(txn_id)
-        if left := txn_ids[_SETTLED_A_TURN:]:
-            self._visit = self._ledger.housekeeper.visit_in(0, partial(self._settle_all, left))
-            return
-        self._start_snapshot_if_due()
-        if self._open:
+        if len(some) == SETTLED_A_TURN:
+            next_ones = partial(self._settle_some, txn_ids)
+            self._visit = self._ledger.housekeeper.visit_in(SETTLED_EVERY_S, next_ones)
+        elif self._open:
             self._visit_later()
+        self._start_snapshot_if_due()
 
     def told_of_those_aside(self) -> tuple[list[TxnId], list[TxnId]]:
         """Once, after recovery: which of them ended here, and of which half a copy was hidden."""

@@ -70,6 +70,9 @@ class OpenTransactions:
     def items(self) -> ItemsView[TxnId, OpenTransaction]:
         return self._by_id.items()
 
+    def ids(self) -> list[TxnId]:
+        return list(self._by_id)
+
     def oldest(self) -> TxnId | None:
         return next(iter(self._by_id), None)
 
