@@ -337,6 +337,29 @@ def test_looking_for_garbage_delays_no_other_work() -> None:
     assert first * (second + 1) <= 6_000
 
 
+WATCHED_RECOVERY = """
+import gc, sys
+from pybroker.process import app, cli
+from pybroker.process.ports import StartFailed
+
+async def standalone(*_):
+    print(gc.get_threshold())
+    raise StartFailed("enough was seen")
+
+app.standalone = standalone
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_garbage_is_collected_seldom_already_while_the_data_directory_is_recovered(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-c", WATCHED_RECOVERY, "standalone", "--data-dir", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert "enough was seen" in ended.stderr
+    assert ended.stdout == f"{GARBAGE_THRESHOLDS}\n"
+
+
 def test_ctrl_c_while_a_command_is_imported_shows_no_traceback(capsys, monkeypatch):
     def interrupted(words):
         raise KeyboardInterrupt
