@@ -29,6 +29,7 @@ SCOPE: Final = (
     "managed_ledger/**/*.py",
     "pybroker/transaction/**/*.py",
     "pybroker/broker/dispatch/*.py",
+    "pybroker/server/transaction_room.py",
 )
 # Real processes, which mutants are not in; texts; figures; and the simulation, which comes after.
 LEFT_OUT: Final = ("tidy", "compat", "benchmarks", "demo", "spark", "mutation")

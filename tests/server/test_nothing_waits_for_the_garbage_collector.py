@@ -14,7 +14,14 @@ import pytest
 
 import pybroker.testing
 from pybroker.base.names import TopicName
-from pybroker.client import Client, ConsumerType, InitialPosition, InvalidTxnStatus, MessageId
+from pybroker.client import (
+    Client,
+    ConsumerType,
+    InitialPosition,
+    InvalidTxnStatus,
+    IsolationLevel,
+    MessageId,
+)
 from pybroker.server.session import Session
 from pybroker.testing import RunningBroker
 
@@ -78,6 +85,14 @@ def in_transactions(admin: httpx.Client, client: Client) -> None:
         getattr(txn, end)()
 
 
+def reading_what_is_open(admin: httpx.Client, client: Client) -> None:
+    consumer = client.subscribe(TOPIC, "s", isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    producer, txn = client.create_producer(TOPIC), client.new_transaction()
+    producer.send(b"x", txn=txn)
+    consumer.receive(SOON_MS)
+    txn.abort()
+
+
 def deduplicated(admin: httpx.Client, client: Client) -> None:
     admin.post(f"{P}/deduplicationEnabled", json=True)
     with client.create_producer(TOPIC) as producer:
@@ -113,6 +128,7 @@ USES: dict[str, Use] = {
     "nothing": nothing,
     **{kind.name: consuming(kind) for kind in ConsumerType},
     "transactions": in_transactions,
+    "read uncommitted": reading_what_is_open,
     "deduplication": deduplicated,
     "compaction": compacted,
     "delays": delayed,

@@ -43,10 +43,6 @@ class UncommittedReader(EntryReader):
     def limit(self) -> Position:
         return self._topic.max_uncommitted_position
 
-    def rewind(self) -> None:
-        super().rewind()
-        self._behind = None  # everything is read again
-
     def break_cycles(self) -> None:
         super().break_cycles()
         self._behind = self._on_settled = None
@@ -74,29 +70,29 @@ class UncommittedReader(EntryReader):
     def aborted(self, first: Position) -> None:
         """Some entries from there on have just been hidden."""
         if first < self.position and self._on_settled is not None:
-            if self._behind is None:
-                asyncio.get_running_loop().call_soon(self._settle_some)
-            self._behind = first if self._behind is None else min(first, self._behind)
+            self._settle_from(first)
+
+    def _settle_from(self, first: Position) -> None:
+        if self._behind is None:
+            asyncio.get_running_loop().call_soon(self._settle_some)
+        self._behind = first if self._behind is None else min(first, self._behind)
 
     def _settle_some(self) -> None:
-        at, left = self._behind, SETTLED_A_TURN
-        settled: list[tuple[int, int]] = []
-        while at is not None and left > 0:
-            at = self._ledger.next_position(at.before)
-            if at >= self.position:
-                at = None
-                break
-            ledger_id, first = at
-            last = first + left - 1
-            if ledger_id == self.position.ledger_id:
-                last = min(last, self.position.entry_id - 1)
-            self._settle_hidden(ledger_id, first, last)
-            for start, stop in self._topic.hidden.ranges_within(ledger_id, first, last):
-                settled += [(ledger_id, entry_id) for entry_id in range(start, stop + 1)]
-            left -= last - first + 1
-            at = Position(ledger_id, last + 1)
-        self._behind = at
-        if self._on_settled is not None:
-            self._on_settled(settled)
-        if at is not None:
-            asyncio.get_running_loop().call_soon(self._settle_some)
+        behind, self._behind = self._behind, None
+        if behind is None:
+            return  # the subscription has ended
+        at, end = self._ledger.next_position(behind.before), self.position
+        if at >= end:
+            return  # all of it is read again
+        ledger_id, first = at
+        last = first + SETTLED_A_TURN - 1
+        if ledger_id == end.ledger_id:
+            last = min(last, end.entry_id - 1)
+        self._settle_hidden(ledger_id, first, last)
+        hidden = self._topic.hidden.ranges_within(ledger_id, first, last)
+        if (ledger_id, last + 1) < end:
+            self._settle_from(Position(ledger_id, last + 1))
+        assert self._on_settled is not None
+        self._on_settled(
+            [(ledger_id, entry_id) for start, stop in hidden for entry_id in range(start, stop + 1)]
+        )

@@ -1,6 +1,7 @@
 """Subscriptions that are read_uncommitted: what is aborted is left out from then on, everywhere."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from dispatch_fakes import (
@@ -29,6 +30,20 @@ async def all_are_open(topic: FakeTopic, count: int = 4) -> tuple[Subscription, 
     positions = await topic.publish_keys(["a"] * count)
     topic.limit = positions[0].before
     return subscription, positions
+
+
+def watched(subscription: Subscription) -> list[list[Position]]:
+    """What is settled from now on, each time."""
+    settled: list[list[Position]] = []
+    reader: Any = subscription.reader
+    settles = reader._on_settled
+
+    def on_settled(entries: list[tuple[int, int]]) -> None:
+        settled.append([Position(*each) for each in entries])
+        settles(entries)
+
+    reader._on_settled = on_settled
+    return settled
 
 
 async def swept(topic: FakeTopic) -> None:
@@ -235,18 +250,80 @@ def test_what_is_aborted_is_settled_once_and_a_few_entries_a_turn(
         topic.limit = positions[0].before
         _, sink = await topic.consumer(subscription, SHARED, 6)
         assert len(sink.take()) == 6
-        reader, settled = subscription.reader, list[list[Position]]()
-        right = reader._on_settled
-
-        def watched(entries: list[tuple[int, int]]) -> None:
-            settled.append([Position(*each) for each in entries])
-            right(entries)
-
-        reader._on_settled = watched
+        settled = watched(subscription)
         await topic.abort(positions)
         await swept(topic)
         assert settled == [positions[:2], positions[2:5], positions[5:8], positions[8:]]
         assert subscription.unacked_messages == 0
+
+    with_topic(scenario)
+
+
+def test_what_nobody_has_read_yet_is_not_settled() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, positions = await all_are_open(topic, 8)
+        _, sink = await topic.consumer(subscription, SHARED, 4)
+        assert sink.take() == [0, 1, 2, 3]
+        settled = watched(subscription)
+        await topic.abort([*positions[:4], *positions[5:]])  # the one in between waits for permits
+        assert settled == [positions[:4]]
+
+    with_topic(scenario)
+
+
+def test_an_abort_of_what_nobody_has_read_settles_nothing() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, positions = await all_are_open(topic)
+        _, sink = await topic.consumer(subscription, SHARED, 2)
+        assert sink.take() == [0, 1]
+        settled = watched(subscription)
+        await topic.abort(positions[2:])
+        assert settled == []
+
+    with_topic(scenario)
+
+
+def test_what_is_read_again_in_any_case_is_not_settled() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, positions = await all_are_open(topic)
+        consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 8)
+        assert sink.take() == [0, 1, 2, 3]
+        settled = watched(subscription)
+        topic.hidden.hide(positions[0].ledger_id, 0, 2)
+        subscription.reader.aborted(positions[0])
+        subscription.redeliver(consumer, None)  # back to the first one, in the same turn
+        await swept(topic)
+        assert settled == [] and sink.take() == [3]
+
+    with_topic(scenario)
+
+
+@pytest.mark.parametrize("kind", (SHARED, KEY_SHARED))
+def test_what_waits_to_come_again_does_not_come_in_the_turn_of_the_abort(
+    kind: SubscriptionType,
+) -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, positions = await all_are_open(topic)
+        consumer, sink = await topic.consumer(subscription, kind, 4)
+        assert sink.take() == [0, 1, 2, 3]
+        subscription.redeliver(consumer, positions)  # without permits
+        await topic.settled()
+        topic.hidden.hide(positions[0].ledger_id, 1, 2)  # nothing is settled yet
+        subscription.flow(consumer, 10)
+        await topic.settled()
+        assert sink.take() == [0, 3]
+
+    with_topic(scenario)
+
+
+def test_neither_aborted_nor_acknowledged_entries_are_wanted_again() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, positions = await all_are_open(topic)
+        consumer, _ = await topic.consumer(subscription, SHARED, 4)
+        subscription.acknowledge(consumer, positions[:1])
+        topic.hidden.hide(positions[1].ledger_id, 1, 1)
+        wanted = [subscription.reader.wants(position) for position in positions]
+        assert wanted == [False, False, True, True]
 
     with_topic(scenario)
 
@@ -262,6 +339,7 @@ def test_an_abort_while_the_subscription_goes_settles_nothing() -> None:
         subscription.reader.aborted(positions[0])
         await swept(topic)
         assert len(sink.take()) == 4
+        assert subscription.mark_delete_position < positions[0]
 
     with_topic(scenario)
 
