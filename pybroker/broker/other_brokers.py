@@ -86,8 +86,10 @@ class Bundles(Protocol):
         """
         ...
 
-    def withdraw(self, bundle: Bundle) -> None:
-        """The `destination` of a release does not take it: any broker may."""
+    def withdraw(self, bundle: Bundle, destination: str) -> None:
+        """The `destination` of a release does not take it: any broker may, unless the bundle was
+        sent to another one since.
+        """
         ...
 
     async def split(self, bundle: Bundle, at: int) -> None:

@@ -201,9 +201,9 @@ class BundleOwnership:
             await asyncio.shield(releasing)
             self._promises.begin(bundle)  # if the request came when it was almost given back
 
-    def withdraw(self, bundle: Bundle) -> None:
-        """The broker that was to take it does not: any broker may."""
-        self._promises.end(bundle)
+    def withdraw(self, bundle: Bundle, destination: str) -> None:
+        """That broker does not take it: any broker may."""
+        self._promises.withdraw(bundle, destination)
 
     def _begin_release(self, bundle: Bundle) -> None:
         self._states[bundle] = BundleState.RELEASING

@@ -61,8 +61,8 @@ class ClusterBundles:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._ownership.release(bundle, destination)
 
-    def withdraw(self, bundle: Bundle) -> None:
-        self._ownership.withdraw(bundle)
+    def withdraw(self, bundle: Bundle, destination: str) -> None:
+        self._ownership.withdraw(bundle, destination)
 
     async def split(self, bundle: Bundle, at: int) -> None:
         with _as_not_ready(str(bundle)):

@@ -69,6 +69,11 @@ class Promises:
         if self._forget(bundle):
             self._telling.request()
 
+    def withdraw(self, bundle: Bundle, broker_id: str) -> None:
+        """That broker does not take it; a promise to another one stands."""
+        if (own := self._own.get(bundle)) is not None and own.promise.broker_id == broker_id:
+            self.end(bundle)
+
     def has(self, bundle: Bundle) -> bool:
         """Whether this broker has promised it."""
         return bundle in self._own

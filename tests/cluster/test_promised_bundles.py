@@ -150,6 +150,7 @@ def test_of_several_destinations_the_last_one_counts(world: ClusterWorld) -> Non
         a.holds = None
         given_back(world, a, bundle)
         world.life.world.sleep(0.5)
+        a.ownership.withdraw(bundle, "b:8080")  # as its request does when it has failed
         assert sent_to(world, a, NAMES[0], True) == ("a" if last is None else last.name)
         if last is not None:
             assert sent_to(world, b, NAMES[0], True) == last.name

@@ -39,7 +39,7 @@ class Refresh:
             except SessionExpired:
                 break
             except ZooKeeperError as why:
-                log.warning("reading from ZooKeeper failed and is repeated: %s", why)
+                log.warning("a request to ZooKeeper failed and is repeated: %s", why)
                 self._wanted = True
                 await asyncio.sleep(AGAIN_S)
         self._task = None

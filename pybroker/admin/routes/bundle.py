@@ -166,7 +166,7 @@ class BundleRoutes:
             try:
                 await _taken_by(address, target, bundle, bundles, brokers)
             except (Conflict, ServiceNotReady) as why:
-                bundles.withdraw(bundle)
+                bundles.withdraw(bundle, destination)
                 raise Conflict(
                     f"{bundle} was unloaded, but {destination} did not take it: {why}. Any broker "
                     "may take it now; to move it, repeat the command"
