@@ -33,6 +33,7 @@ from pybroker.cluster.balancing import Balancing, BundleSize
 from pybroker.cluster.bundle_ownership import BundleOwnership
 from pybroker.cluster.bundles import ClusterBundles
 from pybroker.cluster.cluster import Cluster
+from pybroker.cluster.foreign_policies import ForeignTopicPolicies
 from pybroker.cluster.node_values import Place, bundles_data, equal_boundaries
 from pybroker.cluster.settings import cluster_settings, storage_config
 from pybroker.cluster.transactions.broker_client import BadBrokerClient, peer_options
@@ -108,10 +109,13 @@ class ClusterMembership:
             self._peers,
         )
         broker.participants = self.transactions.participants
-        self.ownership.on_change(
-            lambda bundle: broker.topics.deletions.finish_of(bundle.holds),
-            partial(release_topics, broker.topics, broker.ledgers),
-        )
+        foreign_policies = ForeignTopicPolicies(broker.ledgers.exists)
+
+        def came(bundle: Bundle) -> None:
+            broker.topics.deletions.finish_of(bundle.holds)
+            foreign_policies.look(bundle.namespace)
+
+        self.ownership.on_change(came, partial(release_topics, broker.topics, broker.ledgers))
         self.balancing = self._cluster.balancing(partial(size_of, broker.topics), self._config)
         await broker.topics.tenants.put_built_in()
         await self._cluster.open()

@@ -145,3 +145,20 @@ def test_a_list_of_transactions_over_brokers_shows_to_each_its_own(guarded: TxnC
             found = Rest(guarded, broker, role).get("v3/transactions/live")
             assert {each["owner"] for each in found["transactions"]} == owners
             assert (found["live"], found["matching"]) == (len(owners), len(owners))
+
+
+def test_a_broker_says_once_that_it_does_not_read_apache_pulsars_policies_of_topics(
+    cluster: TxnCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = cluster.start("one")
+    names = [TopicName.parse(f"persistent://public/default/t{number}") for number in range(20)]
+    for name in names:
+        cluster.take(one, name)
+    assert "topicPolicies" not in caplog.text
+    cluster.call(cluster.send(one, "persistent://public/default/__change_events", b"x"))
+    two = cluster.start("two")
+    cluster.crash(one)
+    for name in names:
+        cluster.take(two, name)
+    warnings = [each for each in caplog.messages if "topicPolicies" in each]
+    assert len(warnings) == 1 and "have served public/default:" in warnings[0]
