@@ -118,9 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--messages",
         type=_number(1, 10_000),
-        default=12,
+        default=_DEFAULTS.messages,
         metavar="N",
-        help="input messages; default: 12",
+        help="input messages; default: %(default)s",
     )
     add("--keys", type=_number(1, 10_000), default=3, metavar="N", help="their keys; default: 3")
     add(

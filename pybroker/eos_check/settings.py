@@ -24,7 +24,7 @@ class Settings:
     command: tuple[str, ...]
     input: str = "eos-input"
     outputs: tuple[str, ...] = ("eos-output",)
-    messages: int = 12
+    messages: int = 24  # with fewer, a series of crashes starts a slow pipeline more often
     keys: int = 3
     payload: str = '{"id": "{id}", "key": "{key}", "amount": {n}}'
     identity: re.Pattern[bytes] | None = None  # what of an output's value is compared
