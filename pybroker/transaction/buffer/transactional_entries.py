@@ -84,20 +84,20 @@ def with_sent(sent: bytes, tag: bytes = b"") -> bytes:
 def parse_tag(tag: bytes) -> EntryTag:
     """Raises CorruptStorage."""
     kind = tag[0]
+    if kind in _ACTIONS and len(tag) == _TAG.size:  # nearly always; a start reads very many
+        _, most, least = _TAG.unpack(tag)
+        return EntryTag(TxnId(most, least), _ACTIONS[kind])
     if tag == FOREIGN:
         return EntryTag(None)
     if kind == _SENT_PLAIN:
         return EntryTag(None, sent=tag[1:])
-    sent = kind == _SENT_IN_TRANSACTION and len(tag) >= _TAG.size
-    if not sent and (kind not in _ACTIONS or len(tag) != _TAG.size):
-        raise CorruptStorage(
-            f"An entry carries the tag {tag.hex()}, which this version does not know: run the "
-            "version that wrote it"
-        )
-    txn_id = TxnId(*_TAG.unpack_from(tag)[1:])
-    if sent:
-        return EntryTag(txn_id, sent=tag[_TAG.size :])
-    return EntryTag(txn_id, _ACTIONS[kind])
+    if kind == _SENT_IN_TRANSACTION and len(tag) >= _TAG.size:
+        _, most, least = _TAG.unpack_from(tag)
+        return EntryTag(TxnId(most, least), sent=tag[_TAG.size :])
+    raise CorruptStorage(
+        f"An entry carries the tag {tag.hex()}, which this version does not know: run the "
+        "version that wrote it"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,9 @@ def told_entries(run: EntryRun, untagged: UntaggedSpan) -> Iterator[ToldEntries]
                 yield from _told_by_metadata(position, entry)
     for first, last, tag in run.tags:
         if tag != FOREIGN:
-            yield ToldEntries(*parse_tag(tag), Position(run.ledger_id, first), last - first + 1)
+            txn_id, action, sent = parse_tag(tag)
+            position = Position(run.ledger_id, first)
+            yield ToldEntries(txn_id, action, sent, position, last - first + 1)
             continue
         for position, entry in _entries(run, first, min(last + 1, end)):
             if position not in untagged:

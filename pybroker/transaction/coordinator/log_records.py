@@ -35,6 +35,7 @@ _FORMAT: Final = 1
 # The format of an entry with newer kinds of records: versions that do not know them would misread
 # the entry, so they must refuse it.
 _FORMAT_WITH_LATER_KINDS: Final = 2
+_OWN_FORMATS: Final = bytes((_FORMAT,)), bytes((_FORMAT_WITH_LATER_KINDS,))
 _LATER_KINDS: Final = frozenset((BindSession, SpanNamespace, Promise, GroupMembers))
 
 
@@ -66,7 +67,7 @@ def encode_entry(records: Sequence[Record]) -> bytes:
 
 def is_own_format(entry: bytes) -> bool:
     """Whether `decode_entry` is for it. No message in Protocol Buffers begins like that."""
-    return entry[:1] in (bytes([_FORMAT]), bytes([_FORMAT_WITH_LATER_KINDS]))
+    return entry[:1] in _OWN_FORMATS
 
 
 def encode_record(record: Record, out: Writer) -> None:
@@ -112,7 +113,7 @@ def encode_record(record: Record, out: Writer) -> None:
 def decode_entry(entry: bytes, source: str) -> list[Record]:
     """Raises CorruptStorage."""
     data = Reader(entry, source)
-    has_later = entry[:1] == bytes([_FORMAT_WITH_LATER_KINDS])
+    has_later = entry[:1] == _OWN_FORMATS[1]
     data.version(_FORMAT_WITH_LATER_KINDS if has_later else _FORMAT)
     return [decode_record(data, source) for _ in range(data.number())]
 

@@ -26,8 +26,10 @@ class Timeouts:
 
     def add(self, local_id: int, timeout_ms: int) -> None:
         """From now on."""
-        self._tracker.add(local_id, self._clock.monotonic_s() + timeout_ms / 1000)
-        self._set_timer()
+        deadline_s = self._clock.monotonic_s() + timeout_ms / 1000
+        self._tracker.add(local_id, deadline_s)
+        if deadline_s < self._due_s:
+            self._set_timer()
 
     def remove(self, local_id: int) -> None:
         """Idempotent."""

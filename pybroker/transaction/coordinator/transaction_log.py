@@ -46,6 +46,7 @@ class TransactionLog:
         pulsar: "PulsarLog | None" = None,
     ) -> None:
         self._log = log
+        self._source = f"The transaction log {log.name}"
         self._pulsar = pulsar
         self._metadata = metadata
         self.appended = 0  # records, since it was opened
@@ -100,12 +101,11 @@ class TransactionLog:
             await self._serve_pulsar(self._pulsar, store.highest_id)
 
     def _decode(self, entry: bytes) -> "list[Record] | Decoded":
-        source = f"The transaction log {self._log.name}"
         if is_own_format(entry):
-            return decode_entry(entry, source)
+            return decode_entry(entry, self._source)
         from pybroker.transaction.coordinator.pulsar_log import decode_pulsar
 
-        return decode_pulsar(entry, source)
+        return decode_pulsar(entry, self._source)
 
     async def _highest_id_behind_the_cursor(self) -> int:
         """Apache Pulsar deletes the entries of ended transactions one by one: ids may only be in a
