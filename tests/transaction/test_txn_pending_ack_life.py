@@ -36,7 +36,7 @@ from pybroker.transaction.pending_acks import pending_ack
 from pybroker.transaction.pending_acks import state as pending_ack_state
 from pybroker.transaction.pending_acks.pending_ack import PendingAck
 from pybroker.transaction.pending_acks.records import HELD_WHOLE, AckRecord, Held
-from pybroker.transaction.txn_status import TxnStatus
+from pybroker.transaction.txn_status import SETTLED_EVERY_S, TxnStatus
 
 
 async def log_length(world: World) -> int:
@@ -97,13 +97,16 @@ async def test_many_lost_ends_are_done_some_at_a_time_and_none_after_closing(wor
         await acks.acknowledge(txn_id, whole(position))
         await skip_subscription(world, txn_id)
         await world.end(txn_id, COMMIT)
-    await soon()
-    with patch.object(pending_ack, "_SETTLED_A_TURN", 2):
+    await books_closed()  # nobody else will end them
+    with patch.object(pending_ack, "SETTLED_A_TURN", 2):
         opened = await world.crashed()
         await opened.acks()
-        await soon()
-        cursor = await opened.cursor("sub")
-        assert all(cursor.is_deleted(position) for position in at[:5])
+        cursor, done = await opened.cursor("sub"), []
+        for _ in range(3):
+            await soon()
+            done.append(sum(cursor.is_deleted(position) for position in at[:5]))
+            await asyncio.sleep(SETTLED_EVERY_S)
+        assert done == [2, 4, 5]
         closed = await world.crashed()
         acks = await closed.acks()
         asked = Mock()
@@ -123,11 +126,11 @@ async def test_what_is_being_ended_or_has_ended_is_not_ended_again(world: World)
     world.storage.holding = True
     ending = acks.end(txn_id, ABORT)
     assert ending is not None
-    acks._settle([txn_id])
+    acks._settle(txn_id)
     assert acks.end(txn_id, ABORT) is ending
     world.storage.release()
     await ending
-    acks._settle([txn_id])
+    acks._settle(txn_id)
     assert not acks.stats()
     assert await log_end(world) == 1  # the acknowledgement, and its end
 

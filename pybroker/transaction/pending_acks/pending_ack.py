@@ -59,6 +59,8 @@ from pybroker.transaction.pending_acks.records import (
 from pybroker.transaction.pending_acks.state import AcksOfTransaction, PendingAckState
 from pybroker.transaction.pending_acks.store import PendingAckStore
 from pybroker.transaction.txn_status import (
+    SETTLED_A_TURN,
+    SETTLED_EVERY_S,
     TransactionOutcomes,
     TxnAction,
     action_to_settle,
@@ -68,7 +70,6 @@ from pybroker.transaction.txn_status import (
 __all__ = ["PendingAck", "PendingAckStats", "PendingAcks"]
 
 _CHECK_INTERVAL_S: Final = 5.0
-_SETTLED_A_TURN: Final = 1000
 _LOOKED_AT_A_TURN: Final = 5000
 _MESSAGES_PER_RECORD: Final = 500
 
@@ -150,9 +151,7 @@ class PendingAcks:
         except BaseException:  # an unload: the log must not stay open here
             await store.close()
             raise
-        if store.records_since_snapshot:
-            pending._visit_later()
-        pending._settle(list(pending._state.transactions))
+        pending._settle_some(iter(list(pending._state.transactions)))
         return pending
 
     def _apply(self, record: Record) -> Pieces | None:
@@ -387,17 +386,21 @@ class PendingAcks:
         """
         await self._applying.settled()
 
-    def _settle(self, txn_ids: list[TxnId]) -> None:
-        """End here what has ended elsewhere, some now and the others soon.
+    def _settle_some(self, txn_ids: Iterator[TxnId]) -> None:
+        """End here what has ended elsewhere, some now and the others later.
 
         Source: KIP-98, "correlated hard failures".
         """
-        for txn_id in txn_ids[:_SETTLED_A_TURN]:
-            self._settle_one(txn_id)
-        if (left := txn_ids[_SETTLED_A_TURN:]) and not self._closed:
-            self._ledger.housekeeper.visit_in(0, partial(self._settle, left))
+        self._visit = None
+        for txn_id in (some := list(islice(txn_ids, SETTLED_A_TURN))):
+            self._settle(txn_id)
+        if len(some) == SETTLED_A_TURN:
+            next_ones = partial(self._settle_some, txn_ids)
+            self._visit = self._ledger.housekeeper.visit_in(SETTLED_EVERY_S, next_ones)
+        elif self._state.transactions or self._store.records_since_snapshot:
+            self._visit_later()
 
-    def _settle_one(self, txn_id: TxnId) -> None:
+    def _settle(self, txn_id: TxnId) -> None:
         held = self._state.transactions.get(txn_id)
         if held is None or held.ending or self._closed:
             return
@@ -414,12 +417,9 @@ class PendingAcks:
 
     def _visited(self) -> None:
         """Runs while there is something to settle or clean; after that, idling costs nothing."""
-        self._visit = None
-        self._settle(list(self._state.transactions))
+        self._settle_some(iter(list(self._state.transactions)))
         if self._state.is_empty and self._store.records_since_snapshot:
             self._start_checkpoint()
-        if self._state.transactions or self._store.records_since_snapshot:
-            self._visit_later()
 
     def _checkpoint_if_long(self) -> None:
         records = self._store.records_since_snapshot
