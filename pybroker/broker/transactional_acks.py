@@ -268,7 +268,8 @@ class TransactionalAcks:
         if passed.is_unclear(ack.position, given, covered):
             raise TransactionConflict(
                 f"Messages up to {ack.position} were redelivered in the meantime, some for the "
-                "first time: abort, ask for redelivery, and acknowledge the messages you then get"
+                "first time: abort, ask for redelivery, and acknowledge the messages you then "
+                "receive"
             )
         for at in passed.in_doubt(ack.position, given.name, covered):
             if not (cursor.is_deleted(at) or (pending is not None and pending.is_pending(*at))):

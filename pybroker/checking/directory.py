@@ -68,8 +68,8 @@ def _require_data(path: Path) -> None:
     """Any other folder would seem to be whole."""
     if path.is_dir() and not any((path / name).is_dir() for name in _FOLDERS):
         raise FileNotFoundError(
-            f"{path} is no broker's data directory: it has none of the folders "
-            f"{', '.join(_FOLDERS)}. Was another one meant?"
+            f"{path} is not a broker's data directory: it has none of the folders "
+            f"{', '.join(_FOLDERS)}. Check the path"
         )
 
 

@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pybroker check",
         description="Check a data directory while no broker uses it: all checksums, and the "
-        "consistency of topics, cursors and transactions. Nothing is changed. Exit code 0: whole, "
+        "consistency of topics, cursors and transactions. Nothing is changed. Exit code 0: intact, "
         "1: damaged, 2: not checked or not repaired.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="a broker's data directory")
@@ -145,10 +145,10 @@ def _text(report: Report, done: list[str], before: list[Finding], repairs: bool)
 
 def _whole(report: Report, before: list[Finding]) -> str:
     if any(each.lost for each in before):
-        return "a broker starts again, without what was lost"
+        return "a broker can start again, without the lost data"
     if report.findings:
-        return "nothing is damaged for certain; the notes say what cannot be told apart from it"
-    return "whole: nothing is damaged"
+        return "no certain damage; the notes list what may be damage"
+    return "intact: nothing is damaged"
 
 
 def _described(finding: Finding) -> list[str]:

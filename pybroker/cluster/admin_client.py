@@ -62,7 +62,7 @@ class AdminClient:
         except TimeoutError:
             raise ServiceNotReady(f"{url} did not answer within {_ANSWER_S:g} s") from None
         except (OSError, EOFError, h11.RemoteProtocolError) as error:
-            raise ServiceNotReady(f"{url} cannot be asked now; try again: {error}") from error
+            raise ServiceNotReady(f"{url} cannot be reached now; try again: {error}") from error
 
 
 def _unreachable(broker: BrokerAddress) -> str:

@@ -85,7 +85,7 @@ class Balancing:
         if bundles >= config.load_balancer_namespace_maximum_bundles:
             log.warning(
                 "%s is large (%d topics, %d producers and consumers) but its namespace has %d "
-                "bundles already: raise loadBalancerNamespaceMaximumBundles to divide it",
+                "bundles already: raise loadBalancerNamespaceMaximumBundles to split it",
                 bundle,
                 topics,
                 sessions,

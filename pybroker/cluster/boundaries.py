@@ -126,8 +126,8 @@ class Boundaries:
             await self._divide(namespace)
         if namespace not in self._known:
             raise MetadataError(
-                f"{ROOT}/{namespace} has no boundaries of bundles that can be read; "
-                "correct that node in ZooKeeper, or delete it"
+                f"{ROOT}/{namespace} does not contain valid bundle boundaries; "
+                "correct or delete that node in ZooKeeper"
             )
         return self._known[namespace]
 

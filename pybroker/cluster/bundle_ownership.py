@@ -217,7 +217,7 @@ class BundleOwnership:
         for bundle in self.owned():
             is_former = bundle.namespace == namespace and not self._boundaries.is_current(bundle)
             if is_former and bundle not in self._splitting:
-                log.info("%s is divided in another way now: releasing %s", namespace, bundle)
+                log.info("the bundles of %s have changed: releasing %s", namespace, bundle)
                 self._begin_release(bundle)
 
     # --- looking up
@@ -310,7 +310,7 @@ class BundleOwnership:
                 if node is not None:
                     if (place := owner_of(node.value)) is not None:
                         return place
-                    raise ServiceNotReady(f"{path} does not say who serves it; try again") from None
+                    raise ServiceNotReady(f"{path} does not name a broker; try again") from None
             else:
                 self._owners.put(path, Node(value, 0, self._zookeeper.session_id))
                 return None
@@ -440,7 +440,7 @@ class FormerBundle(ServiceNotReady):
     """The namespace is divided differently now."""
 
     def __init__(self, bundle: Bundle) -> None:
-        super().__init__(f"{bundle} is no bundle of {bundle.namespace} any more; look it up again")
+        super().__init__(f"{bundle} is no longer a bundle of {bundle.namespace}; look it up again")
 
 
 def path_of_division(namespace: str) -> str:

@@ -119,6 +119,4 @@ class Cluster:
         elif state is SessionState.CONNECTED:
             log.info("connected to ZooKeeper")
         elif state is SessionState.EXPIRED:
-            self._lost(
-                "its session with ZooKeeper has ended: other brokers serve its topics now, or will"
-            )
+            self._lost("its session with ZooKeeper has ended: other brokers take over its topics")

@@ -92,7 +92,7 @@ def zookeeper_servers(key: str, text: str) -> list[str]:
         if not _SERVERS.fullmatch(each):
             raise BadSettings(
                 f"{key}: {each[:200]!r} is not host:port; write zk:one:2181,two:2181, without a "
-                "path behind it"
+                "path after it"
             )
     return servers
 

@@ -85,8 +85,8 @@ def bookie_tls(config: BrokerConfig) -> ClientTls | None:
     certificate = config.bookkeeper_tls_certificate_file_path
     if config.bookkeeper_tls_key_file_path and not certificate:
         raise BadSettings(
-            "bookkeeperTLSKeyFilePath is set without bookkeeperTLSCertificateFilePath: name the "
-            "certificate too, or neither"
+            "bookkeeperTLSKeyFilePath is set without bookkeeperTLSCertificateFilePath: set "
+            "both or neither"
         )
     files = TlsFiles(
         config.bookkeeper_tls_trust_certs_file_path,

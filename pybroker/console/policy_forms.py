@@ -35,7 +35,7 @@ async def _set(visit: Visit, base: str, names: Names, back: str) -> Response:
     if level is None:
         return visit.go(back, f"There is no policy {name} here", failed=True)
     if not said:
-        return visit.go(back, "Give a value, or remove the policy", failed=True)
+        return visit.go(back, "Enter a value, or remove the policy", failed=True)
     body: Any = None
     if level.bare:
         body = said.encode(errors="replace")

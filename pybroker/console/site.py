@@ -217,7 +217,8 @@ class Site:
         if site != "same-origin" or not self._form_tokens.fits(said, visit.browser_id):
             raise HTTPException(
                 403,
-                "This form is outdated or from another site: go back, reload the page, send again",
+                "This form is outdated or from another site: go back, reload the page and send it "
+                "again",
             )
 
     def _secure_cookie(self, visit: Visit, answer: Response, browser_id: str) -> None:

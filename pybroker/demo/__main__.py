@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
 def main() -> int:
     options = _parser().parse_args()
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        print("The demo runs Spark, which needs Java 17: install it", file=sys.stderr)
+        print("The demo runs Spark, which needs Java 17 or newer: install it", file=sys.stderr)
         return 2
     directory = Path(options.directory or tempfile.mkdtemp(prefix="pybroker-demo-"))
     directory.mkdir(parents=True, exist_ok=True)

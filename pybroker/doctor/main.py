@@ -71,10 +71,10 @@ def _as_text(findings: Sequence[Finding]) -> str:
 def _summary(findings: Sequence[Finding]) -> str:
     errors, warnings = _count(findings, Level.ERROR), _count(findings, Level.WARNING)
     if errors:
-        return f"The broker does not start or is not safe here: {_of(errors, 'error')}."
+        return f"A broker would not start, or not be safe, here: {_of(errors, 'error')}."
     if warnings:
-        return f"The broker runs here, with {_of(warnings, 'warning')}."
-    return "The broker runs here."
+        return f"A broker can run here, with {_of(warnings, 'warning')}."
+    return "A broker can run here."
 
 
 def _of(count: int, what: str) -> str:

@@ -123,7 +123,9 @@ def check_java() -> Finding:
     """Only Spark needs it, so nothing here keeps a broker from starting."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    advice = "only PySpark needs it: install Java 17, and set JAVA_HOME if there are several"
+    advice = (
+        "only PySpark needs it: install Java 17 or newer, and set JAVA_HOME if there are several"
+    )
     if java is None or not os.access(java, os.X_OK):
         return Finding("Java", Level.OK, "not installed", advice)
     try:
@@ -135,7 +137,7 @@ def check_java() -> Finding:
     said = ended.stderr + ended.stdout
     found = re.search(r'version "(\d+)(?:\.(\d+))?', said)
     if found is None:
-        return Finding("Java", Level.WARNING, f"{java} does not say its version", advice)
+        return Finding("Java", Level.WARNING, f"{java} does not print its version", advice)
     major = int(found[2] or 0) if found[1] == "1" else int(found[1])
     level = Level.OK if major >= _OLDEST_JAVA else Level.WARNING
     return Finding("Java", level, f"{major} at {java}", "" if level is Level.OK else advice)

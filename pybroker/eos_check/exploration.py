@@ -134,8 +134,8 @@ class Exploration:
                 raise CannotRun("no crash was tried: the pipeline never spoke to the broker")
             if self.explored.singles_tried == 0 and failed is None:
                 raise CannotRun(
-                    f"none of {self.explored.runs} runs came to the step at which it was to crash: "
-                    "does the pipeline do the same each time?"
+                    f"none of {self.explored.runs} runs reached the step at which it should crash: "
+                    "does the pipeline take the same steps in each run?"
                 )
             return self.explored
         finally:
@@ -174,14 +174,14 @@ class Exploration:
                 raise CannotRun(f"the judge refuses a run without faults: {breaches[0].text}")
         elif not same(first.outputs, second.outputs, self._settings.identity):
             raise CannotRun(
-                "two runs without faults put out different messages: name what identifies one "
-                "with --identity REGEX, or judge by a command of your own with --judge"
+                "two runs without faults produced different output: name the part that identifies "
+                "a message with --identity REGEX, or use your own judge with --judge"
             )
         elif disorder(second.outputs, first.outputs, self._settings.identity):
             if self._settings.ordered:
                 raise CannotRun(
-                    "two runs without faults put out a key's messages in different orders: leave "
-                    "out --ordered"
+                    "two runs without faults produced a key's messages in different orders: "
+                    "leave out --ordered"
                 )
             self._order_is_known = False
         return clean, first, second

@@ -88,7 +88,7 @@ def judge(found: Sequence[Output], expected: Sequence[Output], identity: Pattern
             text = f"{shown(each)} is there {have[each]} times instead of {want[each]}"
             breaches.append(Breach(Promise.DOUBLED, text, ids))
         else:
-            text = f"{shown(each)} is there, which no run without faults puts out"
+            text = f"{shown(each)} is there, but no run without faults produced it"
             breaches.append(Breach(Promise.UNEXPECTED, text, ids))
     rank = list(Promise)
     return sorted(breaches, key=lambda breach: rank.index(breach.promise))

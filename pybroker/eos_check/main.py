@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
     if others:
         _parser().error(f"unrecognized arguments: {' '.join(others)}")
     if not command or not command[0]:
-        print("pybroker: name the pipeline's command behind --", file=sys.stderr)
+        print("pybroker: name the pipeline's command after --", file=sys.stderr)
         return EXIT_NOT_JUDGED
     for number in _ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -79,7 +79,7 @@ def main(words: Sequence[str]) -> int:
         print(f"pybroker: cannot judge: {error}", file=sys.stderr)
         return EXIT_NOT_JUDGED
     except KeyboardInterrupt:
-        print("pybroker: interrupted; all processes are ended", file=sys.stderr)
+        print("pybroker: interrupted; all processes were stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 

@@ -97,8 +97,8 @@ def _tried(explored: Explored, took_s: float) -> list[str]:
     if explored.in_series:
         runs = "one run" if explored.series_runs == 1 else f"{explored.series_runs} runs"
         lines.append(
-            f"{explored.in_series} of them one after the other in {runs}, as the time does not "
-            "suffice for a run of each"
+            f"{explored.in_series} of them one after the other in {runs}, because there is not "
+            "enough time for a run each"
         )
     if explored.disordered:
         lines.append(
@@ -107,7 +107,7 @@ def _tried(explored: Explored, took_s: float) -> list[str]:
         )
     if explored.missed:
         lines.append(
-            f"{explored.missed} more runs did not come to the steps at which they were to crash"
+            f"{explored.missed} more runs did not reach the steps at which they should crash"
         )
     if explored.counter_example is None:
         lines += _left_out(explored)
@@ -119,8 +119,8 @@ def _left_out(explored: Explored) -> list[str]:
     lines = []
     if explored.not_reached:
         lines.append(
-            f"no run came again to these steps: {_shown(explored.not_reached)}. Does the pipeline "
-            "do the same each time? More --messages give it more occasions"
+            f"no later run reached these steps: {_shown(explored.not_reached)}. Does the pipeline "
+            "take the same steps in each run? More --messages give it more opportunities"
         )
     if explored.not_tried:
         lines.append(

@@ -51,7 +51,7 @@ log = logging.getLogger("pybroker")
 
 
 FIRST_STEPS: Final = """\
-pybroker demo          payments in transactions while processes are killed; ten seconds
+pybroker demo          pay orders in transactions while processes are killed; ten seconds
 pybroker standalone    run a broker; its console is at http://localhost:8080/console
 pybroker --help        all commands; pybroker COMMAND --help explains one
 """
@@ -132,7 +132,9 @@ def _parser() -> argparse.ArgumentParser:
             "broker", help="run one of several brokers, on BookKeeper and ZooKeeper"
         )
     )
-    commands.add_parser("demo", help="payments through transactions, exactly once, in ten seconds")
+    commands.add_parser(
+        "demo", help="pay orders exactly once while processes are killed, in ten seconds"
+    )
     doctor = commands.add_parser("doctor", help="check whether a broker runs well on this machine")
     _add_settings(doctor)
     doctor.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -142,11 +144,15 @@ def _parser() -> argparse.ArgumentParser:
         "move", help="copy all data from a directory to a BookKeeper cluster, or back"
     )
     commands.add_parser(
-        "hand-over", help="prepare a cluster for Apache Pulsar's brokers, instead of these"
+        "hand-over", help="prepare a cluster so that Apache Pulsar's brokers can take over"
     )
-    commands.add_parser("eos-check", help="crash a pipeline at each step: is it exactly once?")
-    commands.add_parser("simulate", help="run your asyncio code with a broker, faults, and a judge")
-    tokens = commands.add_parser("tokens", help="make and check tokens, and keys that sign them")
+    commands.add_parser(
+        "eos-check", help="crash a pipeline at each step, and check that it is exactly once"
+    )
+    commands.add_parser(
+        "simulate", help="run your asyncio code with a broker and faults, and judge the result"
+    )
+    tokens = commands.add_parser("tokens", help="create and check tokens, and keys that sign them")
     add_tokens(tokens)
     certificates = commands.add_parser(
         "certificates", help="create a certificate authority and certificates"
@@ -154,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     add_certificates(certificates)
     commands.add_parser("admin", help="pulsar-admin's commands, for any broker; see admin --help")
     commands.add_parser(
-        "transactions", help="show which transactions hold readers back, once or live"
+        "transactions", help="show which transactions block readers, and abort them"
     )
     commands.add_parser("faults", help="fault points of a broker in test mode, and its clock")
     for name, summary in MESSAGE_COMMANDS.items():
@@ -204,7 +210,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     add(
         "--test-mode",
         action="store_true",
-        help="for tests: fault points, and a clock to move; see pybroker faults --help",
+        help="for tests: fault points, and a clock to advance; see pybroker faults --help",
     )
 
 
@@ -307,13 +313,15 @@ def _on_own_storage(config: BrokerConfig, options: argparse.Namespace, logs: Log
     if config.metadata_store_url:
         log.warning("metadataStoreUrl has no effect on standalone: pybroker broker uses it")
     if config.test_mode and options.no_http:
-        return _refuse(ValueError("test mode is offered over HTTP: leave out --no-http"))
+        return _refuse(ValueError("test mode needs the admin API: leave out --no-http"))
     clock = None
     new_loop: Callable[[], asyncio.AbstractEventLoop] = paced_loop
     if config.test_mode:
         from pybroker.testing.clock import AdvancingLoop, VirtualClock
 
-        log.warning("test mode: everyone on this machine may crash the broker and move its clock")
+        log.warning(
+            "test mode: everyone on this machine can crash the broker and advance its clock"
+        )
         clock = VirtualClock()
         new_loop = partial(AdvancingLoop, clock)
 

@@ -60,9 +60,9 @@ def configuration(
         _check_test_mode(config)
     if not options.insecure and not config.local_only and not config.authentication_enabled:
         raise UsageError(
-            f"listening on {config.bind_address} without authentication lets anyone in who can "
+            f"listening on {config.bind_address} without authentication lets in anyone who can "
             "reach it; set authenticationEnabled=true, pass --insecure if that "
-            "is what you want, or --bind 127.0.0.1"
+            "is what you want, or use --bind 127.0.0.1"
         )
     return config
 
@@ -72,13 +72,13 @@ def _check_test_mode(config: BrokerConfig) -> None:
     unset = "leave out --test-mode (testMode), or"
     if config.authentication_enabled:
         raise UsageError(
-            "in test mode everyone who reaches the broker may crash it and move its clock, so it "
-            f"has no authentication: {unset} set authenticationEnabled=false"
+            "in test mode everyone who reaches the broker can crash it and advance its clock, so "
+            f"it has no authentication: {unset} set authenticationEnabled=false"
         )
     if not config.local_only:
         raise UsageError(
-            f"in test mode everyone who reaches {config.bind_address} may crash the broker and "
-            f"move its clock: {unset} --bind 127.0.0.1"
+            f"in test mode everyone who reaches {config.bind_address} can crash the broker and "
+            f"advance its clock: {unset} --bind 127.0.0.1"
         )
 
 

@@ -166,7 +166,7 @@ def secret_key(data: bytes) -> bytes:
         )
     if is_of_a_pair(data):  # PyJWT detects this in DER only from 2.14 on
         raise KeyFailure(
-            "tokenSecretKey is a key of a pair: use a secret key, which nobody else knows"
+            "tokenSecretKey is a key of a pair: use a secret key, known only to its signers"
         )
     signatures = jws()
     try:

@@ -467,7 +467,7 @@ def _go_on(session: Connection, slot: ProducerSlot, held: HeldRuns) -> None:
     runs, complete = held.take()
     slot.held = None
     if not complete:
-        _start_over(session, slot, "too much is waiting until it may be published")
+        _start_over(session, slot, "too many messages are waiting to be published")
         return
     for run in runs:
         send(session, run)

@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
         print(f"pybroker: {error}", file=sys.stderr)
         return EXIT_CANNOT_RUN
     except KeyboardInterrupt:
-        print("\npybroker: interrupted; all processes are ended", file=sys.stderr)
+        print("\npybroker: interrupted; all processes were stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # nobody reads any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush

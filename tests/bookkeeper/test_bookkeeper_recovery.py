@@ -75,7 +75,7 @@ def test_less_than_an_ack_quorum_does_not_recover_a_ledger(three):
     three.bookies[FIRST_PORT].crash()
     three.disks[FIRST_PORT + 1].is_full = True
     heir = three.node("heir")
-    with pytest.raises(RecoveryFailed, match="is on 1 bookies and must be on 2"):
+    with pytest.raises(RecoveryFailed, match="is on 1 bookies, but must be on 2"):
         three.world.call(heir, three.recovered(heir))
 
 

@@ -98,7 +98,7 @@ def test_what_cannot_be_read_concerns_its_own_namespace_and_can_be_repaired(stor
             await one.metadata.put("/namespaces/acme/other", TTL)
             await one.backend.zookeeper.set(PATH, b"[1]")
             await one.seen()
-            with pytest.raises(CorruptStorage, match=r"acme/shop.*correct that node"):
+            with pytest.raises(CorruptStorage, match=r"acme/shop.*correct or delete that node"):
                 one.metadata.get(POLICIES)
             assert one.value("/namespaces/acme/other") == json.loads(TTL)
             with pytest.raises(CorruptStorage):

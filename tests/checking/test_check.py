@@ -129,7 +129,9 @@ def test_the_command_says_what_it_looked_at(
 ) -> None:
     path = lay(tmp_path / "d", stopped)
     assert main([str(path)]) == 0
-    assert capsys.readouterr().out.endswith("2 topics, 3 transactions\nwhole: nothing is damaged\n")
+    assert capsys.readouterr().out.endswith(
+        "2 topics, 3 transactions\nintact: nothing is damaged\n"
+    )
     (path / "metadata/snapshot").write_bytes(b"nothing")
     assert main([str(path), "--json"]) == EXIT_DAMAGED
     body = json.loads(capsys.readouterr().out)
@@ -147,7 +149,7 @@ def test_a_journal_that_may_have_been_cut_off_is_not_called_whole(
     assert main([str(path)]) == 0
     said = capsys.readouterr().out
     assert "of a write that did not complete" in said
-    assert "nothing is damaged for certain" in said
+    assert "no certain damage" in said
 
 
 def test_a_journal_that_is_damaged_in_the_middle_is_moved_aside(
@@ -213,5 +215,5 @@ def test_nothing_helps_without_the_snapshot_that_the_journals_go_on_with(
 def test_another_folder_is_not_called_whole(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "letters").mkdir()
     assert main([str(tmp_path)]) == EXIT_NOT_CHECKED
-    assert "is no broker's data directory" in capsys.readouterr().err
+    assert "is not a broker's data directory" in capsys.readouterr().err
     assert not (tmp_path / "lock").exists()

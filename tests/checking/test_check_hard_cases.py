@@ -32,9 +32,9 @@ def test_a_repair_says_what_was_lost(
     assert main([str(path), "--repair"]) == 0
     said = capsys.readouterr().out
     assert "lost: everything from offset" in said.partition("repaired: ")[0]
-    assert said.endswith("a broker starts again, without what was lost\n")
+    assert said.endswith("a broker can start again, without the lost data\n")
     assert main([str(path)]) == 0
-    assert capsys.readouterr().out.endswith("whole: nothing is damaged\n")
+    assert capsys.readouterr().out.endswith("intact: nothing is damaged\n")
 
 
 def test_the_json_of_a_repair_has_what_was_lost(

@@ -135,7 +135,7 @@ def test_what_can_be_changed_is_changed_and_taken_back(browser: Browser) -> None
     key = "ttlDurationDefaultInSeconds"
     page = words(browser.do(f"{url}/change", url, key=key, value="77"))
     assert f"{key} is now 77" in page and re.search(rf"{key} 77 changed", page)
-    assert "from the configuration file again" in words(
+    assert "was reset to the value of the configuration file" in words(
         browser.do(f"{url}/take-back", url, key=key)
     )
     refused = words(browser.do(f"{url}/change", url, key=key, value="many"))

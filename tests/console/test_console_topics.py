@@ -321,7 +321,7 @@ def test_a_string_needs_no_quotes(orders: Client, browser: Browser, value: str) 
         ("maxProducersPerTopic", "many", "not a whole number"),
         ("maxProducersPerTopic", "{", "is not JSON"),
         ("maxProducersPerTopic", "[" * 100_000, "is not JSON"),
-        ("maxProducersPerTopic", "", "Give a value"),
+        ("maxProducersPerTopic", "", "Enter a value"),
         ("messageTTL", "soon", "messageTTL must be"),
         ("retention", '{"retentionTimeInMinutes": NaN}', "not a JSON number"),
         (EVIL, "1", "There is no policy"),

@@ -160,7 +160,7 @@ def test_an_abort_asks_for_the_id_and_a_reason_that_the_owner_hears(
         return words(browser.do(f"{url}/abort", url, back=url, **fields))
 
     assert "Nothing was done: type" in sent(confirm="yes", reason=reason)
-    assert "give a reason" in sent(confirm=name_of(txn), reason=" ")
+    assert "enter a reason" in sent(confirm=name_of(txn), reason=" ")
     assert said(browser, "timeline/{}/{}".format(*txn.txn_id))["status"] == "OPEN"
     page = browser.do(f"{url}/abort", url, back=url, confirm=name_of(txn), reason=reason)
     assert f"Transaction {name_of(txn)} was aborted" in words(page)

@@ -56,7 +56,7 @@ def test_a_port_in_use_stops_the_broker(
     said = capsys.readouterr().out
     assert f"port {taken}" in said
     assert "set brokerServicePort to another port" in said
-    assert "does not start or is not safe here" in said
+    assert "would not start, or not be safe, here" in said
 
 
 def test_a_configuration_that_is_refused_is_an_error(

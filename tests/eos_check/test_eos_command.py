@@ -41,7 +41,7 @@ EOS_CHECK = [sys.executable, "-m", "pybroker", "eos-check"]
 
 def test_a_check_without_a_command_says_what_to_do(capsys):
     assert main(["--messages", "3"]) == 2
-    assert "name the pipeline's command behind --" in capsys.readouterr().err
+    assert "name the pipeline's command after --" in capsys.readouterr().err
 
 
 def test_a_command_without_the_dashes_is_told_where_they_belong(capsys):
@@ -94,7 +94,7 @@ def test_each_input_has_an_id_a_key_and_a_number():
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--", ""], "name the pipeline's command behind --"),
+        (["--", ""], "name the pipeline's command after --"),
         (["--input", "a", "--output", "a", "--", "true"], "must be another topic"),
         (["--output", "a", "--output", "public/default/a", "--", "true"], "must be another topic"),
         (["--output", "a b//c/d/e", "--", "true"], "Topic 'a b//c/d/e'"),
@@ -311,7 +311,7 @@ def test_ctrl_c_ends_all_processes_and_leaves_no_files(tmp_path: Path, numbers):
             until(lambda: process.poll() is not None, 0.3)  # somebody is impatient
         _, said = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 130, said
-        assert "all processes are ended" in said
+        assert "all processes were stopped" in said
         assert until(lambda: not any(map(is_alive, started)), LIMIT_S)
         assert list((tmp_path / "tmp").iterdir()) == []
 

@@ -44,7 +44,7 @@ def test_a_kind_that_no_run_reached_leaves_it_undecided(capsys):
     found = explored(missed=3, not_reached=KINDS[:1])
     assert report(Settings(("run",)), found, None, 12.0) == 2
     said = capsys.readouterr().out
-    assert "no run came again to these steps: pipeline killed before SEND t. Does" in said
+    assert "no later run reached these steps: pipeline killed before SEND t. Does" in said
     assert "time-limit" not in said
 
 

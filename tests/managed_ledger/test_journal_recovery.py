@@ -78,7 +78,7 @@ def test_a_refusal_names_the_file_the_offset_and_the_way_out(run, clock):
         files = (await write_journal(clock, GROUPS)).contents()
         flipped = bytearray(files[JOURNAL])
         flipped[HEADER_BYTES + 1] ^= 1
-        with pytest.raises(CorruptStorage, match=r"0000000001 is corrupt at offset 0: .*truncate"):
+        with pytest.raises(CorruptStorage, match=r"0000000001 is corrupt at offset 0: .*--repair"):
             await EmbeddedBackend(FaultyDisk({JOURNAL: bytes(flipped)}), clock).open()
 
     run(scenario())

@@ -83,8 +83,8 @@ class Bookies:
         found = self.choose_up_to(count, without)
         if len(found) < count:
             raise NotEnoughBookies(
-                f"{count} more bookies are needed, and there are {len(found)}: "
-                f"{len(self._registered)} are registered; start bookies, then repeat"
+                f"{count} more bookies are needed, but only {len(found)} are available "
+                f"({len(self._registered)} are registered); start more bookies, then retry"
             )
         return found
 

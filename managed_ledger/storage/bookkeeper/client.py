@@ -62,8 +62,8 @@ class BookKeeper:
         quorums = quorums or self._quorums.within(registered)
         if quorums is None:
             raise NotEnoughBookies(
-                f"a ledger needs {self._quorums.ack} bookies, and {registered} are registered; "
-                "start bookies, then repeat"
+                f"a ledger needs {self._quorums.ack} bookies, but only {registered} are "
+                "registered; start more bookies, then retry"
             )
         bookies = tuple(self.bookies.choose(quorums.ensemble))
         return LedgerMetadata(

@@ -282,7 +282,7 @@ class BookieConnection(asyncio.Protocol):
             self._overloaded_since_s = now_s
         if now_s - self._overload_logged_s >= OVERLOADED_LOG_S:
             self._overload_logged_s = now_s
-            log.warning("bookie %s is overloaded: it refuses entries, which wait", self.bookie)
+            log.warning("bookie %s is overloaded and refuses entries; they wait", self.bookie)
         return now_s - self._overloaded_since_s <= self._timeout_s
 
     def _send_later(self, request: bytes) -> None:

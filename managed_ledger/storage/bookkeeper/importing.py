@@ -26,7 +26,7 @@ async def refuse_leftovers(bookies: Bookies, ledger_id: int) -> None:
         if answer.code != Code.NO_LEDGER:
             raise LedgerExists(
                 f"bookie {bookie} still holds entries of an earlier ledger {ledger_id}, which was "
-                "deleted; it frees them by itself (gcWaitTime): repeat the command then"
+                "deleted; wait until it has freed them (gcWaitTime), then repeat the command"
             )
 
 
@@ -42,6 +42,6 @@ async def take_over(
         except BadVersion:
             pass
     raise LedgerExists(
-        f"another client recovers ledger {ledger_id}, which is not copied whole: give the copy up "
-        "with --discard, and repeat it"
+        f"another client is recovering ledger {ledger_id}, whose copy is incomplete: give up the "
+        "copy with --discard, then start again"
     )

@@ -47,8 +47,8 @@ async def _take(zookeeper: ZooKeeper) -> None:
         owner = (await zookeeper.get(LOCK_PATH)).ephemeral_owner
         if owner != zookeeper.session_id:  # else the answer was lost, and the request repeated
             raise DirectoryInUse(
-                "another `pybroker move` or `pybroker hand-over` uses this cluster: let it end; "
-                "one that was killed holds the cluster until its session ends"
+                "another `pybroker move` or `pybroker hand-over` uses this cluster: wait until it "
+                "ends; one that was killed holds the cluster until its session ends"
             ) from None
 
 

@@ -86,7 +86,7 @@ class LedgerReader:
         what = f"entry {first} of ledger {self.ledger_id}: {'; '.join(refusals)}"
         if is_definite:
             raise CorruptStorage(f"no bookie has {what}")
-        raise BookieFailed(f"no bookie brought {what}; repeat it when they are back")
+        raise BookieFailed(f"no bookie answered with {what}; try again when they are back")
 
     def _in_order(self, entry_id: int) -> list[str]:
         """Those in quarantine last."""

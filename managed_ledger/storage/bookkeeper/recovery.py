@@ -84,7 +84,7 @@ async def recover(ledger_id: int, store: LedgerStore, bookies: Bookies) -> Ledge
         except BadVersion:
             continue  # another recovery, or the writer: read what it did
     raise RecoveryFailed(
-        f"ledger {ledger_id} changed {ATTEMPTS} times while it was being recovered; repeat it"
+        f"ledger {ledger_id} changed {ATTEMPTS} times while it was being recovered; try again"
     )
 
 
@@ -163,7 +163,7 @@ class _Recovery:
                 each.cancel()
         raise RecoveryFailed(
             f"ledger {self._ledger_id} cannot be fenced: only {len(fenced)} of {len(ensemble)} "
-            f"bookies answered ({'; '.join(refusals)}); repeat it when they are back"
+            f"bookies answered ({'; '.join(refusals)}); try again when they are back"
         )
 
     def _last_confirmed(self, response: Response) -> int:
@@ -229,8 +229,8 @@ class _Recovery:
                 each.cancel()
         raise RecoveryFailed(
             f"cannot tell whether ledger {self._ledger_id} has an entry {entry_id}: {denials} "
-            f"bookies deny it, {self._quorums.denials} must ({'; '.join(refusals)}); repeat it "
-            "when they are back"
+            f"bookies deny it, but {self._quorums.denials} must ({'; '.join(refusals)}); try again "
+            "when the others are back"
         )
 
     async def _write_again(self, entries: list[_Found]) -> None:
@@ -248,12 +248,12 @@ class _Recovery:
                 break
         if fewest < self._quorums.ack:
             raise RecoveryFailed(
-                f"the end of ledger {self._ledger_id} is on {fewest} bookies and must be on "
-                f"{self._quorums.ack}; none can take the place of {', '.join(failed)}: repeat it "
-                "when these are back"
+                f"the end of ledger {self._ledger_id} is on {fewest} bookies, but must be on "
+                f"{self._quorums.ack}; no other bookie can replace {', '.join(failed)}: try again "
+                "when they are back"
             )
         log.warning(
-            "the end of ledger %d has fewer copies: no other bookie can take the place of %s",
+            "the end of ledger %d has fewer copies: no other bookie can replace %s",
             self._ledger_id,
             ", ".join(failed),
         )

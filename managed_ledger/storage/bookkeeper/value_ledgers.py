@@ -35,8 +35,8 @@ class ValueLedgers:
         """Returns the ledger, when the value is confirmed. Raises ManagedLedgerError."""
         if len(entry) > MAX_ENTRY_BYTES:
             raise BookKeeperError(
-                f"{key!r} has {len(entry)} bytes, and an entry takes {MAX_ENTRY_BYTES}: "
-                "acknowledge what is missing between the acknowledged messages"
+                f"{key!r} has {len(entry)} bytes, more than the {MAX_ENTRY_BYTES} of an entry: "
+                "acknowledge the messages that are missing between acknowledged ones"
             )
         writer = await self._writer(key)
         try:
@@ -61,7 +61,9 @@ class ValueLedgers:
         try:
             metadata = await self._client.recover(ledger_id)
         except LedgerNotFound:
-            log.warning("ledger %d of a cursor does not exist: its node counts", ledger_id)
+            log.warning(
+                "ledger %d of a cursor does not exist: using the position in its node", ledger_id
+            )
             return None
         last = metadata.last_entry_id
         if last < 0:
@@ -74,7 +76,7 @@ class ValueLedgers:
         ManagedLedgerError.
         """
         if len(entry) > MAX_ENTRY_BYTES:
-            raise BookKeeperError(f"{len(entry)} bytes are more than an entry takes")
+            raise BookKeeperError(f"{len(entry)} bytes are more than an entry can hold")
         writer = await self._client.create(custom)
         await _append(writer, entry)
         await writer.close()
@@ -102,7 +104,7 @@ class ValueLedgers:
         try:
             await self._client.delete(ledger_id)
         except ManagedLedgerError as why:
-            log.warning("ledger %d of %r stays, although nothing uses it: %s", ledger_id, key, why)
+            log.warning("ledger %d of %r is unused but was not deleted: %s", ledger_id, key, why)
 
     async def release(self, keys: Iterable[str]) -> None:
         """Close their ledgers, so that the next process need not recover them."""

@@ -273,8 +273,8 @@ class LedgerWriter:
         """Raises NotEnoughBookies."""
         names = ", ".join(self._ensemble[position].bookie for position in positions)
         if not self._quorums.suffices_without(positions):
-            raise NotEnoughBookies(f"no other bookie can take the place of {names}")
-        log.warning("ledger %d goes on without %s: there is no other", self.ledger_id, names)
+            raise NotEnoughBookies(f"no other bookie can replace {names}")
+        log.warning("ledger %d continues without %s: no other is available", self.ledger_id, names)
         self._look_again_s = asyncio.get_running_loop().time() + LOOK_AGAIN_S
 
     def _look_for_bookies(self) -> None:
@@ -311,7 +311,7 @@ class LedgerWriter:
         if self._replacing is not None or self._is_closing:
             return
         if self._could_have_more_copies(wanted):
-            why = f"it has {self._copies()} copies of each entry, and a new one can have more"
+            why = f"it has {self._copies()} copies of each entry, and a new ledger can have more"
             self._replacing = asyncio.ensure_future(self._make_room(why))
 
     def _is_left_alone(self, now_s: float) -> bool:
@@ -387,8 +387,8 @@ class LedgerWriter:
         except ManagedLedgerError as unknown:
             self._end(
                 LedgerClosed(
-                    f"ledger {self.ledger_id} takes no more ({why}) and could not be closed "
-                    f"({unknown}); open the managed ledger again"
+                    f"ledger {self.ledger_id} accepts no more entries ({why}) and could not be "
+                    f"closed ({unknown}); open the managed ledger again"
                 )
             )
         else:
@@ -398,7 +398,9 @@ class LedgerWriter:
                 self.metadata.last_entry_id,
                 why,
             )
-            self._end(LedgerEnded(f"ledger {self.ledger_id} has ended and takes no more: {why}"))
+            self._end(
+                LedgerEnded(f"ledger {self.ledger_id} has ended and accepts no more entries: {why}")
+            )
 
     async def close(self) -> LedgerMetadata:
         """Wait for the appended entries, then close the ledger at the last confirmed entry, by

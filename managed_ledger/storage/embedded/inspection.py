@@ -108,7 +108,7 @@ def _unreadable(ledger_id: int, what: str, first: int, last: int) -> Finding:
         ledger_file_name(ledger_id),
         what,
         f"entries {first} to {last} of ledger {ledger_id}",
-        "Restore the data directory from a backup, or move subscriptions behind it "
+        "Restore the data directory from a backup, or move subscriptions past it "
         "(`pybroker admin topics reset-cursor`).",
     )
 

@@ -82,8 +82,8 @@ class JournalScan:
             raise CorruptStorage(
                 f"{self.name} is corrupt at offset {offset}: a write that may have been "
                 "acknowledged cannot be read back. Nothing was changed. Check the disk, and "
-                "restore the data directory from a backup; or, giving up all that was written "
-                f"since, truncate the file at that offset (truncate -s {offset} {self.name})"
+                "restore the data directory from a backup. To keep only what was written before "
+                "that offset, run `pybroker check DIR --repair`"
             )
         self.torn = Torn(offset, len(self._data) - offset)
 

@@ -213,7 +213,7 @@ class ZooKeeper:
             if self._waiting >= MAX_WAITING and not insist:
                 raise TooManyWaiting(
                     f"{MAX_WAITING} requests are already waiting for "
-                    f"ZooKeeper; repeat it later: {what}"
+                    f"ZooKeeper; try again later: {what}"
                 )
             self._waiting += 1
             try:

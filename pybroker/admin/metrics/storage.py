@@ -26,6 +26,11 @@ from pybroker.broker.write_counts import (
 _MINUTE: Final = "in the last minute"
 
 
+def _shown(bound: str) -> str:
+    """`0_5` and `1_kb` as people write them."""
+    return bound.replace("_kb", " KiB").replace("_mb", " MiB").replace("_", ".")
+
+
 def _buckets(
     prefix: str, bounds: Sequence[str], overflows: Sequence[str], labels: str, what: str
 ) -> tuple[Metric, ...]:
@@ -36,7 +41,7 @@ def _buckets(
         *(
             Metric(f"{prefix}_le_{bound}", "gauge", tuple(labels.split()), text, source)
             for bound, text in (
-                (bound, f"{what} {_MINUTE}, above {below} up to {bound}.")
+                (bound, f"{what} {_MINUTE}, above {_shown(below)} up to {_shown(bound)}.")
                 for below, bound in zip(lower, bounds, strict=False)
             )
         ),
@@ -76,14 +81,14 @@ _LEDGER_WRITES: Final = _buckets(
     _LATENCY_NAMES,
     _OVERFLOWS,
     "namespace topic",
-    "Entries by the milliseconds that the storage wrote and synced them,",
+    "Entries by the milliseconds that the storage took to write and sync them,",
 )
 _ENTRY_SIZES: Final = _buckets(
     "pulsar_entry_size",
     _SIZE_NAMES,
     _OVERFLOWS,
     "namespace topic",
-    "Entries by size in bytes (four of a run stand for all),",
+    "Entries by size in bytes (four are sampled from each run),",
 )
 _OF_TOPIC: Final = (
     (_WRITES, LATENCIES, len(LATENCY_MS)),
@@ -139,7 +144,7 @@ pulsar_ml_cache_used_size | block cache | Bytes of entries in the read cache.
 pulsar_ml_cache_hits_rate | entries read | Entries of all topics read from memory per second.
 pulsar_ml_cache_misses_rate | entries read | Entries of all topics read from the disk per second.
 pybroker_commit_seconds_recent | group commit | Recent duration of group commits: a mean in which older ones count less.
-pybroker_storage_full | fullness | 1: messages are refused for want of room on the disk.
+pybroker_storage_full | fullness | 1: messages are refused for lack of disk space.
 pybroker_storage_free_bytes | fullness | Free space on the disk at the last check, in bytes.
 """,
     ),

@@ -149,7 +149,8 @@ class LeftOut:
             if batch is not None and not (batch.is_clear or ack.still_unacked):
                 raise TransactionConflict(
                     f"Batch {ack.position} was redelivered meanwhile, some of its messages for "
-                    "the first time: abort, ask for redelivery, and acknowledge what you then get"
+                    "the first time: abort, ask for redelivery, and acknowledge what you then "
+                    "receive"
                 )
 
     def _spare(self, ack: PendingAck) -> PendingAck:

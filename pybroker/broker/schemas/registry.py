@@ -108,7 +108,7 @@ class Schemas:
             except BadVersion:
                 await self._caught_up()
                 self._check_stays(topic)
-        raise ServiceNotReady(f"Other brokers add schemas to {topic} all the time; try again")
+        raise ServiceNotReady(f"Other brokers keep adding schemas to {topic}; try again")
 
     async def _add_to(
         self, topic: TopicName, schema: StoredSchema, known: Known, by_admin: bool

@@ -107,8 +107,8 @@ class SharedFencing:
         if not fences:
             raise NotAllowed(
                 f"{url} is in the cluster and does not "
-                "fence sessions: transactional ids need a cluster of which all brokers are "
-                "pybroker's, of this version or later"
+                "fence sessions: transactional ids need pybroker brokers of this version or later "
+                "throughout the cluster"
             )
 
     # -- fencing

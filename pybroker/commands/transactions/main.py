@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     watch.add_argument("--once", action="store_true", help="print once, like blocking")
     watch.add_argument("--interval", type=_seconds, default=1.0, metavar="S",
         help="seconds between refreshes (default 1)")  # fmt: skip
-    abort = commands.add_parser("abort", help="abort any open transaction")
+    abort = commands.add_parser("abort", help="abort an open transaction")
     abort.set_defaults(run=_abort)
     abort.add_argument(
         "transaction",

@@ -26,14 +26,14 @@ async def configuration(visit: Visit) -> Response:
 async def change(visit: Visit) -> Response:
     key, value = visit.said("key"), visit.said("value")
     if not key or not value:
-        return visit.go(_PATH, "Choose a key, and give it a value", failed=True)
+        return visit.go(_PATH, "Choose a key, and enter a value", failed=True)
     template = f"{_CONFIGURATION}/{{key}}/{{value}}"
     return await visit.act("POST", template, f"{key} is now {value}", _PATH, key=key, value=value)
 
 
 async def take_back(visit: Visit) -> Response:
     key = visit.said("key")
-    done = f"{key} has its value from the configuration file again"
+    done = f"{key} was reset to the value of the configuration file"
     return await visit.act("DELETE", f"{_CONFIGURATION}/{{key}}", done, _PATH, key=key)
 
 

@@ -37,14 +37,14 @@ async def logs(visit: Visit) -> Response:
 async def change(visit: Visit) -> Response:
     level = visit.said("level")
     if not level:
-        return visit.go(_PATH, "Give a level, such as info or info,audit=debug", failed=True)
+        return visit.go(_PATH, "Enter a level, for example info or info,audit=debug", failed=True)
     template = f"{_CONFIGURATION}/{{key}}/{{value}}"
     done = f"The log level is now {level}"
     return await visit.act("POST", template, done, _PATH, key=_LEVEL, value=level)
 
 
 async def take_back(visit: Visit) -> Response:
-    done = "The log level is as configured again"
+    done = "The log level was reset to the configured one"
     return await visit.act("DELETE", f"{_CONFIGURATION}/{{key}}", done, _PATH, key=_LEVEL)
 
 

@@ -127,7 +127,7 @@ async def delete_namespace(visit: Visit) -> Response:
 async def grant(visit: Visit) -> Response:
     role, actions = visit.said("role"), [each for each in ACTIONS if visit.said(each)]
     if not role or not actions:
-        problem = "Name a role, and what it may do"
+        problem = "Enter a role, and choose its permissions"
         return visit.go(_namespace_url(visit), problem, failed=True)
     done = f"{role} may now {' and '.join(actions)}"
     return await _on_role(visit, "POST", done, actions)

@@ -21,11 +21,11 @@ def fields_of(value: bytes, what: str) -> Fields:
         found = json.loads(value)
     except (ValueError, RecursionError) as why:
         raise CorruptStorage(
-            f"{what} is not JSON: {why}; correct that node in ZooKeeper, or delete it"
+            f"{what} is not JSON: {why}; correct or delete that node in ZooKeeper"
         ) from None
     if not isinstance(found, dict):
         raise CorruptStorage(
-            f"{what} is not a JSON object; correct that node in ZooKeeper, or delete it"
+            f"{what} is not a JSON object; correct or delete that node in ZooKeeper"
         )
     return found
 

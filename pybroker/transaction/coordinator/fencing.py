@@ -68,5 +68,5 @@ def _end(
             return [coordinator.abort(txn_id, why_fenced(session), DecidedBy.FENCING)]
         return [coordinator.end(txn_id, ACTION_OF_STATUS[transaction.status], None)]
     except PulsarError as error:
-        log.info("Transaction %s of a fenced session is ended later: %s", txn_id, error)
+        log.info("Transaction %s of a fenced session will be ended later: %s", txn_id, error)
         return []

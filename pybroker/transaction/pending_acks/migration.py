@@ -114,7 +114,7 @@ async def take_over(
     if others := [each for each in _owners(factory, name) if each != this]:
         log.error(
             "%s is the log of several subscriptions (%s; %s on %s), so acknowledgements in "
-            "transactions that were open there are given up: their messages come again",
+            "transactions that were open there are given up: their messages are redelivered",
             name,
             "; ".join(f"{each.name} on {each.topic}" for each in others),
             subscription,

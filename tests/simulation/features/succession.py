@@ -33,7 +33,7 @@ class Deeds:
     plainly: dict[Read, None] = field(default_factory=dict)  # perhaps
     txns: list[tuple[Txn, list[Read], bool]] = field(default_factory=list)  # cumulatively?
     # Cumulatively, of messages that came before a reconnect: the broker cannot know whether what
-    # came again is meant, too. See ARCHITECTURE.md, "What dispatch passes over".
+    # came again is meant, too. See ARCHITECTURE.md, "What dispatch skips".
     ambiguously: list[tuple[Txn | None, tuple[int, int, int]]] = field(default_factory=list)
 
     def may_cover(self, read: Read) -> bool:
@@ -240,7 +240,7 @@ class Succession(Feature):
             for topic in self.simulation.partitions_of([TOPIC])
             for read in logs[topic]
             # A batch may come in part and then as a whole. An acknowledgement of the whole of it
-            # does not say which it means: see ARCHITECTURE.md, "What dispatch passes over".
+            # does not say which it means: see ARCHITECTURE.md, "What dispatch skips".
             if read.message_id[2] < 0
             and read not in perhaps
             and read not in left

@@ -29,6 +29,8 @@ _OF_GROUPS: Final = {
     "namespaces delete": "delete a namespace; --force also deletes its topics",
     "namespaces destinations": "list a namespace's topics",
     "namespaces get-anti-affinity-namespaces": "list the namespaces of an anti-affinity group",
+    "namespaces get-backlog-quotas": "show a namespace's backlog quotas",
+    "namespaces get-properties": "show a namespace's properties",
     "namespaces get-property": "show one property of a namespace",
     "namespaces get-resource-group": "show the resource group of a namespace",
     "namespaces get-topic-positions": "show the positions of topics in a bundle",

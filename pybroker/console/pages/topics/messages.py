@@ -112,7 +112,7 @@ async def entry_of(visit: Visit, subject: Subject, source: str, number: int) -> 
 async def _by_position(visit: Visit, subject: Subject, position: str) -> Reply:
     ledger, _, entry = position.strip().partition(":")
     if not (ledger.isascii() and ledger.isdigit() and entry.isascii() and entry.isdigit()):
-        raise Refused(400, "A position is written ledger:entry, as in 12:345")
+        raise Refused(400, "Enter a position as ledger:entry, for example 12:345")
     names = {"ledger": ledger[:20], "entry": entry[:20]}
     reply = await visit.api.ask(
         "GET", TOPIC + "/ledger/{ledger}/entry/{entry}", **names, **subject.names
@@ -152,7 +152,7 @@ async def send(visit: Visit) -> Response:
         message["key"] = key
     properties = _properties(str(visit.form.get("properties", "")))
     if properties is None:
-        return visit.go(back, "Properties are lines of name=value", failed=True)
+        return visit.go(back, "Enter properties as lines of name=value", failed=True)
     if properties:
         message["properties"] = properties
     template = "/topics/{domain}/{tenant}/{namespace}/{topic}"

@@ -55,13 +55,13 @@ async def reset(visit: Visit) -> Response:
     if where == "position":
         ledger, _, entry = visit.said("position").partition(":")
         if not _is_number(ledger) or not _is_number(entry):
-            return _back(visit, "A position is written ledger:entry, as in 12:345")
+            return _back(visit, "Enter a position as ledger:entry, for example 12:345")
         body = {"ledgerId": int(ledger), "entryId": int(entry)}
         return await _act(visit, "resetcursor", f"The cursor is at {ledger}:{entry}", body)
     try:
         at = datetime.fromisoformat(visit.said("time"))
     except ValueError:
-        return _back(visit, "Give a time, as in 2026-11-23T21:00")
+        return _back(visit, "Enter a time, for example 2026-11-23T21:00")
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     at_ms = max(0, int(at.timestamp() * 1000))
     done = f"The cursor is at the first message published at or after {at.isoformat()} on"
@@ -72,7 +72,7 @@ async def skip(visit: Visit) -> Response:
     _check_sure(visit)
     count = visit.said("count")
     if not _is_number(count) or not int(count):
-        return _back(visit, "How many? Give a whole number")
+        return _back(visit, "Enter the number of entries as a whole number")
     return await _act(visit, "skip/{count}", f"Up to {count} entries were skipped", count=count)
 
 
@@ -85,7 +85,7 @@ async def expire(visit: Visit) -> Response:
     _check_sure(visit)
     seconds = visit.said("seconds")
     if not _is_number(seconds):
-        return _back(visit, "How old? Give a whole number of seconds")
+        return _back(visit, "Enter the age as a whole number of seconds")
     done = f"Messages older than {seconds} s have expired"
     return await _act(visit, "expireMessages/{age_s}", done, age_s=seconds)
 

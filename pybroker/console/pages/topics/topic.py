@@ -77,7 +77,7 @@ async def create_subscription(visit: Visit) -> Response:
 
 async def unload(visit: Visit) -> Response:
     subject = Subject.of(visit)
-    done = "The topic was unloaded; clients reconnect to it by themselves"
+    done = "The topic was unloaded; clients reconnect automatically"
     return await visit.act("PUT", f"{TOPIC}/unload", done, subject.url, **subject.names)
 
 

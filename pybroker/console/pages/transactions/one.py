@@ -81,7 +81,7 @@ async def abort(visit: Visit) -> Response:
     visit.confirm(txn_id)
     reason = visit.said("reason")
     if not reason:
-        return visit.go(back, "Nothing was done: give a reason", failed=True)
+        return visit.go(back, "Nothing was done: enter a reason", failed=True)
     done = f"Transaction {txn_id} was aborted"
     return await visit.act("POST", _ABORT, done, back, {"reason": reason}, **names)
 

@@ -220,7 +220,7 @@ class CommitOrderBuffer:
 
     def _refuse_held(self, error: BaseException) -> None:
         held, self._held = self._held or [], None
-        why = f"{self._topic}: the log beside it cannot be opened: {error}"
+        why = f"the side log of {self._topic} cannot be opened: {error}"
         for _, _, answered, _ in held:
             answered(None, LedgerClosed(why))
 
