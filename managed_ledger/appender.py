@@ -4,7 +4,7 @@ Backends call back in the order of the appends, so one bound method and a deque 
 of a callback. Appends are held while a new ledger is being created, and continue in order. If the
 ledger has ended (LedgerEnded), what is not in it is held ahead of everything that comes next, and
 is appended again to the next ledger: this is safe because the storage has closed the ended ledger,
-so no reader will ever find it there. After any other failure, whoever appended has to repeat it.
+so no reader will ever find it there. After any other failure, the caller has to append again.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from managed_ledger.position import Position
 from managed_ledger.storage.backend import LogStorage
 from managed_ledger.storage.operations import call_safely
 
-# Called with why the current ledger takes no more (LedgerClosed: it belongs to another writer), and
-# with None for each append that is held.
+# Called with why the current ledger accepts no more (LedgerClosed: it belongs to another writer),
+# and with None for each append that is held.
 OnTrouble = Callable[[LedgerEnded | LedgerClosed | None], None]
 # Called once, in the order of the appends: the position of the first entry, or why it failed.
 Appended = Callable[[Position | None, Exception | None], None]

@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 
 async def delete_managed_ledger(name: str, backend: Backend, record: ListRecord) -> None:
-    """Call when there is no writer any more. Raises ManagedLedgerError; then repeat it."""
+    """Call when there is no writer any more. Raises ManagedLedgerError; then try again."""
     found = record.queued
     ids = (*found.deleting, *(info.ledger_id for info in found.ledgers))
     tombstone = LedgerList(deleting=ids, deleted=True)
     if not found.deleted and backend.is_shared:
-        # Another process may have taken it over: then this fails, and the ledgers are not ours.
+        # Another process may have taken it over: then this fails, and the ledgers belong to it.
         await record.write(tombstone)
         found = tombstone
     # Not bound to a name, see `all_done`.
@@ -44,7 +44,7 @@ async def delete_managed_ledger(name: str, backend: Backend, record: ListRecord)
 
 
 async def _forget(metadata: MetadataStore, key: str) -> None:
-    """Unless another process has finished the deletion, and the managed ledger exists anew."""
+    """Unless another process has finished the deletion, and the managed ledger exists again."""
     try:
         known = metadata.get(key)
     except CorruptStorage:

@@ -43,8 +43,8 @@ class LedgerClosed(ManagedLedgerError):
 
 
 class LedgerEnded(ManagedLedgerError):
-    """The ledger takes no more: it was closed behind its last durable append. The append that fails
-    with this is not in it and never will be: `Appender` appends it again, to the next ledger.
+    """The ledger accepts no more entries: it was closed after its last durable append. The append
+    that fails with this is not in it and never will be: `Appender` appends it to the next ledger.
     """
 
 

@@ -207,7 +207,7 @@ class ManagedLedgerFactory:
                     own(self._opening, name, self._close_unused(left))
 
     async def _open_if_wanted(self, name: str, config: ManagedLedgerConfig) -> ManagedLedger | None:
-        """None: nobody waited for it any more, and nobody would close it."""
+        """None: no caller waited for it any more, so none would close it."""
         ledger = await self._open(name, config)
         if name in self._waiting:
             self._not_taken[name] = ledger

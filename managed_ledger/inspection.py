@@ -136,7 +136,7 @@ def _ahead(where: str, what: str, position: Position, end: Position) -> Finding:
     return Finding(
         where,
         f"{what} is {position}, and the log ends at {end}",
-        "messages published from now on may count as acknowledged",
+        "messages published from now on may be treated as acknowledged",
         "Delete the subscription and create it again, or move it (`pybroker admin topics "
         "reset-cursor`).",
     )

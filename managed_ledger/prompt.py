@@ -1,7 +1,7 @@
 """A future that calls back in the turn in which it is done.
 
 A callback of an asyncio future runs in the next turn of the loop, which polls the sockets in
-between. What has become durable needs none of that: whoever waits for it can be told at once.
+between. What has become durable needs none of that: its waiters can be told at once.
 Where only coroutines wait, a plain future is as prompt: they continue in the next turn anyway.
 """
 
@@ -69,4 +69,4 @@ def fail(waiting: "asyncio.Future[Any]", error: BaseException) -> None:
     """Unless it is done already, for instance because its waiter was cancelled."""
     if not waiting.done():
         waiting.set_exception(error)
-        waiting.exception()  # mark as retrieved: nobody may be waiting
+        waiting.exception()  # mark as retrieved: perhaps no one waits

@@ -4,7 +4,7 @@ Appends are held until the old ledger has drained and the list with the new one 
 full disk, or without enough bookies, the log continues in its full ledger and retries later; any
 other failure means that another writer owns the list.
 
-A ledger that has ended by itself (LedgerEnded) gets a successor at once, and what was on its way
+A ledger that has ended (LedgerEnded) gets a successor at once, and what was on its way
 goes there. If the successor ends before it has stored anything, as with a bookie that is gone and
 still registered, the next one waits a little longer each time: each attempt sends everything to the
 other bookies again. If none can be created, appends are refused, and the first one after a second

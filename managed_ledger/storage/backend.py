@@ -81,7 +81,7 @@ class MetadataStore(Protocol):
 
     def delete(self, key: str, expected_version: int | None = None) -> asyncio.Future[None]:
         """Idempotent: a key that is absent is deleted. With `expected_version` it fails with
-        BadVersion if the key is at another one. Versions begin again when a key is created anew.
+        BadVersion if the key is at another one. Versions start over when a key is created again.
         """
         ...
 
@@ -155,7 +155,7 @@ class LogStorage(Protocol):
         """Queue consecutive entries for the next group commit; returns at once.
 
         The caller must not change `entries` afterwards. `appended` is called once, in order. After
-        LedgerEnded the ledger takes no more, and nothing that failed with it is in the ledger.
+        LedgerEnded the ledger accepts no more, and nothing that failed with it is in the ledger.
         After LedgerClosed that is unknown: another writer decides. `tag`, of at most 65,535 bytes,
         is stored with all of these entries and read with them.
 

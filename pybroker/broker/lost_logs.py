@@ -1,4 +1,4 @@
-"""A topic whose log was fenced is closed. Its next use opens all of its logs anew.
+"""A topic whose log was fenced is closed. Its next use opens all of its logs again.
 
 That happens to a broker that still served a topic after another one had taken it over, and where
 the list of a log's ledgers could not be written. The topic would refuse everything until it is

@@ -52,7 +52,7 @@ class Bundles(Protocol):
     """The bundles of the whole cluster."""
 
     async def of_namespace(self, namespace: str) -> tuple[Bundle, ...]:
-        """In order. Divides the namespace if nobody has done it. Raises ServiceNotReady."""
+        """In order. Divides the namespace if no broker has done it. Raises ServiceNotReady."""
         ...
 
     async def served_of(self, namespace: str) -> list[Bundle]:

@@ -56,7 +56,7 @@ class Elsewhere(NamedTuple):
 
     address: BrokerAddress
     listeners: Listeners  # its advertised ones
-    serves: bool  # False: nobody serves the topic yet; that broker takes it when it is asked
+    serves: bool  # False: no broker serves the topic yet; that one takes it when it is asked
 
 
 # A bundle was acquired: its topics may be loaded from now on.
@@ -74,16 +74,16 @@ class Ownership(Protocol):
 
     async def owner_of(self, name: TopicName) -> BrokerAddress | None:
         """The broker that serves the topic; None: this one, which takes the topic's bundle if
-        nobody has it and this broker should. `owns` is then true unless it was lost since.
+        no broker has it and this one should. `owns` is then true unless it was lost since.
 
-        If nobody has the bundle and another broker should take it, that broker is returned.
+        If no broker has the bundle and another one should take it, that one is returned.
         Raises ServiceNotReady if it cannot be known now: ask again.
         """
         ...
 
     async def lookup(self, name: TopicName, authoritative: bool) -> Elsewhere | None:
         """As `owner_of`, for a client. `authoritative`: another broker has sent the client here, so
-        this one takes the bundle if nobody has it.
+        this one takes the bundle if no broker has it.
         """
         ...
 

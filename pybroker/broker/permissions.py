@@ -83,7 +83,7 @@ class Permissions:
         return known[1]
 
     def _readable(self, key: str) -> Versioned | None:
-        """None: what cannot be read grants nothing, and concerns nobody else."""
+        """None: what cannot be read grants nothing, and affects no other namespace."""
         try:
             return self._metadata.get(key)
         except CorruptStorage as error:

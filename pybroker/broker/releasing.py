@@ -20,7 +20,7 @@ async def release_topics(topics: Topics, ledgers: ManagedLedgerFactory, bundle: 
     A failure is logged: the next owner fences the ledgers that could not be closed.
     """
     await topics.at_rest(bundle.namespace)  # loads that had begun
-    # The next owner finishes deletions, too, and creates anew what this one would still delete.
+    # The next owner finishes deletions, too, and recreates what this one would still delete.
     await topics.deletions.at_rest(bundle.holds)
     names = [name for name in topics.loaded_names() if bundle.holds(name)]
     for at in range(0, len(names), _AT_ONCE):
@@ -34,7 +34,8 @@ async def release_topics(topics: Topics, ledgers: ManagedLedgerFactory, bundle: 
 
 async def _close_logs(ledgers: ManagedLedgerFactory, bundle: Bundle) -> None:
     """A topic closes its logs. One that was forgotten would be used again, out of date, when the
-    bundle comes back. One that is still being opened for nobody would fence the next owner's.
+    bundle comes back. One that is still being opened, without a waiter, would fence the next
+    owner's.
     """
 
     def is_of_bundle(log_name: str) -> bool:

@@ -381,7 +381,7 @@ class Subscription:
     async def seek(self, position: Position, still_unacked: int = 0, batch_size: int = 0) -> None:
         """The next message is the first at or behind `position`; of a batch there, the first that
         is set in `still_unacked`. Consumers are disconnected first and reconnect, as they expect,
-        so that nothing sent before counts as sent later. Raises ServiceNotReady.
+        so that nothing sent before is treated as sent later. Raises ServiceNotReady.
         """
         pending = await self._transactional.settled()
         self.check_open()  # it may have been closed while the position was searched

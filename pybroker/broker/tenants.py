@@ -170,8 +170,8 @@ class Tenants:
                 await self._metadata.delete(key, version)
 
     def check_going(self, namespace: str) -> None:
-        """For who deletes it everywhere. Another request may have done it, and it may exist anew.
-        Raises NotFound.
+        """For the broker that deletes it everywhere. Another request may have done it, and
+        it may exist again. Raises NotFound.
         """
         if self._metadata.get(_GOING + namespace) is None:
             raise NotFound(f"Namespace {namespace} was deleted by another request")
@@ -237,7 +237,7 @@ class Tenants:
         return going or self.doomed_partitions(name.partitioned_name) > 0
 
     async def doom_partitions(self, name: TopicName) -> None:
-        """No broker creates a partition anew. Source: Apache Pulsar's field `deleted`."""
+        """No broker recreates a partition. Source: Apache Pulsar's field `deleted`."""
         if record := self._get(partitions_key(name)):
             await self._put(partitions_key(name), {**record, "deleted": True})
 

@@ -3,7 +3,7 @@
 Differs: official clients need a consumer on each topic for this. A planner that reads ten thousand
 topics asks about all of them in a few commands, and holds nothing open in between.
 
-No question creates a topic. A question about a subscription counts as use of it, as a consumer
+No question creates a topic. A question about a subscription is a use of it, as a consumer
 would: a subscription whose reader only asks is not expired.
 """
 

@@ -463,7 +463,7 @@ class Topics:
             await asyncio.wait(found)
 
     async def unload(self, name: TopicName, why: str = "unloaded by the administrator") -> None:
-        """Close it; the next use loads it again. Clients reconnect by themselves."""
+        """Close it; the next use loads it again. Clients reconnect automatically."""
         await self.settled(name)
         if name in self._loaded or name in self._loading:
             await self._change(name, self._close(name, why))

@@ -79,7 +79,7 @@ class SnapshotLog(Generic[R]):
         self._timer: asyncio.TimerHandle | None = None  # set while records without hurry wait
         self.records_since_snapshot = 0
         self._replacing = asyncio.Lock()
-        # Called for every append that fails, whether or not anybody waits for it.
+        # Called for every append that fails, whether or not a caller waits for it.
         self.on_failure: Callable[[Exception], None] = lambda error: None
 
     @classmethod
@@ -95,7 +95,7 @@ class SnapshotLog(Generic[R]):
         ledger = await factory.open(name, _CONFIG)
         try:
             return cls(ledger, await ledger.open_cursor(cursor_name, None), encode, tag)
-        except BaseException:  # nobody else would close it
+        except BaseException:  # it has no other owner to close it
             await ledger.close()
             raise
 
@@ -309,7 +309,7 @@ class SnapshotLog(Generic[R]):
                 durable.set_result(position)
             elif error is not None:
                 durable.set_exception(error)
-                durable.exception()  # mark as retrieved: nobody may be waiting
+                durable.exception()  # mark as retrieved: perhaps no one waits
 
         self._append(entry, written)
         return durable

@@ -58,7 +58,7 @@ class TransactionOutcomes(Protocol):
     """What participants ask the coordinators. Synchronous: it is a look-up.
 
     Every method raises TransactionCoordinatorNotFound while the transaction's coordinator has not
-    recovered, or serves elsewhere and has not answered: "not known yet" must never be taken for
+    recovered, or serves elsewhere and has not answered: "not known yet" must never be mistaken for
     "unknown".
     """
 
@@ -152,8 +152,8 @@ SETTLED_EVERY_S: Final = 0.2
 def action_to_settle(outcomes: TransactionOutcomes, txn_id: TxnId) -> TxnAction | None:
     """How a participant ends a transaction it still holds; None: its coordinator will tell it.
 
-    A transaction that nobody remembers cannot have been committed: as long as one participant has
-    not ended it, its coordinator keeps it. Raises TransactionCoordinatorNotFound.
+    A transaction that no coordinator knows cannot have been committed: as long as one participant
+    has not ended it, its coordinator keeps it. Raises TransactionCoordinatorNotFound.
     Source: KIP-98, "correlated hard failures".
     """
     status = outcomes.status(txn_id)

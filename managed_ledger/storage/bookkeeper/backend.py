@@ -4,7 +4,7 @@ Differs from the embedded engine, within the contract of `storage.backend`:
 
 - There is no order between different ledgers, nor between appends and metadata: `append` returns
   False, and outcomes are in order only within a ledger.
-- A ledger that loses a bookie without a replacement takes no more entries: entry numbers are not
+- A ledger that loses a bookie without a replacement accepts no more entries: entry numbers are not
   reused. It is closed behind its last complete append. Unconfirmed appends fail with LedgerEnded,
   and are certainly not in it. The managed ledger continues in a new ledger.
 - `ledger_ids` lists only the ledgers of this process: it must not delete others of the cluster.

@@ -84,7 +84,7 @@ class BookKeeper:
     def writer(
         self, ledger_id: int, metadata: LedgerMetadata, version: int, has_successors: bool = True
     ) -> LedgerWriter:
-        """Of a ledger that was made with `new_metadata`. Without successors, it goes on as it is
+        """Of a ledger that was made with `new_metadata`. Without successors, it continues as it is
         when it could have more copies.
         """
         wanted = self._quorums if has_successors else None

@@ -114,7 +114,7 @@ class LedgerStore:
                 raise BadVersion(f"the metadata of ledger {ledger_id} was changed; read it again")
 
     async def delete(self, ledger_id: int) -> None:
-        """Idempotent. Bookies notice by themselves and free the space."""
+        """Idempotent. Bookies notice it and free the space."""
         try:
             await self.zookeeper.delete(self.path(ledger_id))
         except NoNode:

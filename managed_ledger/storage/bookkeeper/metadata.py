@@ -319,7 +319,7 @@ class Metadata:
 
     async def _load(self) -> None:
         """Read everything. Old values may be found for keys that change meanwhile: events, which
-        are handled while this waits, and own changes bring the newer ones.
+        are handled while this waits, and own changes return the newer ones.
         """
         async with self._loading:
             learned = self._learned = set()

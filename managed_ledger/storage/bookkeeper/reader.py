@@ -1,6 +1,6 @@
 """Reads entries that are known to be confirmed, trying one bookie after the other.
 
-Where every bookie has every entry (write quorum = ensemble), a batch read brings many at once. A
+Where every bookie has every entry (write quorum = ensemble), a batch read returns many at once. A
 bookie's answer is accepted only if checksum and numbers are right; otherwise the next bookie is
 asked.
 """

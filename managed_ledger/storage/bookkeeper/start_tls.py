@@ -65,7 +65,7 @@ class _Asking(asyncio.Protocol):
     def _fail(self, why: str) -> None:
         if not self.answer.done():
             self.answer.set_exception(BookieFailed(why))
-            self.answer.exception()  # nobody may be waiting any longer
+            self.answer.exception()  # perhaps no one waits any longer
 
 
 def _request() -> bytes:

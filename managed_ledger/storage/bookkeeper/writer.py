@@ -4,7 +4,7 @@ An entry is confirmed when its ack quorum has answered, and all entries before i
 answers are counted per entry, and those of a replaced bookie no longer count. When a bookie fails,
 another replaces it from the first unconfirmed entry on: the metadata is changed, by
 compare-and-set, before an entry is confirmed that depends on it. If there is no other, and the rest
-of the ensemble has an ack quorum for each entry, the ledger goes on without it.
+of the ensemble has an ack quorum for each entry, the ledger continues without it.
 
 The writer ends when it is fenced (another client recovers the ledger), when too few bookies of the
 ensemble are left, or when it has fewer copies than a successor could have. In the last two cases it

@@ -1,7 +1,7 @@
 """The bytes of the journal: one frame per group commit.
 
 Frame = header | body | end byte. The header identifies the journal file (generation) and offset, so
-that left-over bytes are never taken for a frame, and how far the file was synced when it was
+that left-over bytes are never mistaken for a frame, and how far the file was synced when it was
 written, so that a bad earlier frame can be told from one lost in a crash. It also counts the disk
 sectors of body and end that are legitimately all zeros: a sector that never reached the disk reads
 as zeros, and only the count distinguishes the two. The end byte keeps the last sector from being

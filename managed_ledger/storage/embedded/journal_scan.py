@@ -1,6 +1,6 @@
 """The frames of one journal file, and where they end: torn by a crash, or corrupt.
 
-Only what was written after the last sync can be missing after a crash. A bad frame counts as torn,
+Only what was written after the last sync can be missing after a crash. A bad frame is torn,
 and the journal ends before it, if it is in the last journal, and either extends beyond the end of
 the file or has lost a sector (which then reads as zeros, more than the header counts), and no good
 frame after it says that it had been synced. Any other bad frame may have been acknowledged: that is

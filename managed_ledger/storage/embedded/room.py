@@ -91,7 +91,7 @@ class Room:
     def give_up_reserve(self) -> bool:
         """Whether there was one. Blocks.
 
-        Another thread may be about to write one: until removed, it counts as existing.
+        Another thread may be about to write one: until removed, it is treated as existing.
         """
         if not self._has_reserve:
             return False

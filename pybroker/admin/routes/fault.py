@@ -149,7 +149,7 @@ class FaultRoutes:
     def _clock(self) -> MovableClock:
         clock = self._faults.clock
         if clock is None:
-            raise HTTPException(404, "This broker's clock cannot be moved")
+            raise HTTPException(404, "This broker's clock cannot be advanced")
         return clock
 
     def _now(self, clock: MovableClock) -> dict[str, int]:

@@ -119,7 +119,7 @@ class _Writer:
                 appended.set_result(None)
             else:
                 appended.set_exception(error)
-                appended.exception()  # mark as retrieved: nobody waits for those behind a failure
+                appended.exception()  # mark as retrieved: those after a failure are not awaited
 
         self._log.append(list(map(encode, entries)), [kept.messages for kept in entries], done)
         self._under_way.append(appended)

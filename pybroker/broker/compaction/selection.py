@@ -1,7 +1,7 @@
 """Which messages a compaction keeps: the last of each key, unless it deletes the key.
 
 Messages are numbered in the order of the log, so the result is one byte for each of them; the keys
-are dropped before anything is written. An entry that is kept or dropped as a whole counts as one,
+are dropped before anything is written. An entry that is kept or dropped as a whole is counted once,
 whatever number of messages its producer stated.
 """
 

@@ -11,7 +11,7 @@ transaction and what ended it, the producer, the sequence ids, and the earlier i
 refused.
 
 A topic that is loaded without deduplication drops the snapshot (`forget`) before it accepts a
-message: a producer may restart its numbers meanwhile, which would count as duplicates later.
+message: a producer may restart its numbers meanwhile, which would be taken as duplicates later.
 """
 
 import asyncio

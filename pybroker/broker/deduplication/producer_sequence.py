@@ -10,9 +10,9 @@
                have been aborted or stored
 
 An id up to `top` and above `floor` that is in none of these sets is stored durably. A producer's
-ids ascend, so ids that it skipped also count as stored. After a crash the same holds for a refused
-id if no later message of the producer was stored before the crash and the producer continues above
-it.
+ids ascend, so ids that it skipped are also treated as stored. After a crash the same holds for a
+refused id if no later message of the producer was stored before the crash and the producer
+continues above it.
 
 The chunks of a large message share one id. It is taken with the last chunk; until then `chunk` is
 the newest chunk that has arrived.

@@ -111,7 +111,7 @@ class EntryFetcher:
         return run
 
     def break_cycles(self) -> None:
-        """Drops all references: nobody is notified any more."""
+        """Drops all references: no consumer is notified any more."""
         self._resume = self._on_damage = nobody_cares
 
     def drop(self) -> None:
@@ -238,7 +238,7 @@ class EntryReader:
         return min(messages, self.most_messages), min(size_bytes, self.most_bytes)
 
     def pass_over(self, delivery: Delivery) -> None:
-        """Move behind these entries, which nobody gets for now."""
+        """Move past these entries, which no consumer gets for now."""
         self.position = Position(delivery.ledger_id, delivery.entry_ids[-1] + 1)
         self._ahead.passed(self.position)
 
@@ -281,7 +281,7 @@ class EntryReader:
             self.most_bytes -= sum(map(len, delivery.entries))
 
     def skip_invisible(self) -> None:
-        """Settle what is before the next visible entry, even if nobody can take that entry."""
+        """Settle what is before the next visible entry, even if no consumer can take that entry."""
         self._next_visible(_MIN_WINDOW)
 
     # -- reading again
@@ -391,7 +391,7 @@ class EntryReader:
         return whole.pick(kept)
 
     def unacked_bits(self, position: Position, batch_size: int) -> int:
-        """Indexes of a batch that nobody has acknowledged, with or without a transaction."""
+        """Indexes of a batch that are unacknowledged, with and without transactions."""
         bits = self._cursor.unacked_indexes(position)
         if bits is None:
             bits = (1 << batch_size) - 1

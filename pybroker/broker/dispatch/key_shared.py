@@ -278,7 +278,7 @@ class KeySharedDispatcher(SharedDispatcher):
         self._route_drained(self._in_flight.remove_up_to(mark))
 
     def _route_drained(self, slots: Iterable[int]) -> None:
-        """Entries waiting for a slot that nobody holds any more go to its current owner."""
+        """Entries that wait for a slot without a holder go to its current owner."""
         for slot in slots:
             if self._moved and (holder := self._moved.pop(slot, None)) is not None:
                 holder.slots_drained += 1

@@ -2,7 +2,8 @@
 
 An official client that has processed its part of a batch acknowledges the whole batch: Java builds
 its ack sets on the broker's. If the transaction has aborted by then, that would acknowledge
-messages that nobody was given. So a plain acknowledgement does not apply to what was left out here.
+messages that no consumer was given. So a plain acknowledgement does not apply to what was left
+out here.
 
 If such a batch was delivered again, with other messages left out or none, an acknowledgement of the
 whole batch does not say which delivery it refers to. It counts for the messages common to all of

@@ -2,7 +2,8 @@
 
 A message that an open transaction holds individually is passed over. When that transaction aborts,
 the message is delivered after messages that follow it in the log. A cumulative acknowledgement that
-was sent before it arrived does not refer to it. If it covered the message, nobody would get it.
+was sent before it arrived does not refer to it. If it covered the message, no consumer would
+get it.
 
 So an acknowledgement up to `position` covers such a message only if the active consumer was given
 the entry at `position` after the message, and not before. If the entry was given twice, the client

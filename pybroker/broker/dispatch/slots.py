@@ -26,7 +26,7 @@ class SlotsInFlight:
         self._counts[slot] = self._counts.get(slot, 0) + 1
 
     def remove(self, positions: Iterable[tuple[int, int]]) -> list[int]:
-        """Returns the slots that nobody holds any more."""
+        """Returns the slots that no consumer holds any more."""
         drained: list[int] = []
         for position in positions:
             slot = self._slots.pop(position, None)

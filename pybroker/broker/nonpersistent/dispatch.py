@@ -49,7 +49,7 @@ class SingleActive:
         """How many messages nobody took.
 
         Differs: Apache Pulsar ignores key ranges on non-persistent topics. Here a message outside
-        them is not for this consumer, so it does not count as dropped.
+        them is not for this consumer, so it is not counted as dropped.
         """
         if self._ranges is not None:
             delivery = delivery.pick(self._ranges.inside(delivery.entries))

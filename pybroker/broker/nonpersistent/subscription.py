@@ -110,7 +110,7 @@ class NonPersistentSubscription:
     def offer(self, delivery: Delivery) -> None:
         if self._dispatcher is not None:
             self.dropped += self._dispatcher.offer(delivery)
-        elif self.kind is not None:  # nothing counts as dropped before the first consumer
+        elif self.kind is not None:  # nothing is counted as dropped before the first consumer
             self.dropped += sum(delivery.message_counts)
 
     def flow(self, consumer: Consumer, permits: int) -> None:

@@ -252,7 +252,7 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
         return bool(self._offers)
 
     async def close(self, reason: str = "closed") -> None:
-        """Disconnect all clients. Accepted messages count as published."""
+        """Disconnect all clients. Accepted messages are treated as published."""
         self.retire(reason)
         for subscription in self.subscriptions.values():
             subscription.close(reason)

@@ -332,7 +332,7 @@ TRANSACTION_LIMITS: Final = Policy[Record](
     merged=True,
 )
 
-# -- what comes by itself, and goes by itself
+# -- automatic creation and deletion
 
 AUTO_TOPIC_CREATION: Final = Policy[Record](
     "autoTopicCreation",

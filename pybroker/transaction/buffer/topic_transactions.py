@@ -252,7 +252,7 @@ class TopicTransactions:
         return self._log.oldest()
 
     def ongoing(self, most: int | None = None) -> list[OngoingTransaction]:
-        """First those in the topic's own log, by their first entries; the others hold nobody back.
+        """First those in the topic's own log, by their first entries; the others block no readers.
         All of them, or the first `most`.
         """
         if self._aside is None:

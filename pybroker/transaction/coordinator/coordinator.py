@@ -217,7 +217,7 @@ class TransactionCoordinator:
     def abort(
         self, txn_id: TxnId, reason: str, by: DecidedBy = DecidedBy.ADMINISTRATOR
     ) -> asyncio.Future[TxnId]:
-        """As `end`, on behalf of somebody other than the owner. A later END by the owner is told
+        """As `end`, on behalf of anyone other than the owner. A later END by the owner is told
         the `reason`: a clause that says who aborted it, and why.
         """
         return self._end(txn_id.least, TxnAction.ABORT, None, reason, by)
@@ -301,7 +301,7 @@ class TransactionCoordinator:
         )
 
     def _end_followed(self, local_id: int, action: TxnAction) -> None:
-        """The decision and all its effects are durable, so nobody has to wait for the record that
+        """The decision and all its effects are durable, so no one has to wait for the record that
         closes the books. If a crash loses that record, the recovered end writes it again.
         """
         transaction = self._store.transactions[local_id]

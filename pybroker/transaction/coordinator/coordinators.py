@@ -288,7 +288,7 @@ class Coordinators:
                 self._reopen,
                 self.ended,
             )
-        except BaseException:  # nobody else would close it
+        except BaseException:  # it has no other owner to close it
             await transaction_log.close()
             raise
         if not self._serves(coordinator_id):  # meanwhile

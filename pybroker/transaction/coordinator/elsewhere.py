@@ -10,7 +10,7 @@ Topics and subscriptions ask for outcomes synchronously, so the answers of other
     END_TXN_ON_  the coordinator has decided: from now on the transaction is refused (`told`)
     settling     what was left open asks in the background until the coordinator knows the outcome
 
-"Not known here" is never taken for "never existed": until a coordinator has answered, everything
+"Not known here" never means "never existed": until a coordinator has answered, everything
 raises TransactionCoordinatorNotFound. "Open" may be outdated: it only admits messages to
 participants that the coordinator knows and will end, and an END handled here replaces it. While a
 topic was served elsewhere, its ENDs went there. So `forget_open` drops such answers when this
@@ -86,7 +86,7 @@ class AsksCoordinators(Protocol):
         """None: its broker is Apache Pulsar's, which cannot be asked. Raises TransactionNotFound if
         the coordinator has not begun it yet, NotAllowed if it would join but there is no room,
         ProducerFenced if `session` is, another PulsarError if no broker can answer now. None of
-        these means that it was never begun. `principal`: who makes it join; None: anybody.
+        these means that it was never begun. `principal`: who adds it; None: anyone.
         """
         ...
 

@@ -72,7 +72,7 @@ class Endings:
 
     def all_followed(self, local_ids: Sequence[int]) -> asyncio.Future[TxnId]:
         """As `following`, for several transactions; the result is the id of the last of them.
-        Whoever waits no longer cancels it: an end may take long, and be asked for again and again.
+        A waiter that gives up cancels it: an end may take long, and be requested repeatedly.
         """
         all_followed: Prompt[TxnId] = prompt()
         last = TxnId(self._coordinator_id, local_ids[-1])

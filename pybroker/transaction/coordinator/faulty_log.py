@@ -1,4 +1,4 @@
-"""A coordinator's log whose records pass the fault points; it serves where a broker has any.
+"""A coordinator's log whose records pass the fault points; it is used if a broker has any.
 
 A record held at a fault point behaves like a record on a slow disk. Later
 records of the same transaction wait behind it; those of other transactions do not.

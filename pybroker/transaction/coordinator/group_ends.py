@@ -325,7 +325,7 @@ class GroupEnds:
 
         def free(error: PulsarError | None) -> None:
             if error is not None or ended.done():
-                fail(ended, error or InvalidTxnStatus("nobody waits"))
+                fail(ended, error or InvalidTxnStatus("no request waits"))
                 return
             try:
                 when_done(end(), partial(_pass_on, ended))

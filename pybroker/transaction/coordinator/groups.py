@@ -11,7 +11,7 @@ After a crash, or a failure half way, a coordinator that has promised asks the l
 If that has decided, it says so: it retains the leader until all members have ended. If it is open,
 has not decided and will not, the members are released. They wait while it cannot be opened.
 
-With one broker, a question is answered in the same turn. With several (`share_with`) it travels.
+With one broker, a question is answered in the same turn. With several (`share_with`) it is sent.
 So a member is released only if the leader's coordinator wrote something after it was asked (it had
 no successor that could have decided), and if the member has not promised again meanwhile. And the
 open coordinator for which the promises were collected decides, or nothing is decided.
@@ -263,7 +263,7 @@ class Groups:
         self._settling.settle(coordinator_id)
 
     def _known(self, leader: TxnId, member: TxnId) -> bool | None:
-        """The verdict, if nobody need be asked. If there are several brokers, another may have
+        """The verdict, if no question is needed. If there are several brokers, another may have
         opened the leader's coordinator, and may have decided what is not decided here.
         """
         verdict = self.verdict(leader, member)

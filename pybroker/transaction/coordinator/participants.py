@@ -2,8 +2,8 @@
 
 The coordinator knows participants only by name; `Participants` reaches them, in this broker or in
 another. A participant that fails is told again after a growing pause, and is listed in `retries`.
-One that can never end it counts as ended: it holds nothing of the transaction, and waiting for it
-would keep the transaction from being completed.
+One that can never end it is treated as ended: it holds nothing of the transaction, and waiting for
+it would keep the transaction from being completed.
 
 A limited number of a transaction's participants are told at a time, so that a transaction with many
 of them does not delay everything else.
@@ -46,7 +46,7 @@ class Participants(Protocol):
     """Where a transaction wrote and acknowledged. Idempotent. Any error, raised now or by the
     future, leads to a retry, except CannotParticipate.
 
-    None: it has ended there. A deleted topic or subscription counts as ended; one that is not
+    None: it has ended there. A deleted topic or subscription is treated as ended; one that is not
     loaded is loaded. `not_later`: what cannot be queued in the storage in this turn raises, or
     fails with, WouldWait, and nothing has happened.
     """

@@ -2,8 +2,8 @@
 
 A record is a TransactionMetadataEntry. An entry is one of them or, behind `0e01 0001`, several in a
 BatchedTransactionMetadataEntry. Each has `max_local_txn_id`, and so have the log's properties
-whenever a ledger begins or goes, so that no id is given twice: Apache reads the last entry of the
-last ledger, or the property if that ledger is empty.
+whenever a ledger is created or deleted, so that no id is given twice: Apache reads the last entry
+of the last ledger, or the property if that ledger is empty.
 
 What these fields cannot express is in field 1001, as a record in the broker's own format. Apache's
 parser skips it and finds an ADD_PARTITION that adds nothing.

@@ -1,7 +1,7 @@
-"""Members that have promised: what their leaders have decided is asked for until it is known.
+"""Asks what the leaders of promised members have decided, until it is known.
 
-What is known here takes effect at once. About the rest, the coordinators of the leaders are asked,
-after a crash or where another broker serves them.
+What is known here takes effect at once. For the rest, it asks the leaders' coordinators: after a
+crash, or if another broker serves them.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Settling:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LAST_PAUSE_S)
             coordinator = self._serving.get(coordinator_id)
-            if coordinator is None:  # whoever opens it again begins anew
+            if coordinator is None:  # the next opening starts over
                 return
             self._ask_leaders(coordinator)
             if not coordinator.group_ends.pledges:

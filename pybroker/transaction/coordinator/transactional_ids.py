@@ -1,9 +1,9 @@
 """Transactional ids: the epoch of each, and the client session that holds it.
 
 An id outlives its clients. Each newer session that takes it raises the epoch by one. That is
-durable before the previous session is fenced, so after a crash no older session is taken for the
-latest. A record is written when a session begins, and a few times per expiration period to note the
-last use; never for a transaction.
+durable before the previous session is fenced, so after a crash no older session is mistaken for
+the latest. A record is written when a session begins, and a few times per expiration period to note
+the last use; never for a transaction.
 
 Several brokers may have the same ids. Each change is made by compare-and-set, and every broker
 learns of it from the metadata, of its own changes too: what the metadata shows is in force.
@@ -231,7 +231,7 @@ class TransactionalIds:
         floor.number(max(record.epoch, self._floor))
         with suppress(BadVersion):  # another broker uses it, or lets an id expire: look again later
             # Even if it is not raised: another broker may have let this id expire, too, and its
-            # record, begun anew, is at the same version again.
+            # record, created again, is at the same version.
             await self._metadata.put(_FLOOR, floor.getvalue(), self._version(_FLOOR))
             await self._change(transactional_id, self._metadata.delete(key, version))
         return transactional_id not in self._known

@@ -8,7 +8,7 @@ to which subscription.
 Apache Pulsar names its logs like that, too, without quotes; `take_over` is for these.
 
 At start, before any log is used, each subscription that a name may refer to gets its records in its
-own log; then the old one is deleted. While the old one exists, the new logs do not count: a
+own log; then the old one is deleted. While the old one exists, the new logs are ignored: a
 migration that a crash cut short starts again.
 """
 

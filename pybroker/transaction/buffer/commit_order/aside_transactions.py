@@ -1,4 +1,4 @@
-"""The transactions that a topic keeps aside, oldest first entry first."""
+"""The transactions that a topic keeps aside, ordered by their first entries."""
 
 from collections import OrderedDict
 from collections.abc import ItemsView, Iterator

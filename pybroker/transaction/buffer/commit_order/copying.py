@@ -72,7 +72,7 @@ class Copy:
         self._tag_of_entries = b""
         self._on_the_way = self._appends = 0  # bytes, and in how many appends
         self._error: Exception | None = None
-        self._landed: asyncio.Event | None = None  # an append landed, while somebody waits for that
+        self._landed: asyncio.Event | None = None  # an append landed; set only while it is awaited
 
     def copy(self, runs: Iterable[EntryRun]) -> None:
         """Entries with the same tag share an append, up to a size."""

@@ -50,7 +50,7 @@ class SideLog:
         ledger = await factory.open(name, _CONFIG)
         try:
             return cls(ledger, await ledger.open_cursor(_CURSOR, ledger.first_position.before))
-        except BaseException:  # nobody else would close it
+        except BaseException:  # it has no other owner to close it
             await ledger.close()
             raise
 

@@ -1,4 +1,4 @@
-"""From which position on a topic's log must keep records of ends, because the deletion in the side
+"""The position from which a topic's log must keep records of ends, because the deletion in the side
 log may not be durable yet.
 
 Without its marker, a transaction that reappears in the side log after a crash would be copied

@@ -218,7 +218,7 @@ class LogOrderBuffer:
         self, txn_id: TxnId, transaction: OpenTransaction, action: TxnAction
     ) -> "asyncio.Future[Marked]":
         """Behind everything that the transaction appended, whether or not that is durable."""
-        self._mark.require(self._visit_later)  # or recovery would take the marker for a message
+        self._mark.require(self._visit_later)  # or recovery would mistake the marker for a message
         ending = transaction.ending = prompt()
         entry = marker(txn_id, action, self._clock.now_ms())
         appended = partial(self._marker_appended, txn_id, transaction, action)

@@ -1,4 +1,4 @@
-"""The transactions that wrote to a topic and have not ended there, oldest first entry first.
+"""The transactions that wrote to a topic and have not ended there, ordered by their first entries.
 
 Each one knows how far readers may go while it is the oldest. At first that is the last durable
 entry when it began, or the last marker since then, both certainly before it; once its first append
