@@ -166,7 +166,7 @@ def test_a_rule_is_added_shown_and_removed(browser: Browser) -> None:
     assert "fail TopicNotFound: gone" in row and "topic orders-*" in row
     assert "one passing in 3, after the first 2, at most 5 times 0 0 0" in row
     said_then = words(browser.do(f"{RULES}/remove", URL, rule=str(rule["rule"])))
-    assert f"Rule {rule['rule']} was removed" in said_then and "There is no rule" in said_then
+    assert f"Rule {rule['rule']} was removed" in said_then and "There are no rules" in said_then
     assert rules(browser) == []
 
 
