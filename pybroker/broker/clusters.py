@@ -1,7 +1,7 @@
 """Clusters by name: this one, which always exists, and the operators' records of others.
 
-There is one broker, so failure domains and isolation policies have no effect; they are kept for the
-tools that manage them. Messages are not replicated.
+Brokers are chosen without failure domains and isolation policies; these are kept for the tools that
+manage them. Messages are not replicated.
 """
 
 from collections.abc import Callable, Mapping

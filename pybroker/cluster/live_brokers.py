@@ -113,8 +113,8 @@ class LiveBrokers:
                     await asyncio.sleep(_LOOK_AGAIN_S)
         except TimeoutError:
             raise NameTaken(
-                f"a broker at {broker_id} is in this cluster already; stop it, or give this one "
-                "an address of its own with advertisedAddress and webServicePort"
+                f"another broker of this cluster has the address {broker_id}; stop it, or give "
+                "this one a different address with advertisedAddress and webServicePort"
             ) from None
         try:
             await refuse_during_move(self._zookeeper)

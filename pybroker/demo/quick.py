@@ -216,7 +216,7 @@ class _Watch:
             self._seen += len(self._tail.read(timeout_ms=200))
             self._bar.show(self._seen)
             if not service.is_running:
-                raise DemoFailed("the payment service ended by itself")
+                raise DemoFailed("the payment service exited unexpectedly")
             if time.monotonic() > give_up_at:
                 raise DemoFailed(f"{self._seen:,} of {count:,} payments after {_LIMIT_S:.0f} s")
 

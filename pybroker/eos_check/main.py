@@ -27,16 +27,16 @@ EXIT_INTERRUPTED: Final = 130
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULTS: Final = Settings(())
 _DESCRIPTION: Final = """\
-Is this pipeline exactly once? Runs COMMAND against a broker of its own, with a crash of the
-pipeline or of the broker at each step of the protocol, starts it again, and compares what comes
-out with a run without faults.
+Check whether a pipeline is exactly once. Run COMMAND against a new broker, crash the pipeline or
+the broker at each step of the protocol, restart it, and compare the output with that of a run
+without faults.
 """
 _EPILOG: Final = """\
-COMMAND reads messages of a topic and writes to others until it is killed, or ends with code 0 when
+COMMAND reads messages of a topic and writes to others until it is killed, or exits with code 0 when
 there are none left. Placeholders in it: {service_url} {admin_url} {input} {output} {output2}
 {directory} (files there survive a crash within one run). The environment has PULSAR_SERVICE_URL,
 PULSAR_ADMIN_URL, EOS_INPUT, EOS_OUTPUT, EOS_OUTPUTS, EOS_DIRECTORY, and JAVA_TOOL_OPTIONS, with
-which a JVM starts sooner, unless you have set it.
+which a JVM starts faster, unless you have set it.
 
 Exit code 0: exactly once, and each kind of crash was tried; 1: not exactly once; 2: it could not be
 judged. A kind is a crash of the pipeline or of the broker, before or after a command of one name
@@ -165,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
         "--run-limit",
         type=_seconds,
         metavar="SECONDS",
-        help="a run in which the pipeline has not caught up by then counts as stuck; default: 120 "
+        help="a run in which the pipeline has not caught up by then is stuck; default: 120 "
         "without faults, then ten times what those runs took, at least 60",
     )
     add(
@@ -173,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         default=3.0,
         metavar="SECONDS",
-        help="messages still missing after this long without a request count as lost; default: 3, "
+        help="messages still missing after this long without a request are lost; default: 3, "
         "longer for a pipeline that pauses longer without faults",
     )
     add(

@@ -271,7 +271,7 @@ def _messages() -> Iterator[Point]:
     )
     yield Point(
         DELIVER_BEFORE,
-        "The message is chosen for a consumer and counts as delivered; it is not sent.",
+        "The message is chosen for a consumer and recorded as delivered; it is not sent.",
         _LOSES,
         _OF_SUBSCRIPTION,
     )

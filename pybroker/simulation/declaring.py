@@ -244,7 +244,7 @@ def _require_topics(sim: Simulation) -> None:
         )
     if outputs and not inputs:
         raise ScenarioError(
-            f"nothing says what belongs in {outputs[0]!r}: declare the input with sim.input, or "
+            f"it is unknown what belongs in {outputs[0]!r}: declare the input with sim.input, or "
             "judge it with sim.topic and sim.check"
         )
     if len(set(outputs)) < len(outputs):

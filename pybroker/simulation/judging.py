@@ -193,7 +193,7 @@ def _state(account: Account, topic: str, records: Sequence[Record], data: bytes)
     waiting = [name for name, left in of_topic.items() if places & left]
     if waiting:
         return f"{account.rested_s:.0f} s after the faults {_list(waiting)} has not acknowledged it"
-    return f"it is acknowledged on {_list(of_topic)}, so it will never come again"
+    return f"it is acknowledged on {_list(of_topic)}, so it will not be redelivered"
 
 
 def _doubled(account: Account, matched: _Matching) -> Iterator[Violation]:
@@ -227,7 +227,8 @@ def _torn(account: Account, matched: _Matching) -> Iterator[Violation]:
             if made and not lacks:
                 text = (
                     f"{_list(made)} has what {shown(record.data)} makes, but {subscription} has "
-                    f"not acknowledged it {account.rested_s:.0f} s after the faults: it comes again"
+                    f"not acknowledged it {account.rested_s:.0f} s after the faults: it is "
+                    "redelivered"
                 )
                 yield Violation("TORN ACKNOWLEDGEMENT", text, (shown(record.data),))
 

@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush
         return EXIT_CANNOT_RUN
     except BrokenProcessPool:
-        why = "a process that simulates has ended by itself: does the code call os._exit?"
+        why = "a simulating process ended unexpectedly: does the code call os._exit?"
         if hung.value:
             why = _too_long(hung.value - 1, caught=True)
         print(f"pybroker: {why}", file=sys.stderr)

@@ -33,8 +33,8 @@ def test_one_output_for_each_input_is_what_is_owed():
 
 def test_a_loss_says_whether_it_can_come_again():
     assert found(["a-1", "a-2"], {"invoices": ["of a-1"]}) == [
-        "LOST: nothing of 'a-2' is in invoices; it is acknowledged on billing, so it will never "
-        "come again"
+        "LOST: nothing of 'a-2' is in invoices; it is acknowledged on billing, so it will not "
+        "be redelivered"
     ]
     assert found(["a-1", "a-2"], {"invoices": ["of a-1"]}, left=[1]) == [
         "LOST: nothing of 'a-2' is in invoices; 240 s after the faults billing has not "
@@ -72,14 +72,14 @@ def test_one_of_two_outputs_is_a_part():
     rules = (INVOICES, OutputSpec("ledger", None, True))
     assert found(["a"], {"invoices": ["of a"], "ledger": []}, rules) == [
         "PARTIAL: 'a' is visible in part: in invoices, not in ledger; it is acknowledged on "
-        "billing, so it will never come again"
+        "billing, so it will not be redelivered"
     ]
 
 
 def test_an_output_whose_input_comes_again_is_torn():
     assert found(["a"], {"invoices": ["of a"]}, left=[0]) == [
         "TORN ACKNOWLEDGEMENT: invoices has what 'a' makes, but billing has not acknowledged it "
-        "240 s after the faults: it comes again"
+        "240 s after the faults: it is redelivered"
     ]
 
 

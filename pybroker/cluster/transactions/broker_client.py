@@ -35,8 +35,8 @@ def peer_options(config: BrokerConfig) -> PeerOptions:
     needs_role = config.authentication_enabled or config.authorization_enabled
     if needs_role and not may_be_anonymous and found.way == "":
         raise BadBrokerClient(
-            "with authenticationEnabled=true, brokers of a cluster need a role of their own to end "
-            "transactions on each other: set brokerClientAuthenticationPlugin and "
+            "with authenticationEnabled=true, brokers of a cluster need a role to end transactions "
+            "on each other: set brokerClientAuthenticationPlugin and "
             "brokerClientAuthenticationParameters, and put that role into superUserRoles"
         )
     return PeerOptions(_authentication(found), tls)

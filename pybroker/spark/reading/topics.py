@@ -84,10 +84,10 @@ class Topics:
         """Raises TopicNotFound for `missing` topics, unless they count as empty."""
         if missing and self.pattern is None and not self.wait:
             raise TopicNotFound(
-                f"{', '.join(missing)} does not exist: check the name, or it was deleted, as "
-                "brokers do with topics unused for a minute. Subscribe to a topic before "
+                f"{', '.join(missing)} does not exist: check the name. Or it was deleted, because "
+                "brokers delete topics that are unused for a minute: subscribe to a topic before "
                 "it is written to, or set brokerDeleteInactiveTopicsEnabled=false. With "
-                "waitingForNonExistedTopic=true a missing topic counts as empty"
+                "waitingForNonExistedTopic=true a missing topic is treated as empty"
             )
 
     def bases(self, session: Session) -> Sequence[str]:
