@@ -3,6 +3,7 @@ transactions; and publishing beside pages that stay open.
 """
 
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -24,9 +25,10 @@ LOOKS: Final = 5
 SETTLE_S: Final = 3.0
 SCRAPES: Final = 3
 KEPT_S: Final = 1.5  # longer than an answer of /metrics is kept
-PUBLISHED: Final = 300_000
+PUBLISHED: Final = 100_000
 IDLE: Final = 1_000
-PAIRS: Final = 15  # of runs of a second: single ones differ by a third
+PAIRS: Final = 60  # of runs of a third of a second: single ones differ by a third
+PAUSE_S: Final = 0.8  # opening a page is another figure
 LIVE: Final = ("/console/overview/live", "/console/transactions/live/rows")
 TOPIC: Final = "persistent://public/default/with-open-transactions"
 _IDLE: Final = "/console/topics/persistent/public/default/an-idle-topic-000007"
@@ -112,7 +114,7 @@ def publishing_beside(bench: Bench) -> list[Figure]:
         for run in range(2 * PAIRS):
             is_open = run % 4 in (1, 2)  # each is the first of its pair as often as the other
             with open_pages(broker) if is_open else nullcontext():
-                time.sleep(SETTLE_S)  # opening a page is another figure
+                time.sleep(PAUSE_S)
                 costs[is_open].append(publish(broker, new_topic(), load))
     pairs = list(zip(costs[False], costs[True], strict=True))
     beside = f"publish beside {len(LIVE)} open pages of the console"
@@ -136,7 +138,11 @@ def open_pages(broker: MeasuredBroker) -> Iterator[None]:
             answer = connection.getresponse()
             if answer.status != 200:
                 raise RuntimeError(f"{path}: {answer.status}")
-            threading.Thread(target=_read_all, args=(answer,), daemon=True).start()
+            reading = threading.Thread(target=_read_all, args=(answer,), daemon=True)
+            reading.start()
+            stack.callback(reading.join)
+            # Closing alone would wait for the page's next event: the thread is in a read.
+            stack.callback(connection.sock.shutdown, socket.SHUT_RDWR)
         yield
 
 
