@@ -23,6 +23,8 @@ from pybroker.commands.faults.main import _parser as faults_parser
 from pybroker.commands.messages.main import parser as messages_parser
 from pybroker.commands.transactions.main import _parser as transactions_parser
 from pybroker.demo.quick import demo_parser
+from pybroker.eos_check.main import _parser as eos_check_parser
+from pybroker.handing_over.main import _parser as hand_over_parser
 from pybroker.moving.main import _parser as move_parser
 from pybroker.process.cli import _parser as cli_parser
 from pybroker.simulation.main import _parser as simulate_parser
@@ -173,7 +175,8 @@ def _parsers() -> Iterator[argparse.ArgumentParser]:
     own = dict(_subcommands(whole))
     for name in ("standalone", "broker", "doctor"):
         yield own[name]
-    yield from (demo_parser(), check_parser(), move_parser(), simulate_parser())
+    yield from (demo_parser(), check_parser(), move_parser(), hand_over_parser())
+    yield from (eos_check_parser(), simulate_parser())
     for name in ("tokens", "certificates"):
         yield own[name]
     yield from (command for _, command in _subcommands(messages_parser()))

@@ -1,4 +1,4 @@
-"""Fixtures for pytest, which finds them by itself where pybroker is installed: docs/testing.md.
+"""Fixtures that pytest finds automatically if pybroker is installed: docs/testing.md.
 
 A broker for each scope: `pulsar_broker` (function), `pulsar_broker_module` and
 `pulsar_broker_shared` (session); all serve the admin API. `pulsar_namespace`, `pulsar_topic`,
@@ -10,7 +10,7 @@ a `pulsar_broker` if it names none. Settings are lines `key=value` of broker.con
 A failing test shows what its brokers did during it: see pybroker.testing.story.
 
 Nothing is imported before a test asks for one; `-p no:pybroker` leaves them out. With pytest-xdist,
-each worker has brokers of its own.
+each worker has its own brokers.
 """
 
 import re
@@ -138,7 +138,7 @@ def pulsar_namespace(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def pulsar_topic(pulsar_namespace: str) -> str:
-    """A topic's name in a new namespace; what uses it first creates it."""
+    """A topic's name in a new namespace; the first producer or consumer creates it."""
     return f"persistent://{pulsar_namespace}/topic"
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Units last in a name; a name without one says it in its comment."""
+    """A name ends in its unit; for one without, a comment gives the unit."""
 
     cluster_name: str = "standalone"
     # Of `pybroker broker`: where the metadata and the ledgers are.
@@ -148,7 +148,7 @@ class BrokerConfig:
     max_active_transactions_per_principal: int = 10_000  # across all coordinators
     max_active_transactions_per_connection: int = 5_000
     max_participants_per_transaction: int = 100_000  # topics and subscriptions; 0: no limit
-    max_participants_per_connection: int = 200_000  # of the live transactions it added them to
+    max_participants_per_connection: int = 200_000  # of all its live transactions
     max_participants_per_principal: int = 1_000_000  # of all its live transactions
     max_active_transactions_per_namespace: int = 0  # transactions taking part there
     max_transaction_timeout_ms_per_namespace: int = 0  # for these transactions
@@ -169,7 +169,7 @@ class BrokerConfig:
     transaction_buffer_snapshot_max_transaction_count: int = 1000
     transaction_buffer_snapshot_min_time_in_millis: int = 5000
     transaction_pending_ack_log_entries: int = 10_000
-    test_mode: bool = False  # fault points and a clock to move, over the admin API
+    test_mode: bool = False  # fault points, and a clock that tests can advance, over the admin API
     # TLS: paths of PEM files
     tls_certificate_file_path: str = ""
     tls_key_file_path: str = ""
@@ -200,7 +200,7 @@ class BrokerConfig:
     token_audience: str = ""
     token_allowed_clock_skew_seconds: int = 0
     basic_auth_conf: str = field(default="", repr=False)  # an .htpasswd, as file:, data:, …
-    # How a broker of a cluster logs in at the others; its role must be one of superUserRoles.
+    # How a broker of a cluster logs in to the others; its role must be one of superUserRoles.
     broker_client_authentication_plugin: str = ""  # as pulsar-client's --auth-plugin
     broker_client_authentication_parameters: str = field(default="", repr=False)
     broker_client_tls_enabled: bool = False

@@ -148,7 +148,7 @@ class ProducerOptions:
 
     @property
     def partitions_watched_every_s(self) -> float:
-        """0 for no timeout."""
+        """0: new partitions are not noticed."""
         return self.auto_update_partitions_interval_s if self.auto_update_partitions else 0.0
 
 
@@ -196,5 +196,5 @@ class ConsumerOptions:
 
     @property
     def partitions_watched_every_s(self) -> float:
-        """0 for no timeout."""
+        """0: new partitions are not noticed."""
         return self.auto_update_partitions_interval_s if self.auto_update_partitions else 0.0

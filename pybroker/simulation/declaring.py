@@ -108,7 +108,7 @@ class Simulation:
     def process(
         self, name: str, function: Callable[..., Awaitable[object]], *args: Any, **kwargs: Any
     ) -> None:
-        """A process of yours: `await function(*args, **kwargs)` on an event loop of its own.
+        """One of your processes: `await function(*args, **kwargs)` on its own event loop.
 
         It is restarted after a crash, and one second after it raised an exception. Several
         processes may have the same function, but not the same name.

@@ -30,8 +30,8 @@ def broker(
     """A broker on free ports, in memory unless it has a `data_dir`; the admin REST with `http`.
     Without `faults` it has no fault points: it handles commands exactly as in production.
 
-    `settings` are fields of BrokerConfig: `broker(broker_deduplication_enabled=True)`. Without any,
-    /metrics shows what is true now, not what was a moment ago.
+    `settings` are fields of BrokerConfig: `broker(broker_deduplication_enabled=True)`. /metrics is
+    not cached, unless a setting says otherwise.
     """
     for_tests = {"broker_service_port": 0, "web_service_port": 0, "metrics_cache_ms": 0}
     config = replace(config or BrokerConfig(), **{**for_tests, **settings})

@@ -1,7 +1,7 @@
-"""A broker in a process of its own, on a fixed port, so that a test can kill it and start it again.
+"""A broker in its own process, on a fixed port, so that a test can kill it and start it again.
 
-`with pybroker.testing.broker()` is quicker; this is for what only a process shows: kill -9,
-restarts, CPU and memory apart from the client's.
+`with pybroker.testing.broker()` is quicker; use this one for kill -9, for restarts, and to measure
+CPU and memory without the client's.
 """
 
 import re
@@ -20,9 +20,9 @@ _STOP_TIMEOUT_S: Final = 30.0
 
 
 class BrokerProcess:
-    """`pybroker standalone` over `data_dir`, on free ports that are its own until `__exit__`.
+    """`pybroker standalone` on `data_dir`, on free ports that stay reserved until `__exit__`.
 
-    What it logs goes to `log`, or to this process's stderr.
+    It logs to `log`, or to this process's stderr.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class BrokerProcess:
         return self._running().pid
 
     def start(self) -> None:
-        """Returns when it serves; RuntimeError if it ends before, having said why on stderr."""
+        """Returns when it is ready. RuntimeError if it exits before; its log has the reason."""
         self.launch()
         self.wait_until_ready()
 
@@ -83,14 +83,14 @@ class BrokerProcess:
         self.admin_url, self._http_port = ready[3] or "", ready[4] or self._http_port
 
     def wait_until_ended(self, timeout_s: float = _STOP_TIMEOUT_S) -> int:
-        """For what ends by itself, as at a fault point; its exit code. Raises TimeoutError."""
+        """Waits until it exits, as at a fault point, and returns its code. Raises TimeoutError."""
         try:
             return self._running().wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"The broker did not end within {timeout_s:g} s") from None
 
     def kill(self) -> None:
-        """SIGKILL, as a power cut would look to its clients. Idempotent."""
+        """SIGKILL; to its clients it looks like a power cut. Idempotent."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers that are not asynchronous."""
+"""An event loop in its own thread, for callers that are not asynchronous."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ class LoopThread:
         self._started.wait()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it on the loop and wait for what it returns or raises."""
+        """Run it on the loop, and return or raise its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""Ports that remain a test broker's own while it is down.
+"""Ports that stay reserved for a test broker while it is down.
 
 A broker that comes back on its port finds it taken if another process was given it meanwhile. A
 socket that is bound and does not listen prevents that: no other process is given its port, and
-connections to it are refused. A broker binds it by number all the same, for both sockets have
-SO_REUSEADDR and only one listens. This is Linux's rule; on other systems nothing is reserved.
+connections to it are refused. A broker can bind it by number all the same, because both sockets
+have SO_REUSEADDR and only one listens. This is Linux's rule; on other systems nothing is reserved.
 """
 
 import socket

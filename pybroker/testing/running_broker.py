@@ -282,7 +282,7 @@ class RunningBroker:
         self.call(work)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-        """Wait for something that the broker does by itself. Raises TimeoutError."""
+        """Wait until the condition holds. Raises TimeoutError."""
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline_s:

@@ -46,8 +46,8 @@ def test_the_reference_has_every_setting_and_command(site: Path) -> None:
     commands = (site / "reference/commands.html").read_text()
     named = re.search(r"\n    (standalone .*?)\n\S", _parser().format_help() + "\n.", re.DOTALL)
     assert named is not None
-    names = set(re.findall(r"^(?:    )?([a-z]+)  ", named[1], re.MULTILINE)) - {"client"}
-    assert {"standalone", "doctor", "demo", "produce", "admin"} <= names
+    names = set(re.findall(r"^(?:    )?([a-z-]+)(?:  |$)", named[1], re.MULTILINE)) - {"client"}
+    assert {"standalone", "doctor", "demo", "eos-check", "certificates", "produce"} <= names
     assert not [name for name in names if f"pybroker {name}" not in commands]
     assert "set-retention" in commands
     assert "/admin/v2/brokers/health" in (site / "reference/admin-routes.html").read_text()

@@ -96,7 +96,7 @@ class Client:
     def ask_topics(
         self, questions: Sequence[TopicQuestion], *arguments: Any, **options: Any
     ) -> list[TopicState]:
-        """Asks where many topics and their subscriptions stand: see pybroker.client.aio."""
+        """Asks many topics for their ends, and where subscriptions are: see pybroker.client.aio."""
         return self._thread.call(self._core.ask_topics(questions, *arguments, **options))
 
     def new_transaction(
@@ -146,8 +146,8 @@ class Client:
     def close(self) -> None:
         """Closes all producers, consumers and readers first. Open transactions time out.
 
-        Calls waiting in other threads raise AlreadyClosed. A client closes by itself once nothing
-        refers to it or to anything created through it.
+        Calls waiting in other threads raise AlreadyClosed. A client closes automatically once
+        nothing refers to it or to anything created through it.
         """
         self._thread.refuse_on_own_thread()
         # It may be closed already, or belong to the parent process of a fork.
