@@ -50,7 +50,7 @@ def copying(declare):
             "are one topic: spell it one way",
         ),
         (lambda sim: [sim.input("orders", 1), sim.output("orders")], "an input and an output"),
-        (lambda sim: sim.output("copies"), "nothing says what belongs in 'copies'"),
+        (lambda sim: sim.output("copies"), "it is unknown what belongs in 'copies'"),
         (
             lambda sim: [sim.input("orders", 1), sim.output("copies"), sim.output("copies")],
             "declared as an output twice",
