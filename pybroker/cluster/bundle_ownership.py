@@ -380,12 +380,19 @@ class BundleOwnership:
         log.info("gives %s back", bundle)
         await self._close_topics(bundle)
         try:
-            if self._promises.has(bundle):
-                await self._promises.tell()
+            await self._tell_promise(bundle)
             await delete(self._zookeeper, path_of(bundle))
         finally:
             self._released(bundle)
         self._owners.forget(path_of(bundle))
+
+    async def _tell_promise(self, bundle: Bundle) -> None:
+        """If it fails, the bundle is given back all the same: any broker may take it then."""
+        if self._promises.has(bundle):
+            try:
+                await self._promises.tell()
+            except ZooKeeperError as error:
+                log.warning("%s: other brokers are not told where it goes: %s", bundle, error)
 
     async def _close_topics(self, bundle: Bundle) -> None:
         """Returns after a time limit in any case, so that the bundle does not stay without a

@@ -15,6 +15,7 @@ promise has a turn, one more than the latest that its maker knows, and the highe
 
 import asyncio
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from managed_ledger.storage.zookeeper.refresh import Refresh
@@ -23,6 +24,7 @@ from pybroker.cluster.live_brokers import LiveBrokers
 from pybroker.cluster.node_values import Promise
 
 PROMISE_S: Final = 10.0  # within which the broker that an administrator named takes the bundle
+MOST_TOLD: Final = 1000  # the value of a node has a limit; of more, the latest
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ class Promises:
         await self._brokers.tell(self._told)
 
     def _told(self) -> dict[str, Promise]:
-        return {str(bundle): own.promise for bundle, own in self._own.items()}
+        latest = islice(reversed(self._own.items()), MOST_TOLD)
+        return {str(bundle): own.promise for bundle, own in latest}
 
     def _latest(self, bundle: Bundle) -> Promise | None:
         found = self._brokers.told(str(bundle))

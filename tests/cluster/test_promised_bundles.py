@@ -4,12 +4,14 @@ import asyncio
 import functools
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from cluster_world import ClusterWorld, Member
 from rest import Rest
 from txn_cluster import TxnBroker, TxnCluster
 
+from managed_ledger.storage.zookeeper.errors import NoAuth
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import Bundle
 from pybroker.cluster import promises
@@ -156,6 +158,33 @@ def test_of_several_destinations_the_last_one_counts(world: ClusterWorld) -> Non
             assert sent_to(world, b, NAMES[0], True) == last.name
             taken(world, c, NAMES[0])
             released(world, c, NAMES[0], a)
+
+
+def test_a_bundle_is_given_back_even_if_nobody_can_be_told_where_it_goes(
+    world: ClusterWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = map(world.member, ("a", "b"))
+    taken(world, a, NAMES[0])
+    a.brokers.tell = AsyncMock(side_effect=NoAuth("/loadbalance"))  # type: ignore[method-assign]
+    released(world, a, NAMES[0], b)
+    assert "other brokers are not told" in caplog.text
+    taken(world, b, NAMES[0])
+
+
+def test_of_very_many_promises_the_latest_are_told(world: ClusterWorld) -> None:
+    """The value of a node has a limit: a larger one would end the connection to ZooKeeper."""
+    a, b = map(world.member, ("a", "b"))
+    world.life.world.sleep(0.5)
+    bundles = [Bundle(f"public/n{number}", 0, 0xFFFFFFFF) for number in range(1001)]
+
+    async def promise_all() -> None:
+        for bundle in bundles:
+            a.ownership._promises.make(bundle, "b:8080", 1.0)
+        await a.ownership._promises.tell()
+
+    world.call(a, promise_all())
+    world.until(lambda: bool(b.brokers.told(str(bundles[-1]))))
+    assert [bool(b.brokers.told(str(each))) for each in bundles] == [False] + 1000 * [True]
 
 
 # --- what the administrator is told
