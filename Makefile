@@ -26,10 +26,10 @@ LEFT_OUT = $(UNIT)$(if $(GO),, or go)$(if $(RUST),, or rust)$(if $(NODE),, or no
 .DEFAULT_GOAL := help
 .PHONY: help demo test browser check bench simulate kill-rounds cluster-kill-rounds spark-kills spark-backlog extremes mutate proto clients docs release screenshots clean
 
-help:  ## say what there is
+help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/demo  ## the whole product at work: PySpark, kill -9 around it, exactly once (< 10 min)
+demo: $(VENV)/demo  ## PySpark pipelines, exactly once while processes are killed (< 10 min)
 	$(PY) -m pybroker.demo $(ARGS)
 
 test: check browser  ## everything: static checks, all tests, real Spark, Java and other clients (40 min on two cores)
@@ -57,7 +57,7 @@ bench: $(VENV)/test  ## measure every target and print the table (ARGS="--help" 
 simulate: $(VENV)/test  ## 1,000 simulated crash schedules from fresh seeds (ARGS="--cluster": of several brokers)
 	$(PY) -m tests.simulation $(ARGS)
 
-kill-rounds: $(VENV)/test  ## 200 rounds of kill -9 under load, then the books are checked
+kill-rounds: $(VENV)/test  ## 200 rounds of kill -9 under load; checks the counts afterwards
 	$(PY) tests/faults/kill_rounds.py $(ARGS)
 
 cluster-kill-rounds: $(VENV)/test  ## 100 rounds of kill -9 in a cluster of real bookies and ZooKeeper (needs Java 17)
@@ -69,19 +69,19 @@ mutate: $(VENV)/test  ## change one operator or statement at a time: a test or t
 spark-kills: $(VENV)/test  ## 30 rounds of kill -9 on a Spark cluster that writes (ARGS="--help" for options)
 	$(PY) tests/spark/spark_kill_rounds.py $(ARGS)
 
-spark-backlog: $(VENV)/test  ## ten million rows through a Spark with a driver of 512 MB (ARGS="--help" for options)
+spark-backlog: $(VENV)/test  ## ten million rows through a Spark driver with 512 MB (ARGS="--help" for options)
 	$(PY) tests/spark/spark_backlog.py $(ARGS)
 
-extremes: $(VENV)/test  ## extreme values in every command and route; on a quiet machine nobody waits 50 ms
+extremes: $(VENV)/test  ## extreme values in every command and route; on a quiet machine no client waits 50 ms
 	PYTHONPATH=tests/support $(PY) tests/faults/extreme_run.py $(ARGS)
 
-proto: $(VENV)/test  ## write pybroker/wire/pulsar_api_pb2.py again from PulsarApi.proto
+proto: $(VENV)/test  ## regenerate pybroker/wire/pulsar_api_pb2.py from PulsarApi.proto
 	$(PY) tests/tidy/generate_proto.py
 
-clients: $(VENV)/test  ## write docs/clients.md from what the compatibility tests say of themselves
+clients: $(VENV)/test  ## regenerate docs/clients.md from the compatibility tests
 	$(PY) tests/tidy/generate_clients_document.py
 
-screenshots: $(VENV)/test  ## write docs/images from the console, in Chromium
+screenshots: $(VENV)/test  ## take the console's screenshots for docs/images, in Chromium
 	PYTHONPATH=tests/support $(PY) tests/console/screenshots.py
 
 docs: $(VENV)/docs  ## build the documentation site to build/docs
@@ -100,10 +100,10 @@ release: $(VENV)/release  ## build wheel and sdist to dist, and the SBOM of a br
 	$(VENV)/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
 	  --output-file dist/sbom.json build/sbom/bin/python
 
-metrics: $(VENV)/test  ## write the table of docs/metrics.md
+metrics: $(VENV)/test  ## regenerate the table in docs/metrics.md
 	$(PY) tests/tidy/generate_metrics_document.py
 
-clean:  ## remove what make made
+clean:  ## remove everything that make created
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
 $(VENV)/made:

@@ -43,7 +43,7 @@ OVERVIEW: Final[Sequence[Panel]] = (
     ("fdatasync", "s", _quantiles("pybroker_fsync_seconds")),
     ("Group commit", "s", _quantiles("pybroker_commit_seconds")),
     ("Entries and changes in a commit", "short", _quantiles("pybroker_commit_operations")),
-    ("Event loop held up", "s", [("pybroker_loop_lag_seconds_max@", "longest")]),
+    ("Event loop lag", "s", [("pybroker_loop_lag_seconds_max@", "longest")]),
     (
         "Connections",
         "short",
@@ -62,7 +62,7 @@ OVERVIEW: Final[Sequence[Panel]] = (
         "bytes",
         [
             ("process_resident_memory_bytes@", "resident"),
-            ("pulsar_broker_pending_bytes_to_dispatch@", "not taken by clients"),
+            ("pulsar_broker_pending_bytes_to_dispatch@", "not yet read by clients"),
         ],
     ),
     ("CPU", "percentunit", [("rate(process_cpu_seconds_total@[$__rate_interval])", "cores")]),
@@ -125,16 +125,16 @@ TRANSACTIONS: Final[Sequence[Panel]] = (
         ],
     ),
     (
-        "By time taken",
+        "Transactions by duration",
         "short",
         [
             (f"sum(pulsar_txn_execution_latency_le_{bound}@) / 60", f"{bound} ms")
             for bound in ("10", "50", "100", "1000", "15000", "60000", "300000")
         ],
     ),
-    ("Topics whose readers wait", "short", [("pybroker_txn_blocked_topics@", "topics")]),
-    ("Entries that wait", "short", [("topk(10, pybroker_txn_blocked_entries@)", "{{topic}}")]),
-    ("Waiting for", "s", [("topk(10, pybroker_txn_oldest_blocking_seconds@)", "{{topic}}")]),
+    ("Topics with blocked readers", "short", [("pybroker_txn_blocked_topics@", "topics")]),
+    ("Blocked entries", "short", [("topk(10, pybroker_txn_blocked_entries@)", "{{topic}}")]),
+    ("Blocked for", "s", [("topk(10, pybroker_txn_oldest_blocking_seconds@)", "{{topic}}")]),
     ("Held by open transactions", "bytes", [("topk(10, pybroker_txn_held_bytes@)", "{{topic}}")]),
     (
         "Records in the coordinators' logs",
@@ -160,14 +160,14 @@ SPARK: Final[Sequence[Panel]] = (
         "short",
         [("sum by (topic) (rate(pulsar_txn_tb_aborted_total@[$__rate_interval]))", "{{topic}}")],
     ),
-    ("Batches that are written now", "short", [("pulsar_txn_tb_active_total@", "{{topic}}")]),
+    ("Batches being written", "short", [("pulsar_txn_tb_active_total@", "{{topic}}")]),
     (
         "Last acknowledgement",
         "s",
         [("time() - pulsar_subscription_last_acked_timestamp@ / 1000", "{{subscription}}")],
     ),
     ("Held until the batch commits", "bytes", [("pybroker_txn_held_bytes@", "{{topic}}")]),
-    ("Readers that wait for a batch", "short", [("pybroker_txn_blocked_entries@", "{{topic}}")]),
+    ("Entries blocked by a batch", "short", [("pybroker_txn_blocked_entries@", "{{topic}}")]),
 )
 # Each board's panels, and its variables: label, and whose values it has.
 ALL: Final[Mapping[str, tuple[Sequence[Panel], Mapping[str, str]]]] = {

@@ -1,7 +1,7 @@
 #!/bin/sh
-# keys.sh FOLDER BROKERS [HOST…]: certificates, the key pair of tokens, and the tokens of two roles.
-# BROKERS gets what the broker needs of that: no key that signs anything, and nobody's token but the
-# one that its health is asked for with. What is there stays, so it may run before each start.
+# keys.sh FOLDER BROKERS [HOST…]: creates certificates, a key pair for tokens, and tokens of two roles.
+# BROKERS gets only what the broker needs: no key that can sign, and no token except the one for its
+# health check. Existing files are kept, so it can run before each start.
 set -eu
 folder=$1
 brokers=$2

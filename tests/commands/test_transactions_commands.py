@@ -61,7 +61,7 @@ def test_json_is_what_the_route_answers(transactions: Ran, blocked: Any) -> None
     found = json.loads(transactions("blocking", "--format", "json", "--limit", "1")[1])
     assert (found["blockedTopics"], len(found["topics"])) == (2, 1)
     assert transactions("watch", "--once", "--namespace", "public/none")[1] == (
-        "No transaction holds readers back.\n"
+        "No transaction blocks readers.\n"
     )
 
 

@@ -1,1 +1,1 @@
-"""`pybroker transactions`: which transactions hold readers back, once or live."""
+"""`pybroker transactions`: which transactions block readers, once or live."""

@@ -35,7 +35,7 @@ def as_table(found: Any) -> str:
 def _sum(found: Mapping[str, Any]) -> str:
     topics, shown = found["blockedTopics"], len(found["topics"])
     if not topics:
-        return "No transaction holds readers back."
+        return "No transaction blocks readers."
     entries = found["blockedEntries"]
     messages = f"{entries} {'entry waits' if entries == 1 else 'entries wait'} in {topics} topic"
     messages += "" if topics == 1 else "s"
