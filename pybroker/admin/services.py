@@ -33,7 +33,7 @@ Publish = Callable[
 
 
 async def _at_once() -> None:
-    """There is nobody to notify."""
+    """There are no listeners to notify."""
 
 
 @dataclass(frozen=True, slots=True)

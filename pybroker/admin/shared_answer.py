@@ -1,9 +1,9 @@
 """One rendering for all clients that request the same thing at about the same time.
 
-A rendering that nobody waits for any more is cancelled. If many clients hang up at once, the next
-one begins no earlier than if the last had been completed. At most `MOST_TAKEN` renderings are in
-memory: when another is due, clients that have been taking an older one for longer than `TAKE_S` are
-disconnected.
+A rendering that no request waits for any more is cancelled. If many clients hang up at once, the
+next one begins no earlier than if the last had been completed. At most `MOST_TAKEN` renderings are
+in memory: when another is due, clients that have been taking an older one for longer than `TAKE_S`
+are disconnected.
 """
 
 import asyncio

@@ -71,14 +71,14 @@ class Boundaries:
         return self._mirror.nodes.get(f"{ROOT}/{namespace}")
 
     async def of(self, name: TopicName) -> Bundle:
-        """Divides the namespace if nobody has done it. Raises ZooKeeperError, MetadataError."""
+        """Divides the namespace if no broker has done it. Raises ZooKeeperError, MetadataError."""
         await self._divided(name.namespace_name)
         found = self.bundle_of(name)
         assert found is not None
         return found
 
     async def of_namespace(self, namespace: str) -> tuple[Bundle, ...]:
-        """In order. Divides it if nobody has done it. Raises ZooKeeperError, MetadataError."""
+        """In order. Divides it if no broker has done it. Raises ZooKeeperError, MetadataError."""
         bounds = await self._divided(namespace)
         return tuple(Bundle(namespace, low, high) for low, high in pairwise(bounds))
 

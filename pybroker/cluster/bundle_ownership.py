@@ -7,7 +7,7 @@ what other brokers know may be out of date, and then ZooKeeper refuses the secon
 
 While it is ACQUIRING, the metadata in memory catches up with what the last owner has written. While
 it is RELEASING, topics and coordinators are closed. While the session is SUSPENDED, it may have
-expired: the broker acquires no bundle and loads no topic. Loaded topics go on, because the next
+expired: the broker acquires no bundle and loads no topic. Loaded topics continue, because the next
 owner fences their ledgers when it opens them. When the session has expired, `lost` is called and
 the process ends: see ARCHITECTURE.md.
 """

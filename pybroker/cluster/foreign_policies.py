@@ -1,4 +1,5 @@
-"""Policies that Apache Pulsar's brokers keep for single topics: not read here, so it is said.
+"""Policies that Apache Pulsar's brokers keep for single topics: not read here, so a warning is
+logged.
 
 They write them to a topic of each namespace (PIP-39). Whether anything was ever set there is not
 known without reading that topic, which another broker may serve.

@@ -3,8 +3,8 @@ time.
 
 Clients that reconnect ask any broker, and may be faster than the one that was named. So the former
 owner writes into its own node of the live brokers whom it has promised the bundle to, before it
-gives the bundle back. Whoever sees that nobody has the bundle then sees the promise, too, or will
-within a moment: the node of a bundle decides, promises suggest.
+gives the bundle back. A broker that sees the bundle without an owner then sees the promise, too, or
+will within a moment: the node of a bundle decides, promises suggest.
 
     make ──▶ told to all ──▶ the bundle is given back, begin ──▶ another broker has it, or PROMISE_S
                                                                  passed, or it is taken back: end

@@ -1,6 +1,6 @@
 """Between the admin API and the console: paths below /console are the console's.
 
-The console is imported at its first request: a broker whose console nobody opens starts as fast
+The console is imported at its first request: a broker whose console is never opened starts as fast
 and is as small as without it.
 """
 

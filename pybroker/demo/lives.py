@@ -13,7 +13,7 @@ from pybroker.demo.topics import until
 LIFE_TIMEOUT_S: Final = 240.0
 _ATTEMPTS: Final = 3
 _KILLED: Final = -9
-# If the checkpoint is lost, so is the transaction's id: nobody can end it, and it has to time out.
+# If the checkpoint is lost, so is the transaction's id: no one can end it, and it has to time out.
 _SHORT_TIMEOUT_MS: Final = 20_000
 _RIVALS_PATIENCE_S: Final = 3.0
 

@@ -409,7 +409,7 @@ def _without_first(faults: Iterable[Fault], done: set[Kind]) -> list[Schedule]:
 
 
 def _of(ended: Future[RunResult]) -> RunResult | None:
-    """None if the broker crashed while its input was published: nobody knows what it holds."""
+    """None if the broker crashed while its input was published: it is unknown what it holds."""
     try:
         return ended.result()
     except HalfPublished:

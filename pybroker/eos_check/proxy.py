@@ -4,7 +4,7 @@ It forwards frame by frame, so the run can stop exactly before a command or exac
 answer. A lookup's answer is changed so that it names the proxy. When a victim is killed, all
 connections end; frames forwarded before still reach the broker if it is alive.
 
-It runs on an event loop of its own in a thread. `on_passing` and `on_event` are called there.
+It runs on its own event loop in a thread. `on_passing` and `on_event` are called there.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Proxy:
 
     def __init__(self, on_passing: OnPassing, on_event: OnEvent) -> None:
         self.url = ""
-        self.saw_tls = False  # a client began with TLS, which nobody answers here
+        self.saw_tls = False  # a client began with TLS, which is not answered here
         self._on_passing = on_passing
         self._on_event = on_event
         self._broker = "", 0

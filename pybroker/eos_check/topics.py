@@ -104,7 +104,7 @@ class Topics:
         except urllib.error.HTTPError as error:
             if error.code != HTTPStatus.NOT_FOUND:
                 raise
-            return {}  # it was deleted, as a topic that nobody uses is
+            return {}  # it was deleted, as unused topics are
         return {
             subscription: int(about.get("msgBacklog", 0))
             for subscription, about in stats.get("subscriptions", {}).items()

@@ -85,7 +85,7 @@ class Faults:
     """The fault points of one broker; any thread may call everything above "on the loop"."""
 
     def __init__(self, clock: MovableClock | None = None) -> None:
-        self.clock = clock  # None: nobody may move it
+        self.clock = clock  # None: it cannot be advanced
         self._recorder: Recorder | None = None
         self._lock = threading.Lock()  # replaces what follows; reading needs no lock
         self._rules: tuple[Rule, ...] = ()

@@ -55,7 +55,8 @@ class Summary:
 
 
 class HandOver:
-    """`broker` has started, serves nobody, and is alone. It is stopped by the caller afterwards."""
+    """`broker` has started, serves no clients, and is alone. It is stopped by the caller
+    afterwards."""
 
     def __init__(
         self,

@@ -212,7 +212,7 @@ class Broker:
             self._running = parts.pop_all()
 
     async def _finish_what_a_crash_left(self) -> None:
-        """Of the whole storage: nobody else uses it."""
+        """Of the whole storage: no other process uses it."""
         await self.ledgers.sweep()
         if not self._backend.is_shared:  # else logs of such names are Apache Pulsar's
             await migrate_pending_ack_logs(self.ledgers)

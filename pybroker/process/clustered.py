@@ -3,7 +3,7 @@
 What `Broker.start` does alone for the whole storage is done here for what this broker owns:
 
 - deletions that a crash cut short are finished when their bundle comes, by its only owner;
-- a coordinator is opened by the owner of its partition of the assign topic, and by nobody else;
+- a coordinator is opened only by the owner of its partition of the assign topic;
 - a managed ledger that was partly deleted is finished when it is opened, which its owner does;
 - ledgers that no list counts are not looked for: they may be another broker's new ones;
 - logs of former versions are not migrated: those versions could not write to BookKeeper;

@@ -11,8 +11,9 @@ _LOOK_AGAIN_S: Final = 1.0
 
 
 class AddedParticipants:
-    """Counts topics and subscriptions that a connection added, by transaction, until these end:
-    whoever began them. One that was added twice counts twice until the next look.
+    """Counts topics and subscriptions that a connection added, by transaction, until these end: no
+    matter which connection began them. One that was added twice is counted twice until the next
+    look.
     """
 
     __slots__ = ("_added", "_coordinators", "_look_at", "_next_look_s", "_total")

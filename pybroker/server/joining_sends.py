@@ -13,7 +13,7 @@ from pybroker.wire.frames import SendRun
 
 
 class _PublishRoom(HeldRoom):
-    """They wait as long as a write takes and count as being written, for back-pressure."""
+    """They wait as long as a write takes and are counted as being written, for back-pressure."""
 
     def __init__(self, session: Connection) -> None:
         super().__init__()

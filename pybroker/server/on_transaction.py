@@ -338,7 +338,7 @@ async def _decided(session: Connection, txn_id: TxnId, action: TxnAction, topic:
 
 
 async def _require_owned(ownership: Ownership, name: TopicName) -> None:
-    """Takes the topic's bundle if nobody has it. Raises NotServedHere, ServiceNotReady."""
+    """Takes the topic's bundle if no broker has it. Raises NotServedHere, ServiceNotReady."""
     if not ownership.owns(name):
         await ownership.owner_of(name)
         check_owned(ownership, name)

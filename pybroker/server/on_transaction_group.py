@@ -68,7 +68,7 @@ def _require_leader(session: Connection, leader: TxnId, members: Sequence[TxnId]
 
 
 async def _require_served(session: Connection, coordinator_id: int) -> None:
-    """Takes it if nobody has it."""
+    """Takes it if no broker has it."""
     coordinators = session.services.coordinators
     if coordinators.serving(coordinator_id) is None and coordinator_id < coordinators.count:
         partition = COORDINATOR_ASSIGN.partition_at(coordinator_id)

@@ -5,7 +5,7 @@ from pybroker.server.connection import Connection
 
 
 def principal_of(session: Connection, claimed: str | None) -> str | None:
-    """None: anybody's. Without authorization every client may send the commands of brokers, so only
+    """None: anyone's. Without authorization every client may send the commands of brokers, so only
     superusers speak for others.
 
     Raises NotAllowed: clients do not repeat what another broker refuses with it.

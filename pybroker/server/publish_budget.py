@@ -16,7 +16,7 @@ class PublishBudget:
         self._unused: asyncio.Future[None] | None = None
 
     def take(self, size_bytes: int, resume: Callable[[], None]) -> bool:
-        """False when the caller must stop reading; `resume` is called when it may go on."""
+        """False when the caller must stop reading; `resume` is called when it may continue."""
         self.in_flight_bytes += size_bytes
         if self.in_flight_bytes <= self._limit_bytes:
             return True

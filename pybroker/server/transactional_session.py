@@ -49,7 +49,7 @@ class Writing:
 
     def __init__(self) -> None:
         self._runs: Counter[TransactionalSession] = Counter()
-        self._ended: asyncio.Future[None] | None = None  # of one of them, if anybody waits
+        self._ended: asyncio.Future[None] | None = None  # of one of them, if a request waits
 
     def begun(self, session: TransactionalSession) -> None:
         self._runs[session] += 1

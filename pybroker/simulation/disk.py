@@ -139,7 +139,7 @@ class SimulatedDisk:
         self.new_inode: Callable[[], Inode] = Inode
         self.operations = 0
         self.capacity_bytes: int | None = None  # None: it never fills up
-        self.usual_capacity_bytes: int | None = None  # when nobody has filled it
+        self.usual_capacity_bytes: int | None = None  # before anything filled it
         self.sync_fails = False
         self.slow_until = 0.0  # virtual seconds; every sync stalls until then
         self.descriptors_out = False  # nothing can be opened or created

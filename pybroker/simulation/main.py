@@ -1,7 +1,7 @@
 """`pybroker simulate MODULE:FUNCTION`: seeds in processes of their own, until a promise breaks.
 
 The processes have one hash seed, so that the order of a set of strings is the same in each, and
-import the module anew while time and randomness are simulated, so that `from time import time` is,
+import the module again while time and randomness are simulated, so that `from time import time` is,
 too.
 """
 
@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         print("\npybroker: interrupted; all processes were stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # nobody reads any more
+    except BrokenPipeError:  # the reader is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush
         return EXIT_CANNOT_RUN
     except BrokenProcessPool:

@@ -146,7 +146,7 @@ def sticky_key(metadata: pb.MessageMetadata) -> bytes:
 
 
 def has_sticky_key(metadata: pb.MessageMetadata) -> bool:
-    """An empty key counts as a key."""
+    """An empty key is a key."""
     return metadata.HasField("partition_key") or metadata.HasField("ordering_key")
 
 

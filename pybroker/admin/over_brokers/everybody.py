@@ -94,7 +94,7 @@ class EverybodyRoutes:
 
     async def all_of_them(self, request: Request, own: Endpoint) -> list[Any]:
         """What the brokers answer, this one first. One that has left the cluster meanwhile is left
-        out, and one of Apache Pulsar that refuses. Raises ServiceNotReady if another one of ours
+        out, and one of Apache Pulsar that refuses. Raises ServiceNotReady if another pybroker one
         does not answer, HTTPException if it refuses.
         """
         brokers = self._asking.brokers

@@ -240,9 +240,9 @@ def _described(metadata: Any) -> Iterator[tuple[str, object]]:
 
 
 def _decided(topic: Topic, position: Position, metadata: Any) -> Iterator[tuple[str, object]]:
-    """Whether readers get it. A message after an open transaction counts as uncommitted, too.
+    """Whether readers get it. A message after an open transaction is uncommitted, too.
 
-    Differs: a message counts as aborted even if only SEND named the transaction.
+    Differs: a message is aborted even if only SEND named the transaction.
     """
     hidden = topic.hidden.contains(position)
     if not metadata.HasField("marker_type") and (hidden or metadata.HasField("txnid_least_bits")):

@@ -1,11 +1,11 @@
-"""An event loop on a thread of its own, and the ways into it from other threads.
+"""An event loop on its own thread, and the ways into it from other threads.
 
 `call` runs a coroutine there and waits for it. `post` hands over a function without waiting;
 functions run in the order of posting, and a burst of them wakes the loop once.
 
 The thread refers to its `_Running`, not to the `LoopThread`: once nothing refers to that any more,
-nobody can close it, so it shuts down by itself. However the loop ends, every call waiting for it
-raises AlreadyClosed, and everything posted before has run.
+no one can close it, so it shuts down automatically. However the loop ends, every call waiting for
+it raises AlreadyClosed, and everything posted before has run.
 """
 
 import asyncio

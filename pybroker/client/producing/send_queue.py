@@ -25,7 +25,7 @@ class PendingEntry:
     """`batch_size` is 0 for a message outside batches. `done`: one callback per message.
 
     The chunks of one message share `chunks`: the positions of stored ones. All but the last are
-    `partial`, and nobody waits for them.
+    `partial`, and no caller waits for them.
     """
 
     sequence_id: int

@@ -307,7 +307,7 @@ class Transaction:
             raise error
 
     def _take_in(self, topic: str, subscription: str | None) -> Joining:
-        """No request is needed for what the broker adds by itself."""
+        """No request is needed for what the broker adds automatically."""
         if self._namespace is None or _namespace_of(topic) != self._namespace:
             return self._join(topic, subscription)
         taken_in = Joining()

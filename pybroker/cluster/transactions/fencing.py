@@ -11,7 +11,7 @@ coordinator that has a log was among them.
     a coordinator that moves       is asked about again, until its broker has answered. What its
                                    former broker decides is in its log, or fails
     a broker that is cut off       is waited for until it answers, or its session is over. Before
-                                   that, it lets its sessions go by itself (`is_certain`)
+                                   that, it gives up its sessions itself (`is_certain`)
     a broker that stops            lets its sessions go before it leaves the live ones
 """
 
@@ -140,7 +140,7 @@ class SharedFencing:
             if not unserved:
                 return None
             asked.brokers.clear()
-            for each in sorted(unserved):  # this broker takes it if nobody has it
+            for each in sorted(unserved):  # this broker takes it if no other has it
                 await self._ownership.owner_of(assign_partition(each))
         except NotAllowed:
             raise

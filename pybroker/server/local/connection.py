@@ -53,7 +53,7 @@ class LocalConnections:
         if sender.producer_name:
             await self._publish(identity, sender, batches, schema)
             return
-        # A numbered batch needs a fresh name: under a reused one it would count as copies.
+        # A numbered batch needs a fresh name: under a reused one its messages would be copies.
         once = any(each.sequence_id is not None for batch in batches for each in batch.messages)
         name = self._free_names.pop() if self._free_names and not once else self._new_name()
         await self._publish(identity, replace(sender, producer_name=name), batches, schema)

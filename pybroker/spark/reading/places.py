@@ -97,7 +97,7 @@ class Start:
         """The subscription's position on each topic. A subscription that is before a start time or
         id, or that is created now, is moved there: nothing before it is wanted.
 
-        Ids within a batch count as the batch: a source's cursor moves by whole entries.
+        An id within a batch means the whole batch: a source's cursor moves by whole entries.
         """
         survey = survey_of(session)
         if self.time_ms is None and isinstance(self.where, str):

@@ -75,13 +75,13 @@ class Topics:
 
     def existing_partitions(self, session: Session) -> list[str]:
         """The same without creating topics. Raises TopicNotFound for a named topic that is missing,
-        unless missing topics count as empty."""
+        unless missing topics are treated as empty."""
         found = self.partitions(session, self.names)
         self.require_all([name for name in self.names if not _is_among(name, found)])
         return found
 
     def require_all(self, missing: Sequence[str]) -> None:
-        """Raises TopicNotFound for `missing` topics, unless they count as empty."""
+        """Raises TopicNotFound for `missing` topics, unless they are treated as empty."""
         if missing and self.pattern is None and not self.wait:
             raise TopicNotFound(
                 f"{', '.join(missing)} does not exist: check the name. Or it was deleted, because "

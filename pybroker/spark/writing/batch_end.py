@@ -1,4 +1,4 @@
-"""The end of a `writeStream` micro-batch, on the driver; determined anew on every replay.
+"""The end of a `writeStream` micro-batch, on the driver; determined again on every replay.
 
 Spark calls `commit` once for a batch, or, if the driver died around it, again after the batch was
 written again. Only the broker knows the outcome then, in the query's chain of markers. The

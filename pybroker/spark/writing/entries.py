@@ -259,7 +259,7 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _numbered(keys: pa.Array, are_base64: Mask | None) -> Numbers:
-    """A number for each key; base64 and identical text count as different."""
+    """A number for each key; base64 and identical text are different keys."""
     encoded = keys.cast(pa.large_binary()).dictionary_encode()
     indices = encoded.indices.fill_null(-1)
     numbers: Numbers = indices.to_numpy(zero_copy_only=False).astype(np.int64)

@@ -2,7 +2,7 @@
 
 In the planner, a process beside the driver, a writer is created for each job or batch and pickled
 for its tasks, which run `write`. `commit` and `abort` run in another process beside the driver; a
-stream's writer is created anew there, and knows only the batch's number and the tasks' results.
+stream's writer is created again there, and knows only the batch's number and the tasks' results.
 Tasks get the query and the batch from Spark.
 
 A query's control topic holds its markers and notes (pybroker.spark.chain); by default it is
