@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_processes import BrokerProcess
 from py4j.protocol import Py4JJavaError
-from servers import Cluster
 
 sys.path.append(str(Path(__file__).parents[1] / "compat"))
 
@@ -20,18 +18,9 @@ TOPICS = [f"persistent://public/default/java-fenced-{number}" for number in rang
 
 
 @pytest.fixture
-def service_url(tmp_path: Path) -> Iterator[str]:
-    with Cluster() as storage:
-        brokers = [BrokerProcess(tmp_path, name, storage.zookeeper_address) for name in "ab"]
-        yield ",".join(each.service_url for each in brokers).replace(",pulsar://", ",")
-        for each in brokers:
-            each.kill()
-
-
-@pytest.fixture
-def clients(service_url: str) -> Iterator[list[OfficialClient]]:
+def clients(two_brokers: str) -> Iterator[list[OfficialClient]]:
     with java_gateway() as gateway:
-        made = [OfficialClient(gateway, service_url) for _ in range(2)]
+        made = [OfficialClient(gateway, two_brokers) for _ in range(2)]
         yield made
         for client in made:
             client.shutdown()

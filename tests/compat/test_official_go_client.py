@@ -11,7 +11,7 @@ import pybroker.testing
 pytestmark = [pytest.mark.go, pytest.mark.timeout(BUILD_TIMEOUT_S)]
 
 # What has a broker of its own stands in a module of its own.
-ELSEWHERE = {"logins_test.go", "restarts_test.go"}
+ELSEWHERE = {"brokers_test.go", "logins_test.go", "restarts_test.go"}
 INTERCEPTORS = "org.apache.pulsar.common.intercept"
 SETTINGS = {
     "broker_entry_metadata_interceptors": (
