@@ -219,7 +219,7 @@ def _command(text: str) -> tuple[str, ...]:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text[:40]} is not a command: {error}") from None
     if not words or shutil.which(words[0]) is None:
-        raise argparse.ArgumentTypeError(f"{text[:40]} is not there, or cannot be executed")
+        raise argparse.ArgumentTypeError(f"{text[:40]} does not exist, or cannot be executed")
     return words
 
 

@@ -57,8 +57,8 @@ _WITH_TLS: Final = (
     "{service_url} as it is, which begins with pulsar://"
 )
 _WITH_LOGIN: Final = (
-    "the broker asks eos-check for a login, and it has none: leave authentication out of the file "
-    "that --config names"
+    "the broker requires a login, which eos-check does not have: remove authentication from the "
+    "file that --config names"
 )
 
 
@@ -323,10 +323,12 @@ class _Run:
             raise CannotRun(f"the pipeline ended with code {code} before any fault:\n{said}")
         self._ends += 1
         if self._ends > _ENDS_AT_MOST:
-            self._give_up(f"it ended by itself {self._ends} times, the last time with code {code}")
+            self._give_up(
+                f"it exited on its own {self._ends} times, the last time with code {code}"
+            )
             return False
         self._pipeline.kill()  # what it left behind
-        self._note("PIPELINE ENDED", f"by itself, with code {code}")
+        self._note("PIPELINE ENDED", f"on its own, with code {code}")
         if self._waves and (self._series is None or code == 0):
             self._publish_wave()
         self._stop.wait(_PAUSE_S)

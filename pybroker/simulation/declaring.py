@@ -118,7 +118,7 @@ class Simulation:
             getattr(function, "close", lambda: None)()  # of a coroutine that nobody awaits
             raise ScenarioError(
                 f"process {name!r} is not a function: write sim.process({name!r}, function, …) "
-                "with its arguments behind it, and do not call it"
+                "with its arguments after it, and do not call it"
             )
         if any(known.name == name for known in self.processes):
             raise ScenarioError(f"two processes are called {name!r}: give each its own name")
@@ -236,7 +236,7 @@ def _require_topics(sim: Simulation) -> None:
         if not name.persistent:
             raise ScenarioError(f"{topic} stores nothing that could be judged: use persistent://")
         if spelt.setdefault(name, topic) != topic:
-            raise ScenarioError(f"{spelt[name]!r} and {topic!r} are one topic: spell it one way")
+            raise ScenarioError(f"{spelt[name]!r} and {topic!r} are one topic: use one spelling")
     if both := set(inputs) & set(outputs):
         raise ScenarioError(
             f"{both.pop()!r} is an input and an output, so each input would be its own output: "
@@ -259,8 +259,8 @@ def _require_different_inputs(sim: Simulation) -> None:
         for _, data in given.messages:
             if data in seen or not data:
                 raise ScenarioError(
-                    f"the input {data!r} is there twice, or empty: an output could not tell what "
-                    "it was made of. Make the inputs different, or give output() an `expect`"
+                    f"the input {data!r} appears twice, or is empty: its outputs could not be told "
+                    "apart. Make the inputs different, or give output() an `expect`"
                 )
             seen.add(data)
 

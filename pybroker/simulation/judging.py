@@ -212,7 +212,7 @@ def _doubled(account: Account, matched: _Matching) -> Iterator[Violation]:
 def _unexpected(matched: _Matching) -> Iterator[Violation]:
     for record in matched.unexpected:
         name = shown(record.data)
-        text = f"{name} in {record.topic} is nothing that an input makes by `expect`"
+        text = f"{name} in {record.topic} is not what `expect` returns for any input"
         yield Violation("UNEXPECTED", text, (name,))
 
 

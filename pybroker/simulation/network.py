@@ -90,7 +90,7 @@ class Network:
         await self._travel(node)
         server = self._servers.get(port)
         if server is None or not server.is_serving():
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on port {port}")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nothing listens on port {port}")
         if frozenset((node, server.node)) in self._cuts:
             await node.create_future()  # nothing comes back
         here, there = ("127.0.0.1", next(self._ports)), ("127.0.0.1", port)

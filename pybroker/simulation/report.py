@@ -42,7 +42,7 @@ def kept(judged: bool) -> str:
     """The verdict when nothing broke. `judged`: there was an output, or a check."""
     if judged:
         return "every promise was kept"
-    return "no assertion of a process failed; there is no output and no check, so that was all"
+    return "no process failed an assertion; without outputs and checks, nothing else was judged"
 
 
 def replay_options(outcome: Outcome) -> str:

@@ -27,7 +27,7 @@ def simulate(scenario: Callable[[Simulation], object], seeds: int = 200, start: 
     20 to 50 ms per seed.
     """
     if _in_a_loop():
-        raise ScenarioError("simulate() runs event loops of its own: call it from a plain function")
+        raise ScenarioError("simulate() runs its own event loops: call it from a plain function")
     for seed in range(start, start + seeds):
         outcome = run_seed(scenario, seed)
         if outcome.violations:

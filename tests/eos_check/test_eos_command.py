@@ -261,7 +261,7 @@ def test_a_broker_that_asks_for_a_login_is_refused(tmp_path):
     )
     ended = checked("--jobs", "1", "--config", str(tmp_path / "broker.conf"), "--", "true")
     assert ended.returncode == 2
-    assert "leave authentication out of the file that --config names" in ended.stderr
+    assert "remove authentication from the file that --config names" in ended.stderr
 
 
 def test_a_disk_without_room_is_no_counter_example(tmp_path, monkeypatch):

@@ -47,7 +47,7 @@ def copying(declare):
         (lambda sim: sim.input("non-persistent://public/default/orders", 1), "stores nothing"),
         (
             lambda sim: [sim.input("a", 1), sim.input("persistent://public/default/a", ["x"])],
-            "are one topic: spell it one way",
+            "are one topic: use one spelling",
         ),
         (lambda sim: [sim.input("orders", 1), sim.output("orders")], "an input and an output"),
         (lambda sim: sim.output("copies"), "it is unknown what belongs in 'copies'"),
@@ -78,7 +78,7 @@ def test_a_scenario_without_an_argument_is_told_to_take_one():
 def test_nothing_is_called_kept_where_nothing_was_judged():
     outcome = run_seed(copying(lambda sim: sim.input("orders", 1)), 0)
     assert outcome.violations == ()
-    assert "there is no output and no check" in kept(outcome.judged)
+    assert "without outputs and checks" in kept(outcome.judged)
 
 
 def test_an_input_that_is_not_in_its_topic_any_more_is_not_judged_as_kept():

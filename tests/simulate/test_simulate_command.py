@@ -64,7 +64,7 @@ def test_a_pipeline_that_keeps_its_promises_ends_with_0(tmp_path):
     )
     ended = simulated("mine:scenario", "--seeds", "25", "--jobs", "1", cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "25 seeds, no assertion of a process failed" in ended.stdout
+    assert "25 seeds, no process failed an assertion" in ended.stdout
     assert "hello" not in ended.stdout
 
 

@@ -104,7 +104,7 @@ def test_what_is_expected_is_compared_message_by_message():
     assert part.startswith("PARTIAL: 'b' is visible in part in invoices")
     assert found(["a", "small"], {"invoices": ["head a", "foot a", "foot a", "x"]}, rules) == [
         "DOUBLED: 'a' was processed again: invoices has 'head a' 1 times, 'foot a' 2 times",
-        "UNEXPECTED: 'x' in invoices is nothing that an input makes by `expect`",
+        "UNEXPECTED: 'x' in invoices is not what `expect` returns for any input",
     ]
 
 

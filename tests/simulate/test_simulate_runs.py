@@ -411,7 +411,7 @@ async def nothing():
         (lambda sim: sim.process("a", nothing()), "'a' is not a function"),
         (
             lambda sim: [sim.process("a", nothing), sim.output("o"), sim.input("i", ["x", "x"])],
-            "is there twice",
+            "appears twice",
         ),
     ],
 )
