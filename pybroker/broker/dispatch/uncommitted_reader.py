@@ -90,8 +90,9 @@ class UncommittedReader(EntryReader):
             last = min(last, end.entry_id - 1)
         self._settle_hidden(ledger_id, first, last)
         hidden = self._topic.hidden.ranges_within(ledger_id, first, last)
-        if (ledger_id, last + 1) < end:
-            self._settle_from(Position(ledger_id, last + 1))
+        after = Position(ledger_id, last + 1)
+        if after < end:
+            self._settle_from(after)
         assert self._on_settled is not None
         self._on_settled(
             [(ledger_id, entry_id) for start, stop in hidden for entry_id in range(start, stop + 1)]
