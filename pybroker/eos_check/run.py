@@ -249,8 +249,19 @@ class _Run:
             return self._is_over()
         except (OSError, HTTPException, PulsarException):
             if not self._has_crashed_within(_ENDS_WITHIN_S):
+                self._check_broker()
                 raise
             return False
+
+    def _check_broker(self) -> None:
+        """Raises RuntimeError if the broker ended though no crash was due."""
+        try:
+            code = self._broker.wait_until_ended(_ENDS_WITHIN_S)
+        except TimeoutError:
+            return
+        raise RuntimeError(
+            f"the broker of eos-check ended with code {code}, and eos-check had not killed it"
+        )
 
     def _has_crashed_within(self, timeout_s: float = 0.0) -> bool:
         """Whether the broker has crashed at the fault point that was due."""

@@ -119,6 +119,17 @@ def test_a_run_asks_nothing_while_the_pipeline_starts() -> None:
     assert topics.asked == {"read": 0, "backlogs": 0}
 
 
+def test_a_broker_that_somebody_else_killed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> bool:
+        raise ConnectionRefusedError("Connection refused")
+
+    a_run = a_run_with_one_input(Topics())
+    monkeypatch.setattr(a_run, "_is_over", refused)
+    monkeypatch.setattr(a_run._broker, "wait_until_ended", lambda _: -9)
+    with pytest.raises(RuntimeError, match="ended with code -9, and eos-check had not killed it"):
+        a_run._is_over_or_down()
+
+
 def test_a_run_without_an_output_goes_on_when_nothing_happens() -> None:
     """Not each input has one, and not each output names its input."""
     a_run = a_run_with_one_input(Topics())
