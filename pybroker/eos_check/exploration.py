@@ -116,7 +116,7 @@ class Exploration:
             failed, done = None, set[Kind]()
             if self._needs_series(clean, kinds):
                 self._longest_s = clean.duration_s
-                series = Series(kinds, _at_start(first), self._would_end_in_time_or_must)
+                series = Series(kinds, _at_start(first, second), self._would_end_in_time_or_must)
                 failed = self._try_in_series(series, clean, len(kinds))
                 done = set(series.struck)
             plan = Plan(_without_first(faults, done), [kind for kind in kinds if kind not in done])
@@ -390,10 +390,15 @@ def _kinds(faults: Iterable[Fault], second: RunResult) -> list[Kind]:
     return list(dict.fromkeys(fault.kind for fault in faults if fault.passing in passed))
 
 
-def _at_start(clean: RunResult) -> frozenset[Passing]:
-    """Steps that do not come with each part of the input."""
-    counts = Counter(clean.passings[0])
-    return frozenset(passing for passing, count in counts.items() if count < WAVES)
+def _at_start(*clean: RunResult) -> frozenset[Passing]:
+    """Steps that, in one of the runs at least, do not come with each part of the input."""
+    found = set[Passing]()
+    for each in clean:
+        passings = each.passings[0]
+        again = set(passings[each.before_last_input :])
+        counts = Counter(passings)
+        found |= {one for one, count in counts.items() if count < WAVES or one not in again}
+    return frozenset(found)
 
 
 def _without_first(faults: Iterable[Fault], done: set[Kind]) -> list[Schedule]:

@@ -416,6 +416,7 @@ class _Run:
         if self._series is not None:
             self._next_of_series(self._series)
         wave = self._waves.pop(0)
+        self.result.before_last_input = len(self.result.passings[-1])
         positions = self._topics.publish(self._settings.input, wave)
         self.result.inputs += zip(wave, positions, strict=True)
         ids = wave[0].id if len(wave) == 1 else f"{wave[0].id} to {wave[-1].id}"

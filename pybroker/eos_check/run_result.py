@@ -39,6 +39,7 @@ class RunResult:
     inputs: list[tuple[Input, Position]] = field(default_factory=list)
     # The steps passed, in order: until the first fault, then from each fault on.
     passings: list[list[Passing]] = field(default_factory=lambda: [[]])
+    before_last_input: int = 0  # how many steps of the last list came before the last input
     events: list[Event] = field(default_factory=list)
     backlogs: dict[str, int] = field(default_factory=dict)
     inner: dict[Passing, int] = field(default_factory=dict)  # what the broker passed within

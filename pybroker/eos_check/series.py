@@ -54,8 +54,6 @@ class Series:
                 return None
             fits = (kind for kind in self._left if (kind.passing in self._at_start) == starting)
             kind = next(fits, None)
-            if kind is None and not starting and self._left:
-                kind = self._left[0]  # a client that connects again may come to it
             if kind is None:
                 return None
             self._left.remove(kind)
@@ -75,6 +73,8 @@ class Series:
             else:
                 again += crashes.struck
             self._missed.update(fault.kind for fault in again)
+            # No input brought the pipeline to these steps: its next start may.
+            self._at_start |= {fault.passing for fault in crashes.missed}
             self._left.extend(
                 kind
                 for kind in dict.fromkeys(fault.kind for fault in again)

@@ -23,11 +23,18 @@ def test_a_step_of_the_start_is_struck_while_the_pipeline_starts():
     assert crashes.take(starting=False) == Fault(Victim.PIPELINE, SEND, 1)
 
 
-def test_a_crash_that_a_run_missed_comes_once_more():
+def test_a_step_of_the_start_is_struck_at_no_other_time():
+    left = series(BROKER_SUBSCRIBES)
+    assert left.begin().take(starting=False) is None
+    assert left.has_more
+
+
+def test_a_crash_that_a_run_missed_comes_once_more_while_the_pipeline_starts():
     left = series(BROKER_SENDS)
-    for _ in range(2):
+    for starting in (False, True):
         crashes = left.begin()
-        fault = crashes.take(starting=False)
+        assert crashes.take(starting=not starting) is None
+        fault = crashes.take(starting=starting)
         assert fault is not None
         crashes.missed.append(fault)
         left.end(crashes, judged=True)

@@ -30,6 +30,7 @@ class World:
         self.recording_s: float | None = None  # of the run without faults that records classes
         self.never_reached: set[Kind] = set()  # in a series
         self.doubling: set[Kind] = set()
+        self.at_start: set[Passing] = set()  # steps that the pipeline takes often, but then only
 
     def monotonic(self) -> float:
         return self.now_s
@@ -39,8 +40,16 @@ class World:
         if settings.records_classes and self.recording_s is not None:
             took_s = self.recording_s
         self.now_s += took_s
-        passings = [PASSINGS * OF_EACH]
-        return RunResult((), OUTPUTS, passings=passings, duration_s=took_s, busy_s=took_s)
+        starting = PASSINGS * OF_EACH
+        working = [each for each in starting if each not in self.at_start]
+        return RunResult(
+            (),
+            OUTPUTS,
+            passings=[starting + working],
+            before_last_input=len(starting),
+            duration_s=took_s,
+            busy_s=took_s,
+        )
 
     def run(
         self,
@@ -61,17 +70,24 @@ class World:
         began_s = self.now_s
         self.now_s += self.run_s
         events = []
-        for each in settings.inputs()[:-1]:
-            events.append(Event("INPUT", note=f"{each.id} to {each.id}"))
-            fault = series.take(starting=False)
-            if fault is None:
-                break
-            self.now_s += self.run_s if fault.victim is Victim.PIPELINE else 2.0
-            if fault.kind in self.never_reached:
-                series.missed.append(fault)
-                continue
-            series.struck.append(fault)
-            events.append(Event("FAULT", note=str(fault)))
+        starting, inputs = True, settings.inputs()[:-1]
+        while inputs:
+            fault = series.take(starting=starting)
+            if not starting:
+                each = inputs.pop(0)
+                events.append(Event("INPUT", note=f"{each.id} to {each.id}"))
+                if fault is None:
+                    break
+            is_missed = False
+            if fault is not None:
+                comes = starting or fault.passing not in self.at_start
+                is_missed = fault.kind in self.never_reached or not comes
+                (series.missed if is_missed else series.struck).append(fault)
+            starting = False
+            if fault is not None and not is_missed:
+                events.append(Event("FAULT", note=str(fault)))
+                starting = fault.victim is Victim.PIPELINE
+                self.now_s += self.run_s if starting else 2.0
         faults = tuple(series.struck)
         return RunResult(
             faults,
@@ -154,6 +170,16 @@ def test_a_crash_of_the_pipeline_starts_it_twice_which_a_run_of_its_own_has_no_t
     found, took_s = explored(monkeypatch, World(TIME_LIMIT_S / (2 + KINDS)), messages=12)
     assert (found.in_series, found.singles_tried >= KINDS) == (KINDS, True)
     assert took_s <= TIME_LIMIT_S
+
+
+def test_a_step_that_only_the_start_takes_needs_no_run_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However often the start takes it."""
+    world = World(60.0)
+    world.at_start = {PASSINGS[0]}
+    found, _ = explored(monkeypatch, world, messages=12)
+    assert (found.in_series, found.missed, found.series_runs) == (KINDS, 0, 1)
 
 
 def test_the_run_that_records_classes_does_not_count_for_how_long_the_others_take(
