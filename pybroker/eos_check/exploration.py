@@ -19,10 +19,11 @@ from itertools import count
 from typing import Final
 
 from pybroker.client import PulsarException
+from pybroker.eos_check.clean_run import clean_run
 from pybroker.eos_check.faults import Fault, Kind, Passing, Schedule, Victim
 from pybroker.eos_check.judgement import Breach, Promise, disorder, judge, judge_by_command, same
 from pybroker.eos_check.plan import Plan, interleaved, pairs, singles, spread
-from pybroker.eos_check.run import clean_run, run
+from pybroker.eos_check.run import run
 from pybroker.eos_check.run_result import CannotRun, Clean, RunResult
 from pybroker.eos_check.series import CrashesOfRun, Series, suspects
 from pybroker.eos_check.settings import WAVES, Settings

@@ -20,7 +20,7 @@ from pybroker.client import PulsarException
 from pybroker.eos_check.asked import Asked
 from pybroker.eos_check.class_archive import ClassArchive
 from pybroker.eos_check.connection_trace import Event, Txn
-from pybroker.eos_check.faults import NO_FAULT, Fault, Passing, Schedule, Victim
+from pybroker.eos_check.faults import Fault, Passing, Schedule, Victim
 from pybroker.eos_check.inner_steps import crash_at, crash_nowhere, is_inner, passed
 from pybroker.eos_check.judgement import outputs_of, same
 from pybroker.eos_check.pipeline import Pipeline, tail
@@ -48,10 +48,6 @@ _TIMES_PAUSE: Final = 2.0
 _ENDS_WITHIN_S: Final = 5.0  # of not answering any more, a broker that crashes
 _PAUSE_S: Final = 0.2  # before a pipeline that ended by itself is started again
 
-
-_PLACES: Final = (
-    "Does the command use {service_url} and {input}, or PULSAR_SERVICE_URL and EOS_INPUT?"
-)
 _WITH_TLS: Final = (
     "the pipeline connects with TLS, and the broker of eos-check has none: let it use "
     "{service_url} as it is, which begins with pulsar://"
@@ -473,30 +469,3 @@ def _check_room(directory: Path) -> None:
             f"the disk of {gettempdir()} is nearly full, and the brokers keep their data "
             "there: make room, or set TMPDIR to a folder on another disk"
         )
-
-
-def clean_run(settings: Settings, stop: threading.Event) -> RunResult:
-    """The run without faults. Raises CannotRun if it shows nothing."""
-    result = run(settings, NO_FAULT, None, stop)
-    if result.stuck and not result.backlogs:
-        raise CannotRun(
-            f"without any fault, {result.stuck}, and {settings.input} has no subscription. "
-            f"{_PLACES} If it is slow to start, raise --run-limit.\n{result.log}"
-        )
-    if result.stuck:
-        raise CannotRun(
-            f"without any fault, {result.stuck}: backlogs {result.backlogs}. "
-            f"Raise --run-limit if it is slow.\n{result.log}"
-        )
-    if not result.outputs and not result.backlogs:
-        raise CannotRun(
-            f"without any fault, the command ended with code 0, nothing came out on "
-            f"{', '.join(settings.outputs)}, and {settings.input} has no subscription. {_PLACES}\n"
-            f"{result.log}"
-        )
-    if not result.outputs:
-        raise CannotRun(
-            f"without any fault, nothing came out on {', '.join(settings.outputs)}: check the "
-            f"topics' names and --payload.\n{result.log}"
-        )
-    return result

@@ -1,0 +1,40 @@
+"""The run without faults, with which the others are compared: it must show something."""
+
+import threading
+from typing import Final
+
+from pybroker.eos_check.faults import NO_FAULT
+from pybroker.eos_check.run import run
+from pybroker.eos_check.run_result import CannotRun, RunResult
+from pybroker.eos_check.settings import Settings
+
+_PLACES: Final = (
+    "Does the command use {service_url} and {input}, or PULSAR_SERVICE_URL and EOS_INPUT?"
+)
+
+
+def clean_run(settings: Settings, stop: threading.Event) -> RunResult:
+    """The run without faults. Raises CannotRun if it shows nothing."""
+    result = run(settings, NO_FAULT, None, stop)
+    if result.stuck and not result.backlogs:
+        raise CannotRun(
+            f"without any fault, {result.stuck}, and {settings.input} has no subscription. "
+            f"{_PLACES} If it is slow to start, raise --run-limit.\n{result.log}"
+        )
+    if result.stuck:
+        raise CannotRun(
+            f"without any fault, {result.stuck}: backlogs {result.backlogs}. "
+            f"Raise --run-limit if it is slow.\n{result.log}"
+        )
+    if not result.outputs and not result.backlogs:
+        raise CannotRun(
+            f"without any fault, the command ended with code 0, nothing came out on "
+            f"{', '.join(settings.outputs)}, and {settings.input} has no subscription. {_PLACES}\n"
+            f"{result.log}"
+        )
+    if not result.outputs:
+        raise CannotRun(
+            f"without any fault, nothing came out on {', '.join(settings.outputs)}: check the "
+            f"topics' names and --payload.\n{result.log}"
+        )
+    return result
