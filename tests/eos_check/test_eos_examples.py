@@ -174,7 +174,7 @@ def test_a_transaction_of_the_official_java_client_has_no_counter_example_among_
 def test_spark_with_exactly_once_has_no_counter_example_among_the_first_crashes(
     environment, tmp_path
 ):
-    """All kinds take Spark more than five minutes: the command says so, and that it found none."""
+    """All kinds take minutes: the command says which are missing, and that it found nothing."""
     command = typed("examples/README.md")["spark_exactly_once.py"]
     code, said = checked(command, environment, tmp_path, "--time-limit 1")
     assert code == 2, said
