@@ -79,9 +79,16 @@ class MetadataStore(Protocol):
         """
         ...
 
-    def delete(self, key: str, expected_version: int | None = None) -> asyncio.Future[None]:
+    def delete(
+        self,
+        key: str,
+        expected_version: int | None = None,
+        only_while: tuple[str, int] | None = None,
+    ) -> asyncio.Future[None]:
         """Idempotent: a key that is absent is deleted. With `expected_version` it fails with
         BadVersion if the key is at another one. Versions start over when a key is created again.
+        `only_while`: another key and its version; with BadVersion nothing is deleted if that key is
+        absent or at another version in that same moment.
         """
         ...
 

@@ -51,14 +51,25 @@ class MetadataTable:
         self._queue(put)
         return done
 
-    def delete(self, key: str, expected_version: int | None = None) -> asyncio.Future[None]:
+    def delete(
+        self,
+        key: str,
+        expected_version: int | None = None,
+        only_while: tuple[str, int] | None = None,
+    ) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if (
+            only_while is not None
+            and (now := self._version_to_come(only_while[0])) != only_while[1]
+        ):
+            done.set_exception(bad_version(only_while[0], now, only_while[1]))
+            return done
         if expected_version is not None:
             version = self._version_to_come(key)
             if version not in (ABSENT, expected_version):
                 done.set_exception(bad_version(key, version, expected_version))
                 return done
-        self._queue(Remove(key, done, expected_version))
+        self._queue(Remove(key, done, expected_version, only_while))
         return done
 
     async def refresh(self, prefix: str) -> None:

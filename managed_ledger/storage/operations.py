@@ -44,6 +44,7 @@ class Remove:
     key: str
     done: asyncio.Future[None]
     version: int | None = None  # None: whatever it is
+    only_while: tuple[str, int] | None = None  # another key is at this version
 
     def complete(self, error: Exception | None) -> None:
         settle(self.done, None, error)

@@ -13,8 +13,10 @@ flight has arrived.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from managed_ledger.deletion import all_done
+from managed_ledger.errors import BadVersion
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.names import (
@@ -39,6 +41,14 @@ from pybroker.broker.policies.policies import topic_key
 from pybroker.broker.schemas import known_versions
 from pybroker.transaction.buffer.log_order import buffer_snapshot
 
+# Called before each step: raises if nothing more may be removed. The result is the key of the
+# decision and its version, for what is removed only while that stands.
+Decided = Callable[[], tuple[str, int] | None]
+
+
+class FinishedElsewhere(Exception):
+    """The decision is gone: another broker has carried the deletion out."""
+
 
 class Belongings:
     def __init__(
@@ -49,17 +59,14 @@ class Belongings:
         self._permissions = permissions
 
     async def remove_subscription(
-        self, topic: TopicName, subscription: str, check: Callable[[], None]
+        self, topic: TopicName, subscription: str, check: Decided
     ) -> None:
-        """Here as below, `check` is called before each step, and raises if nothing more may be
-        removed.
-        """
         check()
         await self._factory.delete(pending_ack_log(topic, subscription))
         check()
         await self._factory.delete_cursor(topic.ledger_name, subscription)
 
-    async def remove_topic(self, topic: TopicName, check: Callable[[], None]) -> None:
+    async def remove_topic(self, topic: TopicName, check: Decided) -> None:
         """One topic, or one partition."""
         check()
         await self._factory.delete_all(pending_ack_logs(topic))
@@ -67,24 +74,22 @@ class Belongings:
         await self._factory.delete_all(compacted_logs(topic))
         check()
         await self._factory.delete(side_log(topic.ledger_name))
-        check()
         # They may be stored below the managed ledger, which can only be deleted after them.
-        await self._remove_snapshots(topic.ledger_name)
+        await self._remove_snapshots(topic.ledger_name, check())
         check()
         await self._factory.delete(topic.ledger_name)
 
-    async def remove_shared(self, topic: TopicName, check: Callable[[], None]) -> None:
+    async def remove_shared(self, topic: TopicName, check: Decided) -> None:
         """What exists once per topic, with or without partitions."""
         check()
         await self._permissions.forget_topic(topic)
         if topic.partition < 0:
-            check()
-            await self._remove_keys(known_versions.schema_keys(self._metadata, topic))
-            check()
+            schemas = known_versions.schema_keys(self._metadata, topic)
+            await self._remove_keys(schemas, check())
+            decision = check()
             if self._metadata.get(topic_key(topic)) is not None:  # most have none
-                await self._remove_keys([topic_key(topic)])
-            check()
-            await self._remove_keys([tenants.partitions_key(topic)])
+                await self._remove_keys([topic_key(topic)], decision)
+            await self._remove_keys([tenants.partitions_key(topic)], check())
 
     async def remove_strays(self) -> None:
         """Removes snapshots of topics and pending-ack logs of subscriptions that no longer exist:
@@ -104,11 +109,16 @@ class Belongings:
         for module in (deduplication_snapshot, buffer_snapshot):
             for name in module.ledgers_with_snapshots(self._metadata):
                 if not self._factory.exists(name):
-                    await self._remove_snapshots(name)
+                    await self._remove_snapshots(name, None)
 
-    async def _remove_snapshots(self, ledger_name: str) -> None:
+    async def _remove_snapshots(self, ledger_name: str, decision: tuple[str, int] | None) -> None:
         for module in (deduplication_snapshot, buffer_snapshot):
-            await self._remove_keys(module.snapshot_keys(self._metadata, ledger_name))
+            await self._remove_keys(module.snapshot_keys(self._metadata, ledger_name), decision)
 
-    async def _remove_keys(self, keys: Iterable[str]) -> None:
-        await all_done(map(self._metadata.delete, keys))
+    async def _remove_keys(self, keys: Iterable[str], decision: tuple[str, int] | None) -> None:
+        """What is known here may be out of date: the storage compares the decision once more."""
+        delete = partial(self._metadata.delete, only_while=decision)
+        try:
+            await all_done(map(delete, keys))
+        except BadVersion as why:
+            raise FinishedElsewhere(str(why)) from None

@@ -25,7 +25,7 @@ from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Tasks
-from pybroker.broker.belongings import Belongings
+from pybroker.broker.belongings import Belongings, FinishedElsewhere
 from pybroker.broker.permissions import Permissions
 from pybroker.logs import audit
 
@@ -34,10 +34,6 @@ log = logging.getLogger(__name__)
 _PREFIX: Final = "/deletions/"
 _AT_ONCE: Final = 64  # partitions
 _RETRY_S: Final = 1.0
-
-
-class _FinishedElsewhere(Exception):
-    """The tombstone is gone: another broker has carried the deletion out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,19 +198,20 @@ class Deletions:
                     await all_done(remove(each, decided) for each in topics[at : at + _AT_ONCE])
                 await self._belongings.remove_shared(doomed.topic, decided)
             decided()
-        except _FinishedElsewhere:
+        except FinishedElsewhere:
             log.info("another broker has finished the deletion of %s", doomed)
         else:
             await self._metadata.delete(doomed.key)
 
-    def _check_decided(self, key: str, version: int) -> None:
+    def _check_decided(self, key: str, version: int) -> tuple[str, int]:
         """Another broker may have finished the deletion meanwhile, and then the name may be in use
         again. The tombstone goes before anything new is created, also in what this broker knows.
-        Raises _FinishedElsewhere.
+        Raises FinishedElsewhere.
         """
         stored = self._metadata.get(key)
         if stored is None or stored.version != version:
-            raise _FinishedElsewhere(key)
+            raise FinishedElsewhere(key)
+        return key, version
 
     async def at_rest(self, concerned: Callable[[TopicName], bool]) -> None:
         """Waits for deletions of these topics that run now."""

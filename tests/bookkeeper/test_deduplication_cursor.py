@@ -92,7 +92,7 @@ def test_it_goes_with_its_topic(storage, run, life):  # noqa: F811
             factory = ManagedLedgerFactory(one.backend, SimulatedClock(life.world))
             await factory.open(TOPIC.ledger_name)
             await one.metadata.put(KEY, snapshot(1))
-            await Belongings(factory, one.metadata, Mock()).remove_topic(TOPIC, Mock())
+            await Belongings(factory, one.metadata, Mock()).remove_topic(TOPIC, lambda: None)
             assert one.metadata.get(KEY) is None
             with pytest.raises(NoNode):
                 await one.node(LIST)

@@ -1,5 +1,7 @@
 """What a process deletes that another one has written anew meanwhile, on the simulated cluster."""
 
+import asyncio
+
 import pytest
 from apache_storage import storage  # noqa: F401
 from simulated_storage import life, process, run  # noqa: F401
@@ -7,6 +9,8 @@ from simulated_storage import life, process, run  # noqa: F401
 from managed_ledger import deletion
 from managed_ledger.errors import BadVersion
 from managed_ledger.ledger_metadata import LedgerList, ledgers_key
+from pybroker.base.names import TopicName
+from pybroker.broker import tenants
 
 LOG = "public/default/persistent/orders"
 KEY = ledgers_key(LOG)
@@ -64,5 +68,37 @@ def test_the_end_of_a_slow_deletion_spares_what_this_process_does_not_know_yet(s
             await deletion._forget(one.metadata, KEY)
             one.metadata._durable[KEY] = known
             await one.metadata.put(KEY, known.value, known.version)  # it is still there
+
+    run(scenario())
+
+
+PARTITIONS = tenants.partitions_key(TopicName.parse("persistent://public/default/orders"))
+
+
+@pytest.mark.parametrize("key", ["anything/1", KEY, PARTITIONS])
+def test_nothing_is_deleted_once_its_reason_is_gone(storage, run, key):  # noqa: F811
+    """Another broker has finished the deletion, and the name is in use again: this one cannot know
+    that yet.
+    """
+
+    async def scenario():
+        async with storage() as one, storage() as two:
+            value = LedgerList().encode() if key == KEY else b'{"partitions": 3}'
+            await one.metadata.put(key, value)
+            await one.metadata.put("/deletions/orders", b"decided")
+            decided = one.metadata.get("/deletions/orders")
+            await one.metadata.delete("anything/2", only_while=("/deletions/orders", 0))
+            await two.seen()
+            await two.metadata.delete("/deletions/orders")
+            await one.seen()
+            one.metadata._durable["/deletions/orders"] = decided
+            known = one.metadata.get(key)
+            for beside in (0, 1):  # alone, and in one transaction with others
+                others = [one.metadata.put(f"beside/{each}", b"x") for each in range(beside)]
+                with pytest.raises(BadVersion):
+                    await one.metadata.delete(key, only_while=("/deletions/orders", 0))
+                await asyncio.gather(*others)
+            await one.seen()
+            await one.metadata.put(key, value, known.version)  # it is still there
 
     run(scenario())

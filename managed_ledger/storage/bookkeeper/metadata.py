@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 from managed_ledger.errors import BadVersion, CorruptStorage, ManagedLedgerError
@@ -43,6 +44,7 @@ from managed_ledger.storage.zookeeper.errors import (
     ZooKeeperError,
 )
 from managed_ledger.storage.zookeeper.operations import (
+    Check,
     Create,
     Delete,
     EventType,
@@ -115,7 +117,7 @@ class Metadata:
     async def open(self) -> None:
         """Raises ZooKeeperError."""
         for root in self._formats.roots:
-            await self._make_parents(f"{root}/x")
+            await self._zookeeper.make_parents(f"{root}/x")
             await self._zookeeper.watch(root, True, self._event)
         await self._load()
 
@@ -202,7 +204,20 @@ class Metadata:
         except NoNode as why:
             if isinstance(mutation, Put):
                 return BadVersion(f"{why}: another process deleted it; read it again and retry")
+            return await self._nothing_to_delete(mutation)
         except ManagedLedgerError as why:
+            return why
+        return None
+
+    async def _nothing_to_delete(self, deletion: Remove | DeleteLedger) -> Exception | None:
+        """A node was missing: the one to delete, or that of `only_while`, which makes it fail."""
+        if isinstance(deletion, DeleteLedger) or deletion.only_while is None:
+            return None
+        try:
+            await self._zookeeper.get(self._formats.path_of(deletion.only_while[0]))
+        except NoNode as why:
+            return BadVersion(f"{why}: {deletion.key} is not deleted without it")
+        except ZooKeeperError as why:
             return why
         return None
 
@@ -220,6 +235,10 @@ class Metadata:
     async def _parts(self, mutation: Mutation) -> list[Operation]:
         if isinstance(mutation, DeleteLedger):
             return [Delete(self._store.path(mutation.ledger_id))]
+        if isinstance(mutation, Remove) and mutation.only_while is not None:
+            key, version = mutation.only_while
+            parts = await self._parts(replace(mutation, only_while=None))
+            return [Check(self._formats.path_of(key), version), *parts] if parts else []
         if self._formats.is_shared(mutation.key):
             return await self._shared_parts(mutation)
         path = self._formats.path_of(mutation.key)
@@ -231,7 +250,7 @@ class Metadata:
         put = self._formats.read_back(mutation.key, mutation.stored.value)
         mutation.stored = mutation.stored._replace(value=put)
         if version == 0:
-            await self._make_parents(path)
+            await self._zookeeper.make_parents(path)
         if mutation.new_ledger_id is None:
             return [change]
         return [await self._ledgers.creation(mutation.new_ledger_id), change]
@@ -245,7 +264,7 @@ class Metadata:
             assert joined is not None
             change = await self._joined.change(*joined, mutation)
         if isinstance(change, Create):
-            await self._make_parents(change.path)
+            await self._zookeeper.make_parents(change.path)
         return [] if change is None else [change]
 
     async def _make(self, parts: list[Operation]) -> None:
@@ -296,24 +315,6 @@ class Metadata:
             unused = self._listed.settle(listed[0], mutation, made)
             if unused is not None:
                 self._placed.is_unused(mutation.key, unused)
-
-    async def _make_parents(self, path: str) -> None:
-        parts = path.split("/")[1:-1]
-        missing = []
-        while parts:
-            try:
-                await self._zookeeper.create("/" + "/".join(parts), b"")
-                break
-            except NodeExists:
-                break
-            except NoNode:
-                missing.append(parts.pop())
-        for part in reversed(missing):
-            parts.append(part)
-            try:
-                await self._zookeeper.create("/" + "/".join(parts), b"")
-            except NodeExists:
-                continue
 
     # --- the mirror
 

@@ -18,6 +18,7 @@ from managed_ledger.storage.zookeeper.connection import SessionGrant, ZooKeeperC
 from managed_ledger.storage.zookeeper.errors import (
     ConnectionLoss,
     NodeExists,
+    NoNode,
     SessionExpired,
     TooManyWaiting,
     ZooKeeperError,
@@ -131,6 +132,25 @@ class ZooKeeper:
             self._connection.end(ConnectionLoss("this client is closed"))
 
     # --- nodes
+
+    async def make_parents(self, path: str) -> None:
+        """Create the nodes above that are missing. Raises ZooKeeperError."""
+        parts = path.split("/")[1:-1]
+        missing = []
+        while parts:
+            try:
+                await self.create("/" + "/".join(parts), b"")
+                break
+            except NodeExists:
+                break
+            except NoNode:
+                missing.append(parts.pop())
+        for part in reversed(missing):
+            parts.append(part)
+            try:
+                await self.create("/" + "/".join(parts), b"")
+            except NodeExists:
+                continue
 
     async def get(self, path: str, insist: bool = False) -> Node:
         """Raises NoNode; TooManyWaiting, unless the caller insists because it must learn the
