@@ -19,8 +19,6 @@ unexport PYTHONDONTWRITEBYTECODE
 # A worker that dies (the official client is C++) fails its test; one that takes its place may wait
 # for work for ever: https://github.com/pytest-dev/pytest-xdist/issues/784
 BY_FILE := --dist loadfile --max-worker-restart 0
-# Files with few tests would be last, and these take minutes: one worker would wait for the other.
-IN_ORDER := --no-loadscope-reorder
 LEFT_OUT = $(UNIT)$(if $(GO),, or go)$(if $(RUST),, or rust)$(if $(NODE),, or node)$(if $(BROWSER),, or browser)
 
 .DEFAULT_GOAL := help
@@ -38,7 +36,7 @@ test: check browser  ## everything: static checks, all tests, real Spark, Java a
 	@$(if $(NODE),,echo "Node.js 18 with npm is not installed (https://nodejs.org): tests of the JavaScript client are left out")
 	@$(if $(BROWSER),,echo "Chromium with its driver, or npm, is not installed (Debian: chromium chromium-driver npm): tests of the console in a browser are left out")
 	$(PY) tests/compat/fetch.py java $(if $(GO),go) $(RUST) $(NODE)
-	$(PY) -m pytest -v -ra --durations=15 -m "not ($(LEFT_OUT)) or hypothesis" --numprocesses 2 $(BY_FILE) $(IN_ORDER) $(ARGS)
+	$(PY) -m pytest -v -ra --durations=15 -m "not ($(LEFT_OUT)) or hypothesis" --numprocesses 2 $(BY_FILE) $(ARGS)
 
 browser:
 	@$(if $(BROWSER),,sh tests/console/install_chromium.sh)

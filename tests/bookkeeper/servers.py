@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, Self
@@ -37,10 +38,12 @@ def server_jars() -> list[Path]:
         return resolved_jars(HERE / "java" / "pom.xml", folder / "bookkeeper")
 
 
+# The kernel kills a server when the thread that started it ends: a test's own would end too soon.
+_starter: Final = ThreadPoolExecutor(1)
+
+
 def _dies_with_us() -> None:
-    """In the child, before it becomes Java: the kernel kills it when its parent is gone, and that
-    is the thread that started it.
-    """
+    """In the child, before it becomes Java: the kernel kills it when its parent is gone."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -65,9 +68,14 @@ class JavaServer:
     def start(self) -> None:
         self._log_bytes = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, preexec_fn=_dies_with_us
+            starting = _starter.submit(
+                subprocess.Popen,
+                self._command,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_dies_with_us,
             )
+            self._process = starting.result()
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_S
