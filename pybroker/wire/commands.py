@@ -1,7 +1,7 @@
 """Encodes the broker's commands: templates for per-message commands, protobuf for the others.
 
-A template is a frame whose variable numbers are padded varints (varint.py), so its length, and with
-it both size fields, depends only on what stays the same within a run.
+A template is a frame whose variable numbers are padded varints (varint.py). Its length and both
+size fields therefore depend only on what stays the same within a run.
 """
 
 import struct
@@ -19,9 +19,9 @@ from pybroker.wire.frames import SendRun, encode_frame
 from pybroker.wire.varint import ENTRY_HIGH, ENTRY_LOW, ENTRY_WIDTH
 
 Type = pb.BaseCommand
-MAX_PARTS: Final = 1000  # of one kind in one command: properties, subscriptions
+MAX_PARTS: Final = 1000  # in one repeated field of a command: properties, subscriptions
 _SIZES: Final = struct.Struct(">II")
-# The type of the command, and the tag of its body.
+# The command's type, and the tag of its body.
 _TOPICS_HEAD: Final = b"".join(
     (
         b"\x08" + varint.encode(Type.GET_TOPICS_OF_NAMESPACE_RESPONSE),
@@ -37,12 +37,12 @@ _TOPIC_UPDATE_HEAD: Final = b"".join(
 
 
 def has_invalid_text(message: Message) -> bool:
-    """Whether any string in it is not UTF-8: proto2 accepts that and returns it as bytes.
+    """Whether any string in the message is not UTF-8: proto2 accepts it and returns bytes.
 
-    Raises NotAllowed for an unreasonable number of parts (properties, partitions and the like).
+    Raises NotAllowed if a repeated field (properties, partitions, ...) has more than MAX_PARTS.
     """
     for name, is_repeated, is_string in _textual(message.DESCRIPTOR):
-        value = getattr(message, name)  # empty if it is not set
+        value = getattr(message, name)  # empty if not set
         if is_repeated:
             if len(value) > MAX_PARTS:
                 raise NotAllowed(f"{name} has {len(value)} parts: send at most {MAX_PARTS}")
@@ -92,13 +92,13 @@ def _holds_text(field: FieldDescriptor, within: tuple[Descriptor, ...]) -> bool:
 
 
 def transaction_done(kind: int, field: int, request_id: int, most: int, least: int) -> bytes:
-    """A response without an error, of type `kind`, in the field of that number of BaseCommand."""
-    # Explicitly, even when 0: the Go client dereferences both.
+    """A successful response of type `kind`; `field` is the number of its field in BaseCommand."""
+    # Encode both ids even if they are 0: the Go client dereferences them.
     body = b"\x08%b\x10%b\x18%b" % (varint.encode(request_id), _known(least), _known(most))
     return _done_head(kind, field, len(body)) + body
 
 
-_known: Final = lru_cache(maxsize=4096)(varint.encode)  # a transaction has several responses
+_known: Final = lru_cache(maxsize=4096)(varint.encode)  # each transaction gets several responses
 
 
 @lru_cache(maxsize=256)
@@ -240,7 +240,7 @@ class MessageFrames:
 
 
 def ack_set_words(unacked: int, batch_size: int) -> list[int]:
-    """A bitset as on the wire: 64-bit words, lowest first, set bit = still unacked."""
+    """A bitset as sent on the wire: 64-bit words, lowest first; a set bit is still unacked."""
     count = max(1, (max(batch_size, unacked.bit_length()) + 63) // 64)
     return [unacked >> (64 * word) & 0xFFFF_FFFF_FFFF_FFFF for word in range(count)]
 
@@ -263,7 +263,7 @@ def ack_set_bits(words: Sequence[int], batch_size: int) -> int:
 def encode_topics(
     topics: Sequence[str], topics_hash: str, changed: bool, filtered: bool = False
 ) -> bytes:
-    """The answer without the request id, the same for every client."""
+    """The answer without its request id: the same for every client."""
     return pb.CommandGetTopicsOfNamespaceResponse(
         topics=topics, filtered=filtered, topics_hash=topics_hash, changed=changed
     ).SerializePartialToString()
@@ -274,7 +274,7 @@ def topics_of_namespace(request_id: int, encoded: bytes) -> bytes:
 
 
 def encode_topic_change(came: Sequence[str], went: Sequence[str], topics_hash: str) -> bytes:
-    """An update without the watcher id, the same for every watcher."""
+    """An update without its watcher id: the same for every watcher."""
     return pb.CommandWatchTopicUpdate(
         new_topics=came, deleted_topics=went, topics_hash=topics_hash
     ).SerializePartialToString()

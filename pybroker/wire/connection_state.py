@@ -1,4 +1,4 @@
-"""What a connection may receive, and when: a literal table. Source: the binary protocol's
+"""The commands that a connection accepts in each state. Source: the binary protocol's
 "Connection establishment".
 """
 
@@ -10,13 +10,13 @@ from pybroker.wire import pulsar_api_pb2 as pb
 _T = pb.BaseCommand
 
 
-class ConnectionState(IntEnum):  # every command looks it up: integers are hashed fast
+class ConnectionState(IntEnum):  # looked up for every command: integers hash fast
     AWAITING_CONNECT = auto()
     CONNECTED = auto()
     CLOSED = auto()
 
 
-# Every client; Go and Java; Java; brokers. SEND does not appear: it never becomes a command.
+# SEND is absent: the decoder returns it in a SendRun, never as a command.
 RECEIVED_WHEN_CONNECTED: Final = frozenset(
     {
         _T.LOOKUP,

@@ -1,11 +1,11 @@
-"""Decompresses payloads. zlib is always available; the others if their library is installed."""
+"""Decompresses payloads. zlib is always available, other codecs if their library is installed."""
 
 import importlib
 import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
-_NONE, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)  # of the wire's CompressionType
+_NONE, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)  # CompressionType on the wire
 _PACKAGES: Final = {_LZ4: "lz4", _ZSTD: "zstandard", _SNAPPY: "python-snappy"}
 INSTALL: Final = "pip install 'pybroker[compression]'"
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -37,8 +37,8 @@ def decompressed(compression: int, payload: bytes, size: int) -> bytes:
 
 
 def in_parts(compression: int, payload: bytes, size: int) -> Iterator[bytes]:
-    """As `decompressed`, in pieces, so that other work can run in between. The limit is lower for
-    codecs that only decompress in one piece.
+    """Like `decompressed`, but in pieces, so that other work can run in between. The limit is lower
+    for codecs that only decompress in one piece.
     """
     if compression not in (_ZLIB, _ZSTD):
         if compression != _NONE and size > _MAX_WHOLE_BYTES:
@@ -103,8 +103,8 @@ def _wrong_size(size: int) -> CannotDecompress:
 
 
 def zstd_decompressed(payload: bytes, size: int) -> bytes:
-    """The whole result, or slightly more than `size`: the declared size comes from the sender and
-    is not trusted. Raises CannotDecompress.
+    """The result, cut off at most PART_BYTES beyond `size`: the sender declared that size, so it is
+    not trusted. Raises CannotDecompress.
     """
     found = bytearray()
     for part in _parts_of_zstd(payload):
@@ -115,7 +115,7 @@ def zstd_decompressed(payload: bytes, size: int) -> bytes:
 
 
 def snappy_decompressed(payload: bytes, size: int) -> bytes:
-    """Raises CannotDecompress, ImportError, and what the library raises."""
+    """Raises CannotDecompress, ImportError, and the library's own errors."""
     library: Any = importlib.import_module("snappy")
     if _size_for_snappy(payload) != size:
         raise _wrong_size(size)
@@ -123,7 +123,7 @@ def snappy_decompressed(payload: bytes, size: int) -> bytes:
 
 
 def _size_for_snappy(payload: bytes) -> int:
-    """How much it will allocate: a varint at the beginning."""
+    """How many bytes the library will allocate: the varint at the start of the payload."""
     size = 0
     for shift, byte in enumerate(payload[:5]):
         size |= (byte & 0x7F) << (7 * shift)

@@ -1,13 +1,12 @@
 """Frames: [total size u32][command size u32][command][entry], big-endian.
 
-The total counts everything after itself. After the command (SEND and MESSAGE only) comes an
-*entry*: see message_metadata.py. Broker and client share this decoder: `receive` takes a chunk as
-it came from the socket and returns every complete command.
+The total counts everything after itself. SEND and MESSAGE carry an *entry* after the command: see
+message_metadata.py. Broker and client share this decoder: `receive` takes a chunk as read from the
+socket and returns every complete command.
 
-The broker's hot path lives here: consecutive SENDs of one producer become one `SendRun`, parsed
-by a regular expression instead of protobuf. A chunk may be a view of the buffer that the socket is
-read into: small frames are parsed from one copy of it, the entries of large ones are copied out by
-themselves, once.
+The broker's hot path is here: consecutive SENDs of one producer become one `SendRun`, parsed by a
+regular expression instead of protobuf. A chunk may be a view of the socket's read buffer. Small
+frames are parsed from one copy of the chunk; the entry of a large frame is copied once, on its own.
 """
 
 import re
@@ -24,7 +23,7 @@ from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import varint
 
-# What a frame may contain besides a message of maximum size: command, metadata, properties.
+# Room in a frame beyond a message of maximum size: for command, metadata, properties.
 FRAME_OVERHEAD_BYTES: Final = 10 * 1024
 MAX_COMMAND_BYTES: Final = 1024 * 1024
 _SMALL_PIECE: Final = 4096
@@ -36,7 +35,7 @@ CHECKSUM_MAGIC: Final = 0x0E01
 BROKER_METADATA_MAGIC: Final = 0x0E02
 
 # BaseCommand{type: SEND, send: {producer_id, sequence_id, num_messages?, txn?, highest?}} as every
-# official client writes it: fields in order. Whatever else a client writes goes through protobuf.
+# official client encodes it, with fields in order. Any other encoding goes through protobuf.
 _VARINT: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
 _SEND: Final = re.compile(
     rb"\x08\x06\x32[\x00-\x7f](\x08V)(\x10V)(?:\x18(V))?(\x20V\x28V)?(?:\x30(V))?".replace(
@@ -48,13 +47,13 @@ _SEND: Final = re.compile(
 _PREFIX: Final = re.compile(rb"\x08V\x10(V)".replace(b"V", _VARINT), re.DOTALL)
 _TXN: Final = re.compile(rb"\x20(V)\x28(V)".replace(b"V", _VARINT), re.DOTALL)
 
-# producer_id, sequence_id and the transaction with their tags; the values of the others. None for
-# absent ones.
+# producer_id, sequence_id and the transaction with their tags; of the other fields only the values.
+# An absent field is None.
 _SendGroups = tuple[Any, ...]
 
 
 class ProtocolError(Exception):
-    """The peer broke the framing; the connection cannot be used any further."""
+    """The peer broke the framing; the connection is unusable from now on."""
 
 
 @dataclass(slots=True)
@@ -63,7 +62,7 @@ class SendRun:
 
     producer_id: int
     txn_id: TxnId | None
-    chunked: bool = False  # one part of a message that is larger than an entry may be
+    chunked: bool = False  # a chunk of a message that is too large for one entry
     # Producer id and sequence id as received: a receipt begins with the same bytes.
     prefixes: list[bytes] = field(default_factory=list)
     message_counts: list[int] = field(default_factory=list)
@@ -125,10 +124,10 @@ class FrameDecoder:
     """Bytes in, events out; remembers the incomplete frame at the end of a chunk."""
 
     def __init__(self, max_message_bytes: int, events_a_turn: int = sys.maxsize) -> None:
-        """`receive` returns up to `events_a_turn` events; a run of SENDs is one. It stops after a
-        number of bytes of other commands, because a long command is much work.
+        """`receive` returns up to `events_a_turn` events; a run of SENDs is one event. It also
+        stops after `command_bytes_a_turn` of other commands, because a long command is expensive.
         """
-        self.behind = False  # there are more: receive(b"") returns them
+        self.behind = False  # more events are ready: receive(b"") returns them
         self.events_a_turn = events_a_turn
         self.command_bytes_a_turn = sys.maxsize
         self._command_bytes = 0  # of this turn
@@ -149,9 +148,9 @@ class FrameDecoder:
         return self._wanted if self.held_bytes else 0
 
     def receive(self, data: bytes | memoryview) -> list[Event]:
-        """All events complete now. After a ProtocolError the decoder must not be used any more.
+        """Returns the events that are complete. After a ProtocolError the decoder is unusable.
 
-        A view may change once this has returned.
+        The caller may overwrite a view as soon as this returns.
         """
         events: list[Event] = []
         self._run_key = None
@@ -182,7 +181,10 @@ class FrameDecoder:
     def _add_large_send(
         self, parts: list[bytes | bytearray], rest: memoryview, events: list[Event]
     ) -> bool:
-        """The frame in parts, if it is a plain SEND whose command is in the first part."""
+        """Adds the frame held in `parts` if it is a plain SEND with its command in the first part.
+
+        Returns whether it did.
+        """
         head = memoryview(parts[0])
         command_end = 8 + SIZES.unpack_from(head)[1] if len(head) >= 8 else len(head) + 1
         send = _SEND.fullmatch(head, 8, command_end) if command_end <= len(head) else None
@@ -193,7 +195,7 @@ class FrameDecoder:
         return True
 
     def _hold(self, data: bytes) -> None:
-        """Joins small pieces, each of which would take many times its size."""
+        """Joins small pieces: as separate objects they would take many times their size."""
         if len(data) >= _SMALL_PIECE:
             self._parts.append(data)
         elif isinstance(last := self._parts[-1], bytearray):
@@ -205,7 +207,7 @@ class FrameDecoder:
         position, end = 0, len(data)
         view = memoryview(data)
         if end < 4 or _TOTAL.unpack_from(view)[0] < _LARGE_FRAME:
-            data = bytes(data)  # whose slices are cheaper
+            data = bytes(data)  # slices of bytes are cheaper
         sizes, match_send, add_send = SIZES.unpack_from, _SEND.fullmatch, self._add_send
         while end - position >= 8:
             total, command_size = sizes(data, position)
@@ -219,8 +221,8 @@ class FrameDecoder:
                 return position
             send = match_send(data, command_start, command_end)
             try:
-                # The third byte, after the tags, is the length of the SEND's body: it must be
-                # right.
+                # The fourth byte, after the type and the tag, is the length of the SEND's body: it
+                # must be right.
                 if send is not None and data[command_start + 3] == command_size - 4:
                     add_send(send.groups(), data, view, command_end, frame_end, events)
                     position = frame_end
@@ -238,7 +240,7 @@ class FrameDecoder:
         return position
 
     def _check_total(self, total: int) -> None:
-        """Refuse a frame by its first four bytes instead of waiting for the rest."""
+        """Refuses a frame by its first four bytes instead of waiting for the rest."""
         if not 4 <= total <= self._max_frame_bytes:
             raise self._impossible(total, 0)
 
@@ -330,7 +332,7 @@ def _sequence_of(prefix: bytes) -> bytes:
 
 
 def _send_groups(send: pb.CommandSend) -> _SendGroups:
-    """What the regular expression would have captured, for a SEND that only protobuf can read."""
+    """The groups of the regular expression, for a SEND that only protobuf can parse."""
 
     def optional(name: str) -> bytes | None:
         return varint.encode(getattr(send, name)) if send.HasField(name) else None

@@ -2,7 +2,7 @@
 
     [0x0e01 u16][crc32c u32] [metadata size u32][MessageMetadata][payload]
 
-Broker entry metadata may stand before it: [0x0e02 u16][size u32][BrokerEntryMetadata].
+Broker entry metadata may precede it: [0x0e02 u16][size u32][BrokerEntryMetadata].
 
 The checksum covers everything after itself and may be missing. A batch is one entry whose
 payload is a sequence of [metadata size u32][SingleMessageMetadata][payload], compressed as a whole.
@@ -67,7 +67,7 @@ def without_broker_metadata(entry: bytes) -> bytes:
 
 
 def broker_index_of(entry: bytes) -> int | None:
-    """None if it has none. Raises BadEntry."""
+    """The index that a broker gave to the entry, or None. Raises BadEntry."""
     if not entry.startswith(_BROKER_MAGIC):
         return None
     try:
@@ -84,7 +84,7 @@ def parse_metadata(entry: bytes) -> pb.MessageMetadata:
 
 
 def split_entry(entry: bytes) -> tuple[pb.MessageMetadata, int]:
-    """Metadata, and where the payload begins. Raises BadEntry."""
+    """The metadata, and the offset of the payload. Raises BadEntry."""
     start, end = _metadata_bounds(entry)
     try:
         return pb.MessageMetadata.FromString(entry[start:end]), end
@@ -117,7 +117,7 @@ def marker_entry(txn_id: TxnId, marker_type: int, publish_time_ms: int) -> bytes
 
 
 def message_count(entry: bytes) -> int:
-    """As the metadata says; a marker has none, and what is no message counts as one."""
+    """The number in the metadata; 0 for a marker, 1 for an entry that does not parse."""
     try:
         metadata = parse_metadata(entry)
     except BadEntry:
@@ -151,17 +151,17 @@ def has_sticky_key(metadata: pb.MessageMetadata) -> bool:
 
 
 def origin(metadata: pb.MessageMetadata) -> bytes:
-    """The key for Key_Shared of messages without one: they spread over the consumers."""
+    """The Key_Shared key of a message without one, so that such messages spread over consumers."""
     return b"%b-%d" % (_bytes_of(metadata.producer_name), metadata.sequence_id)
 
 
 def _bytes_of(text: str | bytes) -> bytes:
-    """Protobuf returns bytes if it is not UTF-8."""
+    """Protobuf returns a string that is not UTF-8 as bytes."""
     return text.encode() if isinstance(text, str) else text
 
 
 def may_be_delayed(entries: Sequence[bytes]) -> list[int]:
-    """Indexes of entries that may have a deliver_at_time; a fast filter that rarely finds any."""
+    """Indexes of entries that may have a deliver_at_time: a fast filter, usually without a hit."""
     tag, short = _DELIVER_AT_TAG, _SHORT
     return [
         index
@@ -186,7 +186,7 @@ def is_encrypted(entry: bytes) -> bool:
 
 
 def is_chunk(entry: bytes) -> bool:
-    """Whether it is a chunk of a larger message."""
+    """Whether the entry is a chunk of a larger message."""
     try:
         return parse_metadata(entry).HasField("chunk_id")
     except BadEntry:

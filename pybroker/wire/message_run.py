@@ -48,7 +48,7 @@ class ClientDecoder(FrameDecoder):
         return super()._add_command(data, start, end, frame_end, view, events)
 
     def _add_messages(self, data: bytes, position: int, events: list[Any]) -> int:
-        """Parses up to the first thing that is not a complete plain MESSAGE."""
+        """Parses up to the first frame that is not a complete plain MESSAGE; returns its offset."""
         end, sizes, is_message = len(data), SIZES.unpack_from, data.startswith
         parse, run, run_id = pb.CommandMessage.FromString, None, -1
         while position + 8 + _HEAD <= end:
@@ -62,7 +62,7 @@ class ClientDecoder(FrameDecoder):
             try:
                 message = parse(data[start + _HEAD : command_end])
             except DecodeError:
-                break  # The whole command is refused.
+                break  # `FrameDecoder._add_command` refuses it.
             if run is None or message.consumer_id != run_id:
                 run_id = message.consumer_id
                 run = MessageRun(run_id)

@@ -30,7 +30,7 @@ def single_messages(plain: bytes, count: int) -> Iterator[pb.SingleMessageMetada
 
 
 def split_batch(plain: bytes, count: int) -> Iterator[tuple[pb.SingleMessageMetadata, bytes]]:
-    """As `single_messages`, with the content of each."""
+    """Like `single_messages`, with the content of each message."""
     at = 0
     for single in single_messages(plain, count):
         start = at + 4 + _U32.unpack_from(plain, at)[0]

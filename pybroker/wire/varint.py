@@ -1,4 +1,4 @@
-"""Varints as protobuf writes them, and fixed-width ones that byte templates can hold.
+"""Varints as protobuf writes them, and fixed-width ones for byte templates.
 
 A padded varint carries superfluous continuation bits (5 is `85 80 00` instead of `05`). Every
 protobuf parser accepts it, and a template with one keeps its length whatever the value is.
@@ -23,7 +23,7 @@ def encode(value: int) -> bytes:
 
 
 def decode(data: bytes) -> int:
-    """The value of one varint that fills `data`; truncated to 64 bits."""
+    """The value of the varint that fills `data`, truncated to 64 bits."""
     value = 0
     for shift, byte in enumerate(data):
         value |= (byte & 0x7F) << (7 * shift)
