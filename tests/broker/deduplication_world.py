@@ -1,4 +1,4 @@
-"""A log in memory whose publishes go through deduplication, and which forgets at a crash."""
+"""A log in memory whose publishes go through deduplication. A crash loses what is not durable."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -22,7 +22,7 @@ from pybroker.wire.message_metadata import build_entry, parse_metadata
 
 
 class SequenceIds(NamedTuple):
-    """What an entry carries: one message, a batch from lowest to highest, or a chunk of one."""
+    """The sequence ids of an entry: one message, a batch from lowest to highest, or a chunk."""
 
     lowest: int
     highest: int
@@ -79,21 +79,21 @@ class World:
     async def publish_unchecked(
         self, ids: SequenceIds, producer: str = "p", txn_id: TxnId | None = None
     ) -> None:
-        """As a topic without deduplication does."""
+        """Appends like a topic without deduplication."""
         if txn_id is not None:
             self.open_txns.add(txn_id)
         tag = b"" if txn_id is None else tag_of(txn_id)
         await self.ledger.append_one(entry_of(ids, producer, txn_id), tag=tag)
 
     def ask(self, ids: SequenceIds, producer: str = "p", txn_id: TxnId | None = None) -> Piece:
-        """What it is; what is new is taken."""
+        """What deduplication says of the message. If it is new, it is in flight from now on."""
         (piece,) = self.deduplication.pieces(producer, Run([ids], txn_id, producer))
         if txn_id is not None:
             self.open_txns.add(txn_id)
         return piece
 
     def take(self, ids: SequenceIds, producer: str = "p", txn_id: TxnId | None = None) -> Taken:
-        """It is new, and on its way to the log."""
+        """Asserts that the message is new and returns it in flight to the log."""
         piece = self.ask(ids, producer, txn_id)
         assert isinstance(piece, New), piece
         return piece.taken
@@ -119,7 +119,7 @@ class World:
     def copied(
         self, ids: SequenceIds, producer: str = "p", txn_id: TxnId | None = None
     ) -> TxnId | None:
-        """The other transaction that holds it, if there is one."""
+        """The other transaction that holds the message, or None."""
         piece = self.ask(ids, producer, txn_id)
         return piece.txn_id if isinstance(piece, Copy) else None
 
@@ -130,7 +130,7 @@ class World:
         self.deduplication.ended(txn_id, abort)
 
     async def entries(self) -> list[Any]:
-        """The metadata of everything in the log."""
+        """The metadata of all entries in the log."""
         found: list[Any] = []
         position = EARLIEST
         while run := await self.ledger.read(position, LATEST, 1000, 1 << 20):

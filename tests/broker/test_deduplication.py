@@ -101,7 +101,7 @@ def test_a_run_is_cut_where_what_has_to_be_done_changes() -> None:
 
 
 def test_a_batch_that_repeats_only_a_part_is_refused() -> None:
-    """To store it would double that part, to receipt it would lose the rest."""
+    """Storing it would duplicate that part; confirming it would lose the rest."""
 
     async def scenario(world: World) -> None:
         await world.publish(SequenceIds(0, 4), txn_id=T1)
@@ -260,7 +260,7 @@ def test_the_last_sequence_id_leaves_out_what_was_aborted() -> None:
 
 
 def test_the_last_sequence_id_leaves_out_what_is_not_durable() -> None:
-    """A producer goes on behind it: what a crash then loses, nobody would send again."""
+    """A producer continues after this id. No client would resend what a crash then loses."""
 
     async def scenario(world: World) -> None:
         await world.publish(one(3))

@@ -1,5 +1,6 @@
-"""However clients retry, transactions end and brokers crash: nothing is visible twice or lost, and
-what a recovery makes of the snapshot and the log is what the broker knew before.
+"""Whatever clients, transactions and crashes do, no message is visible twice or lost.
+
+A recovery restores from the snapshot and the log exactly what the broker knew before.
 """
 
 from typing import Any
@@ -14,7 +15,7 @@ from pybroker.wire.message_metadata import MARKER_TXN_ABORT, transaction_of
 
 PRODUCERS = ("p", "q")
 producers = st.sampled_from(PRODUCERS)
-slots = st.integers(0, 2)  # of transactions that are open at a time
+slots = st.integers(0, 2)  # of transactions that are open at the same time
 
 steps = st.one_of(
     st.tuples(st.just("publish"), producers, st.integers(0, 3)),
@@ -33,14 +34,14 @@ steps = st.one_of(
 
 
 class Model:
-    """Applications number their messages in order, and send what was aborted once more."""
+    """Applications that number their messages in order and resend aborted ones."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.next = dict.fromkeys(PRODUCERS, 0)
         self.open: dict[int, TxnId] = {}
         self.carried: dict[TxnId, list[tuple[str, int]]] = {}
-        # Copies that wait, by what they copy: the transactions that they are in, None for none.
+        # Waiting copies: the copied message to the copy's transaction, None without one.
         self.copies: dict[tuple[str, int], TxnId | None] = {}
         self.confirmed: set[tuple[str, int]] = set()
         self.refused = dict[str, list[int]]((producer, []) for producer in PRODUCERS)
@@ -74,13 +75,13 @@ class Model:
             self.carried.setdefault(txn_id, []).append((producer, sequence_id))
 
     async def retry(self, producer: str, back: int) -> None:
-        """Of what was confirmed: it is known. What nobody confirmed is no retry."""
+        """Resends a confirmed message: it is a duplicate. Unconfirmed messages are not resent here."""
         known = sorted(number for name, number in self.confirmed if name == producer)
         if len(known) > back:
             assert not await self.world.publish(one(known[-1 - back]), producer)
 
     async def refuse(self, producer: str) -> None:
-        """The application goes on, and perhaps comes back to it."""
+        """A write fails. The application continues, and may resend the message later."""
         self.world.fail(self.world.take(one(self.next[producer]), producer), OSError())
         self.refused[producer].append(self.next[producer])
         self.next[producer] += 1
@@ -93,18 +94,18 @@ class Model:
             self.confirmed.add((producer, sequence_id))
 
     async def fail(self, producer: str) -> None:
-        """The write fails; the client sends it again."""
+        """A write fails; the client sends the next message."""
         self.world.fail(self.world.take(one(self.next[producer]), producer), OSError())
         await self.send_next(producer, None)
 
     async def retry_in(self, slot: int, back: int) -> None:
-        """In the transaction that it was sent in."""
+        """Resends a message in its own transaction."""
         if slot in self.open and len(carried := self.carried.get(self.open[slot], [])) > back:
             producer, sequence_id = carried[-1 - back]
             assert not await self.world.publish(one(sequence_id), producer, self.open[slot])
 
     async def copy(self, of: int, slot: int | None, back: int) -> None:
-        """In another transaction, or in none."""
+        """Sends a copy in another transaction, or in none."""
         carried = self.carried.get(self.open[of], []) if of in self.open else []
         if of != slot and len(carried) > back:
             producer, sequence_id = carried[-1 - back]
@@ -122,7 +123,9 @@ class Model:
                 assert not await self.world.publish(one(sequence_id), producer, other)
 
     async def abort(self, slot: int) -> None:
-        """What was carried is sent again, in its order, by the copy if one waits."""
+        """Messages of an aborted transaction are sent again in order; if a copy waits, as that
+        copy.
+        """
         if slot in self.open:
             txn_id = self.open.pop(slot)
             await self.world.end(txn_id, abort=True)
@@ -143,7 +146,7 @@ class Model:
         before = known(self.world.deduplication)
         await self.world.crash_and_recover()
         assert known(self.world.deduplication) == before
-        for producer, refused in self.refused.items():  # what nothing told of is forgotten
+        for producer, refused in self.refused.items():  # ids that no record mentions are forgotten
             refused[:] = [number for number in refused if number <= self.stored[producer]]
 
     async def check_log(self) -> None:
@@ -164,7 +167,7 @@ def known(deduplication: Deduplication) -> dict[str, Any]:
             state.top,
             state.durable,
             state.floor,
-            [span for span in state.returned if span[0] <= state.top],  # above, all is new
+            [span for span in state.returned if span[0] <= state.top],  # above it all ids are new
             {txn_id: list(ids) for txn_id, ids in state.open.items()},
             list(state.in_transactions),
             list(state.flying),

@@ -1,4 +1,4 @@
-"""What a recovery knows of sequence ids, what a snapshot costs, and what is forgotten."""
+"""What a recovery knows of sequence ids, what a snapshot costs, and which ids are forgotten."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ def test_a_recovery_knows_what_was_seen(between: Between) -> None:
 def test_messages_share_an_append_only_where_a_crash_leaves_all_of_it_or_nothing(
     whole: bool, appends: list[tuple[int, int]]
 ) -> None:
-    """Its tag names all of them: what a crash had torn off would be taken for stored."""
+    """The tag names all its messages: those torn off by a crash would count as stored."""
 
     async def scenario(world: World) -> None:
         world.ledger._backend.keeps_appends_whole = whole  # type: ignore[misc]
@@ -259,7 +259,7 @@ def test_a_snapshot_is_due_after_an_interval() -> None:
 
 
 def test_a_snapshot_is_due_when_it_costs_no_more_than_what_came_since() -> None:
-    """Every second message aborted leaves a range a message, all of them in each snapshot."""
+    """Aborting every second message leaves a range per message, and each snapshot has all ranges."""
 
     async def scenario(world: World) -> None:
         world.deduplication = deduplication = world.new(interval=10)
@@ -353,7 +353,7 @@ def test_a_log_from_before_it_was_switched_on_may_hold_ids_that_no_answer_can_te
 
 
 def test_what_comes_while_a_snapshot_is_written_is_in_the_next_though_nobody_publishes() -> None:
-    """The visit for it may come while that one is written, too."""
+    """The visit that writes it may come while the first is still being written."""
 
     async def scenario(world: World) -> None:
         deduplication, disk_answers = world.deduplication, asyncio.Event()
@@ -380,7 +380,7 @@ def test_what_comes_while_a_snapshot_is_written_is_in_the_next_though_nobody_pub
     with_world(scenario)
 
 
-# -- what came while deduplication was off
+# -- messages from while deduplication was off
 
 
 def test_ids_that_were_stored_unchecked_are_known() -> None:
@@ -444,7 +444,7 @@ def test_what_was_given_back_before_a_producer_began_again_is_forgotten() -> Non
 
 
 def test_nothing_waits_for_a_transaction_whose_end_cannot_be_found() -> None:
-    """Its marker went with its ledger, or is damaged."""
+    """Its marker was deleted with its ledger, or is damaged."""
 
     async def scenario(world: World) -> None:
         await world.publish(SequenceIds(0, 4), txn_id=T1)
@@ -452,7 +452,7 @@ def test_nothing_waits_for_a_transaction_whose_end_cannot_be_found() -> None:
         await world.deduplication.snapshot()
         world.open_txns.clear()
         await world.crash_and_recover()
-        assert isinstance(world.ask(one(2)), Refused)  # it may have been aborted, or stored
+        assert isinstance(world.ask(one(2)), Refused)  # aborted or stored: unknown
         assert await world.publish(chunk(0, 3))
         assert await world.publish(one(8))
 

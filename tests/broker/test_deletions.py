@@ -1,4 +1,4 @@
-"""Deletions that a crash cuts short: what was begun ends, what was not never was.
+"""Deletions interrupted by a crash: one that has begun is completed, any other has no effect.
 
 The crash comes before each operation on the disk in turn.
 """
@@ -66,10 +66,12 @@ class Life:
         await self.factory.close()
         await self.backend.close()
 
-    # what is there
+    # What exists
 
     async def fill(self, name: TopicName) -> None:
-        """A message, a subscription with pending acknowledgements, and all kinds of snapshots."""
+        """Creates a message, a subscription with pending acknowledgements, and snapshots of all
+        kinds.
+        """
         topic = await self.topics.get(name, create=True)
         assert topic is not None
         await topic.subscription(SUBSCRIPTION, EARLIEST, {}, create=True)
@@ -84,7 +86,7 @@ class Life:
         await self.metadata.put(key, encode_head(Position(0, 0)))
 
     def traces(self, name: TopicName) -> list[str]:
-        """Every key that has to do with a topic and its partitions."""
+        """Every metadata key of the topic and its partitions."""
         kinds = name.ledger_name, quote(name.ledger_name, safe="")
         return [key for key in self.metadata.keys("") if any(kind in key for kind in kinds)]
 
@@ -105,7 +107,7 @@ Work = Callable[[Life], Awaitable[None]]
 def crash_everywhere(
     prepare: Work, work: Work, check: Callable[[Life, bool], Awaitable[None]]
 ) -> None:
-    """`check` is told whether `work` had returned by the time of the crash."""
+    """Runs `check` on the disk as of each crash, with whether `work` had returned by then."""
     disk = FaultyDisk()
     crashes: list[tuple[dict[str, bytes], bool]] = []
     finished = False

@@ -1,4 +1,4 @@
-"""Deletions in the way of others: who waits for them, and what comes of those that failed."""
+"""Deletions that block others: which calls wait for them, and what follows a failed one."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ from pybroker.broker.schemas.registry import Schemas, StoredSchema
 
 
 class Removal:
-    """Instead of one of the steps of a deletion: waits, fails, or goes its way."""
+    """Replaces a step of a deletion: waits, fails, or runs the real step."""
 
     def __init__(self, life: Life, step: str) -> None:
         self._belongings: Any = life.topics.deletions._belongings
@@ -130,7 +130,7 @@ def test_a_deletion_that_finds_no_room_is_tried_again_a_second_later(
         with monkeypatch.context() as patched:
             patched.setattr(deletions.asyncio, "sleep", noted)
             await life.topics.delete(ORDERS)
-        assert slept.count(1.0) == 2  # others may sleep, too
+        assert slept.count(1.0) == 2  # other tasks may sleep, too
         assert removal.tries == 3
         assert life.traces(ORDERS) == []
 
@@ -146,7 +146,7 @@ def test_a_deletion_that_another_broker_has_finished_spares_what_is_new(
         removal = Removal(life, "remove_topic")
         deleting = asyncio.ensure_future(life.topics.delete(ORDERS))
         await removal.begun.wait()
-        # As the mirror shows it when another broker has deleted and created the topic.
+        # As the mirror shows it after another broker has deleted and created the topic.
         deletions, key = life.topics.deletions, Doomed(ORDERS).key
         await deletions._metadata.delete(key)
         if is_decided_again:
@@ -165,7 +165,7 @@ def test_a_deletion_that_another_broker_has_finished_spares_what_is_new(
 
 
 def test_who_gives_topics_away_waits_until_their_deletions_have_ended() -> None:
-    """The next owner would create anew what this broker still deletes."""
+    """Otherwise the next owner would create what this broker still deletes."""
 
     async def scenario(life: Life) -> None:
         await life.fill(ORDERS)

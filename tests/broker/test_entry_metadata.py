@@ -1,4 +1,4 @@
-"""Numbers of messages never come again, whatever becomes of the entries that had them."""
+"""Message indexes are never reused, whatever happens to their entries."""
 
 import asyncio
 from typing import Any
@@ -30,7 +30,7 @@ async def opened(
 
 
 async def append(ledger: ManagedLedger, count: int = 1) -> int | None:
-    """The index that the entry got."""
+    """Appends an entry and returns its broker index."""
     position = await ledger.append_one(b"entry", count)
     run = await ledger.read(position, position, 1, 1)
     assert run is not None

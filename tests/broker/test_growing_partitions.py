@@ -1,4 +1,4 @@
-"""Partitioned topics get more partitions, with the subscriptions that the first one has."""
+"""New partitions of a topic get the subscriptions of the first one."""
 
 import asyncio
 from typing import Any
@@ -52,7 +52,7 @@ def test_growth_that_was_interrupted_is_finished_when_it_is_asked_for_again() ->
     async def scenario(world: World) -> None:
         await world.topics.create_partitioned(ORDERS, 2)
         await (await world.topic(P0)).subscription("audit", None, {}, create=True)
-        await world.tenants.set_partitions(ORDERS, 3)  # and no further
+        await world.tenants.set_partitions(ORDERS, 3)  # and stops there
         await world.topics.update_partitions(ORDERS, 3)
         assert await subscribed(world, ORDERS.partition_at(2)) == {"audit": {}}
 

@@ -1,4 +1,4 @@
-"""Whether the broker is well: it writes and reads for real, and says why not."""
+"""The health check really writes and reads, and says why it fails."""
 
 import asyncio
 from typing import Any
@@ -16,7 +16,7 @@ from pybroker.broker.health import KEPT_S, TIMEOUT_S, Health
 
 
 class Disk(MemoryBackend):
-    """Counts the groups that it writes; fails, or keeps them waiting, when it is told to."""
+    """Counts the groups that it writes; on request writes fail or wait."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which topics go because nobody uses them, and when; under a clock that nobody waits for."""
+"""Which inactive topics are deleted, and when; under a virtual clock."""
 
 import asyncio
 import logging
@@ -69,7 +69,7 @@ def test_a_topic_that_vanishes_is_audited_with_the_reason(
 
 
 def test_what_was_granted_on_a_topic_ends_when_it_goes() -> None:
-    """Whoever makes one of that name later has not granted it."""
+    """A later topic of that name must not inherit the grant."""
 
     async def scenario(world: World) -> None:
         permissions = world.topics.permissions

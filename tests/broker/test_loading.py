@@ -1,5 +1,6 @@
-"""Nothing of a log goes while its topic is being loaded, however long that takes: only then is it
-known what its policies keep, and what deduplication has still to read.
+"""No ledger is deleted while its topic is being loaded, however long that takes.
+
+Only after the loading is it known what policies keep and what deduplication must still read.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from pybroker.wire.frames import SendRun
 from pybroker.wire.message_metadata import build_entry
 
 NAMESPACE = "public/default"
-LONG_S = 60  # than a log is visited after its opening
+LONG_S = 60  # longer than the time from a log's opening to its first visit
 
 
 async def publish(topic: Topic, name: str, sequence_id: int) -> None:
@@ -35,7 +36,7 @@ async def publish(topic: Topic, name: str, sequence_id: int) -> None:
 
 
 async def consumed(world: World) -> Topic:
-    """A topic with a ledger that is done with, and what it has not seen to yet."""
+    """A topic with a consumed ledger. Its log has not been visited since."""
     topic = await world.topic()
     subscription = await topic.subscription("s", EARLIEST, {}, create=True)
     await publish(topic, "p", 7)
@@ -113,7 +114,7 @@ def test_what_nobody_keeps_goes_soon_after_the_loading(monkeypatch) -> None:
         assert sum(info.entries for info in ledger.ledgers()) == 2
         await asyncio.sleep(15)
         assert sum(info.entries for info in ledger.ledgers()) == 0
-        assert ledger.kept_from == ()  # an idle one has nothing of its own
+        assert ledger.kept_from == ()  # an idle ledger keeps nothing itself
 
     run(scenario)
 
@@ -123,7 +124,7 @@ def entries_of(topic: Topic) -> int:
 
 
 async def after_a_crash(world: World, monkeypatch: Any) -> Topic:
-    """It leaves no snapshot."""
+    """The topic, loaded after a crash that left no snapshot of deduplication."""
 
     async def nothing(deduplication: Deduplication) -> None:
         pass
@@ -136,7 +137,7 @@ async def after_a_crash(world: World, monkeypatch: Any) -> Topic:
 
 
 def test_what_deduplication_read_at_the_loading_goes_though_nobody_publishes(monkeypatch) -> None:
-    """The log is read once, and then not kept for that any more."""
+    """The log is read once, and not kept for deduplication any more."""
 
     async def scenario(world: World) -> None:
         topic = await after_a_crash(world, monkeypatch)
@@ -146,7 +147,7 @@ def test_what_deduplication_read_at_the_loading_goes_though_nobody_publishes(mon
         assert entries_of(topic) == 0
         visits = len(world.factory.housekeeper)
         await asyncio.sleep(600)
-        assert len(world.factory.housekeeper) == visits  # idle costs nothing
+        assert len(world.factory.housekeeper) == visits  # an idle topic costs nothing
 
     run(scenario, broker_deduplication_enabled=True)
 

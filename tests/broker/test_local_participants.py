@@ -1,4 +1,4 @@
-"""Ends of transactions, told to topics that have to be loaded first."""
+"""Ends of transactions for topics that must be loaded first."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ from pybroker.transaction.txn_status import TxnAction
 
 
 class LateTopic:
-    """Not loaded yet; its end fails once `go` is set."""
+    """A topic that is not loaded yet; its end fails once `go` is set."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -56,7 +56,7 @@ def test_an_end_that_nobody_waits_for_any_more_leaves_no_failure_behind() -> Non
 
 
 class FullTopic(LateTopic):
-    """Its end is a future, which fails."""
+    """A topic whose end is a future, which fails."""
 
     def end_transaction(self, *_: Any) -> Any:
         ending = asyncio.get_running_loop().create_future()

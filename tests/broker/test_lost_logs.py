@@ -1,4 +1,4 @@
-"""A topic is loaded anew after one of its logs was fenced."""
+"""A topic is reloaded after one of its logs was fenced."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Topics of bundles that another broker has; the bundle of a name."""
+"""Topics in bundles of other brokers; the bundle of a name."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ OTHER = BrokerAddress("pulsar://other:6650")
 
 
 class Some:
-    """Owns what is in its bundles."""
+    """Owns the topics in its bundles."""
 
     def __init__(self, *bundles: Bundle) -> None:
         self.bundles = set(bundles)
@@ -44,10 +44,10 @@ class Some:
         return "0x00000000_0xffffffff"
 
     async def refreshed(self) -> None:
-        """Nobody writes anything."""
+        """No other broker writes here."""
 
     def on_change(self, came: Came, goes: Goes) -> None:
-        """Tests change it themselves."""
+        """The tests change ownership themselves."""
 
 
 def halves(namespace: str = "public/default") -> tuple[Bundle, Bundle]:

@@ -1,4 +1,4 @@
-"""What was granted, in the metadata: changes at once, and namespaces that go meanwhile."""
+"""Grants in the metadata: simultaneous changes, and namespaces deleted meanwhile."""
 
 import asyncio
 import tracemalloc
@@ -173,7 +173,7 @@ def test_a_grant_that_came_too_late_takes_none_from_the_namespace_made_anew() ->
         made: list[Awaitable[int]] = []
 
         def has_namespace(name: str) -> bool:
-            """It is deleted before the second look, and made anew just after it."""
+            """The namespace is deleted before the second look, and created anew just after it."""
             looks.append(name)
             if len(looks) < 2:
                 return has(name)

@@ -1,4 +1,4 @@
-"""Producers: access modes, epochs and names, with the storing of an epoch held back at will."""
+"""Producers: access modes, epochs and names. Tests can delay the storing of an epoch."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -29,7 +29,7 @@ class Owner:
 
 
 class Epochs:
-    """Stores at once, unless `hold` was called; fails while there is an `error`."""
+    """Stores at once, or after `release` if `hold` was called; fails while there is an `error`."""
 
     def __init__(self) -> None:
         self.stored: list[int] = []
@@ -194,7 +194,7 @@ def test_a_waiter_that_cannot_be_admitted_delays_no_later_one() -> None:
         await asyncio.sleep(0)
         world.epochs.fail_once(OSError("disk full"))
         world.epochs.release()
-        await leaving  # well: it is not the one that failed
+        await leaving  # succeeds: the failure is the waiter's
         assert (world.granted, world.refused) == (["c"], ["b"])
         assert third.state is ProducerState.WRITING
 

@@ -1,4 +1,4 @@
-"""A namespace that takes so many topics: also when they come at once."""
+"""A namespace's limit of topics, also when many are created at once."""
 
 import asyncio
 

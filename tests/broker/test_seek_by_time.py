@@ -36,7 +36,7 @@ def test_the_first_message_of_a_time_is_found_across_ledgers() -> None:
 
 
 def test_the_broker_s_clock_does_not_lead_astray() -> None:
-    """It was set: the markers of transactions tell times of another year."""
+    """It was wrong: markers have times of another year."""
 
     async def scenario(topic: FakeTopic) -> None:
         positions = []

@@ -57,7 +57,7 @@ def test_who_has_deleted_a_namespace_leaves_the_mark_of_another_deletion() -> No
         async with tenants.going_everywhere("public/gone"):
             async with tenants.going_everywhere("public/gone"):
                 pass
-            with pytest.raises(NotFound):  # the mark that is gone is the own one
+            with pytest.raises(NotFound):  # only the own mark is gone
                 tenants.check_going("public/gone")
         first = tenants.going_everywhere("public/gone")
         await first.__aenter__()

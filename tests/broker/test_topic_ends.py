@@ -1,4 +1,4 @@
-"""Topics that shall take no more messages, over a memory backend."""
+"""Termination of topics, over a memory backend."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ def test_who_subscribes_while_a_topic_may_end_hears_of_no_end_that_does_not_come
 
     async def scenario(world: World) -> None:
         topic = await world.topic()
-        topic._on_the_way.count += 1  # what the disk does not answer
+        topic._on_the_way.count += 1  # a write that the disk never answers
         ending = asyncio.ensure_future(topic.terminate())
         await asyncio.sleep(1)
         subscription = await topic.subscription("s", EARLIEST, {}, create=True)
@@ -39,7 +39,7 @@ def test_who_subscribes_while_a_topic_may_end_hears_of_no_end_that_does_not_come
 
 
 def test_who_ends_a_topic_that_is_being_ended_shares_the_outcome() -> None:
-    """Or the first one's failure would let messages in before the second one's end."""
+    """Otherwise the first one's failure would admit messages before the second one's end."""
 
     async def scenario(world: World) -> None:
         topic = await world.topic()

@@ -1,4 +1,4 @@
-"""TopicLists: found out once, then kept true as topics come and go."""
+"""TopicLists: built once, then kept current as topics come and go."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -70,7 +70,7 @@ def test_partitions_come_and_go_with_their_topic() -> None:
         await world.create("parted-partition-1")
         assert len(await world.listed()) == 3
         await world.factory.delete(parted.partition_at(1).ledger_name)
-        assert len(await world.listed()) == 3  # it exists with the others
+        assert len(await world.listed()) == 3  # it exists as part of the partitioned topic
         await world.metadata.delete(PARTITIONED_PREFIX + parted.ledger_name)
         assert await world.listed() == ["a"]
 

@@ -1,4 +1,4 @@
-"""TopicPattern: as Python's own regular expressions where those are quick, and never slow."""
+"""TopicPattern: matches like Python's regular expressions, and is never slow."""
 
 import random
 import re
@@ -91,7 +91,7 @@ def test_what_stands_for_too_much_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["(a*)*b", "(a|aa)+b", "(a|a)*b", "(.*)(.*)(.*)(.*)(.*)b"])
 def test_work_grows_with_the_name_and_not_more(text: str) -> None:
-    """Python's own would take longer than the universe is old."""
+    """Python's own would run longer than the age of the universe."""
     pattern = TopicPattern(text)
     assert not pattern.matches("a" * 1000)
     assert pattern.steps < 5000

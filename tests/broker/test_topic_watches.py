@@ -1,4 +1,4 @@
-"""TopicWatches: what a pattern selects, and each change of it, once."""
+"""TopicWatches: the topics that a pattern selects, and each change of them, once."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,4 @@
-"""Topics over a memory backend: loads are shared and retried, ends are waited for."""
+"""Topics over a memory backend: loads are shared and retried, unloads and deletions awaited."""
 
 import asyncio
 from typing import Any
@@ -56,7 +56,7 @@ def test_who_gives_up_waiting_does_not_stop_the_load() -> None:
 def test_a_load_that_failed_half_way_leaves_nothing_at_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was recovered by then would write beside the next load's."""
+    """The parts that were recovered would write beside those of the next load."""
 
     async def scenario(world: World) -> None:
         left: list[Topic] = []
@@ -254,7 +254,7 @@ def test_who_asks_while_a_topic_goes_gets_it_anew() -> None:
 
 
 class FullDisk(MemoryBackend):
-    """Takes nothing any more once `full` is set."""
+    """Fails all writes once `full` is set."""
 
     full = False
 
@@ -267,7 +267,7 @@ class FullDisk(MemoryBackend):
 
 
 def test_an_unload_on_a_full_disk_leaves_no_client_on_the_old_topic() -> None:
-    """A consumer that stayed there would read what later transactions hide in the new one."""
+    """A consumer left there would read what later transactions hide in the new topic."""
 
     async def scenario() -> None:
         backend = FullDisk()
@@ -345,7 +345,7 @@ def test_a_topic_comes_back_with_its_subscriptions_and_epoch() -> None:
 
 
 def test_who_is_overtaken_by_the_end_of_the_log_hears_of_the_unload() -> None:
-    """Other reasons make clients drop their connection."""
+    """Any other error would make clients drop their connection."""
 
     async def scenario(world: World) -> None:
         topic = await world.topic()
@@ -441,7 +441,7 @@ def test_a_reader_that_does_not_come_again_after_its_seek_is_let_go(
 
 
 def test_a_request_in_the_turn_in_which_a_deletion_ends_delays_no_other() -> None:
-    """The task has ended then, and is still listed: waiting for it must let the loop go on."""
+    """The task has ended, but is still listed: waiting for it must let the loop run."""
 
     async def scenario(world: World) -> None:
         await world.topic()

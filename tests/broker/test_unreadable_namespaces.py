@@ -1,4 +1,4 @@
-"""A namespace whose record cannot be read: nobody else's, and nothing that was known, is lost."""
+"""A namespace with an unreadable record: other namespaces work, and known policies are kept."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ class World:
         self._monkeypatch = monkeypatch
 
     async def damage(self):
-        """As another program would, which writes what is no JSON."""
+        """Another program overwrites the record with text that is not JSON."""
         read = self.metadata.get
 
         def get(key):
@@ -91,7 +91,7 @@ def test_policies_that_were_known_stay_in_force(run):
 
 
 def test_policies_that_nobody_has_read_are_not_made_up(run):
-    """Defaults might delete what a policy keeps."""
+    """Default policies might delete what a policy keeps."""
 
     async def scenario(world):
         await world.damage()

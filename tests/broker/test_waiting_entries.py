@@ -1,4 +1,4 @@
-"""Finding entries that wait, without a look at all that are acknowledged."""
+"""Finding waiting entries without looking at every acknowledged one."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from pybroker.broker.waiting_entries import nth_waiting
 
 
 class CountingCursor:
-    """Counts the ranges that it tells."""
+    """Counts the ranges that it returns."""
 
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor

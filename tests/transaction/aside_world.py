@@ -38,7 +38,7 @@ class AsideWorld(World):
             return buffer
 
     async def recovered(self, topic: str, buffer: TopicTransactions) -> None:
-        """Deduplication's turn, where there is any."""
+        """Deduplication's part of recovery, if it is on."""
 
     def log_of(self, buffer: Any) -> ManagedLedger:
         ledger: ManagedLedger = buffer._log._ledger
@@ -59,7 +59,7 @@ class ChangingWorld(AsideWorld):
 
 
 async def side_entries(world: AsideWorld) -> int:
-    """How many entries of the side log have not been deleted."""
+    """The number of entries of the side log that have not been deleted."""
     ledger = await world.side_ledger()
     (cursor,) = ledger.cursors.values()
     return cursor.backlog(ledger.last_confirmed)

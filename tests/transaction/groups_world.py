@@ -26,7 +26,7 @@ async def begin(world: World, coordinator_id: int, owner: str | None = None) -> 
 
 
 async def begun(world: World) -> list[TxnId]:
-    """One that leads, and two of other coordinators; each with a message."""
+    """The leader first, then two members of other coordinators. Each has sent a message."""
     txn_ids = [await begin(world, number) for number in range(3)]
     for txn_id, topic in zip(txn_ids, TOPICS, strict=True):
         await (await world.coordinators.get(txn_id.most)).add_partitions(txn_id, [topic], None)
@@ -52,14 +52,16 @@ async def shown(world: World) -> set[str]:
 
 
 def fail(world: World, coordinator_id: int) -> None:
-    """Its log has failed; it is opened again in a second."""
+    """Fails the coordinator's log. The coordinator is opened again after a second."""
     coordinator = world.coordinators.serving(coordinator_id)
     assert coordinator is not None
     coordinator._fail(StorageFull("no space left on device"))
 
 
 async def decided_and_not_told(world: World) -> list[TxnId]:
-    """The leader has no participants: nothing but its members keeps it."""
+    """The leader has decided, and its members have not heard. It has no participants: only its
+    members keep it alive.
+    """
 
     async def never(leader: TxnId, members: Sequence[TxnId]) -> None:
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""Transactional ids that several brokers share: two of them with the same metadata."""
+"""Transactional ids shared by two brokers with the same metadata."""
 
 import asyncio
 from typing import Any
@@ -120,17 +120,17 @@ async def test_an_id_that_cannot_be_read_stays_as_it_was(world: World) -> None:
 
 @in_world
 async def test_a_broker_that_is_late_does_not_let_expire_what_was_begun_anew(world: World) -> None:
-    """The record is at the same version again."""
+    """The new record has the same version as the one that the late broker would delete."""
     one, late = two_brokers(world)
     other = TransactionalId("alice", "other")
     await one.begin(other, "")
     await one.begin(ID, "")
     await asyncio.sleep(8 * DAY_S)
-    assert await one.expire(other)  # no epoch is below 2 any more
+    assert await one.expire(other)  # epochs start at 2 from now on
     table, connected = world.storage.metadata, asyncio.Event()
 
     class Late:
-        """The metadata as this broker sees it: what it writes arrives later."""
+        """The metadata as the late broker sees it: its writes are delayed."""
 
         get = staticmethod(table.get)
 

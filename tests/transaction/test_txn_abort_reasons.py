@@ -1,4 +1,4 @@
-"""Why a transaction was aborted: its owner hears it, after a restart too, while it is promised."""
+"""Why a transaction was aborted: its owner is told, also after a restart, within the retention."""
 
 import asyncio
 

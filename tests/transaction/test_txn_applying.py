@@ -1,4 +1,4 @@
-"""How ends come into effect on a subscription: how much in a turn, in which pieces and order."""
+"""How an end takes effect on a subscription: how much per turn, in which pieces and order."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The parts of the commit-order buffer, one at a time: what waits, its log, the ends, the turns."""
+"""The parts of the commit-order buffer, one at a time: waiting messages, side log, ends, turns."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -39,7 +39,7 @@ async def next_turn() -> None:
     await asyncio.sleep(0)
 
 
-# What waits
+# Waiting transactions
 
 
 def test_bytes_are_counted_for_each_transaction_and_for_all() -> None:
@@ -67,11 +67,11 @@ def test_the_oldest_is_the_first_to_begin_of_those_that_wait() -> None:
     assert list(waiting) == [A, C] and len(waiting) == 2 and B not in waiting
 
 
-# Ends, and what a turn of the loop may do
+# Ends, and the work that a turn of the loop may do
 
 
 class Ends:
-    """Performs all ends that it may, as the buffer does."""
+    """Performs all ends that it may, like the buffer."""
 
     def __init__(self) -> None:
         self.queue = EndQueue()
@@ -114,7 +114,7 @@ async def test_what_does_not_fit_into_a_turn_goes_on_in_the_next_ones() -> None:
     with patch.object(turn_share, "_A_TURN", 2):
         turn_share.turn_share()._left = 2
         ends.go_on()
-        ends.go_on()  # does not make it wait twice
+        ends.go_on()  # a second call does not make it wait twice
         seen = [len(ends.performed)]
         while len(ends.performed) < len(ids):
             await next_turn()
@@ -190,7 +190,7 @@ def test_each_loop_has_its_own_share() -> None:
     assert run_virtually(share()) is not run_virtually(share())
 
 
-# What the topic's log must still tell
+# Where the topic's log must still be read from
 
 
 @virtually
@@ -237,7 +237,7 @@ def test_ends_that_recovery_found_may_be_anywhere() -> None:
     assert told.first == EARLIEST.after
 
 
-# The log in which they wait
+# The side log
 
 
 @pytest.fixture(params=[1000, 2], ids=["one ledger", "many"])
@@ -248,7 +248,7 @@ def ledger_entries(request: pytest.FixtureRequest) -> Any:
 
 
 async def written(world: World, *txn_ids: TxnId) -> SideLog:
-    """An entry each."""
+    """Writes one entry per transaction."""
     log = await SideLog.open(world.factory, "aside")
     for number, txn_id in enumerate(txn_ids):
         done: asyncio.Future[Position | None] = asyncio.get_running_loop().create_future()
@@ -256,7 +256,7 @@ async def written(world: World, *txn_ids: TxnId) -> SideLog:
             [b"%d" % number], [1], lambda at, _, done=done: done.set_result(at), tag_of(txn_id)
         )
         await done
-        await asyncio.sleep(1)  # it may roll over
+        await asyncio.sleep(1)  # time for a rollover
     return log
 
 
@@ -342,7 +342,7 @@ async def test_what_is_not_in_memory_is_not_taken_for_part_of_it() -> None:
     run = log.ledger.read_cached(Position(ledger_id, 1), LATEST, 9, 99)
     ranges = [(ledger_id, 0, 2)]
     assert run is not None and run.first_entry_id == 1
-    for answer in (None, run):  # `run` begins behind what was asked for
+    for answer in (None, run):  # `run` begins after the requested entry
         with patch.object(type(log.ledger), "read_cached", return_value=answer):
             assert log.cached(ranges) is None
 

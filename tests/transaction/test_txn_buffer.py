@@ -1,4 +1,4 @@
-"""The transaction buffer: what readers see, what a crash leaves, what must never pin a topic."""
+"""The transaction buffer: what readers see, what survives a crash, what must never pin a topic."""
 
 import asyncio
 from typing import Any
@@ -227,7 +227,7 @@ async def test_a_snapshot_leaves_what_is_in_flight_to_the_scan(world: World) -> 
 
 @in_world
 async def test_others_have_their_turn_while_a_snapshot_is_made(world: World) -> None:
-    """What ends, goes on or begins meanwhile is in the log behind the snapshot's position."""
+    """Ends and appends meanwhile are in the log after the snapshot's position."""
     buffer = await world.buffer()
     txn_ids = [await world.begin_on(ORDERS) for _ in range(6)]
     for number, txn_id in enumerate(txn_ids[:5]):
@@ -273,7 +273,7 @@ async def test_a_snapshot_that_was_interrupted_hides_nothing_less(world: World) 
 async def test_recovery_looks_for_a_first_transaction_that_a_full_disk_kept_from_being_told(
     world: World,
 ) -> None:
-    """Its message waited for a new ledger, and there was room again when that was made."""
+    """Its message waits for a new ledger. By the time that ledger exists, the disk has room again."""
     await world.send(None, "plain")
     first, second = await world.begin_on(ORDERS), await world.begin_on(ORDERS)
     buffer, ledger = await world.buffer(), await world.ledger(ORDERS)
@@ -292,8 +292,8 @@ async def test_recovery_looks_for_a_first_transaction_that_a_full_disk_kept_from
 
 @in_world
 async def test_a_recovery_that_failed_half_way_tells_the_next_one_nothing(world: World) -> None:
-    """It took a snapshot of what it had not read: the next recovery believed that, and showed the
-    messages of a transaction that was still open.
+    """The failed recovery once left a snapshot of entries that it had not read. The next recovery
+    believed the snapshot and showed the messages of an open transaction.
     """
     aborted, still_open = await world.begin_on(ORDERS), await world.begin_on(ORDERS)
     await world.send(aborted, "aborted")
@@ -325,7 +325,7 @@ async def test_a_recovery_that_failed_half_way_tells_the_next_one_nothing(world:
 async def test_a_marker_that_was_lost_does_not_pin_the_topic(world: World) -> None:
     txn_id = await world.begin_on(ORDERS)
     await world.send(txn_id, "a")
-    # The coordinator ended it, and this topic does not know: a participant that was skipped.
+    # The coordinator ended it without telling this topic, as if it had skipped a participant.
     (await world.coordinators.get(0)).metadata(txn_id).partitions.clear()  # type: ignore[union-attr]
     await world.end(txn_id, COMMIT)
     assert await world.read() == []
@@ -391,6 +391,6 @@ async def test_what_is_hidden_goes_with_its_ledger(world: World) -> None:
 @in_world
 async def test_a_message_named_only_in_its_command_is_found_by_recovery(world: World) -> None:
     txn_id = await world.begin_on(ORDERS)
-    await world.send(txn_id, "a")  # txn_world's messages do not name it, as the Go client's
+    await world.send(txn_id, "a")  # names no transaction, like the Go client's
     world = await world.crashed()
     assert [ongoing.txn_id for ongoing in (await world.buffer()).ongoing()] == [txn_id]

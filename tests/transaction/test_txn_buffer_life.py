@@ -1,7 +1,4 @@
-"""The transaction buffer over time: writes that fail, snapshots, ledgers that go.
-
-Transactions whose marker is missing are asked for.
-"""
+"""The transaction buffer over time: failed writes, snapshots, deleted ledgers, lost markers."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -32,7 +29,7 @@ from pybroker.transaction.txn_status import SETTLED_EVERY_S, TxnAction, TxnStatu
 
 
 async def skip_topic(world: World, txn_id: TxnId) -> None:
-    """Its coordinator will not tell the topic how it ended."""
+    """The coordinator will not tell the topic how the transaction ended."""
     transaction = (await world.coordinators.get(txn_id.most)).metadata(txn_id)
     assert transaction is not None
     transaction.partitions.clear()
@@ -72,7 +69,7 @@ async def test_readers_are_told_when_a_failed_append_lets_them_go_on(world: Worl
 
 @in_world
 async def test_readers_are_told_once_of_a_transaction_s_appends(world: World) -> None:
-    """The first one shows what stood before it."""
+    """The first append releases the messages before it; the next ones change nothing."""
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     first = await world.send(txn_id, "a")
     assert world.stable_moves == [ORDERS]
@@ -84,7 +81,7 @@ async def test_readers_are_told_once_of_a_transaction_s_appends(world: World) ->
 
 @in_world
 async def test_one_whose_first_append_failed_keeps_its_place(world: World) -> None:
-    """Its second one is durable behind another transaction's first."""
+    """Its second append becomes durable after another transaction's first."""
     failing, other = await world.begin_on(ORDERS), await world.begin_on(ORDERS)
     buffer, ledger = await world.buffer(), await world.ledger(ORDERS)
     appends: list[Callable[..., None]] = []
@@ -113,7 +110,7 @@ async def test_one_whose_first_append_failed_keeps_its_place(world: World) -> No
 async def test_a_topic_whose_mark_was_not_written_is_marked_by_the_next_transaction(
     world: World,
 ) -> None:
-    """Or recovery would look for no transactions."""
+    """Otherwise recovery would not look for transactions."""
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     world.storage.full = True
     with pytest.raises(ManagedLedgerError):
@@ -131,7 +128,7 @@ async def test_a_topic_whose_mark_was_not_written_is_marked_by_the_next_transact
 async def test_a_topic_is_marked_once_and_where_that_fails_it_is_tried_again_and_again(
     world: World,
 ) -> None:
-    """Though the transaction is over by then, and all of it written down."""
+    """It retries although the transaction has ended and everything else is durable."""
     buffer, ledger = await world.buffer(), await world.ledger(ORDERS)
     update, tries = ledger.update_properties, list[bool]()
 
@@ -162,8 +159,8 @@ async def test_a_topic_is_marked_once_and_where_that_fails_it_is_tried_again_and
 async def test_a_message_that_gets_there_though_the_mark_did_not_brings_it_along(
     world: World,
 ) -> None:
-    """It was held for a new ledger, for which there was no room, nor for the mark. Unmarked, a
-    crash would have shown it to everybody.
+    """The message waits for a new ledger. There is room neither for that ledger nor for the mark.
+    Without the mark, a crash would show the message to all readers.
     """
     buffer, ledger = await world.buffer(), await world.ledger(ORDERS)
     await world.send(None, "plain")
@@ -192,7 +189,9 @@ async def test_a_message_that_gets_there_though_the_mark_did_not_brings_it_along
 async def test_a_message_that_comes_before_the_failure_of_the_mark_is_heard_of_brings_it_along(
     world: World,
 ) -> None:
-    """Room came in the turn in which the first message failed with the mark; and went again."""
+    """The first message and the mark fail. Within that turn there is room for one write, and then
+    none.
+    """
     buffer = await world.buffer()
     await world.send(None, "plain")
     txn_id, finish = await world.begin_on(ORDERS), world.storage._finish
@@ -254,7 +253,7 @@ async def test_a_marker_that_nobody_waits_for_may_fail(world: World) -> None:
 
 @in_world
 async def test_a_send_is_refused_while_the_marker_is_on_its_way(world: World) -> None:
-    """Though its coordinator may still call it open."""
+    """It is refused even while the coordinator reports the transaction as open."""
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a")
     world.storage.holding = True
@@ -266,7 +265,7 @@ async def test_a_send_is_refused_while_the_marker_is_on_its_way(world: World) ->
     assert await world.read() == []
 
 
-# -- ends that were lost
+# -- lost ends
 
 
 @in_world
@@ -304,7 +303,7 @@ async def test_an_end_lost_before_a_crash_is_done_by_recovery(world: World) -> N
 @in_world
 async def test_an_end_lost_long_after_a_crash_is_asked_for(world: World) -> None:
     txn_id = await world.begin_on(ORDERS)
-    await world.cursor("sub")  # or the first ledger may go
+    await world.cursor("sub")  # keeps the first ledger
     await world.send(txn_id, "a")
     world = await world.crashed()
     await world.buffer()
@@ -429,7 +428,9 @@ async def test_a_transaction_that_failed_with_its_marker_does_not_pin_the_topic(
 
 @in_world
 async def test_a_marker_makes_sure_that_recovery_looks_for_it(world: World) -> None:
-    """It was delivered as an empty message after a crash, if nothing before it had been written."""
+    """If no mark had been written before it, a crash would leave the marker to be delivered as an
+    empty message.
+    """
     ledger = await world.ledger(ORDERS)
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     with patch.object(ledger, "update_properties", side_effect=_fails):

@@ -1,4 +1,4 @@
-"""The transaction buffer's snapshots: when one is due, what it must hold, ledgers that go."""
+"""The transaction buffer's snapshots: when one is due, what it must hold, deleted ledgers."""
 
 import asyncio
 from typing import Any
@@ -41,13 +41,13 @@ def snapshot_position(buffer: LogOrderBuffer) -> Position:
 
 
 def of_few_entries() -> Any:
-    """Snapshots that would not be worth while are written, too."""
+    """Writes snapshots even of logs too short to be worth one."""
     return patch.object(books, "_SNAPSHOT_FROM_ENTRIES", 1)
 
 
 @in_world
 async def test_what_is_read_as_fast_is_not_written(world: World) -> None:
-    """Or a transaction on thousands of topics would write thousands of snapshots."""
+    """Otherwise a transaction on thousands of topics would write thousands of snapshots."""
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a")
     await world.end(txn_id, ABORT)
@@ -62,7 +62,7 @@ async def test_what_is_read_as_fast_is_not_written(world: World) -> None:
 
 @in_world_with(transaction_buffer_snapshot_min_time_in_millis=0)
 async def test_without_a_time_between_snapshots_there_is_one_all_the_same(world: World) -> None:
-    """Else nothing but that would be done while a transaction is open."""
+    """Without a minimum the buffer would do nothing else while a transaction is open."""
     await world.send(await world.begin_on(ORDERS), "a")
     visited = LogOrderBuffer._visited
     with patch.object(LogOrderBuffer, "_visited", autospec=True, side_effect=visited) as visits:
@@ -137,7 +137,9 @@ async def test_exactly_the_limit_of_changes_is_written_at_once(world: World) -> 
 
 @in_world_with(transaction_buffer_snapshot_max_transaction_count=4)
 async def test_a_snapshot_must_save_more_than_it_writes(world: World) -> None:
-    """Two open transactions with two ranges each are as long as the four sends to scan."""
+    """A snapshot of two open transactions with two ranges each is as long as the four sends to
+    scan.
+    """
     one, two, buffer = *[await world.begin_on(ORDERS) for _ in range(2)], await world.buffer()
     for txn_id in (one, two, one, two):
         await world.send(txn_id, "x")
@@ -285,7 +287,7 @@ async def test_a_recovery_that_failed_half_way_leaves_no_snapshot(world: World) 
 
 @in_world
 async def test_what_was_hidden_in_a_ledger_that_went_is_deleted_once(world: World) -> None:
-    """With the first snapshot that is written after that."""
+    """The first snapshot written after the ledger's deletion deletes it."""
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a")
     await world.end(txn_id, ABORT)
@@ -308,7 +310,7 @@ async def test_what_was_hidden_in_a_ledger_that_went_is_deleted_once(world: Worl
 
 @in_world
 async def test_snapshots_are_found_by_the_names_of_their_ledgers(world: World) -> None:
-    """So that at a start those of topics that are gone can go, too."""
+    """So a start can delete the snapshots of topics that no longer exist."""
     for topic in (ORDERS, COPIES):
         txn_id = await world.begin_on(topic)
         await world.send(txn_id, "a", topic=topic)
@@ -334,7 +336,7 @@ async def test_a_snapshot_is_written_one_at_a_time(world: World) -> None:
     world.storage.release()
 
 
-# -- ledgers that go
+# -- deleted ledgers
 
 
 @in_world
@@ -357,7 +359,7 @@ async def test_what_was_aborted_in_a_ledger_that_went_is_not_hidden_again(world:
 async def test_what_is_aborted_while_a_ledger_is_about_to_go_stays_hidden_when_it_stays(
     world: World,
 ) -> None:
-    """There is room for the marker, and none for the list without that ledger."""
+    """There is room for the marker, but not for the list of ledgers without that one."""
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     ledger = await world.ledger(ORDERS)
     await world.send(txn_id, "a")

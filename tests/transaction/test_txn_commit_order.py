@@ -1,4 +1,4 @@
-"""Commit order: an open transaction holds nobody back, and what is read is in commits' order."""
+"""Commit order: an open transaction blocks no reader, and messages appear in the order of commits."""
 
 import asyncio
 from contextlib import ExitStack
@@ -25,7 +25,7 @@ async def soon_after() -> None:
 
 
 def piece_by_piece():  # type: ignore[no-untyped-def]
-    """Copies take several turns, and a piece is one entry."""
+    """Each piece of a copy is one entry, so copies take several turns."""
     return (
         patch.multiple(side_log, _READ_ENTRIES=1, _READ_BYTES=1),
         patch.object(commit_order_buffer, "_AT_ONCE_BYTES", 0),
@@ -273,7 +273,7 @@ async def test_half_a_copy_is_hidden_for_good_and_copied_anew(world: AsideWorld)
         ended = asyncio.ensure_future(world.end(txn_id, COMMIT))
         await soon()
     assert (await world.ledger(ORDERS)).last_confirmed.entry_id == 1
-    for _ in range(2):  # a crash before anything is durable finds the same
+    for _ in range(2):  # a second crash before anything is durable finds the same
         again = await world.crashed()
         assert await again.read() in ([], ["a", "b"])
         await asyncio.sleep(1)
@@ -318,7 +318,7 @@ async def test_a_copy_that_fails_is_copied_anew(world: AsideWorld) -> None:
         with pytest.raises(ManagedLedgerError):
             await asyncio.shield(ending)
         assert await world.read() == []
-        with pytest.raises(ManagedLedgerError):  # what hides the half cannot be written either
+        with pytest.raises(ManagedLedgerError):  # nor can the record that hides the half
             await asyncio.shield(buffer.end(txn_id, COMMIT, -1) or ending)
         world.storage.full = False
         await world.send(None, "plain")
@@ -396,7 +396,7 @@ async def test_the_order_of_the_decisions_outlives_a_snapshot(world: AsideWorld)
         end.cancel()
 
 
-# Both at once
+# Messages in the log and aside in one topic
 
 
 @in_aside_world

@@ -1,4 +1,6 @@
-"""Deduplication of what is kept aside: ids that an abort gave back, and copies of what waits."""
+"""Deduplication of messages kept aside: sequence ids that an abort gives back, and copies of
+waiting messages.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -53,7 +55,7 @@ class DeduplicatedWorld(AsideWorld):
     async def publish(
         self, sequence_id: int, txn_id: TxnId | None = None, chunk: int = 0, chunks: int = 1
     ) -> str:
-        """new, duplicate, or copy; durable when it returns."""
+        """ "new", "duplicate" or "copy"; durable when it returns."""
         buffer = await self.buffer()
         run = Run(sequence_id, txn_id, chunk, chunks)
         (piece,) = self.deduplication.pieces("p", run)
@@ -82,14 +84,14 @@ class DeduplicatedWorld(AsideWorld):
 
 
 class SwitchedOff(DeduplicatedWorld):
-    """Nobody compares sequence ids here."""
+    """Deduplication is off."""
 
     async def recovered(self, topic: str, buffer: TopicTransactions) -> None:
         await forget(self.storage.metadata, (await self.ledger(topic)).name)
 
 
 async def over(world: AsideWorld, then: type[DeduplicatedWorld]) -> DeduplicatedWorld:
-    """Loaded anew, deduplicated or not."""
+    """The world after a reload, as `then`: deduplicated or not."""
     await world.stopped()
     again = await then(world.storage.durable_copy()).start()
     await again.buffer()
@@ -164,7 +166,7 @@ async def test_an_abort_that_could_not_be_written_gives_it_back_when_it_comes_ag
     def no_marker(_: object, __: TxnId, ___: object, done: Callable[..., None], *____: Any) -> None:
         asyncio.get_running_loop().call_later(0.01, done, StorageFull("no space left"))
 
-    with patch.object(LogOrderBuffer, "end_copy", no_marker):  # but what it tells was written
+    with patch.object(LogOrderBuffer, "end_copy", no_marker):  # the ids given back are durable
         await fails(buffer.end(txn_id, ABORT, -1))
     assert await world.publish(5) == "copy"
     world.storage.full = True
@@ -205,7 +207,7 @@ async def test_what_was_sent_again_after_an_abort_stays_over_a_lost_deletion(
     await world.publish(5, txn_id)
     await world.end(txn_id, ABORT)
     assert await world.publish(5, again) == "new"
-    world = await world.crashed()  # the side log still has the first one, which has ended
+    world = await world.crashed()  # the side log still holds the first transaction, which has ended
     await world.buffer()
     assert await world.publish(5) == "copy"
     await world.end(again, COMMIT)
@@ -242,7 +244,7 @@ async def test_what_was_refused_may_still_come_though_only_the_side_log_tells(
     world = await world.crashed()
     await world.buffer()
     assert await world.publish(5) == "new", "it was never stored"
-    for _ in range(2):  # the second time a snapshot tells
+    for _ in range(2):  # the second time, the id comes from a snapshot
         await world.snapshot()
         world = await world.crashed()
         await world.buffer()

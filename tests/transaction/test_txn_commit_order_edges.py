@@ -1,4 +1,4 @@
-"""Commit order where two things meet: ends and appends, loading and ends, recovery and errors."""
+"""Commit order in races: ends and appends, loading and ends, recovery and errors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -56,7 +56,7 @@ def test_an_end_waits_for_what_is_on_its_way_to_the_side_log(action: TxnAction) 
 
 @BOTH_ENDS
 def test_an_end_that_comes_before_the_topic_is_loaded_waits_for_it(action: TxnAction) -> None:
-    """Deduplication has to know what waits first."""
+    """Deduplication must first learn which messages wait."""
     found: list[Any] = []
 
     class EarlyEnd(AsideWorld):
@@ -142,7 +142,7 @@ async def test_a_low_watermark_ends_the_oldest_that_was_left_open(world: AsideWo
 
 @in_aside_world
 async def test_what_was_left_open_is_found_out_in_time(world: AsideWorld) -> None:
-    """Its END was lost; nobody else ends anything here."""
+    """Its END was lost, and no other event ends transactions here."""
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a")
     await asyncio.sleep(12)
@@ -185,7 +185,7 @@ async def test_many_that_were_left_open_are_looked_at_in_several_turns(world: As
         for left in (3, 1):
             assert len(buffer.ongoing()) == left
             ended = buffer.ongoing()[0].txn_id
-            buffer.end(ended, ABORT, -1)  # before it is looked at
+            buffer.end(ended, ABORT, -1)  # before its visit
             visits.pop()()
     assert not buffer.has_open and not visits
 
@@ -439,7 +439,7 @@ async def test_many_ranges_are_deleted_by_and_by(world: AsideWorld) -> None:
         assert await side_entries(world) == 6
 
 
-# What the topic's log and its stats ask
+# Questions of the topic's log and stats
 
 
 @in_aside_world

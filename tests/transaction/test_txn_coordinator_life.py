@@ -1,4 +1,4 @@
-"""A coordinator at work and done for: what it counts, what it refuses, which timers it leaves."""
+"""A coordinator at work and after its failure: its counts, its refusals, the timers it leaves."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def timers_of(coordinator: TransactionCoordinator) -> int:
-    """That will go off."""
+    """Timers that will still fire."""
     loop: Any = asyncio.get_running_loop()
     callbacks = [handle._callback for handle in loop._scheduled if not handle.cancelled()]
     return sum(
@@ -49,7 +49,7 @@ async def hang(participant: str) -> None:
     await asyncio.get_running_loop().create_future()
 
 
-# -- what it counts
+# -- counts
 
 
 @in_world
@@ -112,7 +112,7 @@ async def test_one_too_many_is_refused_when_the_coordinator_is_closed_meanwhile(
         await second
 
 
-# -- done for
+# -- failed or closed
 
 COMMANDS: dict[str, Callable[[TransactionCoordinator, TxnId], object]] = {
     "new": lambda coordinator, txn_id: coordinator.new_transaction(1000, None),
@@ -139,7 +139,7 @@ def test_a_coordinator_that_is_done_for_takes_nothing(command: str) -> None:
 
 @in_world
 async def test_who_is_told_nothing_yet_is_told_when_the_log_fails(world: World) -> None:
-    """Those that wait for the decision, for the end, and for a refusal that rests on it."""
+    """Callers that wait for the decision, for the end, or for a refusal based on it."""
     txn_id, other = await world.begin(), await world.begin()
     coordinator = await world.coordinators.get(0)
     world.storage.holding = True
@@ -186,7 +186,7 @@ async def test_who_asked_in_the_turn_in_which_the_log_fails_is_told(world: World
     await soon()
     world.storage.full = True
     world.storage.release()
-    added = coordinator.add_partitions(txn_id, [ORDERS], None)  # with no log yet
+    added = coordinator.add_partitions(txn_id, [ORDERS], None)  # before the log has failed
     for asked in (begun, added):
         with pytest.raises(TransactionCoordinatorNotFound):
             await asyncio.wait_for(asked, 1.0)
@@ -271,7 +271,9 @@ async def test_transactions_that_time_out_at_once_are_aborted_some_in_a_turn(wor
 
 
 async def decided_before_a_crash(world: World, count: int) -> tuple[World, list[TxnId], TxnId]:
-    """The world after it, not started yet; what was decided there, and one that was open."""
+    """The world after the crash, not started yet; the transactions decided before it; one that was
+    open.
+    """
     world.before_end = hang
     decided = [await world.begin_on(ORDERS) for _ in range(count)]
     undecided = await world.begin_on(ORDERS)
@@ -373,7 +375,7 @@ def test_a_wall_clock_set_over_a_restart_gives_no_more_time_than_asked_for(
 
 @in_world_with(transaction_outcome_retention_ms=60_000)
 async def test_an_end_is_not_found_once_its_outcome_is_too_old(world: World) -> None:
-    """Though no other transaction ended meanwhile."""
+    """It expires although no other transaction ended meanwhile."""
     txn_id = await world.begin()
     for _ in range(2):
         await world.end(txn_id, COMMIT)
@@ -443,7 +445,7 @@ async def test_a_snapshot_is_written_when_it_is_due_and_one_at_a_time(world: Wor
 
 @in_world_with(transaction_metadata_snapshot_entries=20)
 async def test_a_snapshot_that_fails_is_made_good_by_opening_the_log_again(world: World) -> None:
-    """What it had taken to write would be missing in the next one."""
+    """Otherwise the next snapshot would lack what the failed one had taken."""
     coordinator = await world.coordinators.get(0)
     put = world.storage.metadata.put
 

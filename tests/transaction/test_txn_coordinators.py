@@ -1,4 +1,4 @@
-"""All coordinators of a broker: who fails is opened again, who closes serves nothing."""
+"""All coordinators of a broker: a failed one is opened again, a closed one serves nothing."""
 
 import asyncio
 import logging
@@ -55,7 +55,9 @@ async def test_a_log_of_which_several_writes_fail_is_opened_again_once(world: Wo
 async def test_what_a_failed_one_was_about_to_write_ends_before_its_log_is_opened_again(
     world: World,
 ) -> None:
-    """Or a snapshot of the past might follow what the next one writes. Opening is tried again."""
+    """Otherwise an outdated snapshot could follow the next coordinator's writes. A failed opening
+    is retried.
+    """
     coordinator = await world.coordinators.get(0)
     snapshot = coordinator._tasks.start(asyncio.Event().wait(), "snapshot")
     opened: list[tuple[float, bool]] = []
@@ -81,7 +83,7 @@ async def test_what_a_failed_one_was_about_to_write_ends_before_its_log_is_opene
 
 @in_world
 async def test_a_log_that_opens_but_takes_nothing_is_opened_once_a_second(world: World) -> None:
-    """As on a disk that is nearly full: what an opening writes would take the room that is left."""
+    """As on a nearly full disk: the writes of an opening would take the remaining room."""
     txn_id = await world.begin(timeout_ms=1000)
     opened: list[int] = []
     opening = world.coordinators._open
@@ -106,7 +108,7 @@ async def test_a_log_that_opens_but_takes_nothing_is_opened_once_a_second(world:
 async def test_one_that_fails_in_the_turn_in_which_it_is_open_again_is_opened_once_more(
     world: World,
 ) -> None:
-    """Who opened it hears of its success only then, while somebody else replaces it already."""
+    """The task that opened it learns of its success only when another task is already replacing it."""
     coordinators = world.coordinators
     first, opening = await coordinators.get(0), coordinators._open
     opened: list[TransactionCoordinator] = []
@@ -131,7 +133,7 @@ async def test_one_that_fails_in_the_turn_in_which_it_is_open_again_is_opened_on
 async def test_whose_a_transaction_is_is_known_while_its_coordinator_is_opened_again(
     world: World,
 ) -> None:
-    """Or everybody might write into it for that second."""
+    """Otherwise any principal could write into it during that second."""
     coordinators = world.coordinators
     txn_id = await (await coordinators.get(0)).new_transaction(60_000, "alice")
     world.storage.full = True

@@ -1,4 +1,4 @@
-"""A commit's copy into the topic's log: what shares an append, and how much is on its way."""
+"""A commit's copy into the topic's log: which messages share an append, and how much is in flight."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -28,7 +28,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class FakeLog:
-    """Takes copies; each lands when the test says so."""
+    """Takes copies; each completes when the test says so."""
 
     def __init__(self, ledger: ManagedLedger) -> None:
         self.ledger = ledger
@@ -52,7 +52,7 @@ class FakeLog:
 
 
 class OneMore:
-    """Deduplication that stores each one's data with a mark."""
+    """Deduplication that marks the data of each message."""
 
     def sent_again(self, sent: bytes) -> bytes:
         return sent + b"+"
@@ -83,7 +83,7 @@ def new_copy(log: Any, sequence_ids: Any = None) -> Copy:
 
 
 def run_of(first: int, *tagged: tuple[int, bytes]) -> EntryRun:
-    """So many entries of each tag; entry i carries i messages."""
+    """Entries with the given tags, `count` of each; entry i carries i messages."""
     tags, at = [], first
     for count, tag in tagged:
         tags.append((at, at + count - 1, tag))

@@ -1,8 +1,8 @@
 """Transactions over two topics and a subscription, on a slow disk, killed at any moment.
 
-Whatever was in flight: a transaction that was answered COMMIT shows whole, one that was not asked
-to commit shows nothing, one whose answer was lost shows whole or not at all; and its input is
-acknowledged exactly when its output shows.
+Whatever was in flight: a transaction whose COMMIT was answered is visible as a whole. One that was
+not asked to commit is invisible. One whose answer was lost is visible as a whole or not at all. Its
+input is acknowledged exactly if its output is visible.
 """
 
 import asyncio
@@ -125,7 +125,7 @@ async def lives(seed: int, kind: type[World]) -> None:
             worker.cancel()
         await world.stopped()
         world = await kind(storage, **SETTINGS).start()
-    await asyncio.sleep(100)  # what was left open times out
+    await asyncio.sleep(100)  # transactions left open time out
     for topic in (ORDERS, COPIES):
         assert (await world.buffer(topic)).ongoing() == []
     assert not (await world.acks()).stats()
@@ -145,6 +145,6 @@ MANY = [(kind, seed) for seed in range(12) for kind in (World, AsideWorld, Chang
     ],
 )
 def test_no_partial_transaction_survives_a_kill(kind: type[World], seed: int) -> None:
-    at_once = 0 if seed % 2 else 256 * 1024  # of commit order: copies in several turns, or in one
+    at_once = 0 if seed % 2 else 256 * 1024  # copies take several turns, or one
     with patch.object(commit_order_buffer, "_AT_ONCE_BYTES", at_once):
         run_virtually(lives(seed, kind))

@@ -1,4 +1,4 @@
-"""What is aborted when a connection closes, and what is not, without a network."""
+"""What is aborted when a connection closes, and what is not; without a network."""
 
 import asyncio
 from types import SimpleNamespace

@@ -37,7 +37,9 @@ ON_ORDERS = Participation(TXN, ORDERS)
 
 
 class Coordinator:
-    """Of another broker. It answers one question after the other, the last answer for ever."""
+    """A coordinator of another broker. It gives its answers one by one, and repeats the last
+    forever.
+    """
 
     def __init__(self, *answers: Answer | Exception | None) -> None:
         self.answers = list(answers)
@@ -140,7 +142,7 @@ async def test_an_end_overtakes_an_answer_even_if_it_was_forgotten_meanwhile() -
     await asyncio.sleep(1.0)
     await there.known.told(TXN, COMMIT, trusted=True)
     there.known._known.clear()
-    there.known._forgotten_up_to_s = asyncio.get_running_loop().time()  # as its eviction does
+    there.known._forgotten_up_to_s = asyncio.get_running_loop().time()  # as eviction does
     there.silent.set()
     assert joining is not None
     await joining
@@ -230,7 +232,7 @@ async def test_what_was_open_is_asked_again_until_it_has_ended() -> None:
     await asyncio.sleep(6.0)
     assert action_to_settle(there.known, TXN) is None
     await asyncio.sleep(6.0)
-    assert action_to_settle(there.known, TXN) is None  # it is being decided
+    assert action_to_settle(there.known, TXN) is None  # still COMMITTING, as far as known
     await soon()
     assert action_to_settle(there.known, TXN) is ABORT
 
@@ -293,14 +295,14 @@ def test_a_client_leaves_room_for_the_questions_of_others(monkeypatch: pytest.Mo
         started = [each is not None for each in asked]
         assert [sum(started[at : at + 30]) for at in (0, 30, 60)] == [5, 3, 1]
         there.silent.set()
-        await asyncio.sleep(1)  # their questions count no more
+        await asyncio.sleep(1)  # their questions no longer count
         there.silent.clear()
         asked = [there.known.join(Participation(TxnId(8, n), ORDERS), "greedy") for n in range(30)]
         assert sum(each is not None for each in asked) == 5
         await soon()
         await there.known.close()
         assert all(each is None or each.done() for each in asked)
-        assert there.known.join(ON_ORDERS, "modest") is None  # nothing is asked any more
+        assert there.known.join(ON_ORDERS, "modest") is None  # no more questions
 
     run_virtually(ask())
 

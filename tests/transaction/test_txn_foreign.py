@@ -1,4 +1,4 @@
-"""Transactions in topics that Apache Pulsar's broker wrote: its entries' metadata is believed."""
+"""Transactions in topics written by Apache Pulsar's broker: the metadata of its entries is trusted."""
 
 import pytest
 from test_txn_untagged import naming
@@ -21,11 +21,11 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry, message_count
 
 SNAPSHOTS = "public/default/persistent/__transaction_buffer_snapshot"
-ENDED = TxnId(7, 5)  # on a coordinator that nobody here knows
+ENDED = TxnId(7, 5)  # of a coordinator unknown here
 
 
 async def as_apache(world: World, *entries: bytes) -> None:
-    """Written by Apache's broker into a namespace with transactions."""
+    """Writes entries as Apache's broker does, into a namespace with transactions."""
     await world.factory.open(SNAPSHOTS)
     ledger = await world.ledger(ORDERS)
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Pending acknowledgements that Apache Pulsar's broker logged: read, and taken over."""
+"""Pending acknowledgements logged by Apache Pulsar's broker: reading them and taking them over."""
 
 from unittest.mock import patch
 

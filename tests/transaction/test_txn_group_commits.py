@@ -1,4 +1,4 @@
-"""Transactions that commit by one decision, whatever crashes around it."""
+"""Transactions that commit by one decision, with crashes around it."""
 
 import asyncio
 from unittest.mock import patch
@@ -20,7 +20,7 @@ TOGETHER = 120
 
 
 async def group(world: World, count: int = 3) -> list[TxnId]:
-    """Each with a message of its own; the leader's is in a topic of its own."""
+    """Each sends one message; only the leader's goes to COPIES."""
     members = [await world.begin_on(ORDERS) for _ in range(count - 1)]
     leader = await world.begin_on(COPIES)
     for number, txn_id in enumerate(members):
@@ -50,7 +50,7 @@ def test_waiters_learn_of_the_leader(count: int) -> None:
     @in_world
     async def scenario(world: World) -> None:
         leader, *others = await group(world, count)
-        for _ in range(2):  # a client that heard nothing asks again
+        for _ in range(2):  # a client that got no answer asks again
             assert await commit(world, [leader, *others]) == leader
         assert await visible(world) == [[str(n) for n in range(count - 1)], ["marker"]]
 
@@ -180,7 +180,9 @@ async def test_waiters_learn_that_the_coordinator_failed(world: World) -> None:
 
 @in_world
 async def test_a_commit_that_was_not_written_is_in_no_snapshot_that_goes_on(world: World) -> None:
-    """One of two that commit together was told of as open before, the other as committing."""
+    """The snapshot has one of the two as open, written before the commit, and would have the other
+    as committing.
+    """
     coordinator = await world.coordinators.get(0)
     first, second = await world.begin(), await world.begin()
     with (

@@ -1,4 +1,4 @@
-"""Groups of transactions of several coordinators: killed after each write, all commit or none."""
+"""Groups of transactions of several coordinators: killed after any write, all commit or none do."""
 
 import asyncio
 import gc
@@ -322,7 +322,7 @@ async def test_the_leader_is_kept_until_its_members_have_followed(world: World) 
     assert statuses(world, txn_ids) == [TxnStatus.COMMITTING, TxnStatus.COMMITTING, COMMITTED]
     verdicts = {world.coordinators.groups.verdict(txn_ids[0], each) for each in txn_ids[1:]}
     assert verdicts == {True}
-    assert "0" not in await shown(world)  # who sees a part of the leader finds the others'
+    assert "0" not in await shown(world)  # the members' must be visible first
     after = await world.crashed()
     await asyncio.sleep(3)
     assert statuses(after, txn_ids) == [COMMITTED] * 3
@@ -363,7 +363,7 @@ async def test_a_stop_in_the_middle_of_a_commit_leaves_no_task_behind(world: Wor
     committing = asyncio.ensure_future(commit(world, txn_ids))
     await soon()
     assert promised(world, txn_ids) == txn_ids[1:]
-    fail(world, 0)  # the leader's, which would say that it did not decide
+    fail(world, 0)  # the leader's coordinator, which would answer that it did not decide
     closing = asyncio.ensure_future(world.coordinators.close())
     await soon()
     world.storage.release()
@@ -394,7 +394,9 @@ async def test_a_refused_group_leaves_no_garbage_in_cycles(world: World) -> None
 
 
 class Leaders:
-    """Of coordinators that other brokers serve. Implements GroupsElsewhere as far as it is used."""
+    """Leaders whose coordinators other brokers serve. Implements the part of GroupsElsewhere in
+    use.
+    """
 
     def serves(self, coordinator_id: int) -> bool:
         return coordinator_id == 2
@@ -446,7 +448,7 @@ async def test_a_promise_in_the_turn_in_which_the_last_one_settled_is_asked_abou
 async def test_a_group_commits_although_a_members_log_cannot_be_opened_at_first(
     world: World,
 ) -> None:
-    """As when its coordinator comes to this broker while too few bookies are registered."""
+    """As when its coordinator moves to this broker while too few bookies are registered."""
     txn_ids = await begun(world)
     coordinators = world.coordinators
     follow, open_log = coordinators.groups.follow, coordinators.open_log

@@ -1,4 +1,4 @@
-"""Groups where other brokers may serve coordinators: what is asked, and what is believed."""
+"""Groups when other brokers may serve coordinators: what is asked, and which answers are trusted."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from pybroker.transaction.txn_status import TxnStatus
 
 
 class NobodyElse:
-    """Other brokers that could serve coordinators, and serve none at the moment."""
+    """Other brokers that could serve coordinators, but serve none at the moment."""
 
     def serves(self, coordinator_id: int) -> bool:
         return True
@@ -46,7 +46,7 @@ class NobodyElse:
 
 
 async def with_promise(world: World) -> tuple[TxnId, TxnId]:
-    """A leader that is OPEN, and a member that has promised."""
+    """The leader, which is OPEN, and a member that has promised."""
     leader, member, _ = await begun(world)
     world.coordinators.groups.share_with(NobodyElse())
     coordinator = await world.coordinators.get(member.most)
@@ -124,7 +124,7 @@ async def test_who_is_told_to_follow_asks_the_leader_first_and_then_follows(worl
 
 
 async def held_up(world: World) -> tuple[TxnId, TxnId, "asyncio.Task[None]"]:
-    """A member that has been told to follow, and whose end takes long."""
+    """Starts a group of which one member has been told to follow, and its end hangs."""
     leader, _, _ = txn_ids = await begun(world)
 
     async def before_end(topic: str) -> None:
@@ -158,7 +158,7 @@ async def test_who_has_given_up_waiting_for_members_is_forgotten(world: World) -
     waiting = coordinator._endings._running[member.least].followed
     await asyncio.sleep(groups._FOLLOWED_WITHIN_S / 2)
     before = len(waiting)
-    following.cancel()  # a client that hangs up
+    following.cancel()  # a client that disconnects
     for _ in range(3):
         with pytest.raises(ServiceNotReady, match="still being ended"):
             await world.coordinators.groups.follow_at_once(leader, [member, member])

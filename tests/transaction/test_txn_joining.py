@@ -1,4 +1,4 @@
-"""What is touched in a namespace takes part in a transaction that spans it."""
+"""Topics and subscriptions touched in a namespace join a transaction that spans it."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ PASSING = TopicName.parse("non-persistent://public/default/orders")
 
 
 class Anybody:
-    """Who joins, with as much room as wanted."""
+    """A caller that may join any number of participants."""
 
     client = ""
 
@@ -79,7 +79,7 @@ async def test_what_is_elsewhere_or_keeps_nothing_does_not_join(world: World) ->
 
 
 class Others:
-    """The brokers of coordinators 7 and 8; this broker is about to serve the latter."""
+    """The brokers of coordinators 7 and 8; this broker is about to take over the latter."""
 
     def __init__(self) -> None:
         self.asked = list[Participation]()
@@ -214,7 +214,7 @@ async def test_what_it_spans_is_known_after_a_crash_and_from_a_snapshot(world: W
     joined = world.coordinators.joining.partition(txn_id, NAME, ANYBODY)
     assert joined is not None
     await joined
-    for _ in range(5):  # which snapshots are taken behind
+    for _ in range(5):  # snapshots follow
         await world.end(await world.begin(), COMMIT)
     after = await world.crashed()
     found = after.coordinators.begun(txn_id)
@@ -233,7 +233,7 @@ async def test_one_that_was_not_written_has_not_joined(world: World) -> None:
     assert joined is not None
     with pytest.raises(TransactionCoordinatorNotFound):
         await joined
-    assert joining.partition(txn_id, NAME, ANYBODY) is None  # nobody serves it at the moment
+    assert joining.partition(txn_id, NAME, ANYBODY) is None  # no broker serves it at the moment
     world.storage.full = False
     await asyncio.sleep(5)
     assert not world.coordinators.has_partition(txn_id, ORDERS)

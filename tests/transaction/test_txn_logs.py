@@ -1,4 +1,4 @@
-"""The logs of coordinators and of pending acknowledgements: their bytes, and reading them again."""
+"""The logs of coordinators and of pending acknowledgements: their bytes, and their replay."""
 
 from unittest.mock import patch
 
@@ -95,7 +95,7 @@ LOGS = {
 
 
 async def used(world: World) -> None:
-    """Both logs, with so many records: begin, subscribe; acknowledge."""
+    """Writes records to both logs: begin and subscribe, acknowledge."""
     await world.cursor("sub")
     position = await world.send(None, "a")
     txn_id = await world.begin_acking()

@@ -1,4 +1,4 @@
-"""Decisions and their records: what is refused, and that replay says what live memory said."""
+"""Decisions and their records: what is refused, and that replay restores the state in memory."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def new_store(limits: CoordinatorLimits = LIMITS) -> TransactionMetadataStore:
 
 
 def apply_one(store: TransactionMetadataStore, now_ms: int) -> int:
-    """A transaction that begins and commits."""
+    """Begins a transaction and commits it."""
     new = store.decide_new(1000, None, now_ms)
     store.apply(new)
     end = store.decide_end(new.local_id, TxnAction.COMMIT, None, now_ms)
@@ -184,7 +184,7 @@ def test_a_timeout_is_at_least_one_millisecond_and_at_most_the_limit() -> None:
 
 
 def test_an_end_that_is_applied_makes_those_too_old_forgotten() -> None:
-    """Replay forgets what was forgotten while it was live."""
+    """Replay forgets the same transactions."""
     store = new_store()
     old = apply_one(store, 0)
     apply_one(store, LIMITS.outcome_retention_ms)
@@ -229,7 +229,7 @@ def test_participants_beyond_the_limit_are_refused_and_the_others_stay() -> None
     with pytest.raises(NotAllowed, match=r"2 topics and subscriptions, and may have 3"):
         store.decide_add_subscriptions(local_id, [("a", "s"), ("b", "s")], None)
     store.apply(store.decide_add_subscriptions(local_id, [("a", "s"), ("a", "s")], None))
-    store.decide_add_partitions(local_id, ["b", "a"], None)  # which take part already
+    store.decide_add_partitions(local_id, ["b", "a"], None)  # both take part already
     with pytest.raises(NotAllowed, match="maxParticipantsPerTransaction"):
         store.decide_add_partitions(local_id, ["c"], None)
 
@@ -246,7 +246,7 @@ def test_a_snapshot_keeps_by_when_outcomes_are_forgotten() -> None:
 
 
 def test_while_a_log_is_replayed_nobody_that_may_be_still_to_come_counts_as_ended() -> None:
-    """What is logged while a snapshot is written stands between its records."""
+    """Records logged while a snapshot is written stand between the snapshot's records."""
     store = new_store()
     with store.replaying():
         for local_id in (2, 1, 0):

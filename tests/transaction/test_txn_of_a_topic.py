@@ -1,4 +1,4 @@
-"""What a topic says of its transactions, in its own log and aside; and how it goes away."""
+"""What a topic says of its transactions, in its own log and aside; and its closing and deletion."""
 
 import asyncio
 from unittest.mock import Mock, patch
@@ -23,7 +23,7 @@ SIDE = side_log(TopicName.parse(ORDERS).ledger_name)
 
 
 async def both_kinds(world: AsideWorld) -> tuple[TopicTransactions, list[TxnId]]:
-    """One in the topic's own log, and then two aside, with two messages each."""
+    """One transaction in the topic's own log, then two aside, with two messages each."""
     buffer, txn_ids = await world.buffer(), [await world.begin_on(ORDERS) for _ in range(3)]
     for txn_id in txn_ids * 2:
         buffer.in_commit_order = txn_id != txn_ids[0]
@@ -128,7 +128,7 @@ async def test_what_both_kinds_held_before_a_crash_is_counted(world: AsideWorld)
 
 @in_aside_world
 async def test_what_is_in_a_side_log_that_is_being_created_is_not_older(world: AsideWorld) -> None:
-    """The others are counted nevertheless."""
+    """The older transactions are counted nevertheless."""
     world.in_commit_order = False
     before = [await world.begin_on(ORDERS) for _ in range(2)]
     for txn_id in before:
@@ -149,7 +149,7 @@ async def test_what_is_in_a_side_log_that_is_being_created_is_not_older(world: A
     await sending
 
 
-# How it goes away
+# Closing and deletion
 
 
 @in_aside_world
@@ -165,7 +165,7 @@ async def test_a_topic_that_cannot_be_read_leaves_no_open_side_log(world: AsideW
 
 
 def logs_of(world: AsideWorld, buffer: TopicTransactions) -> tuple[ManagedLedger | None, bool]:
-    """The open side log, and whether the topic's own buffer would still call it."""
+    """The open side log, and whether the topic's own buffer still has a callback to it."""
     return world.factory.opened(SIDE), buffer._log.written_first is not None
 
 

@@ -1,5 +1,7 @@
-"""A decision, and what participants append because of it, are one commit of the storage: whatever
-of it is durable, the decision is; and where that cannot be, the participants wait for it.
+"""A decision and the participants' appends that follow from it are one commit of the storage.
+
+If any part of the commit is durable, the decision is. Where one commit is impossible, the
+participants wait for the decision.
 """
 
 import asyncio
@@ -34,7 +36,7 @@ async def consumed_and_produced(world: World) -> TxnId:
 
 
 def groups_written(world: World) -> list[int]:
-    """The number of appends in each commit from now on."""
+    """The number of appends in each commit of the storage from now on."""
     groups: list[int] = []
     write = world.storage._write
 
@@ -56,7 +58,7 @@ async def answer_of(ending: Awaitable[object]) -> object:
 async def end_in_flight(
     world: World, txn_id: TxnId, action: TxnAction = COMMIT
 ) -> "asyncio.Future[TxnId]":
-    """Held by the storage."""
+    """Ends the transaction; the storage holds the decision in flight."""
     world.storage.holding = True
     ending = (await world.coordinators.get(0)).end(txn_id, action, None)
     await soon()
@@ -87,7 +89,7 @@ async def test_one_commit_it_is_also_where_others_commit_together_in_that_turn(
     ending = coordinator.end(first, COMMIT, None)
     together = coordinator.commit_together(second, [third.least], None)
     (queued,) = world.storage._commits._queue
-    assert len(queued.operations) == 4  # the two decisions, and what the first one leads to
+    assert len(queued.operations) == 4  # two decisions, and the appends due to the first
     await asyncio.gather(ending, together)
     assert groups == [4]
 
@@ -150,7 +152,7 @@ async def test_who_would_wait_for_a_new_ledger_waits_for_the_decision(world: Wor
     await asyncio.gather(rolling, return_exceptions=True)
     assert await answer_of(ending) is TransactionCoordinatorNotFound
     assert not ledger.holds_appends
-    await soon()  # what was held would go on now
+    await soon()  # appends that were held would continue now
     world = await world.crashed()
     assert await world.read(COPIES) == []
     await world.end(txn_id, ABORT)
@@ -161,7 +163,9 @@ async def test_who_would_wait_for_a_new_ledger_waits_for_the_decision(world: Wor
 async def test_an_end_that_a_rollover_overtakes_is_not_written_before_the_decision(
     world: World,
 ) -> None:
-    """Between the question whether the pending-ack log holds its appends, and the append."""
+    """The rollover begins after the pending-ack log was asked whether it holds its appends, and
+    before the append.
+    """
     txn_id = await consumed_and_produced(world)
     acks = await world.acks()
     appender = acks._store._log._ledger._appender
@@ -196,14 +200,14 @@ async def test_a_decision_that_is_held_delays_no_other(world: World) -> None:
     groups = groups_written(world)
     ending = coordinator.end(txn_id, COMMIT, None)
     await soon()
-    assert (sum(groups), ending.done()) == (0, False)  # no marker goes ahead of it
+    assert (sum(groups), ending.done()) == (0, False)  # no marker precedes the decision
     world.storage.release()
     await asyncio.gather(ending, rolling)
     assert await world.read(COPIES) == ["copy"]
 
 
 class Unordered(StorageToBreak):
-    """Promises no order among ledgers, as storage over several machines."""
+    """Guarantees no order among ledgers, like storage over several machines."""
 
     def _new(self) -> "Unordered":
         return Unordered()
@@ -249,7 +253,7 @@ async def test_a_refusal_is_sent_when_the_decision_is_durable(world: World) -> N
 
 @pytest.mark.parametrize("kept", range(4))
 def test_a_crash_keeps_the_decision_or_nothing(kept: int) -> None:
-    """Of the commit's operations only the first ones are durable, as a torn journal leaves them."""
+    """Only the first operations of the commit are durable, as after a torn write of the journal."""
 
     async def scenario(world: World) -> None:
         txn_id = await consumed_and_produced(world)
@@ -271,12 +275,12 @@ def test_a_crash_keeps_the_decision_or_nothing(kept: int) -> None:
 
 @in_world
 async def test_what_was_gathered_behind_a_failure_is_never_written(world: World) -> None:
-    """It was decided on top of what failed: alone in the log it would tell another story."""
+    """It was decided on top of the failed record: alone in the log it would be wrong."""
     first, second = await consumed_and_produced(world), await world.begin()
     ending = await end_in_flight(world, first)
     coordinator = await world.coordinators.get(0)
     world.storage.full = True
-    world.storage.release()  # whose failure is told in the next turn
+    world.storage.release()  # its failure is reported in the next turn
     world.storage.full = False
     coordinator.add_partitions(second, [COPIES], None)  # which is gathered by then
     assert await answer_of(ending) is TransactionCoordinatorNotFound
@@ -287,7 +291,7 @@ async def test_what_was_gathered_behind_a_failure_is_never_written(world: World)
 
 @in_world
 async def test_participants_are_told_of_a_decision_once_it_is_in_force(world: World) -> None:
-    """However many there are in a turn: some fill an entry of the log, which is written at once."""
+    """This holds for any number per turn. Some fill an entry of the log, which is written at once."""
     coordinator, told = await world.coordinators.get(0), list[TxnStatus]()
     txn_ids = [await world.begin() for _ in range(1200)]
 

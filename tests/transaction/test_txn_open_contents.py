@@ -1,4 +1,4 @@
-"""What open transactions hold, as both buffers count it, whatever becomes of the messages."""
+"""What open transactions hold: both buffers count it, whatever happens to the messages."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which transactions are open on a topic, where their entries are, how far readers may go."""
+"""A topic's open transactions: which they are, where their entries are, how far readers may go."""
 
 import asyncio
 from unittest.mock import patch

@@ -1,4 +1,4 @@
-"""Outcomes: kept for as long as promised, then dropped in chunks; deadlines in buckets."""
+"""Outcomes are kept for the promised time, then dropped in chunks; deadlines are in buckets."""
 
 import math
 from functools import partial
@@ -70,7 +70,7 @@ def test_a_live_transaction_keeps_the_chunks_behind_it() -> None:
     window = OutcomeWindow(HOUR_MS)
     window.record(5, TxnStatus.ABORTED)
     for hour in range(10):
-        window.passed(hour * HOUR_MS, 4)  # 5 ended, and something before it did not
+        window.passed(hour * HOUR_MS, 4)  # 5 has ended; an older transaction has not
     assert window.get(5) is TxnStatus.ABORTED
 
 
@@ -154,7 +154,7 @@ def test_a_removed_deadline_leaves_nothing_behind() -> None:
 
 
 def test_transactions_that_end_long_before_their_deadline_leave_nothing_behind() -> None:
-    """A sink that asks for hours, and commits each second."""
+    """Like a sink that asks for hours, and commits each second."""
     tracker = TimeoutTracker()
     tracker.add(-1, 50_000.0)
     for local_id in range(20_000):

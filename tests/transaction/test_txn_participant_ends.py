@@ -1,4 +1,4 @@
-"""Many participants are told some at a time; each follows, whatever it answers first."""
+"""Participants are told a few at a time, and each follows in the end, whatever it answers first."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ ID = TxnId(0, 1)
 
 
 class SlowParticipants:
-    """Each answers when it is let; some of them are gone already."""
+    """Each answers when the test allows it; with `gone`, some no longer exist."""
 
     def __init__(self, gone: bool = False) -> None:
         self.gone = gone
@@ -66,7 +66,7 @@ def started(participants: SlowParticipants, count: int) -> tuple[ParticipantEnds
     return ends, followed
 
 
-@pytest.mark.parametrize("count", [198, 398])  # and a subscription
+@pytest.mark.parametrize("count", [198, 398])  # topics; there is a subscription, too
 def test_all_have_followed_once_also_where_a_turn_ends_with_the_last(count: int) -> None:
     async def scenario() -> None:
         _, followed = started(SlowParticipants(gone=True), count)
@@ -145,7 +145,7 @@ def test_a_closed_one_asks_nobody_again() -> None:
 
 
 class Wanting:
-    """Answers as the script of each participant says, then follows; knows when it was asked."""
+    """Each participant answers as its script says, then follows. Records when it was asked."""
 
     def __init__(self, scripts: dict[str, list[object]]) -> None:
         self.scripts = scripts
@@ -291,7 +291,7 @@ def test_nothing_to_tell_is_done_at_once() -> None:
 
 
 def test_a_participants_future_is_not_cancelled_with_a_second_caller() -> None:
-    """It belongs to others, too."""
+    """Other callers share it."""
 
     async def scenario() -> None:
         shared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -319,7 +319,7 @@ def test_a_full_turn_is_two_hundred(count: int) -> None:
 
 @pytest.mark.parametrize("answers", ["futures", "coroutines"])
 def test_a_failure_is_freed_when_it_was_told(answers: str) -> None:
-    """A participant that fails for hours leaves no garbage in cycles at each retry."""
+    """A participant that fails for hours must not leave cyclic garbage at each retry."""
 
     class Failed(Exception):
         pass

@@ -1,4 +1,4 @@
-"""Pending acknowledgements over time: opened again, settled, failed, and their log kept short."""
+"""Pending acknowledgements over time: reopening, settling, failures, and keeping their log short."""
 
 import asyncio
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ from pybroker.transaction.txn_status import SETTLED_EVERY_S, TxnStatus
 
 
 async def log_length(world: World) -> int:
-    """In entries that the next opening would replay."""
+    """The number of entries that the next opening would replay."""
     log = await world.factory.open(pending_ack_log(TopicName.parse(ORDERS), "sub"))
     return log.cursors["__pending_ack_state"].backlog(log.last_confirmed)
 
@@ -51,7 +51,7 @@ async def log_end(world: World) -> int:
 
 
 async def skip_subscription(world: World, txn_id: TxnId) -> None:
-    """Its coordinator will not tell the subscription how it ended."""
+    """The coordinator will not tell the subscription how the transaction ended."""
     transaction = (await world.coordinators.get(0)).metadata(txn_id)
     assert transaction is not None
     transaction.subscriptions.clear()
@@ -97,7 +97,7 @@ async def test_many_lost_ends_are_done_some_at_a_time_and_none_after_closing(wor
         await acks.acknowledge(txn_id, whole(position))
         await skip_subscription(world, txn_id)
         await world.end(txn_id, COMMIT)
-    await books_closed()  # nobody else will end them
+    await books_closed()  # no event but settling will end them now
     with patch.object(pending_ack, "SETTLED_A_TURN", 2):
         opened = await world.crashed()
         await opened.acks()
@@ -132,7 +132,7 @@ async def test_what_is_being_ended_or_has_ended_is_not_ended_again(world: World)
     await ending
     acks._settle(txn_id)
     assert not acks.stats()
-    assert await log_end(world) == 1  # the acknowledgement, and its end
+    assert await log_end(world) == 1  # the acknowledgement and its end
 
 
 @in_world
@@ -382,7 +382,7 @@ async def test_what_is_being_done_to_shorten_the_log_ends_with_the_closing(world
         acks._start_checkpoint()
         await soon()
         assert len(acks._tasks) == 1
-        await acks.close()  # which does it itself, then
+        await acks.close()  # closing makes the checkpoint itself
     assert len(acks._tasks) == 0
     world = await world.crashed()
     assert (await world.acks()).is_pending(*at[0])
@@ -400,12 +400,12 @@ async def test_a_closed_one_asks_nobody_any_more(world: World) -> None:
     assert asked.mock_calls == []
 
 
-# -- its log, while something else is on its way
+# -- its log, while other writes are in flight
 
 
 @pytest.mark.parametrize("told", [0, 1, 3])
 def test_an_end_that_comes_while_the_log_is_shortened_stands(told: int) -> None:
-    """Else its messages would be held once more after a restart, beside who holds them by then."""
+    """Otherwise it would hold its messages again after a restart, along with their new holders."""
 
     @in_world
     async def life(world: World) -> None:
@@ -461,7 +461,9 @@ async def test_closing_on_a_full_disk_and_opening_on_one_loses_nothing(world: Wo
 
 @pytest.mark.parametrize("in_part", [False, True])
 def test_what_was_refused_while_the_log_is_shortened_is_not_held_by_it(in_part: bool) -> None:
-    """Else it would be after a restart, beside who holds it by then, and the log hard to open."""
+    """Otherwise it would hold them again after a restart, along with their new holders, and the log
+    would be hard to open.
+    """
 
     @in_world
     async def life(world: World) -> None:

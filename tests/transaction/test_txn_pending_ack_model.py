@@ -44,7 +44,7 @@ class Model:
     acked: set[tuple[int, int]] = field(default_factory=set)
     holders: dict[tuple[int, int], TxnId] = field(default_factory=dict)
     up_to: tuple[TxnId, int] | None = None
-    covered: set[tuple[int, int]] = field(default_factory=set)  # by the cumulative one
+    covered: set[tuple[int, int]] = field(default_factory=set)  # by the cumulative acknowledgement
 
     def take(self, txn_id: TxnId, entry: int, bits: int) -> bool:
         wanted = [(entry, index) for index in range(SIZE) if bits >> index & 1]

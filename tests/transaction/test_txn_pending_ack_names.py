@@ -1,4 +1,4 @@
-"""Each subscription has a pending-ack log of its own; logs that several shared are taken apart."""
+"""Each subscription has its own pending-ack log; logs that several once shared are split."""
 
 import pytest
 from txn_world import StorageToBreak, World
@@ -43,7 +43,7 @@ def ack(txn_id: TxnId, *positions: Position, cumulative: bool = False) -> AckRec
 
 
 async def old_directory() -> tuple[World, dict[str, list[Position]]]:
-    """Two subscriptions whose acknowledgements stand in one log, as they once did."""
+    """Two subscriptions whose acknowledgements share one log, as in earlier versions."""
     world = await World().start()
     at = {}
     for topic, name in PAIRS:
@@ -62,7 +62,7 @@ async def old_directory() -> tuple[World, dict[str, list[Position]]]:
 
 
 async def nothing() -> None:
-    """There is nothing elsewhere."""
+    """There are no other logs."""
 
 
 async def write_old(world: World, *records: Record) -> None:
@@ -145,7 +145,7 @@ def test_a_subscription_that_is_gone_gets_nothing() -> None:
 
 
 def test_a_subscription_may_be_called_as_shared_logs_once_ended() -> None:
-    """Its log is none of those: what it holds stays."""
+    """Its log is not a shared one, so what it holds stays."""
 
     async def scenario() -> None:
         world = await World().start()

@@ -1,4 +1,4 @@
-"""An end of many acknowledgements comes into force in pieces, and is a whole to everybody else."""
+"""An end of many acknowledgements takes effect in pieces, but looks atomic from outside."""
 
 import asyncio
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def _small_pieces() -> Iterator[None]:
 
 
 class Turns:
-    """Counts what is applied in each turn of the loop, while it is entered."""
+    """Counts what is applied in each turn of the loop, while the context is entered."""
 
     def __init__(self, acks: PendingAcks) -> None:
         self._state = acks._state
@@ -67,7 +67,7 @@ class Turns:
         self._patch.stop()
 
     async def until(self, count: int) -> None:
-        """So many entries are in force."""
+        """Returns when `count` entries are in force."""
         self._awaited = awaited = count, asyncio.Event()
         await awaited[1].wait()
 
@@ -199,7 +199,7 @@ def test_a_crash_between_two_pieces_loses_nothing(action: TxnAction) -> None:
         with Turns(acks) as turns:
             ending = acks.end(txn_id, action)
             await turns.until(3)
-            acks._applying._long.clear()  # the process does not come to the rest
+            acks._applying._long.clear()  # the process ends before the rest
             await (await world.cursor("sub")).flush()
             assert ending is not None and not ending.done()
             world = await world.crashed()
@@ -340,7 +340,7 @@ def test_no_turn_of_an_opening_looks_at_more_than_its_share() -> None:
 
 @contextmanager
 def per_turn(cursors: type[ManagedCursor]) -> Iterator[list[int]]:
-    """How often they are asked what is deleted, in each turn of the loop."""
+    """How often the cursors are asked what is deleted, in each turn of the loop."""
     asked, right = [0], cursors.is_deleted
     loop = asyncio.get_running_loop()
 

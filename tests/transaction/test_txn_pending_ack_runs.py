@@ -1,4 +1,4 @@
-"""A commit of many single acknowledgements goes by runs of consecutive entries."""
+"""A commit of many single acknowledgements works on runs of consecutive entries."""
 
 from unittest.mock import patch
 

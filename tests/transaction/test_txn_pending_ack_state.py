@@ -1,4 +1,4 @@
-"""What is pending, in examples: sizes, records, and giving back what could not be written."""
+"""Pending acknowledgements by examples: sizes, records, and giving back after a failed write."""
 
 import sys
 from unittest.mock import patch
@@ -27,7 +27,7 @@ AT = [Position(0, entry) for entry in range(5)]
 
 
 def part(position: Position, *acked: int, size: int = 8) -> PendingAck:
-    """These indexes of a batch."""
+    """Acknowledges these indexes of a batch."""
     return PendingAck(position, ((1 << size) - 1) & ~sum(1 << index for index in acked), size)
 
 
@@ -92,7 +92,7 @@ def test_the_records_of_a_transaction_bring_about_what_it_holds(state: PendingAc
 def test_nothing_more_is_told_of_a_transaction_whose_end_is_on_its_way(
     state: PendingAckState, becomes: str
 ) -> None:
-    """The end is in the log before all that is told from then on. Where it fails all is told."""
+    """The end precedes all later records in the log. If its write fails, everything is recorded."""
     state.take(ONE, [PendingAck(AT[1]), PendingAck(AT[2])])
     state.take(TWO, [PendingAck(AT[3])])
     records = state.records()
@@ -112,7 +112,7 @@ def test_nothing_more_is_told_of_a_transaction_whose_end_is_on_its_way(
 
 
 def test_what_is_given_back_twice_is_given_back_once(state: PendingAckState) -> None:
-    """Others hold indexes of the same batch; the transaction holds something else."""
+    """Another transaction holds an index of the same batch, and this one holds another message."""
     mine = [PendingAck(AT[0]), part(AT[1], 0)]
     state.take(ONE, [*mine, PendingAck(AT[3])])
     state.take(TWO, [part(AT[1], 1)])
@@ -212,7 +212,7 @@ def test_a_cumulative_one_spares_what_others_hold_singly(
     record = state.take_cumulative(TWO, PendingAck(AT[3]))
     assert record.spared == {AT[1]: HELD_WHOLE, AT[2]: Held(0b1, 8)}
     state.drop(ONE)
-    state.take(ONE, [PendingAck(AT[1]), part(AT[2], 0)])  # spared: free for others
+    state.take(ONE, [PendingAck(AT[1]), part(AT[2], 0)])  # spared, so still free
     state.drop(ONE)
     state.commit(TWO)
     assert [cursor.is_deleted(each) for each in AT[:5]] == [True, False, False, True, False]
@@ -263,7 +263,7 @@ def test_a_whole_entry_has_no_indexes_of_its_own(state: PendingAckState) -> None
 def test_what_is_kept_of_a_batch_is_as_large_as_what_said_so(
     state: PendingAckState, cursor: ManagedCursor
 ) -> None:
-    """A few bytes may say that of a million messages all but the first are acknowledged."""
+    """A few bytes can acknowledge all but the first of a million messages."""
     size = 1_000_000
     first = PendingAck(AT[1], 1, size)
     state.take(ONE, [first])

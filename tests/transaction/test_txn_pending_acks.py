@@ -33,7 +33,7 @@ def whole(*positions: Position) -> list[PendingAck]:
 
 
 def indexes(position: Position, *acked: int, size: int = 8) -> PendingAck:
-    """Those indexes of a batch."""
+    """Acknowledges these indexes of a batch."""
     bits = (1 << size) - 1
     for index in acked:
         bits &= ~(1 << index)
@@ -224,7 +224,7 @@ async def test_an_individual_one_within_another_transactions_cumulative_one_conf
 
 @in_world
 async def test_what_a_cumulative_one_spares_survives_a_crash(world: World) -> None:
-    """The consumer that acknowledged up to 5 was never given 1, nor a message of the batch 3."""
+    """The consumer that acknowledged up to 5 was never given 1, nor one message of batch 3."""
     acks, _, at = await ten_messages(world)
     first, second = await world.begin_acking(), await world.begin_acking()
     await acks.acknowledge(first, [*whole(at[1]), indexes(at[3], 2)])

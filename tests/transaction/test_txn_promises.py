@@ -1,4 +1,4 @@
-"""What a promise to a leader holds back, and for how long."""
+"""What a promise to a leader blocks, and for how long."""
 
 import asyncio
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ from pybroker.transaction.txn_status import TxnStatus
 
 
 class TestPromised:
-    """Members that have promised, while the leader's decision does not come."""
+    """Members that have promised, while the leader has not decided."""
 
     async def promise(self, world: World) -> list[TxnId]:
         txn_ids = await begun(world)
@@ -183,7 +183,7 @@ class TestPromised:
         scenario()
 
     def test_they_commit_by_asking_too(self) -> None:
-        """Whether or not the leader's coordinator gets around to telling them."""
+        """They commit even if the leader's coordinator never tells them."""
 
         @in_world
         async def scenario(world: World) -> None:
@@ -195,7 +195,7 @@ class TestPromised:
             committing = asyncio.create_task(commit(world, txn_ids))
             await asyncio.sleep(5)
             assert statuses(world, txn_ids) == [TxnStatus.COMMITTING, COMMITTED, COMMITTED]
-            assert await shown(world) == {"1"}  # the leader's stands before the other one
+            assert await shown(world) == {"1"}  # "2" waits: the leader's message stands before it
             after = await world.crashed()
             await soon()
             assert statuses(after, txn_ids) == [COMMITTED] * 3

@@ -1,6 +1,6 @@
 """A coordinator's log in Apache Pulsar's format: its bytes, and what both brokers find in it.
 
-That Apache's own classes read them: tests/bookkeeper/test_pulsar_transactions_java.py.
+tests/bookkeeper/test_pulsar_transactions_java.py shows that Apache's own classes read it.
 """
 
 import pytest
@@ -106,7 +106,7 @@ def test_what_nobody_writes_is_refused(stored: str, what: str) -> None:
 
 
 class PulsarWorld(World):
-    """Its coordinators write Apache Pulsar's format."""
+    """A world whose coordinators write Apache Pulsar's format."""
 
     async def start(self) -> "PulsarWorld":
         use_pulsars_formats(self.coordinators)
@@ -163,7 +163,7 @@ async def test_a_snapshot_is_in_the_same_format(world: PulsarWorld) -> None:
 async def test_ids_go_on_behind_a_log_of_apache_s_whose_entries_are_all_deleted(
     world: PulsarWorld,
 ) -> None:
-    """As Apache leaves an idle coordinator: everything is acknowledged, and may be trimmed."""
+    """Apache leaves an idle coordinator like this: all entries are acknowledged and may be trimmed."""
     log = await world.factory.open(log_name(0))
     await log.set_property("max_local_txn_id", "10")
     cursor = await log.open_cursor("transaction.subscription", None)

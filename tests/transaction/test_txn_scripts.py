@@ -1,11 +1,11 @@
-"""Transactions as scripts: what is done, and what a reader from the beginning then sees.
+"""Transactions as scripts: steps, and what a reader from the beginning then sees.
 
 begin t          open a transaction (on every topic and on the subscription `sub` of orders)
 publish t x a    send message a to topic x in transaction t; t may be `-`: no transaction
 ack t a          acknowledge message a of orders on `sub` in transaction t
 commit t, abort t
-crash            the process is killed; the next one starts from what is durable
-wait s           that many seconds pass
+crash            kill the process; the next one starts from what is durable
+wait s           let s seconds pass
 read x           visible messages of topic x, in order
 left             messages of orders that `sub` has not acknowledged
 """

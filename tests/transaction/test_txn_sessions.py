@@ -1,4 +1,4 @@
-"""Sessions of transactional ids at work: who waits for what, what a failure leaves, who expires."""
+"""Sessions of transactional ids: which ones wait for which, what a failure leaves, which expire."""
 
 import asyncio
 from unittest.mock import patch

@@ -1,4 +1,4 @@
-"""Sessions of transactional ids that other brokers fence: what this one has of older sessions."""
+"""Sessions of transactional ids fenced by other brokers: this broker's part of older sessions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ from pybroker.transaction.coordinator.transactional_ids import (
 
 
 class AloneInTheCluster:
-    """Implements FencingElsewhere: what the others record is written by hand."""
+    """Implements FencingElsewhere. The tests write the other brokers' records themselves."""
 
     def __init__(self) -> None:
         self.is_certain = True
@@ -40,7 +40,7 @@ class AloneInTheCluster:
 
 
 class Shared:
-    """This broker's sessions, and the ids as another broker knows them."""
+    """This broker's sessions, and the transactional ids as another broker knows them."""
 
     def __init__(self, world: World) -> None:
         ids = world.coordinators.ids
@@ -53,7 +53,7 @@ class Shared:
         self._may_write = asyncio.Event()
 
     def recording(self, connection: Connection, name: str) -> "asyncio.Future[Any]":
-        """A newer session, whose record is written when `overtaken` is called."""
+        """Joins with a newer session. Its record is written when `overtaken` is called."""
 
         async def begin(*_: object) -> SessionRef:
             await self._may_write.wait()
@@ -72,7 +72,7 @@ class Shared:
 
 @in_world
 async def test_a_session_that_is_being_recorded_does_not_hide_the_older_one(world: World) -> None:
-    """Its broker says that nothing of older sessions is left, and another one grants the third."""
+    """This broker reports that older sessions have left nothing, and another one grants the third."""
     shared = Shared(world)
     first = await shared.sessions.join(Connection(), claim("first"))
     joining = shared.recording(Connection(), "second")
@@ -106,7 +106,7 @@ async def test_an_older_session_is_let_go_while_a_newer_one_is_being_recorded(
 async def test_a_connection_whose_session_was_let_go_begins_transactions_of_no_session(
     world: World,
 ) -> None:
-    """Its client may have no producer there any more that would come back."""
+    """Its client may have no producer left there that would reconnect."""
     shared, connection = Shared(world), Connection()
     await shared.sessions.join(connection, claim("first"))
     shared.sessions.let_go()

@@ -1,4 +1,4 @@
-"""A log that replaces its past: what becomes one entry, and who hears of a write that failed."""
+"""A log that replaces its past: which records share an entry, and who is told of a failed write."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ async def opened(world: World) -> tuple[SnapshotLog[int], ManagedLedger]:
 
 
 async def replayed(world: World) -> list[list[int]]:
-    """By entry."""
+    """The replayed numbers, by entry."""
     log, _ = await opened(world)
     entries: list[list[int]] = []
 
@@ -37,11 +37,11 @@ async def replayed(world: World) -> list[list[int]]:
 
 
 def ignore(error: Exception | None) -> None:
-    """Nobody waits."""
+    """There is no caller to tell."""
 
 
 async def nothing() -> None:
-    """Nothing is kept elsewhere."""
+    """There is no state outside the log."""
 
 
 @in_world
@@ -144,12 +144,14 @@ async def test_the_owner_of_the_log_learns_of_every_failed_write(world: World) -
 
 @in_world
 async def test_a_record_that_cannot_be_written_does_not_stand_in_the_way(world: World) -> None:
-    """All of its tick fail as they would on a full disk: none may be there without those before."""
+    """All records of its tick fail, as on a full disk: none may be durable without the earlier
+    ones.
+    """
     log, _ = await opened(world)
     failures: list[Exception] = []
     told: list[Exception | None] = []
     log.on_failure = failures.append
-    log._encode = lambda records: bytes(records)  # numbers up to 255 are its bytes
+    log._encode = lambda records: bytes(records)  # records up to 255 fit into a byte; 1000 does not
     log.append(1, told.append)
     log.append(1000, told.append)
     await soon()
@@ -194,7 +196,9 @@ def test_an_entry_of_a_snapshot_has_a_limited_number_of_parts_and_there_is_at_le
 
 
 async def _looked_on(world: World, live: list[int]) -> list[int]:
-    """What a replay finds of `live` and of 7, which comes while a snapshot finds nothing more."""
+    """What a replay finds of `live` and of 7. 7 is appended after the snapshot found its last
+    record.
+    """
     log, _ = await opened(world)
     log.append(0, ignore)
     await soon()

@@ -1,4 +1,4 @@
-"""States and their table; who may ask what of an outcome."""
+"""States and their table; who may ask for an outcome."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What logs gather in a turn of the loop is written in it, together and in order."""
+"""Records that logs gather in a turn of the loop are written in that turn, together and in order."""
 
 import asyncio
 from collections.abc import Callable

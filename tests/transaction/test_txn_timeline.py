@@ -1,4 +1,4 @@
-"""What is kept of a transaction for people: when it was added to, who decided, who followed."""
+"""A transaction's timeline for people: when participants joined, who decided, who followed."""
 
 import asyncio
 

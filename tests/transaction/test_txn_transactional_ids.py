@@ -1,4 +1,4 @@
-"""Transactional ids: epochs, what older sessions have left, expiry, and crashes in between."""
+"""Transactional ids: epochs, remains of older sessions, expiry, and crashes in between."""
 
 import asyncio
 from unittest.mock import AsyncMock, patch
@@ -31,7 +31,7 @@ DAY_MS = 86_400_000
 
 
 async def begin_in(world: World, session: SessionRef) -> TxnId:
-    """With a message."""
+    """Begins a transaction and sends a message in it."""
     coordinator = await world.coordinators.get(0)
     txn_id = await coordinator.new_transaction(60_000, None, session=session)
     await world.add(txn_id, ORDERS)
@@ -387,7 +387,7 @@ async def test_a_principal_has_a_limited_number_of_ids(world: World) -> None:
 async def test_ids_that_begin_at_the_same_time_do_not_pass_the_limit(world: World) -> None:
     ids = world.coordinators.ids
     world.storage.full = True
-    with pytest.raises(ManagedLedgerError):  # which takes no place
+    with pytest.raises(ManagedLedgerError):  # the failed id takes no place
         await ids.begin(TransactionalId("alice", "z"), "")
     world.storage.full = False
     began = await asyncio.gather(

@@ -1,7 +1,7 @@
-"""Logs written before entries had tags: their metadata tells of transactions, up to where they end.
+"""Logs from versions without tags: up to their end, metadata tells of transactions.
 
-Messages of a transaction named it in their metadata, markers did too, and the ledger had one
-property: where its first transaction began.
+Messages and markers named their transaction in their metadata. The ledger had one property: where
+its first transaction began.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""As much of connections as sessions of transactional ids see."""
+"""Fakes of connections, as far as sessions of transactional ids see them."""
 
 from typing import Any
 

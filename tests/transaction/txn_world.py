@@ -85,7 +85,7 @@ class StorageToBreak(MemoryBackend):
 
 
 def cursor_over(entries: int) -> ManagedCursor:
-    """Of a ledger 0 that nobody writes to."""
+    """A cursor over ledger 0, to which nothing more is written."""
     index = LedgerIndex([], 0)
     index.grow(entries, entries)
     return ManagedCursor("sub", index, Position(0, -1), {})
@@ -125,7 +125,7 @@ class World:
         return await self.crashed()
 
     async def stopped(self) -> None:
-        """Nothing of it runs any more; what it still writes, nobody will find."""
+        """Stops everything. Later writes are lost."""
         await self.coordinators.close()
         for buffer in self.buffers.values():
             await buffer.close()
@@ -214,7 +214,7 @@ class World:
         if self.factory.exists(pending_ack_log(TopicName.parse(topic), subscription)):
             await ended((await self.acks(subscription, topic)).end(txn_id, action))
 
-    # what clients do
+    # What clients do
 
     async def begin(self, timeout_ms: int = 60_000) -> TxnId:
         return await (await self.coordinators.get(0)).new_transaction(timeout_ms, None)
@@ -240,7 +240,7 @@ class World:
         await (await self.coordinators.get(txn_id.most)).end(txn_id, action, None)
 
     async def send(self, txn_id: TxnId | None, *payloads: str, topic: str = ORDERS) -> Position:
-        """Raises what the append was refused with."""
+        """Raises the error with which the append was refused."""
         return await self.start_send(await self.buffer(topic), txn_id, *payloads)
 
     def start_send(
@@ -267,7 +267,7 @@ class World:
         return buffer._ledger
 
     async def read(self, topic: str = ORDERS) -> list[str]:
-        """What a new consumer gets from the beginning."""
+        """What a new consumer from the beginning receives."""
         buffer, ledger = await self.buffer(topic), await self.ledger(topic)
         found: list[str] = []
         position, end = ledger.first_position, buffer.max_read_position
@@ -281,17 +281,19 @@ class World:
 
 
 async def nothing(participant: str) -> None:
-    """The participant is well."""
+    """The participant answers normally."""
 
 
 async def ended(ending: Awaitable[object] | None) -> None:
-    """What `end` of a participant gives is there for all who ask; None: it has ended."""
+    """Waits for the future that a participant's `end` returns; callers share it. None: it has
+    ended.
+    """
     if ending is not None:
         await asyncio.shield(ending)
 
 
 async def told_to_nobody(work: Callable[[], Coroutine[Any, Any, None]]) -> list[str]:
-    """What the loop complains of when all is over: errors that nobody looked at."""
+    """The event loop's complaints when all is over: exceptions that were never retrieved."""
     complaints: list[str] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
@@ -303,12 +305,12 @@ async def told_to_nobody(work: Callable[[], Coroutine[Any, Any, None]]) -> list[
 
 
 async def soon() -> None:
-    """Let everything that can go on without waiting go on."""
+    """Let all work run that can continue without waiting."""
     await asyncio.sleep(0.001)
 
 
 async def books_closed() -> None:
-    """The coordinators have written that what ended has ended."""
+    """Waits until the coordinators have recorded that ended transactions have ended."""
     await asyncio.sleep(0.1)
 
 

@@ -123,8 +123,8 @@ def test_a_batch_that_cannot_be_read_stays_whole_and_supersedes_nothing(
 
 @pytest.mark.parametrize("key", [b"\xff\xfe\0\x01", "ключ".encode(), b"a" * 300])
 def test_keys_in_any_encoding_are_told_apart(broker: RunningBroker, topic: str, key: bytes) -> None:
-    """No UTF-8 among them: they are set over the wire, behind protobuf's back. A ledger holds five
-    entries.
+    """Keys that are not UTF-8 are written as raw bytes, because protobuf would refuse them. A
+    ledger holds five entries.
     """
     with RawClient(broker.service_url) as raw:
         raw.create_producer(topic)
@@ -230,7 +230,7 @@ def test_what_retention_has_released_is_still_read_compacted(
     for _ in range(30):
         last = consumer.receive(timeout_millis=SOON_MS)
     consumer.acknowledge_cumulative(last)
-    consumer.close()  # answered behind its acknowledgement
+    consumer.close()  # answered after its acknowledgement
     broker.trim(topic)
     left = read(client, topic, compacted=False)
     assert len(left) < 10
@@ -257,7 +257,7 @@ def test_what_is_not_compacted_yet_is_not_released(
     for _ in range(20):
         last = consumer.receive(timeout_millis=SOON_MS)
     consumer.acknowledge_cumulative(last)
-    consumer.close()  # answered behind its acknowledgement
+    consumer.close()  # answered after its acknowledgement
     broker.trim(topic)
     assert len(read(client, topic)) == 21
     compact(broker, topic)

@@ -1,4 +1,4 @@
-"""A compaction lets others have the loop, also within one large batch."""
+"""A compaction yields to other tasks, even within one large batch."""
 
 import asyncio
 import struct
@@ -12,7 +12,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 
 MESSAGES = 20_000
-MOST = 1_000_000  # that a producer may say
+MOST = 1_000_000  # the most that a producer may declare
 
 
 def a_batch() -> bytes:
@@ -33,7 +33,7 @@ def one_message() -> bytes:
 
 @pytest.mark.parametrize("left_out", [0, 5000])
 def test_a_large_batch_is_looked_into_in_turns(left_out: int) -> None:
-    """Of which an earlier compaction has left the last ones out."""
+    """Also if an earlier compaction has left out its last messages."""
 
     async def scenario() -> None:
         bits = (1 << MESSAGES - left_out) - 1 if left_out else None

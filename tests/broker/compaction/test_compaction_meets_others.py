@@ -1,4 +1,4 @@
-"""Compaction where something else happens: trimming of what was read, unloads in its midst."""
+"""Compaction beside other events: trimming of consumed ledgers, unloads in the middle of it."""
 
 import asyncio
 from typing import Any
@@ -90,7 +90,7 @@ def test_after_a_restart_what_was_read_of_the_trimmed_part_does_not_come_again(
     for _ in range(20):
         last = other.receive(timeout_millis=SOON_MS)
     other.acknowledge_cumulative(last)
-    other.close()  # answered behind its acknowledgement
+    other.close()  # answered after its acknowledgement
     broker.trim(topic)
     consumer = client.subscribe(topic, "s", **options)
     first = [consumer.receive(timeout_millis=SOON_MS) for _ in range(7)]
@@ -105,7 +105,7 @@ def test_after_a_restart_what_was_read_of_the_trimmed_part_does_not_come_again(
 def test_what_a_compaction_held_back_is_looked_at_again_at_its_end(
     broker: RunningBroker, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its ledgers may have been consumed long ago, and nothing else happens to them."""
+    """They may have been consumed long ago, and no other event would trim them."""
     needed: list[Position] = []
     right = ManagedLedger.touch
 

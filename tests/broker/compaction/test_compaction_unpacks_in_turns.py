@@ -1,4 +1,4 @@
-"""What a producer has compressed is unpacked a part at a time: others have the loop in between."""
+"""Compressed messages are unpacked in parts, and other tasks run in between."""
 
 import asyncio
 import struct

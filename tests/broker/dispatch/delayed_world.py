@@ -1,4 +1,4 @@
-"""A topic whose messages may be delayed, on a loop whose time passes while everybody waits."""
+"""A topic with delayed messages, on a loop with virtual time."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -21,10 +21,10 @@ BY_TIME = pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
 
 
 class Topic(FakeTopic):
-    """On a loop whose time passes while everybody waits."""
+    """A fake topic on a loop with virtual time."""
 
     async def delayed(self, *delays_s: float | None, key: str = "") -> list[Position]:
-        """A message each; None is not delayed."""
+        """Publishes one message per delay; None is not delayed."""
         return await self.publish_entries([self.entry(delay_s, key) for delay_s in delays_s])
 
     def entry(self, delay_s: float | None, key: str = "", **fields: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""The reader of what compaction kept, asked directly: what a peek has, and where it stands then."""
+"""The reader of compacted entries, alone: what a peek returns, and the position after it."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -20,7 +20,7 @@ PLENTY = 10**6
 
 
 class Compaction:
-    """What `keep` was told; reading waits for `open`, or fails with what is in `failures`."""
+    """Holds what `keep` was given. Reading waits for `open`, or raises an error from `failures`."""
 
     def __init__(self, topic: FakeTopic) -> None:
         self._topic = topic
@@ -45,7 +45,7 @@ class Compaction:
 
 
 class World:
-    """Ten entries in the topic."""
+    """A topic of ten entries and its compacted reader."""
 
     def __init__(self, topic: FakeTopic, cursor: Any) -> None:
         self.topic, self.cursor = topic, cursor
@@ -73,7 +73,7 @@ class World:
         await self.compaction.keep(*kept, horizon=horizon)
 
     async def peek(self, messages: int = 100, size_bytes: int = PLENTY) -> Delivery | None:
-        """With all that reading brings in memory."""
+        """Peeks again after the reads are done if the first peek found nothing."""
         found = self.compacted.peek(messages, size_bytes)
         if found is None:
             await self.topic.settled()
@@ -302,7 +302,7 @@ def test_damage_is_reported_to_readers_that_remain() -> None:
 def test_a_read_that_fails_is_begun_again(
     failure: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And looks for its place anew."""
+    """The retry looks for its place again."""
     monkeypatch.setattr(compacted_reader, "READ_RETRY_S", 0)
 
     async def scenario(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Delayed delivery: how much is remembered of all that waits, and what an abort gives back."""
+"""Delayed delivery: how much memory waiting messages take, and what an abort gives back."""
 
 from dataclasses import replace
 from typing import Any
@@ -72,7 +72,7 @@ def test_what_an_aborted_transaction_acknowledged_before_its_time_comes_at_its_t
     kind: SubscriptionType,
 ) -> None:
     async def scenario(topic: FakeTopic) -> None:
-        """The dispatcher is told as an aborted transaction tells it."""
+        """Calls the dispatcher as an aborted transaction does."""
         subscription = await topic.subscribe()
         consumer, sink = await topic.consumer(subscription, kind, 100)
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
@@ -100,7 +100,7 @@ def test_what_an_aborted_transaction_acknowledged_before_its_time_comes_at_its_t
 def test_after_an_abort_each_consumer_is_asked_once_what_it_holds(
     kind: SubscriptionType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There may be a thousand of each, of consumers and of what is due."""
+    """There may be a thousand consumers and a thousand due messages."""
     asked = []
     among = UnackedEntries.among
     monkeypatch.setattr(

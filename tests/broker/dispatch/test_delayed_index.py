@@ -1,4 +1,4 @@
-"""The index of delayed entries, beside a list that is searched."""
+"""The index of delayed entries against a plain list."""
 
 import tracemalloc
 
@@ -97,7 +97,7 @@ def test_an_entry_costs_little_however_times_are_spread(spread: int) -> None:
         index.add(10**12 + entry_id * 7919 % count * spread, 5, entry_id)
     size = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert size < 60 * count  # 24 bytes, and a heap of new ones
+    assert size < 60 * count  # 24 bytes each, and a heap of new ones
     assert len(index.take(2**62, count)) == count
 
 

@@ -1,4 +1,4 @@
-"""Batches that came in part and then as a whole, and acknowledgements that do not say which."""
+"""Batches delivered in part and then whole: an acknowledgement does not say which it means."""
 
 import pytest
 from dispatch_fakes import EXCLUSIVE, FAILOVER, SHARED, FakeTopic, with_topic
@@ -15,8 +15,8 @@ from pybroker.transaction.pending_acks.pending_ack import PendingAck
 async def batch_twice(
     topic: FakeTopic, kind: SubscriptionType = EXCLUSIVE
 ) -> tuple[Subscription, Consumer, Position]:
-    """The consumer was given a batch of three without its first message, then, after T1's abort,
-    with it, and has acknowledged nothing.
+    """The consumer was given a batch of three without its first message. After T1's abort it was
+    given the whole batch. It has acknowledged nothing.
     """
     subscription = await topic.subscribe()
     consumer, _ = await topic.consumer(subscription, kind, 100)
@@ -36,7 +36,7 @@ def test_an_acknowledgement_of_a_batch_that_was_under_way_covers_nothing_that_ca
 ) -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription, consumer, position = await batch_twice(topic, kind)
-        subscription.acknowledge(consumer, [position])  # of the first time, perhaps
+        subscription.acknowledge(consumer, [position])  # perhaps meant for the first delivery
         assert subscription.cursor.unacked_indexes(position) == 0b001
         subscription.acknowledge(consumer, [position])
         assert subscription.backlog == 0
@@ -62,7 +62,7 @@ def test_who_asks_for_a_batch_again_acknowledges_it_once(kind: SubscriptionType)
 def test_a_transactions_acknowledgement_of_a_batch_that_came_twice_is_refused(
     cumulative: bool,
 ) -> None:
-    """If it were taken for the first delivery, what has been processed might come once more."""
+    """If it counted for the first delivery, processed messages might come again."""
 
     async def scenario(topic: FakeTopic) -> None:
         subscription, consumer, position = await batch_twice(topic)
@@ -84,7 +84,7 @@ def test_a_cumulative_acknowledgement_of_a_batch_that_was_under_way_covers_nothi
         subscription.acknowledge_cumulative(consumer, position)
         assert subscription.cursor.unacked_indexes(position) == 0b001
         (last,) = await topic.publish(1)
-        subscription.acknowledge_cumulative(consumer, last)  # its client may have dropped it
+        subscription.acknowledge_cumulative(consumer, last)  # its client may have dropped the batch
         assert left(subscription, position, last) == [0]
         subscription.acknowledge_cumulative(consumer, position)
         assert subscription.backlog == 0

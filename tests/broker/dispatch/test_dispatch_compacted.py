@@ -1,4 +1,4 @@
-"""Reading compacted: what consumers that come and go meanwhile get of it."""
+"""Reading compacted: what consumers receive that come and go meanwhile."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from pybroker.broker.subscription import Subscription
 
 
 class SlowCompaction:
-    """Of a topic's entries every second one was kept; they come when `open` is set."""
+    """Every second entry of a topic is kept. They can be read once `open` is set."""
 
     def __init__(self, topic: FakeTopic) -> None:
         self._topic = topic
@@ -56,7 +56,7 @@ async def some_turns() -> None:
 
 def test_a_read_for_one_that_has_gone_moves_nothing_for_the_next() -> None:
     async def scenario(topic: FakeTopic) -> None:
-        """It finds that nothing was kept, and would go on behind the horizon."""
+        """The read finds that nothing was kept, and would continue after the horizon."""
         subscription = await topic.subscribe()
         unlike: Any = topic
         compaction = unlike.compaction = SlowCompaction(topic)
@@ -122,7 +122,7 @@ def test_what_is_acknowledged_is_left_out_and_redelivery_begins_behind_the_mark(
 
 def test_what_an_abort_gives_back_comes_again_in_its_order() -> None:
     async def scenario(topic: FakeTopic) -> None:
-        """The dispatcher is told as an aborted transaction tells it."""
+        """Calls the dispatcher as an aborted transaction does."""
         subscription = await topic.subscribe()
         compaction = await compacted(topic)
         compaction.open.set()

@@ -1,4 +1,4 @@
-"""Cumulative acknowledgements beside open transactions: no message is covered that nobody got."""
+"""Cumulative acknowledgements beside open transactions: none covers an undelivered message."""
 
 import pytest
 from dispatch_fakes import EXCLUSIVE, FAILOVER, SHARED, FakeTopic, RecordingSink, with_topic
@@ -16,17 +16,17 @@ SINGLE = pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
 async def successor(
     topic: FakeTopic, subscription: Subscription, kind: SubscriptionType = EXCLUSIVE
 ) -> tuple[Consumer, RecordingSink]:
-    """The consumer that is there leaves, another one comes."""
+    """Replaces the only consumer by a new one."""
     subscription.remove_consumer(subscription.consumers[0])
     return await topic.consumer(subscription, kind, 100)
 
 
 def left(subscription: Subscription, *positions: Position) -> list[int]:
-    """The entries that are not acknowledged."""
+    """The ids of the entries that are not acknowledged."""
     return [at.entry_id for at in positions if not subscription.cursor.is_deleted(at)]
 
 
-# What a transaction holds cumulatively
+# What a transaction holds by a cumulative acknowledgement
 
 
 def test_an_aborted_cumulative_acknowledgement_comes_at_the_clients_request() -> None:
@@ -50,7 +50,7 @@ def test_an_aborted_cumulative_acknowledgement_comes_at_the_clients_request() ->
 def test_a_successor_gets_what_an_open_transaction_holds_cumulatively(
     kind: SubscriptionType,
 ) -> None:
-    """Its acknowledgement of 3 covers 0 to 2, so it must have been given them."""
+    """The successor's acknowledgement of 3 covers 0 to 2, so it must have received them."""
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
@@ -137,7 +137,7 @@ def test_consumers_of_another_type_get_what_is_held_cumulatively(action: object)
     with_topic(scenario)
 
 
-# What a transaction holds singly
+# What a transaction holds by single acknowledgements
 
 
 async def passed_over(
@@ -192,15 +192,15 @@ def test_an_acknowledgement_that_was_sent_before_the_message_came_late_does_not_
     async def scenario(topic: FakeTopic) -> None:
         subscription, consumer, sink, positions = await passed_over(topic)
         await end(subscription, T1, ABORT)
-        subscription.acknowledge_cumulative(consumer, positions[3])  # it is to come
+        subscription.acknowledge_cumulative(consumer, positions[3])  # 1 is still to come
         await topic.settled()
         assert sink.take() == [1]
-        subscription.acknowledge_cumulative(consumer, positions[4])  # it may be on the way
+        subscription.acknowledge_cumulative(consumer, positions[4])  # 1 may be on its way
         assert left(subscription, *positions) == [1, 5]
         await topic.publish(1)
-        subscription.acknowledge_cumulative(consumer, positions[5].after)  # which came behind it
-        assert left(subscription, *positions) == [1]  # but the client may have dropped that
-        subscription.acknowledge_cumulative(consumer, positions[1])  # it has not
+        subscription.acknowledge_cumulative(consumer, positions[5].after)  # sent after 1
+        assert left(subscription, *positions) == [1]  # but the client may have dropped 1
+        subscription.acknowledge_cumulative(consumer, positions[1])  # the client has received 1
         assert subscription.backlog == 0
         assert subscription.reader.passed_over is None
 
@@ -246,7 +246,7 @@ def test_a_transaction_spares_what_came_late_unless_it_acknowledges_what_came_be
 def test_an_acknowledgement_from_before_the_consumer_came_back_covers_nothing_that_was_held() -> (
     None
 ):
-    """Clients may acknowledge on a new connection what they received on the old one."""
+    """A client may acknowledge on a new connection messages that it received on the old one."""
 
     async def scenario(topic: FakeTopic) -> None:
         subscription, _, _, positions = await passed_over(topic)
@@ -287,7 +287,7 @@ def test_a_consumer_that_is_not_active_any_more_covers_nothing_that_was_held() -
 
 
 def test_a_consumer_that_was_active_before_may_mean_what_it_was_given_then() -> None:
-    """What it acknowledges plainly spares the late message; in a transaction it is refused."""
+    """Its plain acknowledgement spares the late message; in a transaction it is refused."""
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
@@ -322,7 +322,7 @@ def test_a_batch_that_came_in_part_and_then_late_is_covered_from_what_came_late(
         subscription = await topic.subscribe()
         consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
         positions = await topic.publish(3, batch=4)
-        held = [PendingAck(positions[1], 0b0110, 4)]  # 0 and 3
+        held = [PendingAck(positions[1], 0b0110, 4)]  # acknowledges 0 and 3
         await subscription.acknowledge_in_transaction(consumer, T1, held, cumulative=False)
         consumer, sink = await successor(topic, subscription)
         await end(subscription, T1, ABORT)
@@ -330,7 +330,7 @@ def test_a_batch_that_came_in_part_and_then_late_is_covered_from_what_came_late(
         assert sink.take() == [0, 1, 2, 1]
         subscription.acknowledge_cumulative(consumer, positions[1], 0b1100, 4)  # 1 came before
         assert subscription.cursor.unacked_indexes(positions[1]) == 0b1101
-        subscription.acknowledge_cumulative(consumer, positions[1], 0b1110, 4)  # 0 came late
+        subscription.acknowledge_cumulative(consumer, positions[1], 0b1110, 4)  # 0 was given late
         assert subscription.cursor.unacked_indexes(positions[1]) == 0b1100
 
     with_topic(scenario)
@@ -379,7 +379,7 @@ def test_of_a_batch_the_messages_that_are_held_are_spared() -> None:
 
 
 def test_a_transaction_takes_of_a_batch_what_its_consumer_was_given() -> None:
-    """Official clients acknowledge the batch as a whole when they are through with their part."""
+    """Official clients acknowledge the whole batch after processing their part of it."""
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
@@ -397,7 +397,7 @@ def test_a_transaction_takes_of_a_batch_what_its_consumer_was_given() -> None:
 
 
 def test_a_transaction_that_names_what_was_left_out_of_a_batch_conflicts_or_takes_it() -> None:
-    """Its client was given that earlier, and must not hear that something was acknowledged."""
+    """Its client received that message earlier, and must not be told that it is acknowledged."""
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
@@ -408,7 +408,7 @@ def test_a_transaction_that_names_what_was_left_out_of_a_batch_conflicts_or_take
         consumer, _ = await successor(topic, subscription)
         with pytest.raises(TransactionConflict):
             await subscription.acknowledge_in_transaction(consumer, T2, first, cumulative=False)
-        consumer.permits = 0  # what the abort gives back does not come yet
+        consumer.permits = 0  # the consumer does not yet receive what the abort gives back
         await end(subscription, T1, ABORT)
         await subscription.acknowledge_in_transaction(consumer, T2, first, cumulative=False)
         await end(subscription, T2, COMMIT)

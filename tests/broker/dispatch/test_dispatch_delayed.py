@@ -1,4 +1,4 @@
-"""Delayed delivery: what waits for its time, what does not, and what comes between."""
+"""Delayed delivery: which messages wait, which do not, and what happens in between."""
 
 from dataclasses import replace
 from typing import Any
@@ -70,7 +70,7 @@ def test_switched_off_all_is_delivered_at_once(kind: SubscriptionType) -> None:
 
 @BY_TIME
 def test_what_waits_comes_at_once_when_it_is_switched_off(kind: SubscriptionType) -> None:
-    """And what comes after it is switched on again waits."""
+    """Messages published after it is switched on again wait."""
 
     async def scenario(topic: Topic) -> None:
         subscription = await topic.subscribe()
@@ -116,7 +116,7 @@ def test_no_message_is_early_and_a_tick_says_how_late_it_may_be(strict: bool, la
 def test_what_is_due_comes_behind_what_was_given_back_and_is_not_wanted(
     kind: SubscriptionType,
 ) -> None:
-    """Nobody would ask again: the time has come, and nothing else happens."""
+    """No later event would trigger a dispatch: the message is due already."""
 
     async def scenario(topic: Topic) -> None:
         subscription = await topic.subscribe()
@@ -138,7 +138,7 @@ def test_what_is_due_comes_behind_what_was_given_back_and_is_not_wanted(
 def test_what_is_due_comes_once_what_waited_for_its_consumer_is_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So much waited that nothing else was looked at; and all of that is wanted no more."""
+    """The waiting messages fill the look-ahead. All of them are acknowledged."""
     monkeypatch.setattr(key_shared, "MAX_WAITING_PER_CONSUMER", 1)
 
     async def scenario(topic: Topic) -> None:
@@ -200,7 +200,7 @@ def test_what_goes_beyond_any_clock_just_waits(kind: SubscriptionType) -> None:
 
 @BY_TIME
 def test_few_permits_are_for_what_is_due(kind: SubscriptionType) -> None:
-    """A consumer that takes one at a time gets the message behind thousands that wait."""
+    """A consumer of one message at a time gets the due message after thousands that wait."""
 
     async def scenario(topic: Topic) -> None:
         subscription = await topic.subscribe()
@@ -315,7 +315,7 @@ def test_what_is_skipped_is_delayed_no_more_and_what_stands_behind_it_is(
         assert (sink.take(), subscription.delayed_messages) == ([10], 10)
         bytes_of_ten = account.used_bytes
         dispatcher: Any = subscription._dispatcher
-        dispatcher.restore([positions[2], positions[7]])  # an aborted transaction had them
+        dispatcher.restore([positions[2], positions[7]])  # an aborted transaction held them
         await topic.settled()
         await subscription.skip_to(positions[5])
         assert subscription.delayed_messages == 4
@@ -346,7 +346,7 @@ def test_a_seek_finds_them_again(kind: SubscriptionType) -> None:
 
 @BY_TIME
 def test_an_open_transaction_holds_back_what_is_due(kind: SubscriptionType) -> None:
-    """Its messages are counted from the commit: those that are due by then come with it."""
+    """A commit releases the transaction's messages: those due by then come at once."""
 
     async def scenario(topic: Topic) -> None:
         _, sink = await topic.consumer(await topic.subscribe(), kind, 100)
@@ -415,7 +415,7 @@ def test_a_tag_in_a_property_is_no_delay() -> None:
 
 
 def test_keys_stay_in_order_beside_what_is_delayed() -> None:
-    """With two consumers, of which one does nothing: the other's keys go on."""
+    """One of the two consumers is idle; the other still receives its keys."""
 
     async def scenario(topic: Topic) -> None:
         subscription = await topic.subscribe()

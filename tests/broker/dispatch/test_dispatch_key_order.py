@@ -1,4 +1,4 @@
-"""Key_Shared, by random scripts: each key is with one consumer at a time, and in order."""
+"""Key_Shared by random scripts: each key is with one consumer at a time, in order."""
 
 from dispatch_fakes import KEY_SHARED, FakeTopic, RecordingSink, check_parked, with_topic
 from hypothesis import given
@@ -18,7 +18,7 @@ scripts = st.lists(
 
 
 class KeyOrder:
-    """What consumers hold, and that no key is with two of them or delivered out of order."""
+    """Tracks what consumers hold. Asserts that no key is with two of them or out of order."""
 
     def __init__(self, topic: FakeTopic, subscription: Subscription) -> None:
         self.topic = topic
@@ -83,7 +83,7 @@ class KeyOrder:
         self.joined.append(await self.topic.consumer(self.subscription, KEY_SHARED, name=name))
 
     async def finish(self) -> None:
-        """Everybody takes and acknowledges what comes, until nothing does."""
+        """All consumers receive and acknowledge until nothing more comes."""
         for consumer, sink in self.joined:
             sink.writable = True
             self.subscription.flow(consumer, 10_000)

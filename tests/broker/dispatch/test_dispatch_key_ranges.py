@@ -1,4 +1,4 @@
-"""An Exclusive consumer, or a reader, that names key ranges gets what lies inside of them."""
+"""An Exclusive consumer or a reader with key ranges receives only messages in those ranges."""
 
 import pytest
 from dispatch_fakes import EXCLUSIVE, FAILOVER, KEYS, FakeTopic, RecordingSink, with_topic

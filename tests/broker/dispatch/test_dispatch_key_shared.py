@@ -1,4 +1,4 @@
-"""Key_Shared dispatch: one consumer a key, in order, whoever comes and goes."""
+"""Key_Shared dispatch: one consumer per key, in order, even if consumers come and go."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def key_in(low: int, high: int) -> str:
 
 
 def keys_changing_owner(*names: str) -> list[str]:
-    """Keys that the last of the named consumers takes from those before it."""
+    """Keys that the last of the named consumers takes over from the others."""
     before, after = owner_among(*names[:-1]), owner_among(*names)
     return [key for key in KEYS if before(key) != after(key)]
 
@@ -332,7 +332,7 @@ def test_what_is_given_back_goes_first_though_it_has_to_be_read_from_the_disk() 
 
 
 def test_waiting_messages_that_were_acknowledged_delay_no_other() -> None:
-    """As those of one who acknowledges what was delivered before a reconnection."""
+    """As when a client acknowledges messages that it received before a reconnection."""
     for_a, for_b = key_in(*HALVES[0]), key_in(*HALVES[1])
 
     async def scenario(topic: FakeTopic) -> None:
@@ -410,7 +410,7 @@ def test_what_waits_is_read_from_the_disk_when_it_left_the_memory() -> None:
 
 
 def test_messages_without_a_key_spread_and_each_has_its_place() -> None:
-    """A copy, and each chunk of a message, has the place of the first."""
+    """Copies of a message and its chunks share one slot."""
 
     def slot(sequence_id: int, **fields: Any) -> int:
         metadata = pb.MessageMetadata(

@@ -1,4 +1,4 @@
-"""Messages that came late after an abort, and acknowledgements that speak of a part of them."""
+"""Messages delivered late after an abort, and acknowledgements of a part of them."""
 
 import pytest
 from dispatch_fakes import EXCLUSIVE, FAILOVER, FakeTopic, RecordingSink, with_topic
@@ -20,8 +20,8 @@ from pybroker.transaction.pending_acks.pending_ack import PendingAck
 async def late_batch(
     topic: FakeTopic, held: int | None
 ) -> tuple[Subscription, Consumer, list[Position]]:
-    """Of three batches of four, the second came late, after all three were acknowledged; `held` as
-    bits, or all of it.
+    """Three batches of four. All were acknowledged, and then the second came late: the messages in
+    the bit set `held`, or all of it if None.
     """
     subscription = await topic.subscribe()
     consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
@@ -68,7 +68,9 @@ def test_in_order_again_too_only_what_is_acknowledged_of_a_batch_is_settled() ->
 
 
 def test_a_transaction_names_no_message_before_which_others_of_its_batch_came_late() -> None:
-    """What it was given first, or what came then? Its effects stay, and the first one comes."""
+    """The acknowledgement may mean the first delivery or the late one. So the transaction keeps its
+    effects, and the first message comes again.
+    """
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
@@ -113,7 +115,9 @@ def test_of_a_batch_that_came_late_what_is_held_again_is_spared() -> None:
 async def late_behind_an_acknowledgement(
     topic: FakeTopic,
 ) -> tuple[Subscription, Consumer, list[Position]]:
-    """T1 held 1 of three messages; all were acknowledged, then 1 came, then another one."""
+    """T1 held 1 of three messages. All three were acknowledged, then 1 came late, then another
+    message came.
+    """
     subscription = await topic.subscribe()
     await topic.consumer(subscription, EXCLUSIVE, 100, name="of the transaction")
     positions = await topic.publish(3)
@@ -129,7 +133,7 @@ async def late_behind_an_acknowledgement(
 
 
 def test_what_came_behind_a_clients_own_acknowledgement_is_not_covered_by_its_next_one() -> None:
-    """The Java client, and others, drop what comes so, unseen, for as long as they live."""
+    """The Java client and others silently drop such messages as long as the consumer lives."""
 
     async def scenario(topic: FakeTopic) -> None:
         subscription, consumer, positions = await late_behind_an_acknowledgement(topic)
@@ -140,7 +144,7 @@ def test_what_came_behind_a_clients_own_acknowledgement_is_not_covered_by_its_ne
         subscription.acknowledge_cumulative(consumer, positions[4])
         assert left(subscription, *positions) == [1]
         assert subscription.backlog == 1
-        subscription.remove_consumer(consumer)  # its connection broke: the client has not forgotten
+        subscription.remove_consumer(consumer)  # its connection broke; the client still drops 1
         consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 100, name="c")
         (last,) = await topic.publish(1)
         assert sink.take() == [1, 5]
@@ -243,7 +247,7 @@ def test_a_limited_number_of_clients_is_remembered_and_of_the_others_the_furthes
 
 async def flipped(topic: FakeTopic) -> tuple[Subscription, Consumer, Consumer, RecordingSink]:
     """`first` was given 0, 2 and 3, and acknowledged 2 in a transaction. Then `second` became the
-    active one, and the transactions that held 1 and 2 were aborted.
+    active consumer, and the transactions that held 1 and 2 were aborted.
     """
     subscription = await topic.subscribe()
     predecessor, _ = await topic.consumer(subscription, FAILOVER, 100, name="z")
@@ -289,7 +293,7 @@ def first_ledger(topic: FakeTopic) -> int:
 
 
 def test_who_is_not_active_any_more_since_another_one_left_is_known_to_have_been() -> None:
-    """Of a partition's consumers, the next one in line may change when any of them leaves."""
+    """When any consumer of a partition leaves, the active consumer may change."""
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
@@ -309,7 +313,7 @@ def test_who_is_not_active_any_more_since_another_one_left_is_known_to_have_been
 
 @pytest.mark.slow
 def test_what_came_late_and_was_acknowledged_singly_is_forgotten_in_time() -> None:
-    """Though one message before it never is."""
+    """Although an earlier message is never acknowledged."""
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
@@ -331,7 +335,7 @@ def test_what_came_late_and_was_acknowledged_singly_is_forgotten_in_time() -> No
 def test_an_acknowledgement_from_before_an_unload_covers_nothing_that_was_held(
     one_is_acknowledged: bool, in_a_transaction: bool
 ) -> None:
-    """Clients may acknowledge after the unload what they received before it."""
+    """A client may acknowledge after an unload messages that it received before."""
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
@@ -359,7 +363,7 @@ def test_an_acknowledgement_from_before_an_unload_covers_nothing_that_was_held(
         await topic.settled()
         assert sink.take() == [*late, 5]
         subscription.acknowledge_cumulative(consumer, positions[5])
-        if one_is_acknowledged or not in_a_transaction:  # its client may have dropped what was late
+        if one_is_acknowledged or not in_a_transaction:  # the client may have dropped `late`
             assert left(subscription, *positions) == late
             subscription.acknowledge_cumulative(consumer, positions[late[-1]])
         assert subscription.backlog == 0
@@ -392,7 +396,7 @@ def test_an_abort_that_is_written_during_a_checkpoint_is_remembered_after_an_unl
 
 
 def test_a_batch_that_came_again_as_a_whole_covers_nothing_that_came_before_it() -> None:
-    """Its client may mean the batch as it came first, when the late message had not come yet."""
+    """Its client may mean the first delivery, before the late message had come."""
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()

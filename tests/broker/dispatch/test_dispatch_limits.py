@@ -1,4 +1,4 @@
-"""How many unacknowledged messages may be held, where the limits change or all begins anew."""
+"""Limits of unacknowledged messages: when they change, and when delivery starts over."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from pybroker.broker.subscription import Subscription
 
 
 class Held:
-    """Ten messages, of which the consumer was given four."""
+    """A topic of ten messages, of which the consumer was given four."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Held:
         return await self.given()
 
     async def given_after_acknowledging(self, *entry_ids: int) -> list[int]:
-        """Nobody else says that there may be something to deliver."""
+        """The acknowledgement alone must trigger the dispatch."""
         self.subscription.acknowledge(self.consumer, [self.positions[i] for i in entry_ids])
         await self.topic.settled()
         return self.sink.take()

@@ -1,4 +1,4 @@
-"""Dispatch, whatever the type: what a round is, who waits, what is not repeated."""
+"""Dispatch of any type: what a round is, who waits, what is not repeated."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ EVERY_TYPE = pytest.mark.parametrize("kind", MODULES)
 def test_a_round_ends_when_its_bytes_are_out_and_others_have_their_turn(
     kind: SubscriptionType, round_bytes: int, entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A round of 2001 bytes has one left after two entries: the third still belongs to it."""
+    """A round of 2001 bytes has one byte left after two entries: it includes the third."""
     monkeypatch.setattr(MODULES[kind], "ROUND_BYTES", round_bytes)
 
     async def scenario(topic: FakeTopic) -> None:
@@ -62,7 +62,7 @@ def test_a_round_ends_when_its_bytes_are_out_and_others_have_their_turn(
 def test_a_round_of_small_messages_ends_after_some_steps(
     kind: SubscriptionType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten thousand of them fit into the bytes of a round."""
+    """The bytes of a round would hold ten thousand of them."""
     monkeypatch.setattr(entry_reader, "MAX_RUN_ENTRIES", 2)
 
     async def scenario(topic: FakeTopic) -> None:
@@ -133,7 +133,7 @@ def test_nothing_to_deliver_or_nobody_to_take_it_is_no_reason_to_look_again(
 def test_a_consumer_without_permits_gets_nothing_of_what_was_read_too_far(
     kind: SubscriptionType,
 ) -> None:
-    """How many messages a batch holds shows when it has been read."""
+    """The number of messages in a batch is known only after reading it."""
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
@@ -292,7 +292,7 @@ def test_a_new_active_consumer_gets_what_an_abort_gave_back_once() -> None:
 
 
 async def hold(subscription: Subscription, positions: list[Position]) -> None:
-    """In an open transaction."""
+    """Acknowledges the positions in an open transaction."""
     acks = [PendingAck(position) for position in positions]
     consumer = subscription.consumers[0]
     await subscription.acknowledge_in_transaction(consumer, TxnId(0, 1), acks, False)
@@ -301,7 +301,7 @@ async def hold(subscription: Subscription, positions: list[Position]) -> None:
 def least_in_each_dispatch(
     monkeypatch: pytest.MonkeyPatch, left: Callable[[Subscription], int]
 ) -> list[int]:
-    """How much less there is left after each one."""
+    """By how much each dispatch lowers `left`; the list grows with each one."""
     passed: list[int] = []
     dispatch = Subscription._dispatch
 
@@ -318,7 +318,7 @@ def least_in_each_dispatch(
 def test_a_round_passes_no_more_than_some_entries_that_a_transaction_holds(
     kind: SubscriptionType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They may be a million, and all in memory."""
+    """There may be a million of them, all in memory."""
     monkeypatch.setattr(entry_reader, "MAX_RUN_ENTRIES", 2)
 
     async def scenario(topic: FakeTopic) -> None:

@@ -1,4 +1,4 @@
-"""Exclusive and Failover dispatch, over a memory backend, with sinks that record."""
+"""Exclusive and Failover dispatch, over a memory backend, with recording sinks."""
 
 import asyncio
 from typing import Any
@@ -343,7 +343,7 @@ def test_a_cursor_is_not_said_to_have_moved_when_the_topic_was_unloaded_meanwhil
         subscription = await topic.subscribe()
         positions = await topic.publish(5)
         await subscription.close()
-        topic.ledger.cursors["sub"].retired = True  # as when the ledger is closed, too
+        topic.ledger.cursors["sub"].retired = True  # as if the ledger were closed, too
         with pytest.raises(ServiceNotReady):
             await subscription.seek(positions[3])
         with pytest.raises(ServiceNotReady):

@@ -1,4 +1,6 @@
-"""What open transactions acknowledge: withheld from everybody, delivered again after an abort."""
+"""What open transactions acknowledge is withheld from all consumers, and delivered again after an
+abort.
+"""
 
 import asyncio
 import gc
@@ -87,7 +89,9 @@ def test_pending_messages_are_withheld_from_the_next_consumer(kind: Subscription
 
 @EVERY_TYPE
 def test_unacknowledged_messages_go_to_the_remaining_consumers(kind: SubscriptionType) -> None:
-    """While it was being written, its consumer went, and the next one was kept from it."""
+    """A consumer leaves while its acknowledgement is being written. The next consumer receives the
+    message once that write has failed.
+    """
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
@@ -115,7 +119,7 @@ def test_unacknowledged_messages_go_to_the_remaining_consumers(kind: Subscriptio
 def test_the_failure_of_an_opening_that_many_may_wait_for_keeps_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.CRITICAL)  # a record would keep the failure
+    caplog.set_level(logging.CRITICAL)  # a log record would keep the failure alive
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
@@ -137,7 +141,7 @@ def test_the_failure_of_an_opening_that_many_may_wait_for_keeps_nothing(
 
 
 def test_who_consumes_does_not_wait_for_a_log_that_there_was_no_room_to_make() -> None:
-    """Consuming may be what makes room."""
+    """Consuming may free the room."""
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
@@ -175,7 +179,7 @@ def test_pending_messages_are_withheld_after_a_restart() -> None:
 
 
 def test_an_unload_during_the_replay_leaves_the_transaction_s_end_to_be_asked_again() -> None:
-    """A cancelled replay took the coordinator's task along: COMMITTING for ever."""
+    """The replay's cancellation once cancelled the coordinator's task, too: COMMITTING forever."""
 
     async def scenario(topic: FakeTopic) -> None:
         first = await topic.subscribe()
@@ -199,8 +203,8 @@ def test_an_unload_during_the_replay_leaves_the_transaction_s_end_to_be_asked_ag
 
 
 def test_a_replay_that_an_unload_overtakes_comes_to_nothing() -> None:
-    """It was over before the topic's tasks were cancelled. What it had opened was closed by nobody,
-    looked after the log beside the subscription's next life, and emptied it.
+    """It once ended before the topic's tasks were cancelled. Nothing closed the store that it had
+    opened. That store then cleaned the log while the reloaded subscription used it, and emptied it.
     """
 
     async def scenario(topic: FakeTopic) -> None:
@@ -401,7 +405,7 @@ def test_deleting_a_subscription_deletes_its_pending_acks() -> None:
 
 
 def test_a_commit_during_a_seek_is_in_force_after_a_crash_exactly_if_it_was_before() -> None:
-    """Replay must not acknowledge again what the seek has given back."""
+    """Replay must not repeat an acknowledgement that the seek has undone."""
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()

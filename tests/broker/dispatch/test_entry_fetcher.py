@@ -1,4 +1,4 @@
-"""Entries that are not in memory: what is read of them, how often, and what is kept."""
+"""Entries that are not in memory: what is read, how often, and what is kept."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ def at(entry_id: int) -> Position:
 
 
 class World:
-    """Ten entries that are on disk only."""
+    """A topic of ten entries, on disk only."""
 
     def __init__(self, topic: FakeTopic) -> None:
         self.topic = topic
@@ -31,7 +31,7 @@ class World:
         self.resumed += 1
 
     def ids(self, first: int, up_to: int = 9, most: int = 100) -> list[int] | None:
-        """Of what is there at once."""
+        """The ids of the entries that are available at once; None if none are."""
         run = self.fetcher.fetch(at(first), at(up_to), most, PLENTY)
         if run is None:
             return None

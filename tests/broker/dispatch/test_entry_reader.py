@@ -1,4 +1,4 @@
-"""The read position of a subscription, asked directly: what it asks of the log and of others."""
+"""The read position of a subscription, alone: what it asks of the log and of hidden entries."""
 
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ def at(entry_id: int) -> Position:
 
 
 class Hidden:
-    """Notes where it was asked; `all` hides everything."""
+    """Records the ranges asked for; `all` hides everything."""
 
     def __init__(self) -> None:
         self.all = False
@@ -64,7 +64,7 @@ def run(scenario: Callable[[World], Awaitable[None]], entries: int = 10, batch: 
 
 
 def test_of_batches_as_many_entries_are_asked_for_as_messages_are_wanted() -> None:
-    """And one more, for they are not all as large as those before."""
+    """One more entry is requested, because batches differ in size."""
 
     async def scenario(world: World) -> None:
         assert world.read(100) == list(range(10))

@@ -1,4 +1,4 @@
-"""Murmur3 and who owns which slot."""
+"""Murmur3 and the owner of each slot."""
 
 from collections import Counter
 
@@ -115,7 +115,7 @@ def test_nothing_is_kept_of_clients_that_have_left() -> None:
 
 
 def naive_owners(consumers: list[Consumer]) -> dict[int, Consumer]:
-    """By point: it belongs to the least seed that has it."""
+    """Each point belongs to the least seed that has it."""
     by_seed: dict[str, Consumer] = {}
     seen: Counter[tuple[str, int]] = Counter()
     names: set[str] = set()
@@ -144,7 +144,7 @@ def test_a_consumer_has_a_hundred_points_all_over_the_ring() -> None:
 def test_the_ring_does_not_depend_on_earlier_consumers(
     visitors: list[tuple[str, int]],
 ) -> None:
-    """Who comes a second time leaves."""
+    """A visitor that comes a second time leaves."""
     ring, present = HashRing(), dict[tuple[str, int], Consumer]()
     for number, visitor in enumerate(visitors):
         if (leaving := present.pop(visitor, None)) is not None:
@@ -176,7 +176,7 @@ def namesakes(*connections: int) -> list[Consumer]:
 
 
 def owners(consumers: list[Consumer]) -> list[int]:
-    """The connections that have the slots."""
+    """The connection that owns each slot."""
     ring = HashRing()
     for consumer in consumers:
         ring.add(consumer)

@@ -1,4 +1,4 @@
-"""What a consumer was not handed of the batches that it was."""
+"""What was left out of a batch when a consumer received it."""
 
 import pytest
 
@@ -12,7 +12,7 @@ LEDGER, SIZE = 7, 4
 
 
 def delivery(*entry_ids: int, withheld: dict[int, int] | None = None) -> Delivery:
-    """Of batches of which `withheld` is left out, and nothing else."""
+    """A delivery of whole batches, except for the messages in `withheld`: entry id to bits."""
     unacked = {entry_id: (0b1111 & ~bits, SIZE) for entry_id, bits in (withheld or {}).items()}
     counts = [unacked[each][0].bit_count() if each in unacked else SIZE for each in entry_ids]
     entries = [b""] * len(entry_ids)
@@ -20,7 +20,7 @@ def delivery(*entry_ids: int, withheld: dict[int, int] | None = None) -> Deliver
 
 
 def whole(known: LeftOut, entry_id: int) -> int:
-    """What is left of a batch that is acknowledged as a whole."""
+    """The bits that remain when a batch is acknowledged as a whole."""
     _, parts = known.divide([(LEDGER, entry_id)])
     return parts[0][1] if parts else 0
 
@@ -93,7 +93,7 @@ def test_a_limited_number_of_deliveries_of_a_batch_is_remembered(
 
 
 def test_who_has_acknowledged_all_of_a_delivery_owes_the_next_one_only() -> None:
-    """Message by message, for instance."""
+    """For instance message by message."""
     known = LeftOut()
     known.delivered(delivery(1, withheld={1: 0b0001}))
     late = Delivery(LEDGER, [1], [b""], [1], {1: (0b0001, SIZE)})

@@ -1,4 +1,4 @@
-"""What goes out again, asked directly: the queue, who is not due yet, and how often each went."""
+"""Redelivery, alone: the queue, entries that are not due yet, and redelivery counts."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ PLENTY = 10**6
 
 
 class Reader:
-    """All that was asked for is there; what is in `gone` nobody wants any more."""
+    """Finds all requested entries, except for those in `gone`, which no consumer wants any more."""
 
     def __init__(self, position: Position) -> None:
         self.position = position

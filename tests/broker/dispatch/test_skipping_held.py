@@ -1,4 +1,4 @@
-"""A skip settles what consumers hold up to there, and leaves the rest with them."""
+"""A skip settles what consumers hold before its position, and leaves the rest with them."""
 
 from typing import Any
 

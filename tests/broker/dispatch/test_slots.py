@@ -1,4 +1,4 @@
-"""What Key_Shared notes of slots: who holds entries of them, and which entries wait."""
+"""Key_Shared's records of slots: which consumers hold entries of them, and which entries wait."""
 
 from dispatch_fakes import RecordingSink
 

@@ -1,4 +1,4 @@
-"""Key_Shared's slots without a ring: halved when somebody comes, joined when somebody goes."""
+"""Key_Shared's slots without a ring: split when a consumer joins, merged when one leaves."""
 
 import random
 from itertools import pairwise

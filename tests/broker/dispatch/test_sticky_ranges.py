@@ -1,4 +1,4 @@
-"""Who owns which slot when consumers name their ranges."""
+"""The owner of each slot when consumers name their ranges."""
 
 import pytest
 from dispatch_fakes import RecordingSink

@@ -1,4 +1,4 @@
-"""Subscriptions that are read_uncommitted: what is aborted is left out from then on, everywhere."""
+"""Subscriptions with read_uncommitted: aborted entries are left out everywhere after the abort."""
 
 import asyncio
 from typing import Any
@@ -25,7 +25,7 @@ kinds = pytest.mark.parametrize("kind", ALL_KINDS)
 
 
 async def all_are_open(topic: FakeTopic, count: int = 4) -> tuple[Subscription, list[Position]]:
-    """So many entries that nobody may read but who is read_uncommitted."""
+    """`count` entries that only read_uncommitted subscriptions may read."""
     subscription = await topic.subscribe(properties=UNCOMMITTED)
     positions = await topic.publish_keys(["a"] * count)
     topic.limit = positions[0].before
@@ -33,7 +33,7 @@ async def all_are_open(topic: FakeTopic, count: int = 4) -> tuple[Subscription, 
 
 
 def watched(subscription: Subscription) -> list[list[Position]]:
-    """What is settled from now on, each time."""
+    """The positions settled from now on, a list for each call."""
     settled: list[list[Position]] = []
     reader: Any = subscription.reader
     settles = reader._on_settled
@@ -155,7 +155,7 @@ def test_a_whole_acknowledgement_of_what_is_open_lasts(kind: SubscriptionType) -
         else:
             subscription.acknowledge(consumer, positions[:2])
         assert subscription.mark_delete_position == positions[1]
-        topic.limit = None  # it was committed
+        topic.limit = None  # the transaction was committed
         subscription.redeliver(consumer, None)
         await topic.settled()
         assert subscription.backlog == 2
@@ -265,7 +265,7 @@ def test_what_nobody_has_read_yet_is_not_settled() -> None:
         _, sink = await topic.consumer(subscription, SHARED, 4)
         assert sink.take() == [0, 1, 2, 3]
         settled = watched(subscription)
-        await topic.abort([*positions[:4], *positions[5:]])  # the one in between waits for permits
+        await topic.abort([*positions[:4], *positions[5:]])  # entry 4 waits for permits
         assert settled == [positions[:4]]
 
     with_topic(scenario)
@@ -291,7 +291,7 @@ def test_what_is_read_again_in_any_case_is_not_settled() -> None:
         settled = watched(subscription)
         topic.hidden.hide(positions[0].ledger_id, 0, 2)
         subscription.reader.aborted(positions[0])
-        subscription.redeliver(consumer, None)  # back to the first one, in the same turn
+        subscription.redeliver(consumer, None)  # rewinds to the first one, in the same turn
         await swept(topic)
         assert settled == [] and sink.take() == [3]
 

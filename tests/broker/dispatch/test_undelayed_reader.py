@@ -1,6 +1,4 @@
-"""The reader that leaves out what is delayed, asked directly: beside it stands a reader that
-says what it was asked.
-"""
+"""The reader that leaves out delayed entries, alone, over a log that records requests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -80,7 +78,7 @@ class World:
         return None if found is None else list(found.entry_ids)
 
     def read(self, messages: int = 100) -> list[int] | None:
-        """Peek, and go behind what there is."""
+        """Peeks, and advances past what it found."""
         found = self.reader.peek(messages, 10**6)
         if found is not None and found.entries:
             self.reader.advance(found)
@@ -189,7 +187,7 @@ def test_what_waits_again_is_remembered_once_and_wakes_in_time() -> None:
         given_back = world.log.delivery(0, 3)
         for _ in range(2):
             assert set(world.reader.wait_again(given_back)) == {0, 2}
-            # In the index, and in what may stand there twice.
+            # In the index, and again in the heap of new ones.
             assert world.reader.size_bytes == world.account.used_bytes == 4 * FRESH_BYTES
         await asyncio.sleep(5.1)
         assert (world.resumed, world.due()) == (1, [0])

@@ -1,4 +1,4 @@
-"""Who gets a run of messages that nobody keeps, and how many count as dropped."""
+"""Non-persistent dispatch: which consumers get a run of messages, and how many count as dropped."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -179,7 +179,7 @@ def test_many_subscriptions_are_offered_a_run_in_turns_of_the_loop_and_in_order(
         sinks = [await world.consumer("a", subscription=f"s{n}") for n in range(600)]
         world.publish(2)
         world.publish(1)
-        assert world.published == []  # the producer's bytes are still accounted for
+        assert world.published == []  # the producer's bytes still count as in use
         for _ in range(20):
             await asyncio.sleep(0)
         assert world.published == [0, 2]

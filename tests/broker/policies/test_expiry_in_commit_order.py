@@ -1,4 +1,4 @@
-"""Commit order: a commit puts old messages behind young ones; what waits fills a backlog, too."""
+"""Commit order: a commit puts old messages after newer ones; waiting messages count as backlog."""
 
 import asyncio
 from unittest.mock import patch

@@ -1,4 +1,4 @@
-"""How often acknowledgements are written is a topic's policy; rollover goes by time beside it."""
+"""How often acknowledgements are written is a policy. Old ledgers are closed even if not full."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ def stored_mark(world: World, topic: Topic) -> Position:
 
 
 async def acknowledged(world: World, topic: Topic) -> Position:
-    """The last message, and all before it."""
+    """Publishes a message and acknowledges everything up to it."""
     producer = await world.producer(topic)
     await world.publish(topic, producer)
     await topic.producers.remove(producer)

@@ -1,4 +1,4 @@
-"""Topic over namespace over broker; kept over restarts; told to whoever acts on it."""
+"""Policies: topic over namespace over broker. They survive restarts, and their actors are told."""
 
 import asyncio
 import json
@@ -245,7 +245,9 @@ def test_what_was_stored_before_it_was_checked_counts_as_not_set() -> None:
 
 
 def test_what_changes_right_behind_the_last_news_is_told_of_too() -> None:
-    """Between the end of what told of it, and its callbacks."""
+    """The change comes after the task that told of the last one has ended, and before its
+    callbacks.
+    """
 
     async def scenario(world: World) -> None:
         following = world.topics.following

@@ -1,4 +1,4 @@
-"""What policies do by time, by a virtual clock: messages, subscriptions expire; quotas are kept."""
+"""What policies do by time, under a virtual clock: expiry of messages and subscriptions, quotas."""
 
 import asyncio
 from typing import Any
@@ -41,7 +41,7 @@ TXN = TxnId(0, 1)
 async def publish(
     topic: Topic, *sizes: int, age_s: float = 0, txn_id: TxnId | None = None
 ) -> Position:
-    """A message each; returns where the last one is."""
+    """Publishes one message per size; returns the position of the last one."""
     producer = Producer(1, "p", owner=None)  # type: ignore[arg-type]
     producer.state = ProducerState.WRITING
     run = SendRun(1, txn_id)
@@ -177,7 +177,7 @@ def test_a_full_topic_takes_no_producers_until_there_is_room(
         await world.producer(topic)
         last = await publish(topic, 600, 600)
         await asyncio.sleep(61)
-        assert len(topic.producers) == 0  # it was let go
+        assert len(topic.producers) == 0  # the producer was disconnected
         with pytest.raises(error, match="backlog quota exceeded"):
             await world.producer(topic)
         subscription.acknowledge_cumulative(None, last)  # type: ignore[arg-type]
@@ -484,7 +484,7 @@ def test_a_quota_that_is_taken_back_while_it_is_looked_at_evicts_nothing(
         await publish(topic, 10, age_s=400)
         evict = quota("message_age", "consumer_backlog_eviction", limitTime=100)
         await set_for_all(world, BACKLOG_QUOTAS, evict)
-        await asyncio.sleep(61)  # by then it is being looked at
+        await asyncio.sleep(61)  # the check is running by then
         await set_for_all(world, BACKLOG_QUOTAS, then)
         await publish(topic, 10)
         disk_answers.set()

@@ -1,7 +1,7 @@
-"""Who acts on each row of the table, found in the code: nobody sets a policy that does nothing.
+"""Each row of the table has code that acts on it: no policy can be set without effect.
 
 A row is acted upon where its constant is read, outside the admin API; a part of a record where its
-name is. What is off says why, and nobody reads it.
+name is read. A policy that is off says why, and no code reads it.
 """
 
 import ast
@@ -41,7 +41,7 @@ def acting_modules() -> Iterator[Path]:
 
 
 def read_words() -> set[str]:
-    """Names that are used and texts that stand there."""
+    """Names that are read, and string literals."""
     found: set[str] = set()
     for path in acting_modules():
         for node in ast.walk(syntax_tree(path.read_text())):
@@ -53,7 +53,7 @@ def read_words() -> set[str]:
 
 
 def parts(policy: Policy[Any]) -> list[str]:
-    """Of a policy whose value is a record, complete."""
+    """All fields of a policy whose value is a record."""
     value = policy.of_broker(BrokerConfig())
     known = {"subscriptionPolicies": ["dispatchRate"], "backlogQuota": ["limitSize", "limitTime"]}
     if policy.name in known:

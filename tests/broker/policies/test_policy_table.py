@@ -1,4 +1,4 @@
-"""The table of policies: what it says of broker.conf, of shapes and of names is so."""
+"""The table of policies is true about broker.conf, shapes and names."""
 
 import pytest
 from rows import check_each
@@ -16,9 +16,9 @@ from pybroker.broker.policies.table import (
 )
 
 ONE_BROKER = BrokerConfig()
-# What no broker.conf says anything of.
+# Policies that no setting of broker.conf mentions.
 UNSAID = {
-    "autoTopicCreation",  # a number of partitions, also where none is partitioned
+    "autoTopicCreation",  # even without partitioning it has a number of partitions
     "offloadPolicies",
     "antiAffinity",
     "resourcegroup",

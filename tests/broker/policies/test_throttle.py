@@ -1,4 +1,4 @@
-"""Buckets of tokens, on a loop whose time passes while everybody waits."""
+"""Token buckets, on a loop with virtual time."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -62,7 +62,7 @@ def test_the_same_limits_keep_what_was_overdrawn() -> None:
 
 
 def test_a_relative_limit_is_added_to_what_comes_in() -> None:
-    """Which is measured once a period, so what came in during one counts in the next."""
+    """The incoming rate is measured once a period, so it counts in the next one."""
 
     async def scenario() -> None:
         came_in = [0, 0]
@@ -70,7 +70,7 @@ def test_a_relative_limit_is_added_to_what_comes_in() -> None:
         assert rate.take([b"x"] * 200, [1] * 200) == 10
         came_in[:] = 90, 900
         await asyncio.sleep(1.0001)
-        assert rate.take([b"x"] * 200, [1] * 200) == 10  # what it could hold until now
+        assert rate.take([b"x"] * 200, [1] * 200) == 10  # the old capacity
         await asyncio.sleep(1.0001)
         assert rate.messages_left() == 10  # nothing more came in
         came_in[:] = 180, 1800

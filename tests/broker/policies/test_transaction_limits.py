@@ -1,4 +1,4 @@
-"""What open transactions may hold: limits may be reached, and not exceeded."""
+"""Limits of open transactions may be reached, but not exceeded."""
 
 import pytest
 

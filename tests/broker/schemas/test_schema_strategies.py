@@ -1,4 +1,4 @@
-"""Which schema may follow which, strategy by strategy, kind by kind."""
+"""Which schema may follow which, by strategy and kind."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ S = Strategy
 
 
 def record(*fields: str, kind: int = AVRO) -> StoredSchema:
-    """Of ints; one whose name ends in = has a default."""
+    """A record of ints; a field whose name ends in = has a default."""
     described = [
         {"name": name.rstrip("="), "type": "int"} | ({"default": 0} if name[-1] == "=" else {})
         for name in fields
@@ -53,7 +53,7 @@ def native(root: str) -> StoredSchema:
 
 
 LESS, MORE, OPTIONAL = record("a"), record("a", "b"), record("a", "b=")
-# Each: (old, new), and under which strategies it may follow.
+# Each: (old, new), and the strategies under which it may follow.
 BACK = {S.BACKWARD, S.BACKWARD_TRANSITIVE}
 FORTH = {S.FORWARD, S.FORWARD_TRANSITIVE}
 BOTH = {S.FULL, S.FULL_TRANSITIVE}
@@ -187,7 +187,7 @@ def test_where_updates_are_not_allowed_a_known_schema_is_found_and_an_admin_adds
 @pytest.mark.parametrize("enforced", [False, True])
 def test_who_brings_no_schema_is_refused_where_that_is_enforced(enforced: bool) -> None:
     async def scenario(schemas: Schemas) -> None:
-        schemas.check_without(ORDERS)  # it has none
+        schemas.check_without(ORDERS)  # the topic has no schema
         await schemas.add(ORDERS, StoredSchema("s", STRING, b""))
         if enforced:
             with pytest.raises(IncompatibleSchema, match="SchemaValidationEnforced"):

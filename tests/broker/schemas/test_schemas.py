@@ -1,4 +1,4 @@
-"""Schemas: numbered once, found again, never two of one number."""
+"""Schemas: numbered once, found again, never two with one number."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -19,7 +19,7 @@ NONE, STRING, JSON, AUTO_CONSUME = 0, 1, 2, 21
 
 
 def json_schema(number: int) -> StoredSchema:
-    """Each can read what the others describe."""
+    """Schemas that can read each other's data."""
     fields = b'{"name": "f%d", "type": "int", "default": 0}' % number
     data = b'{"type": "record", "name": "r", "fields": [%s]}' % fields
     return StoredSchema("r", JSON, data, {"k": "v"})
@@ -139,7 +139,7 @@ def test_versions_go_on_behind_a_deletion() -> None:
                 schemas.get(ORDERS, asked)
         with pytest.raises(TopicNotFound):
             await schemas.delete(ORDERS)
-        assert schemas.get(ORDERS, 0).schema == json_schema(0)  # messages of its time are there
+        assert schemas.get(ORDERS, 0).schema == json_schema(0)  # its messages still exist
         assert await schemas.add(ORDERS, StoredSchema("s", STRING, b"")) == 2
 
     run(scenario)
