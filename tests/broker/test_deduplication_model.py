@@ -75,7 +75,7 @@ class Model:
             self.carried.setdefault(txn_id, []).append((producer, sequence_id))
 
     async def retry(self, producer: str, back: int) -> None:
-        """Resends a confirmed message: it is a duplicate. Unconfirmed messages are not resent here."""
+        """Resends a confirmed message: it is a duplicate. Unconfirmed ones are not resent here."""
         known = sorted(number for name, number in self.confirmed if name == producer)
         if len(known) > back:
             assert not await self.world.publish(one(known[-1 - back]), producer)

@@ -259,7 +259,7 @@ def test_a_snapshot_is_due_after_an_interval() -> None:
 
 
 def test_a_snapshot_is_due_when_it_costs_no_more_than_what_came_since() -> None:
-    """Aborting every second message leaves a range per message, and each snapshot has all ranges."""
+    """Aborting every second message leaves a range for each, and each snapshot has all ranges."""
 
     async def scenario(world: World) -> None:
         world.deduplication = deduplication = world.new(interval=10)

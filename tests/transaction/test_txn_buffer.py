@@ -273,7 +273,7 @@ async def test_a_snapshot_that_was_interrupted_hides_nothing_less(world: World) 
 async def test_recovery_looks_for_a_first_transaction_that_a_full_disk_kept_from_being_told(
     world: World,
 ) -> None:
-    """Its message waits for a new ledger. By the time that ledger exists, the disk has room again."""
+    """Its message waits for a new ledger. When that ledger exists, the disk has room again."""
     await world.send(None, "plain")
     first, second = await world.begin_on(ORDERS), await world.begin_on(ORDERS)
     buffer, ledger = await world.buffer(), await world.ledger(ORDERS)

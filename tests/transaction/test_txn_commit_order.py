@@ -1,4 +1,4 @@
-"""Commit order: an open transaction blocks no reader, and messages appear in the order of commits."""
+"""Commit order: open transactions block no reader, and messages appear in the order of commits."""
 
 import asyncio
 from contextlib import ExitStack

@@ -108,7 +108,7 @@ async def test_a_log_that_opens_but_takes_nothing_is_opened_once_a_second(world:
 async def test_one_that_fails_in_the_turn_in_which_it_is_open_again_is_opened_once_more(
     world: World,
 ) -> None:
-    """The task that opened it learns of its success only when another task is already replacing it."""
+    """The task that opened it learns of its success when another task is already replacing it."""
     coordinators = world.coordinators
     first, opening = await coordinators.get(0), coordinators._open
     opened: list[TransactionCoordinator] = []

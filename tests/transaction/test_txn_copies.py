@@ -1,4 +1,4 @@
-"""A commit's copy into the topic's log: which messages share an append, and how much is in flight."""
+"""A commit's copy into the topic's log: what shares an append, and how much is in flight."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,4 @@
-"""Transactions in topics written by Apache Pulsar's broker: the metadata of its entries is trusted."""
+"""Transactions in topics of Apache Pulsar's broker: the metadata of its entries is trusted."""
 
 import pytest
 from test_txn_untagged import naming

@@ -1,4 +1,4 @@
-"""Groups when other brokers may serve coordinators: what is asked, and which answers are trusted."""
+"""Groups when other brokers may serve coordinators: what is asked, which answers are trusted."""
 
 import asyncio
 from collections.abc import Sequence

@@ -291,7 +291,7 @@ async def test_what_was_gathered_behind_a_failure_is_never_written(world: World)
 
 @in_world
 async def test_participants_are_told_of_a_decision_once_it_is_in_force(world: World) -> None:
-    """This holds for any number per turn. Some fill an entry of the log, which is written at once."""
+    """This holds for any number per turn. Some fill a log entry, which is written at once."""
     coordinator, told = await world.coordinators.get(0), list[TxnStatus]()
     txn_ids = [await world.begin() for _ in range(1200)]
 

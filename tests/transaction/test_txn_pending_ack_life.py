@@ -1,4 +1,4 @@
-"""Pending acknowledgements over time: reopening, settling, failures, and keeping their log short."""
+"""Pending acknowledgements over time: reopening, settling, failures, keeping their log short."""
 
 import asyncio
 from collections.abc import Mapping

@@ -163,7 +163,7 @@ async def test_a_snapshot_is_in_the_same_format(world: PulsarWorld) -> None:
 async def test_ids_go_on_behind_a_log_of_apache_s_whose_entries_are_all_deleted(
     world: PulsarWorld,
 ) -> None:
-    """Apache leaves an idle coordinator like this: all entries are acknowledged and may be trimmed."""
+    """Apache leaves an idle coordinator like this: all entries are acknowledged and trimmable."""
     log = await world.factory.open(log_name(0))
     await log.set_property("max_local_txn_id", "10")
     cursor = await log.open_cursor("transaction.subscription", None)

@@ -72,7 +72,7 @@ class Shared:
 
 @in_world
 async def test_a_session_that_is_being_recorded_does_not_hide_the_older_one(world: World) -> None:
-    """This broker reports that older sessions have left nothing, and another one grants the third."""
+    """This broker reports that older sessions left nothing, and another one grants the third."""
     shared = Shared(world)
     first = await shared.sessions.join(Connection(), claim("first"))
     joining = shared.recording(Connection(), "second")

@@ -1,4 +1,4 @@
-"""Records that logs gather in a turn of the loop are written in that turn, together and in order."""
+"""What logs gather in a turn of the loop is written in that turn, together and in order."""
 
 import asyncio
 from collections.abc import Callable
