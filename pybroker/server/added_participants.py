@@ -1,4 +1,4 @@
-"""The participants that a connection has added to transactions, or made join them."""
+"""The topics and subscriptions that a connection added to transactions, explicitly or by use."""
 
 import asyncio
 from typing import Final
@@ -11,9 +11,9 @@ _LOOK_AGAIN_S: Final = 1.0
 
 
 class AddedParticipants:
-    """Counts topics and subscriptions that a connection added, by transaction, until these end: no
-    matter which connection began them. One that was added twice is counted twice until the next
-    look.
+    """Counts the topics and subscriptions that a connection added, by transaction, until the
+    transaction ends. It does not matter which connection began the transaction. A participant that
+    was added twice counts twice until the next check.
     """
 
     __slots__ = ("_added", "_coordinators", "_look_at", "_next_look_s", "_total")
@@ -29,7 +29,7 @@ class AddedParticipants:
         if count:
             self._added[txn_id] = self._added.get(txn_id, 0) + count
             self._total += count
-        if len(self._added) >= self._look_at:  # others may end them: on another broker, always
+        if len(self._added) >= self._look_at:  # `ended` misses ends by others
             self._look()
             self._look_at = max(_LOOK_FROM, 2 * len(self._added))
 
@@ -37,8 +37,8 @@ class AddedParticipants:
         self._total -= self._added.pop(txn_id, 0)
 
     def would_be_more_than(self, most: int, count: int) -> bool:
-        """With `count` others. Which transactions have ended is looked up once a second, so that
-        repeated requests cost no more than successful ones.
+        """Whether `count` more would exceed `most`. Checks at most once a second which transactions
+        have ended, so that repeated requests cost no more than successful ones.
         """
         if self._total + count <= most:
             return False

@@ -1,8 +1,8 @@
-"""The table of handlers wrapped with the acting identity: the one place where commands are audited.
+"""Wraps the table of handlers with the acting identity: the only place where commands are audited.
 
-Whatever a deferred command creates or deletes is attributed to its connection. Refused logins and
-operations are lines of the area `audit`; other refusals are lines of `connections`. Messages,
-acknowledgements and permits bypass both.
+Everything that a deferred command creates or deletes is attributed to its connection. Refused
+logins and operations are logged in the area `audit`, other refusals in `connections`. Messages,
+successful acknowledgements and permits appear in neither.
 """
 
 import logging

@@ -16,7 +16,7 @@ Left = Mapping[TxnId, bool]  # the value: whether the client requested an abort 
 
 
 class BegunTransactions:
-    """Transactions that a connection began and did not end. They may have ended otherwise."""
+    """Transactions that a connection began and did not end. Others may have ended them."""
 
     __slots__ = (
         "_asked",
@@ -62,17 +62,17 @@ class BegunTransactions:
         self._asked.pop(txn_id, None)
 
     def leave(self, to: Callable[[Left], None]) -> None:
-        """The connection is closed: `to` receives its transactions, also those that begin later."""
+        """The connection is closed: `to` receives its transactions, even those that begin later."""
         self._leave_to = to
         if self._asked:
             left, self._asked = self._asked, {}
             to(left)
 
     def are(self, most: int) -> bool:
-        """Whether that many are open.
+        """Whether at least `most` are open.
 
-        Ended ones are looked up only when many have begun since the last check, or once a second,
-        so that repeated requests cost no more than successful ones.
+        Checks which have ended only once a second, or when many have begun since the last check, so
+        that repeated requests cost no more than successful ones.
         """
         if len(self) < most:
             return False

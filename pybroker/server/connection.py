@@ -1,4 +1,4 @@
-"""A connection, as the handlers of its commands see it."""
+"""A connection as the handlers of its commands see it."""
 
 from collections.abc import Coroutine
 from typing import Any, Protocol
@@ -27,7 +27,7 @@ class Connection(ProducerOwner, ConsumerSink, Protocol):
 
     services: Services
     requests: Requests
-    number: int  # counted since the start
+    number: int  # counted from the broker's start
     peer: str  # host:port
     protocol_version: int
     client_version: str
@@ -62,11 +62,11 @@ class Connection(ProducerOwner, ConsumerSink, Protocol):
 
     @property
     def principal(self) -> str | None:
-        """Whose transactions it may change; None: anyone's."""
+        """The principal whose transactions the connection may change; None: any principal's."""
         ...
 
     def connected(self) -> None:
-        """The handshake is over: other commands are accepted."""
+        """Ends the handshake: other commands are accepted from now on."""
         ...
 
     def add_producer(self, topic: ServedTopic, producer: Producer) -> None: ...
@@ -74,32 +74,32 @@ class Connection(ProducerOwner, ConsumerSink, Protocol):
         self, topic: ServedTopic, subscription: ServedSubscription, consumer: Consumer
     ) -> None: ...
     def forget_producer(self, producer: Producer) -> bool:
-        """Returns whether it was one of this connection's."""
+        """Returns whether the producer belonged to this connection."""
         ...
 
     def tell_consumer_closed(self, consumer: Consumer) -> None: ...
 
     def write(self, data: bytes) -> None:
-        """Send together with everything else of this tick."""
+        """Sends `data` together with everything else of this tick."""
         ...
 
     def send_command(self, command: pb.BaseCommand) -> None: ...
     async def until_writable(self) -> None:
-        """Returns when the client reads again, or is gone."""
+        """Returns when the client reads again or has disconnected."""
         ...
 
     def write_pong(self) -> None: ...
 
     def spend_budget(self, size_bytes: int) -> None:
-        """Count published bytes that are not durable; reading stops while there are too many."""
+        """Counts published bytes that are not durable; reading stops while there are too many."""
         ...
 
     def rest(self, slot: ProducerSlot) -> None:
-        """Stop reading until `go_on` is called for each resting producer."""
+        """Stops reading until `go_on` is called for each resting producer."""
         ...
 
     def go_on(self, slot: ProducerSlot) -> None: ...
 
     def close(self, reason: str) -> None:
-        """Write what is due, then close."""
+        """Writes pending data, then closes."""
         ...

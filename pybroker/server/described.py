@@ -1,4 +1,4 @@
-"""What is known about a command where a fault point is passed."""
+"""Describes a command, or messages, at a fault point."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -15,7 +15,7 @@ _MAX_POSITIONS: Final = 1000
 
 
 def of_command(session: Connection, kind: int, body: Any, point: str) -> Passing:
-    """`body` is a command's, as it was sent: its names may be any text."""
+    """`body` is the command's body as sent: its names may be any text."""
     passing = Passing(point, connection=session.number, client=session.peer)
     passing.topic = _text(body, "topic")
     passing.subscription = _text(body, "subscription")

@@ -1,9 +1,9 @@
 """Aborts transactions as soon as the connection that began them closes.
 
-This is requested by NEW_TXN (`abort_on_disconnect`, a wire extension), by the policy
-transactionLimits of a namespace in which the transaction takes part, or by broker.conf. There is no
-grace period. Transactions that are COMMITTING or ABORTING continue. The broker's own stop or crash
-aborts nothing: clients come back, and from then on only the timeout counts.
+NEW_TXN requests this (`abort_on_disconnect`, a wire extension), or the policy transactionLimits of
+a namespace in which the transaction takes part, or broker.conf. There is no grace period.
+Transactions that are COMMITTING or ABORTING continue. The broker's own stop or crash aborts
+nothing: clients reconnect, and from then on only the timeout applies.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from pybroker.transaction.coordinator.timeline import DecidedBy
 from pybroker.transaction.txn_status import TxnStatus
 
 _ABORTED_A_TURN: Final = 20
-_TRIES: Final = 30  # for a coordinator being reopened; after that the timeout applies
+_TRIES: Final = 30  # while a coordinator is being reopened; then the timeout applies
 _AGAIN_S: Final = 1.0
 _REASON: Final = "it was aborted because the connection that began it closed"
 
@@ -30,7 +30,7 @@ log = logging.getLogger("pybroker.session")
 
 
 class Disconnections:
-    """For all connections. Once it is closed, nothing is aborted any more."""
+    """One for all connections. Aborts nothing after `close`."""
 
     def __init__(self, coordinators: Coordinators, policies: HasPolicies) -> None:
         self._coordinators = coordinators
@@ -58,7 +58,7 @@ class Disconnections:
         )
 
     async def _tried(self, owned: Left) -> dict[TxnId, bool]:
-        """Returns what is left to do, because its coordinator is not open."""
+        """Returns the transactions that are left because their coordinator is not open."""
         left, pace = {}, Pace(_ABORTED_A_TURN)
         for txn_id, asked in owned.items():
             transaction = self._coordinators.begun(txn_id)
@@ -70,13 +70,13 @@ class Disconnections:
                     coordinator.abort(txn_id, _REASON, DecidedBy.DISCONNECT)
                 except TransactionCoordinatorNotFound:
                     left[txn_id] = asked
-                except PulsarError as error:  # it has just ended otherwise
+                except PulsarError as error:  # something else has just ended it
                     log.info("%s: %s", txn_id, error)
             await pace.step()
         return left
 
     def _is_wanted(self, transaction: TransactionMetadata) -> bool:
-        """If it takes part in no namespace, no policy applies, only broker.conf."""
+        """To a transaction that takes part in no namespace, only broker.conf applies."""
         namespaces = [*transaction.namespaces, transaction.namespace or ""]
         if len(namespaces) > 1 and not namespaces[-1]:
             del namespaces[-1]

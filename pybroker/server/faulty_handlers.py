@@ -1,4 +1,4 @@
-"""The table of handlers with the fault points in front of it."""
+"""Wraps the table of handlers with their fault points."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping
@@ -16,7 +16,7 @@ from pybroker.server.requests import as_answer, though_closed
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T: Final = pb.BaseCommand
-# While a command of a consumer waits, the rest of its connection continues.
+# While one of these waits, other commands on its connection continue.
 _OF_CONSUMERS: Final = frozenset({_T.ACK, _T.FLOW, _T.REDELIVER_UNACKNOWLEDGED_MESSAGES})
 
 
@@ -43,14 +43,16 @@ def _unless_lost(handler: Handler, session: Connection, body: Any, error: Pulsar
 
 
 class _Door:
-    """In front of one handler."""
+    """Passes the fault point before one handler."""
 
     def __init__(self, kind: int, handler: Handler) -> None:
         self._kind = kind
         self._handler = handler
 
     def _arrived(self, session: Connection, body: Any) -> Rule | None:
-        """A rule for which the command must wait. Raises the error of one that refuses it, Lost."""
+        """The rule that delays the command, or None. Raises the error of a rule that fails it, and
+        Lost.
+        """
         assert isinstance(session, FaultySession)
         rule = session.arrived(self._kind, self._handler, body)
         if rule is None:

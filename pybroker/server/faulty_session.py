@@ -1,7 +1,7 @@
-"""A session whose steps pass the fault points; it serves where a broker has any.
+"""A session whose steps pass the fault points, for brokers that have any.
 
-SENDs and deliveries pass one by one. Whatever waits at a point keeps its order: later messages of
-the same producer, and later deliveries to the same consumer, wait behind it.
+SENDs and deliveries pass one by one and in order: while one waits at a point, later messages of the
+same producer, or later deliveries to the same consumer, wait too.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class _Unanswered(NamedTuple):
     kind: int
     handler: Handler
     body: Any
-    passing: Passing | None  # as it arrived, if it was observed
+    passing: Passing | None  # of its arrival, if the command's points are watched
 
 
 class FaultySession(Session):
@@ -61,11 +61,11 @@ class FaultySession(Session):
         self._sending = Lanes[ProducerSlot]()
         self._receipts = Lanes[ProducerSlot]()
         self._delivering = Lanes[Consumer]()
-        self.waiting: dict[int, asyncio.Task[None]] = {}  # by consumer: the last of what waits
-        self._instead: bytes | None = None  # of what is written next
+        self.waiting: dict[int, asyncio.Task[None]] = {}  # by consumer: its last waiting command
+        self._instead: bytes | None = None  # replaces the next write
 
     def cut(self) -> None:
-        """Close without sending what is pending."""
+        """Closes without sending pending data."""
         if self.state is not ConnectionState.CLOSED:
             self.state = ConnectionState.CLOSED
             self.writable = False
@@ -75,7 +75,7 @@ class FaultySession(Session):
     # -- commands; see faulty_handlers
 
     def arrived(self, kind: int, handler: Handler, body: Any) -> Rule | None:
-        """A command is about to be handled; the rule that strikes, if any."""
+        """Called before a command is handled. Returns the rule that strikes, if any."""
         step, faults = STEPS[kind], self.faults
         if not (faults.watches(step.point_before) or faults.watches(step.point_after)):
             self._expect_answer(_Unanswered(kind, handler, body, None))
@@ -97,7 +97,7 @@ class FaultySession(Session):
             self._unanswered[key] = asked
 
     def done_unasked(self, kind: int, body: Any) -> None:
-        """A command is handled that has no answer."""
+        """Called after a command that has no answer was handled."""
         point, is_one = STEPS[kind].point_after, bool(STEPS[kind].after)
         if is_one and _key_of_command(kind, body) is None and self.faults.watches(point):
             rule = self.faults.passing(described.of_command(self, kind, body, point))
@@ -186,7 +186,7 @@ class FaultySession(Session):
     def stored(
         self, slot: ProducerSlot, run: SendRun, published: Published, first: Position
     ) -> None:
-        """`published` tells the client."""
+        """`published` sends the receipt to the client."""
         lane = self._receipts.of(slot)
         lane.run(partial(self._pass_stored, lane, slot, run, published, first))
         self._receipts.tidy(slot)
@@ -291,7 +291,7 @@ class FaultySession(Session):
         assert passing.position is not None
         delivered = self._delivery(consumer, DELIVER_AFTER, passing.position, passing.entries[0])
         if delivered is not None and self.faults.is_armed(DELIVER_AFTER):
-            self._outbox.flush()  # before a rule strikes: the client has it, if it was quick
+            self._outbox.flush()  # before a rule strikes, so that a quick client has the message
         if delivered is not None and self.faults.passing(delivered) is not None:
             self.cut()
 
@@ -299,7 +299,7 @@ class FaultySession(Session):
 def receipting(
     session: Connection, slot: ProducerSlot, run: SendRun, published: Published
 ) -> Published:
-    """`published`, behind the points between a durable message and its receipt."""
+    """`published`, after the fault points between a durable message and its receipt."""
     assert isinstance(session, FaultySession)
 
     def stored(first: Position | None, error: Exception | None) -> None:
@@ -328,7 +328,7 @@ def _body_of(answer: pb.BaseCommand) -> Any:
 
 
 def _key_of_command(kind: int, body: Any) -> AnswerKey | None:
-    """None: it has no answer."""
+    """None: the command has no answer."""
     if kind in _WITHOUT_ID:
         return (_WITHOUT_ID[kind],)  # type: ignore[index]
     if kind == _T.ACK and not body.HasField("request_id"):

@@ -2,9 +2,9 @@
 newer one has fenced it.
 
 A transaction belongs to a session from its beginning if NEW_TXN names the session or arrives on a
-connection that has exactly one; otherwise from the first message of a producer with an id. This is
-recorded in its coordinator's log: at the beginning together with the record written anyway, later
-in its own record, before the message is published.
+connection that has exactly one; otherwise from the first message of a producer with an id. The
+coordinator's log records this: in the transaction's first record, or later in a record of its own,
+before the message is published.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _EPOCH_BITS: Final = 32  # of a topic epoch; the session's epoch is in the bits 
 
 
 async def joined(session: Connection, producer: Producer) -> TransactionalSession | None:
-    """The session of a producer's transactional id, once it holds the id; None: no id.
+    """The session of a producer's transactional id, once it holds the id; None without an id.
 
     Raises ProducerFenced, NotAllowed, ServiceNotReady.
     """
@@ -49,7 +49,7 @@ async def joined(session: Connection, producer: Producer) -> TransactionalSessio
 
 
 def topic_epoch_to_tell(producer: Producer) -> int | None:
-    """The epoch that clients repeat when they reconnect, including the session's, if any."""
+    """The epoch that clients repeat when they reconnect, including that of the session, if any."""
     if not producer.session_epoch:
         return producer.topic_epoch
     return (producer.session_epoch << _EPOCH_BITS) | (producer.topic_epoch or 0)
@@ -58,11 +58,12 @@ def topic_epoch_to_tell(producer: Producer) -> int | None:
 def bound(
     session: Connection, joined: TransactionalSession | None, txn_id: TxnId | None
 ) -> asyncio.Future[TxnId] | None:
-    """None: a producer of this session may publish. Otherwise a future: retry when it is done or
-    has failed. It is shared and must not be cancelled.
+    """None: a producer of the session `joined` may publish. Otherwise a future: retry once it is
+    done or has failed. The future is shared: do not cancel it.
 
     Raises ProducerFenced, InvalidTxnStatus (the transaction belongs to an older session),
-    NotAllowed (to another id), AuthorizationError (to another principal).
+    NotAllowed (to another id), AuthorizationError (to another principal),
+    TransactionCoordinatorNotFound (not known here yet).
     """
     if joined is None:
         return None
@@ -79,10 +80,10 @@ def bound(
     if transaction is None and coordinator is None and coordinators.may_open(txn_id.most):
         raise coordinator_not_ready(txn_id.most)
     if transaction is None or transaction.status is not TxnStatus.OPEN:
-        return None  # its topic refuses it
+        return None  # its topic refuses the message
     if transaction.session == joined.ref:
         return None
-    check_owner(session, txn_id)  # otherwise a fencing session could abort foreign transactions
+    check_owner(session, txn_id)  # otherwise fencing could abort the transactions of others
     if transaction.session is not None:
         raise _of_another(session, txn_id, transaction.session)
     if coordinator is None:
@@ -102,7 +103,7 @@ def _binding(
 def _bound_elsewhere(
     session: Connection, elsewhere: Elsewhere, ref: SessionRef, txn_id: TxnId
 ) -> asyncio.Future[TxnId] | None:
-    """As `bound`; the coordinator is on another broker, which compares the owners."""
+    """Like `bound`, for a coordinator on another broker, which checks the owner."""
     asking = elsewhere.bind(txn_id, ref, session.owner or session.address)
     belongs_to = elsewhere.session_of(txn_id)
     if asking is None and belongs_to not in (None, ref):
@@ -111,11 +112,12 @@ def _bound_elsewhere(
 
 
 async def bind_for_broker(session: Connection, txn_id: TxnId, ref: SessionRef) -> None:
-    """A producer of the session publishes in the transaction, on another broker; its coordinator
-    is here. Durable when this returns, unless it has ended or belongs to another session.
+    """Binds the transaction to the session of a producer on another broker; the coordinator is on
+    this one. The binding is durable when this returns, unless the transaction has ended or belongs
+    to another session.
 
-    Raises ProducerFenced, NotAllowed (another principal's), ServiceNotReady (the session is not
-    known here yet), TransactionCoordinatorNotFound.
+    Raises ProducerFenced, NotAllowed (it belongs to another principal), ServiceNotReady (the
+    session is not known here yet), TransactionCoordinatorNotFound.
     """
     services = session.services
     coordinators, ids = services.coordinators, services.coordinators.ids
@@ -134,7 +136,7 @@ async def bind_for_broker(session: Connection, txn_id: TxnId, ref: SessionRef) -
         if transaction is None or transaction.status is not TxnStatus.OPEN:
             return
         if transaction.session is not None:
-            return  # as the answer says
+            return  # the answer names the session
         if transaction.owner != ref.id.owner:
             raise NotAllowed(
                 f"Transaction {txn_id} belongs to another principal: producers with a "
@@ -158,7 +160,7 @@ def _of_another(session: Connection, txn_id: TxnId, other: SessionRef) -> Pulsar
 
 
 def claimed(session: Connection, command: pb.CommandNewTxn) -> Claim | None:
-    """The session claim in NEW_TXN. Raises NotAllowed."""
+    """The session claim in NEW_TXN, if any. Raises NotAllowed."""
     if not command.HasField("transactional_id"):
         return None
     name, epoch = command.transactional_id, command.session_epoch
@@ -166,10 +168,10 @@ def claimed(session: Connection, command: pb.CommandNewTxn) -> Claim | None:
 
 
 def session_of_new(session: Connection, joined: TransactionalSession | None) -> SessionRef | None:
-    """The session to which a transaction belongs from its beginning. Raises ProducerFenced."""
+    """The session to which a new transaction belongs, if any. Raises ProducerFenced."""
     if joined is None and len(session.sessions) == 1:
         (joined,) = session.sessions.values()
-    if joined is None or joined.ref is None:  # its first producer is still waiting for it
+    if joined is None or joined.ref is None:  # it does not hold its id yet
         return None
     joined.require_current()
     if session.services.coordinators.ids.is_fenced(joined.ref):
@@ -180,7 +182,8 @@ def session_of_new(session: Connection, joined: TransactionalSession | None) -> 
 def require_current(
     session: Connection, coordinator: TransactionCoordinator, txn_ids: Iterable[TxnId]
 ) -> None:
-    """Checks that no newer session has fenced theirs; decided ones are left to the coordinator.
+    """Checks that no newer session has fenced the transactions' sessions. The coordinator itself
+    handles transactions that are already decided.
 
     Raises InvalidTxnStatus.
     """

@@ -1,8 +1,8 @@
 """Limits the bytes of partly received frames in the whole broker.
 
-A large frame is accounted with its full size once its beginning is here; if that does not fit, its
-connection is not read until others have received their frames, first come, first served. A
-connection that is read completes its frame or is closed for taking too long, so no wait is endless.
+A large frame counts with its full size as soon as it begins. If it does not fit, the broker stops
+reading its connection until frames of others are complete, first come, first served. A connection
+that is being read completes its frame or is closed for taking too long, so every wait ends.
 """
 
 from collections.abc import Callable
@@ -38,5 +38,5 @@ class FrameBudget:
             first()
 
     def _fits(self, size_bytes: int) -> bool:
-        """Whether it fits; a single frame always does."""
+        """Whether the size fits; a single frame always does."""
         return not self.taken_bytes or self.taken_bytes + size_bytes <= self._limit_bytes

@@ -1,8 +1,8 @@
-"""The table of handlers with the table of permissions in front of it.
+"""Wraps the table of handlers with checks against the table of permissions.
 
-Without authorization the plain table serves, so nothing is checked. Commands about a connection's
-own producers, consumers and topic list watchers pass: when a permission is revoked, those that it
-admitted are closed (`close_unpermitted`).
+Without authentication the broker uses the plain table, so nothing is checked. Commands about a
+connection's own producers, consumers and topic list watchers pass unchecked: when a permission is
+revoked, the broker closes those that the permission admitted (`close_unpermitted`).
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand
 _FREE = (Need.NOTHING, Need.LOGIN, Need.OWN)
-# A second look finds clients admitted while a permission was being revoked.
+# Checked again afterwards: the permission may have been revoked in the meantime.
 _LETS_IN = (_T.PRODUCER, _T.SUBSCRIBE)
 _LOOKS_A_TURN = 500
 
@@ -76,7 +76,7 @@ class _Gate:
             await close_unpermitted(session, self._authorizer, Pace(_LOOKS_A_TURN))
 
     def _is_permitted(self, session: Connection, body: Any) -> bool:
-        """Checks only this one again: a connection may have thousands."""
+        """Checks only this command again: a connection may have thousands of producers."""
         assert session.login is not None
         identity = session.login.identity
         targets = self._row.about(body)
@@ -139,13 +139,13 @@ class Revocations:
                 for session in self._sessions():
                     await pace.step()
                     await close_unpermitted(session, self._authorizer, pace)
-        finally:  # at once: later changes need another check
+        finally:  # in the same turn: a later change must start another check
             self._looking = False
 
 
 async def close_unpermitted(session: Connection, authorizer: Authorizer, pace: Pace) -> None:
     """Closes producers and consumers that would not be admitted now. Their clients reconnect and
-    get the reason; a topic list watcher just goes silent, because no command can end it.
+    get the reason. A topic list watcher only goes silent: the protocol has no command to end it.
     """
     if session.login is None or session.closed:
         return

@@ -1,4 +1,4 @@
-"""What serves one kind of command."""
+"""The handler of one kind of command."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ def _answer_error(session: Connection, body: Any, error: PulsarError) -> None:
 
 
 def _no_answer(session: Connection, body: Any, result: object) -> None:
-    """The handler answers itself."""
+    """The handler writes its own answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """`immediate` runs while the chunk is parsed, `deferred` in a task; `begun` starts at once, and
-    `answer` gets its result. Each handler has one of the three.
+    """`immediate` runs while the chunk is parsed, `deferred` in a task. `begun` starts at once, and
+    `answer` gets its result. Each handler has exactly one of the three.
 
-    An immediate one returns the rest of its work if that would hold the loop for long: later
-    commands on its connection wait for it.
+    `immediate` returns the rest of its work if that would block the loop for long; later commands
+    on the connection wait for the rest.
     """
 
-    field: str  # of the body in BaseCommand
+    field: str  # the body's field in BaseCommand
     immediate: Callable[[Connection, Any], Rest | None] | None = None
     deferred: Callable[[Connection, Any], Awaitable[None]] | None = None
     begun: Callable[[Connection, Any], Awaitable[Any]] | None = None

@@ -1,4 +1,4 @@
-"""Maps commands to handlers: one table, the broker's whole surface on the wire."""
+"""Maps commands to handlers: one table, the broker's whole wire interface."""
 
 from typing import Any, Final
 

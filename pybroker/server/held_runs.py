@@ -1,9 +1,9 @@
-"""What a producer sent after a message that must wait: for the end of a transaction, for its topic
+"""Holds a producer's messages from one that must wait: for the end of a transaction, for its topic
 to join one, or for a publish rate.
 
-None of it may overtake that message, so it is kept in memory within a broker-wide limit. What does
-not fit is dropped: the producer must then start over, and the client resends everything unanswered,
-in order. The same happens when it takes too long.
+Later messages must not overtake the waiting one, so they stay in memory, within a broker-wide
+limit. Runs that do not fit are dropped: the broker then closes the producer, and its client resends
+everything unanswered, in order. The same happens if the wait takes too long.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class HeldRuns:
         self._room = room
         self._runs: list[SendRun] = []
         self.size_bytes = 0
-        self.by_rate = False  # or by a write, not by someone else's open transaction
+        self.by_rate = False  # or by a write; False: by another producer's open transaction
         self._complete = True
         self._timer = asyncio.get_running_loop().call_later(HOLD_S, too_long)
         self._taken: asyncio.Event | None = None  # while there is a waiter
@@ -54,7 +54,7 @@ class HeldRuns:
             self._complete = False
 
     def take(self) -> tuple[list[SendRun], bool]:
-        """Takes what was kept, and whether that is everything; leaves this empty."""
+        """Removes the kept runs and returns them, and whether none was dropped."""
         runs, self._runs = self._runs, []
         self._timer.cancel()
         if self._taken is not None:
@@ -64,6 +64,6 @@ class HeldRuns:
         return runs, self._complete
 
     async def taken(self) -> None:
-        """Wait until they are taken."""
+        """Returns when the runs are taken."""
         self._taken = self._taken or asyncio.Event()
         await self._taken.wait()

@@ -1,8 +1,8 @@
-"""A connection's input: decoded in turns, handed over in order, held back while there is a reason.
+"""A connection's input: decoded in turns, handed over in order, held back while a `Pause` applies.
 
-Memory: before CONNECT no frame may exceed `HANDSHAKE_BYTES`; afterwards a large, partly received
-frame is accounted in the `FrameBudget`. Time: a turn handles a limited number of commands, then
-other work gets the loop. A frame that has not arrived within two keep-alive intervals, although the
+Memory: before CONNECT no frame may exceed `HANDSHAKE_BYTES`; afterwards the `FrameBudget` counts a
+large frame that is partly received. Time: a turn handles a limited number of commands, then yields
+the loop to other work. A frame that has not arrived within two keep-alive intervals, although the
 broker was reading, closes the connection.
 """
 
@@ -34,7 +34,7 @@ class Pause(Enum):
     STOPPING = "the broker shuts down"
 
 
-# For these reasons received commands are not handled either.
+# For these reasons, commands that were already received are not handled either.
 _HOLDING: Final = frozenset({Pause.OUTBOX, Pause.TASKS, Pause.LONG})
 _THROTTLING: Final = frozenset({Pause.BUDGET, Pause.RATE})
 
@@ -50,13 +50,13 @@ class Inbox:
         self._handle = handle
         self._refuse = refuse
         self._frames = frames
-        # One command at a time until the first is answered.
+        # One command at a time until CONNECT is accepted.
         self._decoder = FrameDecoder(HANDSHAKE_BYTES, events_a_turn=1)
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._paused: set[Pause] = set()
         self._waiting: list[Event] = []  # received, not yet handled
-        self._going_on = False  # `_go_on` is about to be called
+        self._going_on = False  # `_go_on` is scheduled
         # For a caller waiting until the queue is empty.
         self._caught_up: asyncio.Future[None] | None = None
         self._frame_bytes = 0  # taken from the budget, or requested
@@ -99,7 +99,7 @@ class Inbox:
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Continues with what was received and not handled yet."""
+        """Handles what was received but not handled yet."""
         self._going_on = False
         if self._closed or not self._paused.isdisjoint(_HOLDING):
             return
@@ -129,7 +129,7 @@ class Inbox:
     def behind(self) -> bool:
         return Pause.BEHIND in self._paused
 
-    # -- reasons
+    # -- pausing
 
     @property
     def throttled(self) -> bool:
@@ -173,7 +173,7 @@ class Inbox:
         return not self._paused <= {Pause.OUTBOX}
 
     def is_stuck(self) -> bool:
-        """Asked once a keep-alive interval: whether the same frame was already incomplete at the
+        """Call once per keep-alive interval. Whether the same frame was already incomplete at the
         last two checks, although nothing prevented the peer from sending it.
         """
         if self._decoder.held_bytes and not self._paused:
@@ -181,9 +181,9 @@ class Inbox:
         return self._checks_of_frame > 2
 
     def close(self) -> None:
-        """Handle nothing more."""
+        """Handles nothing more."""
         self._closed = True
         self._end_behind()
         self._account_frame()
-        # Lets the session be freed without a garbage collection.
+        # Breaks a cycle, so that the session is freed without a garbage collection.
         self._handle = self._refuse = nobody_cares

@@ -1,7 +1,7 @@
-"""Who makes topics and subscriptions join transactions by using them, and how many may.
+"""Limits the topics and subscriptions that join transactions when clients use them.
 
-A refusal is NotAllowed: official clients report it to the application, but would repeat a SEND at
-once, for ever, after TooManyRequests.
+A refusal is NotAllowed, which official clients report to the application. After TooManyRequests
+they would repeat a SEND at once, forever.
 """
 
 from pybroker.base.errors import NotAllowed, TooManyRequests
@@ -13,7 +13,7 @@ from pybroker.transaction.coordinator.joining import Adding, Joined
 
 
 class ConnectionJoins:
-    """Implements Joiner: a SEND or an ACK of a connection."""
+    """Implements Joiner for the SENDs and ACKs of a connection."""
 
     __slots__ = ("_session",)
 
@@ -41,8 +41,8 @@ class ConnectionJoins:
 
 
 class BrokerJoins:
-    """Implements Joiner: what another broker asks about. That broker counts its connections; the
-    principal's transactions are counted here.
+    """Implements Joiner for requests of another broker. That broker applies the limit per
+    connection; this one applies the limit per principal.
     """
 
     client = ""

@@ -13,7 +13,7 @@ from pybroker.wire.frames import SendRun
 
 
 class _PublishRoom(HeldRoom):
-    """They wait as long as a write takes and are counted as being written, for back-pressure."""
+    """Counts waiting SENDs as being written, for back-pressure: they wait only for one write."""
 
     def __init__(self, session: Connection) -> None:
         super().__init__()
@@ -28,8 +28,8 @@ class _PublishRoom(HeldRoom):
 
 
 def joining(session: Connection, slot: ProducerSlot, txn_id: TxnId) -> Joined | None:
-    """None: it already takes part, or will get an error. Raises AuthorizationError or
-    TransactionNotFound (another principal's), NotAllowed (no room).
+    """None: the topic already takes part, or the SEND will get an error. Raises AuthorizationError
+    or TransactionNotFound (the transaction belongs to another principal), NotAllowed (no room).
     """
     if session.login is not None:
         check_owner(session, txn_id)
@@ -45,7 +45,7 @@ def hold_until(
     go_on: Callable[[HeldRuns], None],
     too_long: Callable[[], None],
 ) -> None:
-    """Holds `run` and what the producer sends after it; closing the producer waits for them."""
+    """Holds `run` and the producer's later runs; closing the producer waits for them."""
     held = slot.held = HeldRuns(_PublishRoom(session), too_long)
     held.by_rate = True
     held.keep(run)

@@ -1,10 +1,10 @@
-"""A connection's identity and its expiry, checked again while the connection lives."""
+"""A connection's identity, whose expiry is checked while the connection lives."""
 
 from pybroker.security.identity import Identity
 
 
 class LiveLogin:
-    """`can_refresh`: the client answers AUTH_CHALLENGE, with complete credentials."""
+    """`can_refresh`: the client answers AUTH_CHALLENGE with complete credentials."""
 
     __slots__ = ("can_refresh", "challenged", "identity", "is_super_user", "method")
 

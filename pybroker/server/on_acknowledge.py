@@ -1,6 +1,6 @@
-"""ACK: whole entries, parts of batches, cumulative ones, and those in transactions.
+"""ACK: of whole entries, parts of batches, cumulative, and in transactions.
 
-One command may name very many messages: some are processed at once, the rest in turns.
+A command may name very many messages: the first are processed at once, the rest in later turns.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ MAX_IDS_IN_TRANSACTION: Final = 10_000
 
 
 def position_of(message_id: pb.MessageIdData) -> Position:
-    """MessageId.earliest travels as (2^64 - 1, 2^64 - 1), which is (-1, -1)."""
+    """On the wire, MessageId.earliest is (2^64 - 1, 2^64 - 1); the position is (-1, -1)."""
     ledger_id, entry_id = message_id.ledgerId, message_id.entryId
     return Position(
         ledger_id if ledger_id < 2**63 else ledger_id - 2**64,
@@ -64,20 +64,20 @@ def ack(session: Connection, command: pb.CommandAck) -> Rest | None:
 def _note_acknowledged(
     session: Connection, slot: ConsumerSlot, mark: Position, command: pb.CommandAck
 ) -> None:
-    """`mark` is the mark-delete position before."""
+    """`mark` is the mark-delete position before the acknowledgement."""
     now_ms = session.services.clock.now_ms()
     slot.consumer.times.acknowledged_ms = slot.subscription.times.acknowledged_ms = now_ms
     moved = slot.subscription.mark_delete_position
     if moved != mark:
         slot.subscription.times.mark_delete_moved_ms = now_ms
         if command.ack_type == pb.CommandAck.Cumulative:
-            # The rest of the previous ledger is not worth looking up.
+            # Not counted: the rest of the previous ledger, which would have to be looked up.
             passed = mark.entry_id if moved.ledger_id == mark.ledger_id else -1
             slot.consumer.entries_acknowledged += moved.entry_id - passed
 
 
 def _acknowledge(slot: ConsumerSlot, command: pb.CommandAck, start: int) -> int:
-    """Processes as many from index `start` on as allowed at once; returns the next index, which is
+    """Processes one turn's message ids from index `start` on. Returns the next index, which is
     `start` itself if that entry must be looked up on disk.
     """
     if command.ack_type == pb.CommandAck.Cumulative and not command.message_id[0].ack_set:
@@ -104,7 +104,7 @@ def _acknowledge(slot: ConsumerSlot, command: pb.CommandAck, start: int) -> int:
 def _acknowledge_part(
     slot: ConsumerSlot, command: pb.CommandAck, message_id: pb.MessageIdData, batch_size: int
 ) -> None:
-    """For a batch; `batch_size` is 0 if there is no entry."""
+    """Acknowledges part of a batch; `batch_size` is 0 if there is no such entry."""
     position, unacked = position_of(message_id), None
     if batch_size:
         unacked = ack_set_bits(message_id.ack_set, batch_size)
@@ -123,8 +123,8 @@ def _acknowledge_part(
 
 
 def _is_left(slot: ConsumerSlot, position: Position, unacked: int, batch_size: int) -> bool:
-    """Whether anything in it is still to be acknowledged. Clients do not acknowledge messages that
-    were withheld for a transaction, so otherwise this is everything.
+    """Whether messages of the batch are left to acknowledge. Those that a transaction holds do not
+    count: clients did not receive them, so they stay in `unacked`.
     """
     subscription = slot.subscription
     if not isinstance(subscription, Subscription):
@@ -150,14 +150,16 @@ async def _acknowledge_rest(
 
 
 def _check_stays(session: Connection, slot: ConsumerSlot) -> None:
-    """A seek changes what is acknowledged and closes the consumer."""
+    """Raises ConsumerNotFound after a seek, which changes what is acknowledged and closes the
+    consumer.
+    """
     consumer_id = slot.consumer.consumer_id
     if session.consumers.get(consumer_id) is not slot:
         raise ConsumerNotFound(f"Consumer {consumer_id} is gone; acknowledge again")
 
 
 def _check_size_in_transaction(command: pb.CommandAck) -> None:
-    """Atomic, so they are not processed in turns."""
+    """The messages are acknowledged atomically, in one turn. Raises NotAllowed."""
     if len(command.message_id) > MAX_IDS_IN_TRANSACTION:
         raise NotAllowed(
             f"{len(command.message_id)} messages in one acknowledgement in a transaction: send at "
@@ -168,7 +170,9 @@ def _check_size_in_transaction(command: pb.CommandAck) -> None:
 def _ack_in_transaction(
     session: Connection, slot: ConsumerSlot, command: pb.CommandAck
 ) -> Awaitable[None]:
-    """Immediate if it names only whole entries and the subscription already takes part."""
+    """Immediate if the command names only whole entries, at most IDS_A_TURN, and the subscription
+    already takes part.
+    """
     joined = _joining(session, slot, command)
     if joined is not None:
         return _ack_when_joined(session, slot, command, joined)
@@ -179,14 +183,14 @@ def _ack_in_transaction(
 
 
 def _joining(session: Connection, slot: ConsumerSlot, command: pb.CommandAck) -> Joined | None:
-    """As `Joining.subscription`."""
+    """See `Joining.subscription`."""
     txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
     joining, name = session.services.coordinators.joining, slot.subscription.name
     return joining.subscription(txn_id, slot.topic.name, name, ConnectionJoins(session))
 
 
 def _takes_turns(command: pb.CommandAck) -> bool:
-    """It names very many entries, or parts of some, whose batches may have to be looked up."""
+    """Whether it names very many entries, or parts of batches that may have to be looked up."""
     if len(command.message_id) > IDS_A_TURN:
         return True
     return any(message_id.ack_set for message_id in command.message_id)
@@ -195,12 +199,12 @@ def _takes_turns(command: pb.CommandAck) -> bool:
 async def _ack_when_joined(
     session: Connection, slot: ConsumerSlot, command: pb.CommandAck, joined: Joined
 ) -> None:
-    """Holding the acknowledgement finds out whether it has joined."""
+    """`_hold` then checks whether the subscription has joined."""
     await asyncio.wait([joined])
     _check_stays(session, slot)
-    if session.login is not None:  # the owner may have been unknown: see Elsewhere
+    if session.login is not None:  # the owner may have been unknown until now: see Elsewhere
         check_owner(session, TxnId(command.txnid_most_bits, command.txnid_least_bits))
-    _joining(session, slot, command)  # it may have been refused
+    _joining(session, slot, command)  # raises if joining was refused
     if _takes_turns(command):
         await _ack_in_turns(slot, command)
     else:
@@ -209,7 +213,7 @@ async def _ack_when_joined(
 
 
 async def _ack_in_turns(slot: ConsumerSlot, command: pb.CommandAck) -> None:
-    """What is named is gathered some at a time; then all of it is held at once, or nothing."""
+    """Collects the acknowledgements in turns; then holds all of them at once, or none."""
     acks = []
     for message_id in command.message_id:
         acks.append(await pending_ack(slot.topic, message_id))
@@ -217,8 +221,8 @@ async def _ack_in_turns(slot: ConsumerSlot, command: pb.CommandAck) -> None:
             await asyncio.sleep(0)
     if sum(ack.batch_size for ack in acks) > BITS_A_TURN:
         raise NotAllowed(
-            f"Parts of batches of more than {BITS_A_TURN} messages in one acknowledgement in a "
-            "transaction: split it into several acknowledgements"
+            "One acknowledgement in a transaction names parts of batches with more than "
+            f"{BITS_A_TURN} messages in total: split it into several acknowledgements"
         )
     await _hold(slot, command, acks)
 

@@ -18,7 +18,7 @@ from pybroker.server.on_acknowledge import position_of
 from pybroker.server.requests import as_answer
 from pybroker.wire import pulsar_api_pb2 as pb
 
-# How many questions of a command are answered together: those that create a subscription share a
+# How many questions of a command are answered concurrently: subscriptions created together share a
 # commit.
 _AT_ONCE: Final = 200
 _ANSWERS_A_TURN: Final = 50
@@ -44,7 +44,7 @@ async def ask_topics(session: Connection, command: pb.CommandAskTopics) -> None:
                     answers.append(await _answer(session, asked, each))
                     await pace.step()
             if session.closed:
-                return  # there is no one to answer
+                return  # nobody to answer
     session.send_command(
         pb.BaseCommand(
             type=pb.BaseCommand.ASK_TOPICS_RESPONSE,

@@ -1,4 +1,4 @@
-"""ASK_TRANSACTION: another broker asks the one that serves a transaction's coordinator.
+"""ASK_TRANSACTION: another broker asks this one, which serves the transaction's coordinator.
 
 Differs: Apache Pulsar has no such command; CONNECTED announces it (`supports_asking_transactions`).
 """
@@ -24,14 +24,14 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 
 async def ask_transaction(session: Connection, command: pb.CommandAskTransaction) -> None:
-    """Raises TransactionCoordinatorNotFound; TransactionNotFound for what it has not begun;
-    NotAllowed if it would join but may not; ProducerFenced; ServiceNotReady.
+    """Raises TransactionCoordinatorNotFound, TransactionNotFound (the coordinator has not begun
+    it), NotAllowed (the topic or subscription may not join), ProducerFenced, ServiceNotReady.
     """
     txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
     coordinators, takes_part = session.services.coordinators, False
     if coordinators.serving(txn_id.most) is None and txn_id.most < coordinators.count:
         partition = COORDINATOR_ASSIGN.partition_at(txn_id.most)
-        await session.services.topics.ownership.owner_of(partition)  # takes it if no broker has it
+        await session.services.topics.ownership.owner_of(partition)  # acquires it if it has none
     if command.HasField("topic"):
         name = TopicName.parse(command.topic)
         subscription = command.subscription if command.HasField("subscription") else None
@@ -80,8 +80,8 @@ async def _takes_part(
     subscription: str | None,
     joins: BrokerJoins,
 ) -> bool:
-    """What a transaction touches in the namespace that it spans takes part from now on. Raises
-    NotAllowed if it may not, or there is no room.
+    """Whether the topic or subscription takes part. If the transaction spans its namespace, it does
+    from now on. Raises NotAllowed if it may not, or there is no room.
     """
     joining, topic = coordinators.joining, str(name)
     try:
@@ -89,7 +89,7 @@ async def _takes_part(
             joined = joining.partition(txn_id, name, joins)
         else:
             joined = joining.subscription(txn_id, name, subscription, joins)
-    except TransactionNotFound:  # another principal's: the answer says whose it is
+    except TransactionNotFound:  # it belongs to another principal: the answer names the owner
         return False
     if joined is not None:
         await asyncio.wait([joined])

@@ -45,8 +45,8 @@ async def _connect_with_login(
     )
     if session.closed:
         return
-    # A proxy sends its own credentials again, which do not identify its client; a certificate
-    # belongs to the connection, and another one needs another connection.
+    # A proxy would send its own credentials, which do not identify its client. A certificate
+    # belongs to the connection: a new certificate needs a new connection.
     can_refresh = (
         command.feature_flags.supports_auth_refresh and identity.original is None and method != _TLS
     )
@@ -109,10 +109,10 @@ def ping(session: Connection, command: pb.CommandPing) -> None:
 
 
 def ignore(session: Connection, command: Any) -> None:
-    """PONG only shows that the peer is alive, which any byte from it does."""
+    """PONG only shows that the peer is alive, as any received byte does."""
 
 
-# -- credentials that have expired
+# -- expired credentials
 
 
 def check_login(session: Connection, now_ms: int) -> None:

@@ -59,7 +59,7 @@ async def subscribe(session: Connection, command: pb.CommandSubscribe) -> None:
     topics, name = session.services.topics, TopicName.parse(command.topic)
     await topics.settled(name)
     if session.closed:
-        # Perhaps while the topic was deleted: do not create it again for a closed connection.
+        # The topic may have been deleted: do not create it again for a closed connection.
         return
     if command.force_topic_creation:
         topic: ServedTopic | None = await topics.require(name)
@@ -93,11 +93,11 @@ async def subscribe(session: Connection, command: pb.CommandSubscribe) -> None:
             raise ServiceNotReady("The consumer was closed while it was being added; try again")
     except BaseException:
         session.consumers.pop(command.consumer_id, None)
-        # A reader's subscription goes with its last consumer.
+        # This also deletes a reader's subscription, if it has no other consumer.
         subscription.remove_consumer(consumer)
         raise
     if session.closed:
-        session.consumers.pop(command.consumer_id, None)  # it is not among those that left then
+        session.consumers.pop(command.consumer_id, None)  # `connection_lost` missed it
         subscription.remove_consumer(consumer)
         return
     session.write(commands.success(command.request_id))
@@ -228,7 +228,7 @@ async def _redeliver_rest(
 
 
 def _slot(session: Connection, consumer_id: int) -> ConsumerSlot:
-    """Raises MetadataError, which is Apache Pulsar's choice."""
+    """Raises MetadataError, as Apache Pulsar does."""
     slot = session.consumers.get(consumer_id)
     if slot is None:
         raise MetadataError(f"Consumer not found: {consumer_id} is not connected here")
@@ -260,11 +260,11 @@ async def unsubscribe(session: Connection, command: pb.CommandUnsubscribe) -> No
     session.consumers.pop(command.consumer_id)
     slot.subscription.remove_consumer(slot.consumer)
     try:
-        if slot.subscription.durable:  # a reader's subscription goes with its consumer
+        if slot.subscription.durable:  # a reader's is deleted with its consumer
             await slot.topic.delete_subscription(slot.subscription.name)
     except Exception as error:
         session.write(commands.error(command.request_id, as_answer(error)))
-        # It still exists, and its consumer reconnects.
+        # The subscription still exists: the client reconnects its consumer.
         if not isinstance(error, SubscriptionNotFound):
             session.tell_consumer_closed(slot.consumer)
     else:
@@ -274,13 +274,13 @@ async def unsubscribe(session: Connection, command: pb.CommandUnsubscribe) -> No
 async def close_consumer(session: Connection, command: pb.CommandCloseConsumer) -> None:
     slot = session.consumers.pop(command.consumer_id, None)
     if slot is not None:
-        # Otherwise SUBSCRIBE may have timed out: the client still has the consumer and retries.
+        # Without a FLOW, SUBSCRIBE may have timed out: the client keeps the consumer and retries.
         slot.consumer.closed_by_client = slot.consumer.times.first_flow_ms > 0
         slot.subscription.remove_consumer(slot.consumer)
     session.write(commands.success(command.request_id))
 
 
-# -- questions
+# -- queries
 
 
 async def get_last_message_id(session: Connection, command: pb.CommandGetLastMessageId) -> None:
@@ -318,7 +318,7 @@ def _message_id(topic: ServedTopic, position: Position, batch_index: int) -> pb.
 
 
 async def consumer_stats(session: Connection, command: pb.CommandConsumerStats) -> None:
-    """Without rates, which are not kept between two requests."""
+    """Without rates: the broker does not keep them between two requests."""
     slot = session.consumers.get(command.consumer_id)
     if slot is None:
         raise ConsumerNotFound(f"Consumer {command.consumer_id} not found")

@@ -1,6 +1,6 @@
 """FENCE_SESSIONS: another broker is about to grant a newer session of a transactional id.
 
-What the sender says is not believed: the metadata is, once this broker has caught up with it.
+This broker does not trust the sender: it catches up with the metadata and reads the epoch there.
 Differs: Apache Pulsar has no such command; CONNECTED announces it (`supports_transactional_ids`).
 """
 

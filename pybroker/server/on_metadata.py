@@ -26,7 +26,7 @@ async def lookup(session: Connection, command: pb.CommandLookupTopic) -> None:
     name = TopicName.parse(command.topic)
     topics = session.services.topics
     listeners, own = session.services.listeners, Listener(*session.broker_urls)
-    listeners.told(command.advertised_listener_name, own)  # refuses a name that is not known
+    listeners.told(command.advertised_listener_name, own)  # refuses an unknown name
     await check_namespace(topics, name.namespace_name)
     response = pb.CommandLookupTopicResponse.Connect
     counts = session.services.counts

@@ -41,11 +41,11 @@ from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import BadChecksum, SendRun
 
-# Clients, by version, that reconnect when a waiting producer is closed. They treat an error as a
-# reason to reconnect only in the first seconds; for others nothing else is a valid answer.
+# Clients whose version begins with this reconnect when the broker closes a waiting producer. After
+# an error they reconnect only in the first seconds; other clients accept nothing but an error.
 _COME_BACK: Final = "Pulsar-Java"
-# How much a too fast producer may have waiting while its connection is still read, so that a PING
-# after it is seen.
+# How many bytes of a producer that is too fast may wait while the broker still reads its
+# connection, so that it sees a PING after them.
 _HELD_WHILE_READING_BYTES: Final = 64 * 1024
 
 
@@ -57,11 +57,11 @@ async def producer(session: Connection, command: pb.CommandProducer) -> None:
     topics, name = session.services.topics, TopicName.parse(command.topic)
     await topics.settled(name)
     if session.closed:
-        # Perhaps while the topic was deleted: do not create it again for a closed connection.
+        # The topic may have been deleted: do not create it again for a closed connection.
         return
     if name.persistent and (why := session.services.storage_refusal()) is not None:
-        # The only refusal with which official clients fail their pending messages in order and tell
-        # the application. Other refusals make them reconnect endlessly.
+        # After this error, official clients fail their pending messages in order and tell the
+        # application. After any other error they reconnect forever.
         raise QuotaExceededException(why)
     topic = await topics.require(name)
     check_encrypts(topic, command.encrypted)
@@ -88,7 +88,7 @@ async def producer(session: Connection, command: pb.CommandProducer) -> None:
 
 
 async def _create_initial_subscription(topic: ServedTopic, name: str) -> None:
-    """Begins at the earliest message, so that later consumers get everything it sends.
+    """Starts at the earliest message, so that consumers get everything that the producer sends.
 
     Raises NotAllowed. Source: PIP-124.
     """
@@ -130,7 +130,7 @@ def _granter(
     new: Producer,
     schema_version: int | None,
 ) -> Granted:
-    """A waiting producer gets a second answer, under the same request id, when it may write or
+    """Answers a waiting producer a second time, under the same request id, once it may write or
     never will.
     """
 
@@ -188,7 +188,7 @@ async def close_producer(session: Connection, command: pb.CommandCloseProducer) 
 
 
 async def _sent_at_rate(slot: ProducerSlot) -> None:
-    """Waits for messages held by the publish rate, which were sent before; up to a limit."""
+    """Waits until earlier messages that the publish rate holds are sent, for at most HOLD_S."""
     with suppress(TimeoutError):
         async with asyncio.timeout(HOLD_S):
             while slot.held is not None and slot.held.by_rate:
@@ -211,7 +211,7 @@ def send(session: Connection, run: SendRun) -> None:
         return  # just closed by the broker; the client resends after reconnecting
     joined = None
     if slot.session is not None and not session.services.sessions.may_publish(slot.session):
-        return  # about to be closed by the broker: as above
+        return  # the broker is about to close it: as above
     if run.txn_id is not None or slot.session is not None:
         try:
             joined = fencing.bound(session, slot.session, run.txn_id)
@@ -244,7 +244,7 @@ def send(session: Connection, run: SendRun) -> None:
 def _send_within_limits(
     session: Connection, slot: ProducerSlot, run: SendRun, txn_id: TxnId
 ) -> None:
-    """Refused like messages at the gate: clients report it to the application."""
+    """Refuses the excess as the gate does: clients report it to the application."""
     fits, excess = room_for(session, slot.topic, txn_id, run)
     if fits:
         _send_on(session, slot, run if excess is None else run.part(0, fits))
@@ -270,7 +270,7 @@ def _send(session: Connection, slot: ProducerSlot, run: SendRun) -> None:
 
 
 def _send_through(session: Connection, slot: ProducerSlot, run: SendRun, gate: Gate) -> None:
-    """Sends everything the gate accepts, as much at once as the rate allows."""
+    """Sends the messages that the gate accepts, as fast as the rate allows."""
     for start, stop, refusal in gate.pieces(run.entries):
         part = run.part(start, stop)
         if slot.held is not None:
@@ -320,7 +320,7 @@ def _too_slow(session: Connection, slot: ProducerSlot) -> None:
 def refuse_in_order(
     session: Connection, slot: ProducerSlot, run: SendRun, error: PulsarError
 ) -> None:
-    if slot.held is not None:  # an earlier message waits: check this one again after it
+    if slot.held is not None:  # an earlier message waits: check this run again after it
         slot.held.keep(run)
         return
     _tell_refused(slot, run)
@@ -334,7 +334,7 @@ def _tell_refused(slot: ProducerSlot, run: SendRun) -> None:
 
 
 def refuse_damaged(session: Connection, damaged: BadChecksum) -> None:
-    """Later messages are stored before it is sent again."""
+    """Refuses the message. Later ones are stored before the client sends it again."""
     slot = session.producers.get(damaged.producer_id)
     if slot is not None and (deduplication := slot.topic.deduplication) is not None:
         ids = damaged.sequence_id, damaged.highest_sequence_id
@@ -346,7 +346,7 @@ def refuse_damaged(session: Connection, damaged: BadChecksum) -> None:
 def _send_new(
     session: Connection, slot: ProducerSlot, run: SendRun, deduplication: Deduplication
 ) -> None:
-    """Publish the new messages of a run, and answer the rest in order."""
+    """Publishes the new messages of a run, and answers the others in order."""
     for piece in deduplication.pieces(slot.producer.name, run):
         whole = piece.stop - piece.start == len(run.entries)
         part = run if whole else run.part(piece.start, piece.stop)
@@ -367,7 +367,7 @@ def _publish(session: Connection, slot: ProducerSlot, run: SendRun, taken: Taken
     producer.messages_in += sum(run.message_counts)
     producer.bytes_in += size_bytes
     topic.bytes_in += size_bytes
-    if run.chunked:  # then it has only chunks: each fills a frame
+    if run.chunked:  # then all its entries are chunks
         topic.chunked = True
         producer.chunks_in += len(run.entries)
     behind = slot.behind = []
@@ -402,11 +402,11 @@ def _not_stored(
     session: Connection, slot: ProducerSlot, run: SendRun, error: Exception | None
 ) -> None:
     if isinstance(error, PersistenceError):
-        # Later messages must not overtake it: the client reconnects and resends everything.
+        # Later messages must not overtake this one: the client reconnects and resends everything.
         slot.behind = None
         _start_over(session, slot, str(error))
     elif not isinstance(error, ServiceNotReady | TopicTerminated):
-        # These two close the producer next; the client resends or gets the reason.
+        # After those two the producer is closed next; the client resends or gets the reason.
         refuse(session, run, error)
 
 
@@ -424,7 +424,9 @@ def refuse(session: Connection, run: SendRun, error: Exception | None) -> None:
 def _answer_duplicate(
     session: Connection, slot: ProducerSlot, run: SendRun, duplicate: Duplicate
 ) -> None:
-    """`run` is only the duplicate. It waits for earlier messages and for its first copy."""
+    """`run` is only the duplicate. Its answer follows those of earlier messages, once the first
+    copy is durable.
+    """
 
     def answer(error: Exception | None) -> None:
         if error is not None:
@@ -454,10 +456,10 @@ def _hold(
     txn_id: TxnId,
     deduplication: Deduplication,
 ) -> None:
-    """Neither stored nor answered until `txn_id` is over, and neither is what follows."""
+    """Neither stores nor answers `run` and later messages until `txn_id` has ended."""
     held = slot.held = HeldRuns(session.services.held_runs, partial(_held_too_long, session, slot))
     held.keep(run)
-    session.go_on(slot)  # if it was too fast before; also called at the transaction's end
+    session.go_on(slot)  # reading may have stopped because of the rate
     deduplication.when_decided(txn_id, partial(_go_on, session, slot, held))
 
 

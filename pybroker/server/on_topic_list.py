@@ -23,8 +23,8 @@ _Mode = pb.CommandGetTopicsOfNamespace
 def topics_of_namespace(
     session: Connection, command: pb.CommandGetTopicsOfNamespace
 ) -> Rest | None:
-    """The topics that a pattern matches, if the pattern is supported here; otherwise all names, and
-    the client filters.
+    """Answers with the topics that match a pattern if the broker supports it; otherwise with all
+    topics, which the client filters.
     """
     try:
         found = session.services.topics.lists.known(command.namespace)
@@ -96,19 +96,19 @@ def _pattern(session: Connection, text: str) -> TopicPattern:
         raise NotAllowed(f"Unable to create topic list watcher: {text!r}: {error}") from None
 
 
-# -- watching it
+# -- watching the list
 
 
 async def watch(session: Connection, command: pb.CommandWatchTopicList) -> None:
     """A repeated request with the same id replaces the watcher."""
     pattern = _pattern(session, command.topics_pattern)
     if session.closed:
-        return  # nothing would end it
+        return  # nothing would end the watcher
     if (older := session.watchers.pop(command.watcher_id, None)) is not None:
         older.end()
     if len(session.watchers) >= MAX_WATCHERS:
         raise TooManyRequests(
-            f"{MAX_WATCHERS} topic lists are already watched on this connection: close some"
+            f"This connection already watches {MAX_WATCHERS} topic lists: close some"
         )
     watches = session.services.topics.watches
     watcher = Watcher(watches, session.write, command.watcher_id, command.namespace, pattern)

@@ -43,7 +43,7 @@ T = TypeVar("T")
 _TYPE = pb.BaseCommand
 MAX_TOGETHER: Final = 1000
 
-# Which response answers which command: its type and its field in BaseCommand.
+# The response to each command: its type and its field in BaseCommand.
 _RESPONSES: Final[dict[type, tuple[Any, str]]] = {
     pb.CommandTcClientConnectRequest: (_TYPE.TC_CLIENT_CONNECT_RESPONSE, "tcClientConnectResponse"),
     pb.CommandNewTxn: (_TYPE.NEW_TXN_RESPONSE, "newTxnResponse"),
@@ -85,7 +85,7 @@ def failed(session: Connection, command: Any, error: PulsarError) -> None:
     response.request_id = command.request_id
     if hasattr(command, "txnid_most_bits"):
         response.txnid_most_bits, response.txnid_least_bits = _txn_id(command)
-    elif isinstance(command, pb.CommandNewTxn):  # the Java client matches the request by it
+    elif isinstance(command, pb.CommandNewTxn):  # the Java client matches the request by tc_id
         response.txnid_most_bits = command.tc_id
         if isinstance(error, BoundElsewhere):
             response.allowed_coordinators.extend(error.allowed)
@@ -98,7 +98,7 @@ def _txn_id(command: Any) -> TxnId:
 
 
 def _action(command: Any) -> TxnAction:
-    """There is no default action: proto2 drops unknown values."""
+    """No default action: proto2 drops unknown values. Raises NotAllowed."""
     if not command.HasField("txn_action"):
         raise NotAllowed("The command does not say whether to COMMIT or to ABORT the transaction")
     return TxnAction(command.txn_action)
@@ -107,8 +107,8 @@ def _action(command: Any) -> TxnAction:
 def _on_coordinator(
     session: Connection, tc_id: int, work: Callable[[TransactionCoordinator], Awaitable[T]]
 ) -> Awaitable[T]:
-    """Immediate if it is open. Raises, or fails with, NotAllowed if transactions are disabled,
-    TransactionCoordinatorNotFound.
+    """Immediate if the coordinator is open. Raises, or fails with, NotAllowed if transactions are
+    disabled, TransactionCoordinatorNotFound.
     """
     serving = _serving(session, tc_id)
     if serving is not None:
@@ -117,7 +117,7 @@ def _on_coordinator(
 
 
 def _serving(session: Connection, tc_id: int) -> TransactionCoordinator | None:
-    """If it is open. Raises NotAllowed if transactions are disabled."""
+    """The coordinator if it is open. Raises NotAllowed if transactions are disabled."""
     if not session.services.config.transaction_coordinator_enabled:
         raise NotAllowed(
             "Transactions are disabled; set transactionCoordinatorEnabled=true in the "
@@ -183,7 +183,7 @@ def _begin(
 
 
 def _checked_namespace(text: str) -> str:
-    """Does not reveal whether it exists: using its topics requires permission anyway."""
+    """Does not reveal whether the namespace exists. Using its topics requires permission anyway."""
     try:
         if TopicName.parse(f"persistent://{text}/topic").namespace_name == text:
             return text
@@ -229,7 +229,7 @@ def _add(
     participants: list[T],
     coordinator: TransactionCoordinator,
 ) -> Awaitable[TxnId]:
-    """Unless it is fenced."""
+    """Adds `participants` unless the transaction's session is fenced."""
     fencing.require_current(session, coordinator, [txn_id])
     require_room_for_participants(session, len(participants))
     adding = partial(add, coordinator, txn_id, participants, session.principal)
@@ -264,7 +264,7 @@ def end_txn(session: Connection, command: pb.CommandEndTxn) -> Awaitable[TxnId]:
         return _commit_together(session, txn_id, action, _together_with(command))
 
     def end(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:
-        if action is TxnAction.COMMIT:  # fencing aborts, too
+        if action is TxnAction.COMMIT:  # an abort is fine: fencing aborts, too
             fencing.require_current(session, coordinator, [txn_id])
         return coordinator.end(txn_id, action, principal)
 
@@ -285,7 +285,7 @@ def _together_with(command: pb.CommandEndTxn) -> list[TxnId]:
         return [TxnId(command.txnid_most_bits, each) for each in least]
     if len(most) != len(least):
         raise NotAllowed(
-            f"END_TXN has {len(least)} least bits and {len(most)} most bits: send as many of each"
+            f"END_TXN has {len(least)} least bits and {len(most)} most bits: send equally many"
         )
     return list(map(TxnId, most, least))
 
@@ -321,9 +321,9 @@ def _commit_together(
 
 
 async def _decided(session: Connection, txn_id: TxnId, action: TxnAction, topic: str) -> bool:
-    """A broker may only request what was decided: the coordinator is asked. If that is elsewhere,
-    and only brokers have the permission, the request itself says so. True: its coordinator is here
-    and has not finished the end, so it knows what takes part.
+    """Checks that the coordinator decided the end that another broker requests. If the coordinator
+    is elsewhere, and only brokers may send the request, the request itself is trusted. True: the
+    coordinator is here and has not finished the end, so it knows the participants.
 
     Raises NotServedHere, ServiceNotReady (not durable yet), InvalidTxnStatus, TransactionNotFound,
     TransactionCoordinatorNotFound.
@@ -338,7 +338,7 @@ async def _decided(session: Connection, txn_id: TxnId, action: TxnAction, topic:
 
 
 async def _require_owned(ownership: Ownership, name: TopicName) -> None:
-    """Takes the topic's bundle if no broker has it. Raises NotServedHere, ServiceNotReady."""
+    """Acquires the topic's bundle if no broker has it. Raises NotServedHere, ServiceNotReady."""
     if not ownership.owns(name):
         await ownership.owner_of(name)
         check_owned(ownership, name)

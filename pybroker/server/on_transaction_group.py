@@ -1,4 +1,4 @@
-"""TRANSACTION_GROUP: another broker's transactions and those of this one commit together.
+"""TRANSACTION_GROUP: transactions of another broker and of this one commit together.
 
 Differs: Apache Pulsar has no such command; CONNECTED announces it (`supports_transaction_groups`).
 """
@@ -20,7 +20,7 @@ _VERDICTS: Final = {None: _ANSWER.UNDECIDED, True: _ANSWER.COMMITS, False: _ANSW
 
 
 async def transaction_group(session: Connection, command: pb.CommandTransactionGroup) -> None:
-    """Raises NotAllowed, and as the steps of `Groups` do."""
+    """Raises NotAllowed, and the errors of the steps of `Groups`."""
     leader = TxnId(command.txnid_most_bits, command.txnid_least_bits)
     members = _members(command)
     groups, answer = session.services.coordinators.groups, _ANSWER(request_id=command.request_id)
@@ -47,8 +47,8 @@ def _members(command: pb.CommandTransactionGroup) -> list[TxnId]:
     most, least = command.member_most, command.member_least
     if len(most) != len(least) or not 0 < len(least) <= MAX_TOGETHER:
         raise NotAllowed(
-            f"TRANSACTION_GROUP has {len(least)} least bits and {len(most)} most bits: send as "
-            f"many of each, 1 to {MAX_TOGETHER}"
+            f"TRANSACTION_GROUP has {len(least)} least bits and {len(most)} most bits: send "
+            f"equally many, 1 to {MAX_TOGETHER}"
         )
     return list(map(TxnId, most, least))
 
@@ -60,7 +60,7 @@ def _of_one_coordinator(members: Sequence[TxnId]) -> int:
 
 
 def _require_leader(session: Connection, leader: TxnId, members: Sequence[TxnId]) -> None:
-    """A promise to a coordinator that does not exist would hold for ever."""
+    """A promise to a coordinator that does not exist would hold forever."""
     if leader.most >= session.services.coordinators.count or leader.most == members[0].most:
         raise NotAllowed(
             f"{leader} cannot lead {members[0]}: it must belong to another coordinator that exists"
@@ -68,7 +68,7 @@ def _require_leader(session: Connection, leader: TxnId, members: Sequence[TxnId]
 
 
 async def _require_served(session: Connection, coordinator_id: int) -> None:
-    """Takes it if no broker has it."""
+    """Acquires the coordinator if no broker has it."""
     coordinators = session.services.coordinators
     if coordinators.serving(coordinator_id) is None and coordinator_id < coordinators.count:
         partition = COORDINATOR_ASSIGN.partition_at(coordinator_id)

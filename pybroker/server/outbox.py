@@ -1,4 +1,4 @@
-"""Bytes written to connections but not yet read by the peers: of each connection, and in total.
+"""Bytes written to connections but not yet read by the peers: per connection, and in total.
 
 A connection's pieces are collected for one write per tick, or written at once if there are many;
 beyond `HIGH_BYTES` in its buffer the transport pauses the session. When all connections together
@@ -14,7 +14,7 @@ from pybroker.base.runtime import break_cycles_of
 from pybroker.broker.served import ServedSubscription
 
 HIGH_BYTES: Final = 1024 * 1024
-# Nothing throttles what other connections cause to be sent to one; this closes it if it lags.
+# Bytes that other connections cause to be sent to one are not throttled: this closes one that lags.
 MOST_BYTES: Final = 64 * 1024 * 1024
 _TIGHT_BYTES: Final = 64 * 1024
 _WAKEN_A_TURN: Final = 64
@@ -31,7 +31,7 @@ class Outboxes:
         self._held: dict[Outbox, int] = {}
 
     def flush_soon(self, outbox: "Outbox") -> None:
-        """Flush together with all others in this tick."""
+        """Flushes together with all others at the end of this tick."""
         if not self._to_flush:
             asyncio.get_running_loop().call_soon(self._flush_all)
         self._to_flush.append(outbox)
@@ -89,7 +89,7 @@ class Outbox:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def write(self, data: bytes) -> None:
-        """Goes out with everything else of this tick."""
+        """Sends `data` together with everything else of this tick."""
         self._pieces.append(data)
         self._pieces_bytes += len(data)
         if self._pieces_bytes >= (_TIGHT_BYTES if self._outboxes.tight else HIGH_BYTES):
@@ -115,13 +115,13 @@ class Outbox:
             transport.abort()
 
     def drained(self) -> None:
-        """The transport accepts more."""
+        """Called when the transport accepts more."""
         self._account(self.buffered_bytes)
         if self._tightened and not self._held:
             self.loosen()
 
     def close(self) -> None:
-        """The connection is gone, with its pending bytes."""
+        """Called when the connection is gone, and its pending bytes with it."""
         self._pieces.clear()
         self._account(0)
         break_cycles_of(self._transport)
@@ -131,7 +131,7 @@ class Outbox:
         self._outboxes.account(self, held_bytes)
 
     def tighten(self) -> None:
-        """Accept nothing more until everything has been sent."""
+        """Pauses the session until everything has been sent."""
         if not self._tightened and self._transport is not None:
             self._tightened = True
             self._transport.set_write_buffer_limits(high=0)
@@ -143,8 +143,8 @@ class Outbox:
 
 
 class Waking:
-    """After a pause the consumers of a connection continue, some per tick; if it fills again before
-    all had their turn, the remaining ones come first the next time.
+    """Resumes the consumers of a connection after a pause, some per tick. If the outbox fills again
+    before all had their turn, the remaining ones come first the next time.
     """
 
     def __init__(self, may_go_on: Callable[[], bool]) -> None:
@@ -153,9 +153,9 @@ class Waking:
         self._waking = False
 
     def close(self) -> None:
-        """The connection is gone: wakes nothing, and drops all references."""
+        """Called when the connection is gone: wakes nothing more, and drops all references."""
         self._asleep.clear()
-        self._may_go_on = bool  # no
+        self._may_go_on = bool  # returns False
 
     def wake(self, subscriptions: Iterable[ServedSubscription]) -> None:
         self._asleep.update(dict.fromkeys(subscriptions))

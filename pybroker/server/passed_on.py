@@ -1,14 +1,14 @@
-"""Requests that a broker passes on for a principal: whose they are."""
+"""The principal for whom another broker passes a request on."""
 
 from pybroker.base.errors import NotAllowed
 from pybroker.server.connection import Connection
 
 
 def principal_of(session: Connection, claimed: str | None) -> str | None:
-    """None: anyone's. Without authorization every client may send the commands of brokers, so only
-    superusers speak for others.
+    """None: any principal. Without authorization every client may send the commands of brokers, so
+    only superusers may act for others.
 
-    Raises NotAllowed: clients do not repeat what another broker refuses with it.
+    Raises NotAllowed: clients do not repeat a request that fails with it.
     """
     own = session.principal
     if own is None or own == claimed:

@@ -1,4 +1,4 @@
-"""How many published bytes may be in flight, in memory and not yet durable, in the whole broker.
+"""Limits the published bytes in flight, in memory and not yet durable, in the whole broker.
 
 Over the limit, every session that publishes stops reading its socket; when half is free again, they
 continue. TCP passes this back-pressure on to the producers.

@@ -1,6 +1,6 @@
-"""Connections beyond a limit: each gets the reason, and is closed.
+"""Refuses connections beyond a limit: each gets the reason, then is closed.
 
-What the peer sends in the meantime is read and ignored. Otherwise closing would send a reset, which
+Input that arrives in the meantime is read and ignored. Otherwise closing would send a reset, which
 may overtake the reason.
 """
 

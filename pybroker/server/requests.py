@@ -20,8 +20,8 @@ log = logging.getLogger("pybroker.session")
 
 
 class Requests:
-    """`busy` is called when no more should be read, `idle` when half is answered. A request's
-    `size_bytes` is the memory that its command uses until then.
+    """`busy` is called when no more should be read, `idle` when at most half as many are left. A
+    request's `size_bytes` is the memory that its command uses until it is answered.
     """
 
     def __init__(self, busy: Callable[[], None], idle: Callable[[], None]) -> None:
@@ -35,7 +35,7 @@ class Requests:
     def start(
         self, work: Coroutine[Any, Any, None], name: str, size_bytes: int = 0
     ) -> asyncio.Task[None]:
-        """Runs a handler, or the rest of an immediate one; it answers its own errors."""
+        """Runs a handler, or the rest of an immediate one; `work` answers its own errors."""
         task = self._tasks.start(work, name)
         self._began(size_bytes)
         task.add_done_callback(lambda _: self._ended(size_bytes))
@@ -114,7 +114,7 @@ async def _answered(work: Awaitable[T], answer: Callable[[T], None], refuse: Ref
 
 
 def though_closed(work: Awaitable[T]) -> Awaitable[T]:
-    """Await it in a request's task: work that has begun continues when the connection closes."""
+    """To await in a request's task: work that has begun continues when the connection closes."""
     return asyncio.shield(work) if isinstance(work, asyncio.Future) else work
 
 
@@ -126,4 +126,4 @@ def as_answer(error: BaseException) -> PulsarError:
         log.warning("a request failed: %s", error)
         return ServiceNotReady(str(error))
     log.error("a request failed", exc_info=error)
-    return ServiceNotReady(f"The broker failed to handle it: {error!r}; try again")
+    return ServiceNotReady(f"The broker failed to handle the request: {error!r}; try again")

@@ -51,7 +51,7 @@ class Services:
     listeners: Listeners = field(default_factory=Listeners)
     port: int | None = None  # the port without TLS, once it listens
     port_tls: int | None = None
-    # Where a broker has fault points, they are here, and receipts pass some.
+    # The fault points, if the broker has any; receipts pass some of them.
     faults: "Faults | None" = None
     receipting: Callable[[Any, ProducerSlot, SendRun, Published], Published] | None = None
     boot: int = 0  # how often a broker has started on this storage before
@@ -84,7 +84,7 @@ class Services:
         return all(role in self.config.super_user_roles for role in identity.roles)
 
     def new_producer_name(self) -> str:
-        """Unique in the life of the storage, because deduplication goes by names; and short,
-        because it travels with each message.
+        """Unique during the life of the storage, because deduplication goes by names; short,
+        because each message contains it.
         """
         return f"{self.config.cluster_name}-{self.boot}-{next(self.name_numbers)}"

@@ -1,10 +1,10 @@
 """One connection: bytes in, handlers by command, output in one piece per tick.
 
 The inbox parses a chunk, a limited number of commands per turn. Runs of SENDs, ACK and FLOW are
-handled on the spot; what may wait (loading a topic, a transaction's log) runs in a task of the
-session. Commands about the same producer or consumer are handled in sequence, in order of arrival.
-While the outbox is full, while too much is in progress, or while a long command is processed in
-pieces, nothing more is handled, and received commands wait.
+handled on the spot; a handler that may wait (for a topic to load, for a transaction's log) runs in
+a task of the session. Commands about the same producer or consumer are handled one after another,
+in order of arrival. While the outbox is full, too many requests are in progress, or a long command
+is processed in pieces, received commands wait.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ log = logging.getLogger("pybroker.session")
 
 _CLOSE_TIMEOUT_S: Final = 5.0  # for a peer that does not read the rest
 _MAX_PRODUCERS_AND_CONSUMERS: Final = 20_000
-LEAVING_A_TURN: Final = 500  # of these, when the connection is lost
+LEAVING_A_TURN: Final = 500  # of these are removed, when the connection is lost
 
-# Clients, by version, that handle REACHED_END_OF_TOPIC; others close the connection on it.
+# Clients whose version begins so handle REACHED_END_OF_TOPIC; others close the connection on it.
 _KNOW_THE_END: Final = ("Pulsar-Java", "pulsar-rs")
 _WITHOUT_TEXT: Final = frozenset({pb.BaseCommand.ACK, pb.BaseCommand.FLOW})  # the frequent ones
 
@@ -96,7 +96,7 @@ class Session(asyncio.BufferedProtocol):
         self._last_of: dict[tuple[str, int], asyncio.Task[Any]] = {}
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        # The handshake's first, the closing timeout at the end.
+        # First the handshake timeout, at the end the closing timeout.
         self._timer: asyncio.TimerHandle | None = None
 
     # -- asyncio.BufferedProtocol
@@ -178,7 +178,7 @@ class Session(asyncio.BufferedProtocol):
             yield
 
     def _let_go(self, leaving: Iterator[None]) -> None:
-        """Of some; the others leave in the next turns."""
+        """Removes LEAVING_A_TURN producers and consumers; the others follow in the next turns."""
         if sum(1 for _ in islice(leaving, LEAVING_A_TURN)) == LEAVING_A_TURN:
             self._loop.call_soon(self._let_go, leaving)
         else:
@@ -217,7 +217,7 @@ class Session(asyncio.BufferedProtocol):
 
     @property
     def principal(self) -> str | None:
-        """Whose transactions this connection may change; None: anyone's."""
+        """The principal whose transactions this connection may change; None: any principal's."""
         return None if self.login is None or self.login.is_super_user else self.owner
 
     def add_producer(self, topic: ServedTopic, producer: Producer) -> None:
@@ -233,7 +233,7 @@ class Session(asyncio.BufferedProtocol):
     # -- writing
 
     def write(self, data: bytes) -> None:
-        """Sent together with everything else of this tick."""
+        """Sends `data` together with everything else of this tick."""
         self._outbox.write(data)
 
     def send_command(self, command: pb.BaseCommand) -> None:
@@ -258,7 +258,7 @@ class Session(asyncio.BufferedProtocol):
 
     @property
     def throttled(self) -> bool:
-        """Whether reading is paused because it publishes too fast."""
+        """Whether reading is paused because the connection publishes too fast."""
         return self._inbox.throttled
 
     def _resume_budget(self) -> None:
@@ -353,7 +353,7 @@ class Session(asyncio.BufferedProtocol):
         await self._run_guarded(handler, body, handler.deferred(self, body))
 
     async def _run_guarded(self, handler: Handler, body: Any, work: Awaitable[None]) -> None:
-        """Errors become answers."""
+        """Answers with the error if `work` fails."""
         try:
             await work
         except Exception as error:
@@ -363,7 +363,7 @@ class Session(asyncio.BufferedProtocol):
         self.write(commands.PONG)
 
     def check_alive(self) -> None:
-        """Once per keep-alive interval: silence first causes a PING, then closes the connection."""
+        """Call every keep-alive interval: silence first causes a PING, then closes the connection."""
         if self._inbox.is_stuck():
             self.close("a frame took longer than two keep-alive intervals")
         elif self._heard or self._inbox.deaf:
@@ -443,7 +443,7 @@ class Session(asyncio.BufferedProtocol):
         self.send_command(pb.BaseCommand(type=kind, close_consumer=closing))
 
     def forget_producer(self, producer: Producer) -> bool:
-        """Whether it was one of this connection's."""
+        """Returns whether the producer belonged to this connection."""
         slot = self.producers.get(producer.producer_id)
         if slot is None or slot.producer is not producer:
             return False
@@ -452,7 +452,7 @@ class Session(asyncio.BufferedProtocol):
         return True
 
     def close_producer(self, producer: Producer, reason: str) -> None:
-        """After the pending receipts, or its client would resend those messages."""
+        """Tells the client after the pending receipts: otherwise it would resend those messages."""
         slot = self.producers.get(producer.producer_id)
         if slot is None or not self.forget_producer(producer):
             return
@@ -469,7 +469,7 @@ class Session(asyncio.BufferedProtocol):
     # -- closing
 
     async def finish(self) -> None:
-        """Take no more requests; returns when pending ones are answered."""
+        """Takes no more requests; returns when pending ones are answered."""
         self._inbox.pause(Pause.STOPPING)
         await self.requests.ended()
         while self._inbox.behind:
@@ -477,7 +477,7 @@ class Session(asyncio.BufferedProtocol):
             await self.requests.ended()
 
     def close(self, reason: str) -> None:
-        """Write what is due, then close; `connection_lost` does the rest."""
+        """Writes pending data, then closes; `connection_lost` does the rest."""
         if self.state is ConnectionState.CLOSED:
             return
         log.info("closing %s: %s", self.peer, reason)

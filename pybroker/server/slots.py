@@ -18,9 +18,9 @@ class ProducerSlot:
     def __init__(self, topic: ServedTopic, producer: Producer) -> None:
         self.topic = topic
         self.producer = producer
-        # Answers waiting for the last published run to be answered; None if it is.
+        # Answers that must follow that of the last published run; None once it is answered.
         self.behind: list[Callable[[], None]] | None = None
-        self.held: HeldRuns | None = None  # what may not be published yet
+        self.held: HeldRuns | None = None  # runs that may not be published yet
         self.session: TransactionalSession | None = None  # if it has a transactional id
 
     def forget_held(self) -> None:
@@ -40,7 +40,7 @@ class ConsumerSlot:
         consumer: Consumer,
         sees_entry_metadata: bool,
     ) -> None:
-        # Strip broker entry metadata, which some entries of this topic have.
+        # Whether to strip broker entry metadata, which some entries of this topic have.
         self.plain_only = may_be_stamped(topic) and not sees_entry_metadata
         self.topic = topic
         self.subscription = subscription

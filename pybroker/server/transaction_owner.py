@@ -1,4 +1,4 @@
-"""Checks that a transaction is used only by the role that began it."""
+"""Checks that only the role that began a transaction, or a superuser, uses it."""
 
 from pybroker.base.errors import AuthorizationError
 from pybroker.base.names import TxnId

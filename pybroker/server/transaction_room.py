@@ -1,7 +1,7 @@
-"""How much more open transactions may contain, checked at each transactional SEND.
+"""Limits the contents of open transactions; checked at each transactional SEND.
 
-Excess is refused with the error that official clients report to the publishing application; their
-transaction then cannot commit as intended, and its abort makes room.
+Excess messages are refused with the error that official clients report to the publishing
+application; its transaction then cannot commit as intended, and its abort makes room.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _OF_POLICY = "the policy transactionLimits"
 def room_for(
     session: Connection, topic: ServedTopic, txn_id: TxnId, run: PublishRun
 ) -> tuple[int, NotAllowed | None]:
-    """How many of the run's entries may continue, and why the others may not."""
+    """How many of the run's first entries fit, and the error for the others."""
     count = len(run.entries)
     if not isinstance(topic, Topic):
         return count, None

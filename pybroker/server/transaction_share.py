@@ -1,7 +1,7 @@
-"""How many transactions may be open: per connection, and per principal on all its connections.
+"""Limits open transactions: per connection, and per principal on all its connections.
 
-Every client may begin transactions, and those that are never ended stay until their timeout. So
-each has a share; superusers are never refused.
+Every client may begin transactions, and a transaction that is never ended stays until its timeout.
+So each client has a share; superusers are never refused.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ def is_exempt(session: Connection) -> bool:
 
 
 def require_room_for_participants(session: Connection, count: int) -> None:
-    """For `count` more in transactions of this connection. Raises TooManyRequests."""
+    """Checks that the connection may add `count` participants. Raises TooManyRequests."""
     if is_exempt(session):
         return
     excess = excess_of_connection(session, count)
@@ -45,7 +45,7 @@ def require_room_for_participants(session: Connection, count: int) -> None:
 
 
 def excess_of_connection(session: Connection, count: int) -> str | None:
-    """The limit on participants that `count` more would exceed, as a sentence."""
+    """The limit that `count` more participants would exceed, as a sentence; None if none."""
     most = session.services.config.max_participants_per_connection
     if not most or not session.added.would_be_more_than(most, count):
         return None
@@ -57,7 +57,7 @@ def excess_of_connection(session: Connection, count: int) -> str | None:
 
 
 def excess_of_principal(services: Services, principal: str, count: int) -> str | None:
-    """As `excess_of_connection`."""
+    """Like `excess_of_connection`."""
     most = services.config.max_participants_per_principal
     if not most or services.coordinators.participants_of(principal) + count <= most:
         return None
@@ -72,10 +72,11 @@ def excess_of_principal(services: Services, principal: str, count: int) -> str |
 def begin_within_share(
     session: Connection, coordinator: TransactionCoordinator, asked: AskedFor
 ) -> Awaitable[TxnId]:
-    """Begins at once, or waits a short time for room: immediate retries then cost little.
+    """Begins at once, or waits a short time for room, so that immediate retries cost little.
 
     The share is checked where the transaction is counted, with no await in between, so concurrent
-    begins cannot exceed it. Raises, or fails with, what `new_transaction` does.
+    begins cannot exceed it. Raises, or fails with, TooManyRequests and the errors of
+    `new_transaction`.
     """
     if _excess(session) is None and (is_exempt(session) or not coordinator.is_full):
         return _begin(session, coordinator, asked)
@@ -83,7 +84,7 @@ def begin_within_share(
 
 
 async def after_a_moment(session: Connection, add: Callable[[], Awaitable[TxnId]]) -> TxnId:
-    """Repeats what was refused because a namespace is full; fails with what `add` raises."""
+    """Calls `add` again, which a full namespace has refused. Fails with what `add` raises."""
     await asyncio.sleep(_FULL_WAIT_S)
     try:
         return await though_closed(add())
@@ -125,7 +126,7 @@ def _begin(
 
 
 def _excess(session: Connection) -> tuple[str, str] | None:
-    """The exhausted limit, as a sentence."""
+    """The exhausted limit: its name, and a sentence about it. None if there is room."""
     if is_exempt(session):
         return None
     config, coordinators = session.services.config, session.services.coordinators

@@ -23,11 +23,11 @@ class TransactionalSession:
 
     @property
     def is_over(self) -> bool:
-        """For the producers that have it here."""
+        """Whether its producers on this broker may no longer publish."""
         return self.is_fenced or self.is_let_go
 
     def require_current(self) -> None:
-        """Raises ProducerFenced, ServiceNotReady (its client may come back)."""
+        """Raises ProducerFenced, ServiceNotReady (its client may reconnect)."""
         if self.is_fenced:
             raise self.fenced()
         if self.is_let_go:
@@ -45,11 +45,11 @@ def not_certain(name: str) -> ServiceNotReady:
 
 
 class Writing:
-    """What sessions have published and is not durable yet."""
+    """Counts the runs that sessions have published and that are not durable yet."""
 
     def __init__(self) -> None:
         self._runs: Counter[TransactionalSession] = Counter()
-        self._ended: asyncio.Future[None] | None = None  # of one of them, if a request waits
+        self._ended: asyncio.Future[None] | None = None  # when any has ended, if a request waits
 
     def begun(self, session: TransactionalSession) -> None:
         self._runs[session] += 1
@@ -63,7 +63,7 @@ class Writing:
                 self._ended = None
 
     async def nothing_before(self, newest: SessionRef) -> None:
-        """Returns when nothing of older sessions of the id is under way."""
+        """Returns when no run of an older session of the id is in flight."""
         while any(_is_before(each.ref, newest) for each in self._runs):
             await self._any_ended()
 

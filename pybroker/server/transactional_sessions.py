@@ -1,20 +1,20 @@
 """Sessions of transactional ids: which session holds an id, and when a newer one replaces it.
 
-A producer names its id (`txn.transactional.id`), and so may NEW_TXN. A command belongs to the
-session that holds the id if it repeats that session's epoch, which each answer contains and
-official clients repeat when they reconnect; or its name (`txn.session`), if it has one; or if it
-arrives on a connection of that session. Otherwise it starts a newer session:
+A producer names its id (`txn.transactional.id`), and NEW_TXN may do so. A command belongs to the
+session that holds the id if it repeats the session's epoch, which is in every answer and which
+official clients repeat when they reconnect; or the session's name (`txn.session`), if it has one;
+or if it arrives on a connection of the session. Otherwise it starts a newer session:
 
-    1  its epoch is durable                       from here on the older ones are fenced
-    2  the older one's producers are closed       in the same turn: nothing of it is published
+    1  the new epoch is durable                   from here on, older sessions are fenced
+    2  the older session's producers are closed   in the same turn, so it publishes nothing more
     3  its open transactions are aborted, and those that are ending have ended
-    4  the client is answered
+    4  the client gets its answer
 
-After a crash in between, the next client begins with 1 again, and 3 finds what is left.
+After a crash in between, the next client starts at 1 again, and 3 finds the rest.
 
-Several brokers share the ids, and each has the sessions of its own connections. 2 and 3 then happen
-on all of them: 1 is recorded where all see it, and the broker that grants the session asks the
-others (`fence`) before 4. Each of them finds out itself which session is the newest.
+Several brokers share the ids; each has the sessions of its own connections. 2 and 3 then happen on
+all of them: all brokers see the record of 1, and the broker that grants the session asks the others
+(`fence`) before 4. Each broker determines itself which session is the newest.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class Holder(ProducerOwner, Protocol):
 
 
 class _Held:
-    """An id that a session holds, or is about to."""
+    """An id that a session holds or is about to hold."""
 
     __slots__ = (
         "connections",
@@ -105,11 +105,11 @@ class _Held:
 
     def __init__(self, session: TransactionalSession, older: "_Held | None" = None) -> None:
         self.session = session
-        self.older = older  # which still holds the id until this session is recorded
+        self.older = older  # it holds the id until this session is recorded
         self.connections: dict[Holder, None] = {}
         self.recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.granting: asyncio.Task[int] | None = None
-        self.refusal: str | None = None  # why `granting` has not granted it
+        self.refusal: str | None = None  # why `granting` did not grant it
         self.is_overtaken = False  # another broker has begun a session instead
         self.waits_for = "the newer session's epoch is still being recorded"
 
@@ -136,12 +136,12 @@ class TransactionalSessions:
         self._looking = False
         self._fencing: dict[SessionRef, asyncio.Task[tuple[int, set[int]]]] = {}
         self.writing = Writing()
-        # Transactions joining a session with their first message, until that is durable.
+        # Transactions that join a session with their first message, until joining is durable.
         self.binding: dict[TxnId, asyncio.Future[TxnId]] = {}
         self._refusals = Seldom(log, "A transactional id was refused")
 
     def granted(self, connection: Holder, claim: Claim) -> TransactionalSession | None:
-        """The session that the claim belongs to, if known at once."""
+        """The session that the claim belongs to, if that is known at once."""
         newest = self._newest.get(claim.id)
         if newest is None or not newest.is_granted or not _is_of(newest, connection, claim):
             return None
@@ -220,7 +220,7 @@ class TransactionalSessions:
         return self._newer(newest, connection, claim)
 
     async def _catch_up(self, claim: Claim) -> None:
-        """With what other brokers have recorded. Raises NotAllowed, ServiceNotReady."""
+        """Reads what other brokers have recorded. Raises NotAllowed, ServiceNotReady."""
         elsewhere = self._coordinators.fencing_elsewhere
         assert elsewhere is not None
         if not claim.session and not claim.epoch:
@@ -235,10 +235,11 @@ class TransactionalSessions:
         await elsewhere.caught_up()
 
     def _again(self, known: IdRecord, claim: Claim, older: _Held | None) -> _Held:
-        """Its connection was lost, perhaps with the broker; or another broker has recorded it, and
-        has not told this one yet to fence the `older` one.
+        """Holds an id for a session that is already recorded. Its connection was lost, perhaps in a
+        crash of the broker; or another broker recorded it, and has not asked this one yet to fence
+        the `older` session.
         """
-        if older is not None:  # now: another broker may be told in this turn that nothing is left
+        if older is not None:  # now: `fence` may report in this turn that nothing is left
             older.session.is_fenced = True
         session = TransactionalSession(claim.id, known.session)
         session.ref = SessionRef(claim.id, known.epoch)
@@ -267,13 +268,13 @@ class TransactionalSessions:
             if older is not None and not older.session.is_over:
                 older.connections = {each: None for each in older.connections if not each.closed}
                 if older.connections:
-                    self._newest[session.id] = older  # which still holds it
+                    self._newest[session.id] = older  # it still holds the id
             if isinstance(error, Overtaken):
                 held.is_overtaken = True
                 return 0
             if not isinstance(error, NotAllowed):
                 raise
-            held.refusal = str(error)  # its client is told, as often as it asks
+            held.refusal = str(error)  # `_granted` raises it for each waiting request
             self._refusals.say(f"{actor.who or actor.host}: {error}")
             return 0
         finally:
@@ -300,7 +301,7 @@ class TransactionalSessions:
             if self._coordinators.fencing_elsewhere is not None:
                 aborted += await self._fenced_elsewhere(held, session)
         except BaseException:
-            self._forget(held)  # its epoch is durable: the next claim begins from the id's record
+            self._forget(held)  # its epoch is durable: the next claim starts from the id's record
             raise
         if not held.connections:
             self._forget(held)
@@ -320,8 +321,9 @@ class TransactionalSessions:
         return await elsewhere.fence(session, self._fence_here, waits_for)
 
     async def fence(self, transactional_id: TransactionalId, epoch: int) -> tuple[int, set[int]]:
-        """On behalf of another broker, which says that this epoch has begun. Returns the number of
-        aborted transactions, and the coordinators that have none of older sessions any more.
+        """Fences older sessions for another broker, which says that this epoch has begun. Returns
+        the number of aborted transactions, and the coordinators without transactions of older
+        sessions.
 
         Raises ServiceNotReady.
         """
@@ -342,10 +344,10 @@ class TransactionalSessions:
         return await asyncio.shield(fencing)
 
     async def _fence_here(self, newest: SessionRef) -> tuple[int, set[int]]:
-        """The number of aborted transactions, and the coordinators that are here."""
+        """Returns the number of aborted transactions, and the coordinators that are here."""
         held = self._newest.get(newest.id)
         if held is not None and held.older is not None:
-            held = held.older  # the one that is just being recorded here finds out itself
+            held = held.older  # a session that is being recorded here finds out itself
         if held is not None and _is_older(held.session, newest):
             held.session.is_fenced = True
             self._forget(held)
@@ -360,8 +362,8 @@ class TransactionalSessions:
         return elsewhere is None or elsewhere.is_certain
 
     def may_publish(self, session: TransactionalSession) -> bool:
-        """False: its producers are being closed, because it may have been fenced without this
-        broker.
+        """False: the session's producers are being closed, because it may have been fenced while
+        this broker could not know.
         """
         if self._is_certain:
             return not session.is_let_go
@@ -391,7 +393,7 @@ class TransactionalSessions:
             del self._newest[held.session.id]
 
     def left(self, connection: Holder) -> None:
-        """The session is closed. A reconnect is recognised by the id's record."""
+        """The connection is closed. The id's record identifies a client that reconnects."""
         for transactional_id in connection.sessions:
             held = self._newest.get(transactional_id)
             if held is None:
@@ -404,7 +406,7 @@ class TransactionalSessions:
     # -- expiry
 
     def look_after_ids(self) -> None:
-        """Call at the start: existing ids expire by time."""
+        """Call at start: from then on, existing ids expire by time."""
         if len(self._coordinators.ids):
             self._look_after()
 
@@ -414,7 +416,7 @@ class TransactionalSessions:
             self._tasks.start(self._expire(), "expiry")
 
     async def _expire(self) -> None:
-        """Records ids in use; others expire when their time is over."""
+        """Records which ids are in use; the others expire when their time is over."""
         ids = self._coordinators.ids
         while len(ids):
             await asyncio.sleep(ids.expiration_ms / 1000 / NOTES_PER_EXPIRATION / _LOOKS_PER_NOTE)
@@ -456,7 +458,7 @@ def _is_older(session: TransactionalSession, newest: SessionRef) -> bool:
 
 
 def _take_back(held: _Held, connection: Holder, before: TransactionalSession | None) -> None:
-    """It did not get the id: its connection is in the session that it was in before, if any."""
+    """The session did not get the id: the connection returns to its session before, if any."""
     held.connections.pop(connection, None)
     if connection.sessions.get(held.session.id) is held.session:
         del connection.sessions[held.session.id]
@@ -465,14 +467,14 @@ def _take_back(held: _Held, connection: Holder, before: TransactionalSession | N
 
 
 def _was_fenced(known: IdRecord | None, claim: Claim) -> bool:
-    """An epoch that is not the latest one is an older one; or the id has expired meanwhile."""
+    """Whether the claim's session was fenced, or the id has expired since."""
     if claim.epoch:
         return known is None or known.epoch != claim.epoch
     return known is not None and bool(claim.session) and claim.session in known.fenced
 
 
 def _is_fenced_here(connection: Holder, claim: Claim) -> bool:
-    """Whether it names no session and is on a connection whose session was fenced."""
+    """Whether the connection's session was fenced, and the claim names that session or none."""
     session = connection.sessions.get(claim.id)
     return session is not None and session.is_fenced and claim.session in ("", session.name)
 
@@ -482,8 +484,8 @@ def _holds(known: IdRecord, claim: Claim) -> bool:
 
 
 async def _close_producers(fenced: _Held) -> None:
-    """Immediately if only few are concerned; SENDs of the others are refused until their turn.
-    Their clients reconnect and get the reason.
+    """Closes a few at once and the others in later turns; until then their SENDs are refused. Their
+    clients reconnect and get the reason.
     """
     pace, session = Pace(_CLOSED_A_TURN), fenced.session
     why = session.fenced() if session.is_fenced else not_certain(session.id.name)

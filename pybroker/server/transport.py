@@ -1,10 +1,10 @@
-"""The listening socket: limits on connections, keep-alive, an orderly end.
+"""The listening sockets: limits on connections, keep-alive, an orderly shutdown.
 
-Limits: connections in total and per address; an IPv6 address counts with its /64. At a limit, a
-connection that has not logged in makes room: one of the same address, or of the address with most
-of them. If there is none, the new connection gets the reason and is closed. A connection without
-CONNECT is closed by its session; one that stays silent for two keep-alive intervals, despite a
-PING, is closed here.
+Connections are limited in total and per address; an IPv6 address counts with its /64. At a limit, a
+connection that has not logged in makes room: the oldest of the same address, or of the address with
+most such connections. If there is none, the new connection gets the reason and is closed. A session
+closes its connection if CONNECT does not arrive in time, and if the client stays silent for two
+keep-alive intervals despite a PING.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class BrokerServer:
         return list(self._sessions)
 
     async def start(self, where: Endpoint) -> tuple[str, int]:
-        """Listen; returns the address bound. Raises OSError when the port is taken."""
+        """Listens; returns the bound address. Raises OSError if the port is taken."""
         if isinstance(where, socket.socket):
             server = await listen(self.accept, where)
         else:
@@ -81,7 +81,7 @@ class BrokerServer:
         return bound[0], bound[1]
 
     async def start_tls(self, listener: TlsListener) -> None:
-        """Listen with TLS, in addition or only."""
+        """Listens with TLS, in addition to `start` or alone."""
         handshake_s = self._services.config.handshake_timeout_ms / 1000
         self._door = TlsDoor(listener.contexts, self.accept, handshake_s)
         self._servers.append(await listen(self._door, listener.socket))
@@ -180,7 +180,7 @@ class BrokerServer:
             await asyncio.wait(watching)
 
     async def stop(self, answer_timeout_s: float = 2.0) -> None:
-        """Answer pending requests as time allows, and close every connection."""
+        """Answers pending requests as time allows, and closes every connection."""
         await self.stop_listening()
         sessions = list(self._sessions)
         if not sessions:
@@ -188,7 +188,7 @@ class BrokerServer:
             return
         if answer_timeout_s:
             await self._answer(sessions, answer_timeout_s)
-        await self._services.disconnections.close()  # these clients come back
+        await self._services.disconnections.close()  # the clients reconnect: abort nothing
         for session in sessions:
             session.close("the broker shuts down")
         for session in sessions:

@@ -25,7 +25,7 @@ class Watcher:
         self._id = watcher_id
         self.namespace = namespace
         self._pattern = pattern
-        self._told = self._tell  # one object, which identifies it
+        self._told = self._tell  # one object, which identifies the watcher
 
     async def begin(self) -> TopicList:
         return await self._watches.begin(self.namespace, self._pattern, self._told)

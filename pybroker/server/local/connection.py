@@ -1,7 +1,7 @@
 """A connection that publishes messages for code in this process.
 
-Its session is like any other, so its messages take the path of every producer: permissions, quotas,
-rates, schemas and deduplication apply without extra code.
+Its session is like any other, so its messages take the same path as those of every producer:
+permissions, quotas, rates, schemas and deduplication apply without extra code.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame
 from pybroker.wire.message_metadata import build_entry
 
-PUBLISH_TIMEOUT_S: Final = HOLD_S + 10  # messages above the publish rate are held this long
+PUBLISH_TIMEOUT_S: Final = HOLD_S + 10  # a publish rate holds messages for up to HOLD_S
 _CLOSE_TIMEOUT_S: Final = 5.0
 _CLIENT_VERSION: Final = "pybroker-rest"
 _MESSAGES_A_TURN: Final = 50
@@ -39,7 +39,7 @@ class LocalConnections:
     def __init__(self, accept: Callable[[], Session], new_name: Callable[[], str]) -> None:
         self._accept = accept
         self._new_name = new_name
-        # Reused producer names given by the broker, because deduplication remembers each.
+        # Producer names to use again: deduplication remembers every name.
         self._free_names: list[str] = []
 
     async def publish(
@@ -53,7 +53,7 @@ class LocalConnections:
         if sender.producer_name:
             await self._publish(identity, sender, batches, schema)
             return
-        # A numbered batch needs a fresh name: under a reused one its messages would be copies.
+        # A numbered batch needs a new name: under a reused one, its messages might be duplicates.
         once = any(each.sequence_id is not None for batch in batches for each in batch.messages)
         name = self._free_names.pop() if self._free_names and not once else self._new_name()
         await self._publish(identity, replace(sender, producer_name=name), batches, schema)
@@ -93,7 +93,7 @@ class LocalConnection:
         self._connect(identity)
 
     def _connect(self, identity: Identity | None) -> None:
-        """Like CONNECT, for an identity that is already authenticated."""
+        """Does the work of CONNECT for an identity that is already authenticated."""
         session = self._session
         if identity is not None:
             is_super_user = session.services.is_super_user(identity)
@@ -210,7 +210,7 @@ class LocalConnection:
         self._transport.feed(encode_frame(pong))
 
     def lose(self, error: PulsarError) -> None:
-        """Ignore everything from now on."""
+        """Everything unanswered fails with `error`."""
         for sending in self._producers.values():
             sending.lose(error)
         for answer in self._asked.values():
@@ -219,7 +219,7 @@ class LocalConnection:
         self._asked.clear()
 
     async def close(self) -> None:
-        """The session is gone, and its producers with it, when this returns."""
+        """Waits until the session and its producers are gone, at most _CLOSE_TIMEOUT_S."""
         self._transport.close()
         await asyncio.wait([self._session.ended], timeout=_CLOSE_TIMEOUT_S)
 

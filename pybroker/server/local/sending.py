@@ -1,4 +1,4 @@
-"""One producer of a local connection: its messages' metadata, and which await an answer."""
+"""One producer of a local connection: its messages' metadata, and which of them await an answer."""
 
 import asyncio
 from collections import deque
@@ -10,7 +10,7 @@ from pybroker.base.errors import PulsarError
 from pybroker.broker.local_messages import LocalBatch, LocalMessage
 from pybroker.wire import pulsar_api_pb2 as pb
 
-_DUPLICATE: Final = 2**64 - 1  # the ids of messages that deduplication dropped
+_DUPLICATE: Final = 2**64 - 1  # both ids of a message that deduplication dropped
 
 
 class Sending:
@@ -21,7 +21,7 @@ class Sending:
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._outcomes: list[Position | PulsarError | None] = [None] * len(batch.messages)
         self._unanswered = len(batch.messages)
-        self._waiting: dict[int, deque[int]] = {}  # messages by their sequence ids
+        self._waiting: dict[int, deque[int]] = {}  # indexes of messages, by sequence id
         self._next_sequence_id = 0
 
     def opened(self, answer: pb.CommandProducerSuccess) -> None:

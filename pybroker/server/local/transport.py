@@ -9,12 +9,12 @@ from pybroker.server.session import Session
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import MAX_COMMAND_BYTES, CommandFrame, FrameDecoder
 
-# Called with each command of the session; with None at its end.
+# Called with each command of the session, and with None at its end.
 Heard = Callable[[pb.BaseCommand | None], None]
 
 
 class MemoryTransport(asyncio.Transport):
-    """Input fed while the session is not reading waits."""
+    """Holds input back while the session does not read."""
 
     def __init__(self, session: Session, address: tuple[str, int], heard: Heard) -> None:
         super().__init__({"peername": address, "sockname": address})
@@ -35,7 +35,7 @@ class MemoryTransport(asyncio.Transport):
             self._loop.call_soon(self._read)
 
     def _read(self) -> None:
-        """As much as a socket would deliver at once."""
+        """Delivers as much as a socket would deliver at once."""
         self._reading = False
         if self._paused or self._closing:
             return
@@ -51,7 +51,7 @@ class MemoryTransport(asyncio.Transport):
             self._session.buffer_updated(size)
         self._read_soon()
 
-    # -- asyncio.Transport, as far as a session needs it
+    # -- the part of asyncio.Transport that a session needs
 
     def write(self, data: Any) -> None:
         for event in self._decoder.receive(data):
@@ -69,7 +69,7 @@ class MemoryTransport(asyncio.Transport):
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Everything written is consumed at once."""
+        """Ignored: everything written is consumed at once."""
 
     def is_closing(self) -> bool:
         return self._closing
