@@ -1,4 +1,4 @@
-"""Fixtures of the transactions' behaviours: each test is a fact, seen through a client."""
+"""Fixtures for the behaviours of transactions: each test is a fact, observed through a client."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -16,21 +16,21 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session", params=["logOrder", "commitOrder"])
 def transaction_buffer(request: pytest.FixtureRequest) -> str:
-    """The order in which transactions show, in all brokers of a test."""
+    """The visibility order of transactions in all brokers of a test."""
     order: str = request.param
     return order
 
 
 @pytest.fixture(scope="session")
 def shared_broker(transaction_buffer: str) -> Iterator[Any]:
-    """One broker for every test that neither restarts nor configures it."""
+    """One broker for all tests that neither restart nor configure it."""
     with pybroker.testing.broker(http=True, transaction_buffer=transaction_buffer) as broker:
         yield broker
 
 
 @pytest.fixture(autouse=True)
 def own_brokers(transaction_buffer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that tests start by themselves."""
+    """Brokers that tests start themselves use the same order."""
     broker = partial(pybroker.testing.broker, transaction_buffer=transaction_buffer)
     monkeypatch.setattr(pybroker.testing, "broker", broker)
 

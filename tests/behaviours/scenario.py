@@ -1,4 +1,4 @@
-"""What the behaviours' tests do again and again: consume, see nothing, administer."""
+"""Common steps of the behaviour tests: consume, check for silence, administer."""
 
 from typing import Any
 
@@ -7,20 +7,20 @@ import pytest
 from pybroker.base.names import TopicName
 from pybroker.client import Client, Consumer, InitialPosition, Timeout
 
-# What an open transaction holds back, or shows to who is read_uncommitted: there are no such things
-# in commit order, whose own facts are in test_txn_shown_by_commits.py.
+# Facts about messages that open transactions hold back, or show to read_uncommitted readers. In
+# commit order there are none; its own facts are in test_txn_shown_by_commits.py.
 IN_LOG_ORDER = pytest.mark.parametrize(
     "transaction_buffer", ["logOrder"], indirect=True, scope="session"
 )
 
-# Long enough for what must come, short for what must not: a receive that returns nothing is only
-# ever checked behind something that was received later, or after the end of a transaction.
+# SOON_MS is long enough for messages that must come; NOTHING_MS is short. A receive that must
+# return nothing comes only after a later message was received, or after the end of a transaction.
 SOON_MS = 30_000
 NOTHING_MS = 150
 
 
 def subscribe(client: Client, topic: str, name: str = "sub", **options: Any) -> Consumer:
-    """From the beginning of the topic."""
+    """Subscribes from the beginning of the topic."""
     return client.subscribe(topic, name, initial_position=InitialPosition.Earliest, **options)
 
 

@@ -1,4 +1,4 @@
-"""Delayed messages through a client: alone, over a restart, in transactions, beyond a limit."""
+"""Delayed messages through a client: alone, over a restart, in transactions, over a limit."""
 
 import json
 import time
@@ -16,7 +16,7 @@ from pybroker.base.config import BrokerConfig
 from pybroker.client import Client, Consumer, ConsumerType, InitialPosition
 from pybroker.wire import pulsar_api_pb2 as pb
 
-SOME_S = timedelta(seconds=3)  # longer than anything else here takes
+SOME_S = timedelta(seconds=3)  # longer than any other step here
 HOUR = timedelta(hours=1)
 BY_TIME = pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
 CRASHES = pytest.mark.parametrize("crash", [False, True], ids=["restarted", "killed"])
@@ -89,7 +89,7 @@ def test_a_delayed_message_survives_the_broker(topic: str, crash: bool) -> None:
             producer.send(b"far", deliver_after=HOUR)
             producer.send(b"now")
             assert drain(consumer, 1) == [b"now"]
-            consumer.close()  # answered behind its acknowledgement
+            consumer.close()  # answered after its acknowledgement
             broker.call(lambda running: _flush(running, topic))
         if crash:
             broker.kill_and_restart()

@@ -1,4 +1,4 @@
-"""A producer that says what its messages are: the topic's schema, and the messages' version."""
+"""Producers with a schema: the schema of the topic, and the schema version of messages."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Acknowledging within transactions: who conflicts, what comes back, what never does."""
+"""Acknowledging within transactions: conflicts, messages that come back, messages that do not."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def _publish(client: Client, topic: str, count: int, **options: Any) -> None:
 
 
 def _acknowledge_up_to(consumer: Any, message: Any, transactions: Client | None) -> None:
-    """In a transaction of `transactions`, if that is given."""
+    """In a transaction of `transactions`, if given."""
     if transactions is None:
         consumer.acknowledge_cumulative(message)
     else:
@@ -104,7 +104,7 @@ def test_different_indexes_of_a_batch_do_not_conflict_but_the_same_one_does(
 
 
 def _publish_batch(client: Client, topic: str, count: int) -> None:
-    """One entry that holds `count` messages."""
+    """Publishes one entry of `count` messages."""
     options = {"batching_max_messages": count, "batching_max_publish_delay_ms": 60_000}
     _publish(client, topic, count, batching_enabled=True, **options)
 
@@ -162,7 +162,7 @@ SINGLE = pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.F
 def test_what_an_aborted_transaction_held_cumulatively_is_lost_to_no_successor(
     client: Client, topic: str, kind: ConsumerType, in_a_transaction: bool
 ) -> None:
-    """A processor dies with its transaction open; its successor acknowledges cumulatively."""
+    """A processor dies with an open transaction. Its successor acknowledges cumulatively."""
     consumer = subscribe(client, topic, consumer_type=kind)
     _publish(client, topic, 10)
     left_open = client.new_transaction()
@@ -407,7 +407,7 @@ def test_input_is_acknowledged_exactly_when_output_is_visible_after_a_kill(
         results = subscribe(again, sink)
         again.create_producer(sink).send(b"behind")
         assert drain(results, 2) == [b"0", b"behind"], "the open transaction timed out"
-        # The source may hear of the timeout a moment after the sink, and give b"1" back then.
+        # The source may be told of the timeout just after the sink, and only then give b"1" back.
         assert sorted(drain(subscribe(again, source), 2)) == [b"1", b"2"]
         again.close()
 
@@ -429,7 +429,7 @@ def test_subscriptions_whose_names_join_to_the_same_are_not_confused(
             consumers[0].acknowledge(received[0][0], txn=txn)
         with client.new_transaction() as txn:
             consumers[1].acknowledge_cumulative(received[1][4], txn=txn)
-        client.close()  # or its consumers would come back, before or after the new ones
+        client.close()  # otherwise its consumers would reconnect, before or after the new ones
         broker.kill_and_restart()
         with Client(broker.service_url) as again:
             assert drain(subscribe(again, *pairs[0]), 4) == [b"1", b"2", b"3", b"4"]
@@ -440,7 +440,7 @@ def test_subscriptions_whose_names_join_to_the_same_are_not_confused(
 def test_a_message_that_came_late_behind_a_plain_cumulative_acknowledgement_is_not_lost(
     client: Client, topic: str, name: str
 ) -> None:
-    """Its client may have dropped it. Closing the consumer makes room for one that has not."""
+    """Its client may have dropped it. A new consumer, after this one has closed, receives it."""
     processor = subscribe(client, topic, consumer_name="processor")
     _publish(client, topic, 3)
     txn = client.new_transaction()

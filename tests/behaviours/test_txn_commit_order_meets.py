@@ -1,4 +1,4 @@
-"""Commit order beside other features: what waits aside comes out as any message does."""
+"""Commit order beside other features: after the commit, messages kept aside are like any other."""
 
 import asyncio
 import json
@@ -150,7 +150,7 @@ def test_what_is_posted_over_http_passes_what_waits(
 def test_stored_entries_are_read_as_they_were_sent(
     client: Client, shared_broker: Any, topic: str
 ) -> None:
-    """As PySpark reads them: batches stay batches."""
+    """They are read as PySpark reads them: batches stay batches."""
     producer, txn = client.create_producer(topic), client.new_transaction()
     producer.send_batch(encode_batch([b"in"] * 3), txn=txn)
     producer.send(b"plain")

@@ -1,4 +1,4 @@
-"""Several transactions that commit by one decision: all of them become visible, or none."""
+"""Several transactions that commit by one decision: all become visible, or none does."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 
 def three(client: Client, topic: str) -> list[Transaction]:
-    """Each with a message of its own."""
+    """Three transactions; each has sent one message."""
     first = client.new_transaction()
     txns = [first, *(client.new_transaction(beside=first.txn_id) for _ in range(2))]
     producer = client.create_producer(topic)
@@ -45,7 +45,7 @@ def test_one_that_was_aborted_keeps_all_from_committing(client: Client, topic: s
     aborted.abort()
     with pytest.raises(InvalidTxnStatus, match="ABORTED"):
         leader.commit(together_with=ids([aborted, other]))
-    leader.abort()  # it is open yet, and not taken for aborted
+    leader.abort()  # it is still open, not taken for aborted
     other.abort()
     client.create_producer(topic).send(b"plain")
     assert drain(consumer, 1) == [b"plain"]

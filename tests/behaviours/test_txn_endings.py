@@ -1,4 +1,4 @@
-"""How transactions end: once, whatever is asked twice, too late, or of somebody unknown."""
+"""How transactions end: once, even if the request is repeated, late, or from a stranger."""
 
 import asyncio
 import json
@@ -127,7 +127,7 @@ def test_an_open_transaction_goes_on_after_a_restart(topic: str, stop: str) -> N
         txn = client.new_transaction()
         producer.send(b"before", txn=txn)
         getattr(broker, stop)()
-        producer.send(b"plain")  # is sent again until the client is back; a transaction's is not
+        producer.send(b"plain")  # sent again until the client is back; a transaction's is not
         producer.send(b"after", txn=txn)
         assert_nothing_more(consumer)
         txn.commit()

@@ -1,4 +1,4 @@
-"""A newer client of a transactional id fences the older one, whatever that was about to do."""
+"""A newer client of a transactional id fences the older one, whatever that one was doing."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ Clients = Callable[[], Client]
 
 @pytest.fixture
 def clients(shared_broker: Any, topic: str) -> Iterator[Clients]:
-    """Each with the test's own transactional id."""
+    """Makes clients that share the test's transactional id."""
     made: list[Client] = []
 
     def make() -> Client:

@@ -1,4 +1,4 @@
-"""What a client writes into its messages' metadata moves no transaction, also after a crash."""
+"""Metadata that a client forges affects no transaction, not even after a crash."""
 
 import pytest
 from raw_client import RawClient
@@ -17,12 +17,12 @@ def claims(txn_id: TxnId, **fields: int) -> dict[str, int]:
 
 
 def names(txn_id: TxnId) -> dict[str, int]:
-    """The transaction in the SEND command, where it counts."""
+    """The fields that name the transaction in the SEND command, which alone decides."""
     return {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least}
 
 
 def messages(broker: Crashing, topic: str) -> list[bytes]:
-    """All that a new reader gets before the last message of the topic that it may get."""
+    """What a new reader receives up to a last message that this function publishes."""
     with RawClient(broker.service_url) as raw:
         raw.create_producer(topic)
         raw.publish(b"end", 1_000)

@@ -1,4 +1,4 @@
-"""Subscriptions and readers that are read_uncommitted: what they see, and what does not stick."""
+"""Subscriptions and readers with read_uncommitted: what they see, and what does not persist."""
 
 import asyncio
 from pathlib import Path
@@ -134,7 +134,7 @@ def test_the_properties_of_official_clients_say_it(client: Client, topic: str, w
     producer.send(b"open", txn=txn)
     assert drain(consumer, 1) == [b"open"]
     consumer.close()
-    joined = subscribe(client, topic)  # who says nothing takes it as it is
+    joined = subscribe(client, topic)  # keeps the subscription's isolation
     producer.send(b"more", txn=txn)
     assert drain(joined, 1) == [b"more"]
     txn.abort()

@@ -1,4 +1,4 @@
-"""`client.new_transaction(namespace=…)`: the broker takes in what is touched there."""
+"""`client.new_transaction(namespace=…)`: the broker adds what is touched in that namespace."""
 
 from collections.abc import Callable
 from typing import Any
@@ -116,7 +116,7 @@ def test_after_a_restart_it_still_takes_in_what_is_touched(topic: str) -> None:
 
 
 def test_the_end_comes_behind_what_is_on_its_way(raw: RawClient, topic: str) -> None:
-    """A client that does not wait for its receipts has its message or a refusal, never half."""
+    """For a client that does not wait for receipts, each message is stored whole or refused."""
     raw.create_producer(topic)
     txn_id = raw.new_txn(spans_namespace=HERE)
     with raw.in_one_piece():
@@ -206,7 +206,7 @@ def test_a_topic_that_is_deleted_meanwhile_keeps_no_client(
 def test_all_that_it_touched_is_aborted_as_one_when_its_session_dies(
     client: Client, shared_broker: Any, topics: Callable[[int], list[str]]
 ) -> None:
-    """Behind it other messages become readable at once, long before the timeout."""
+    """Messages after it become readable at once, long before the timeout."""
     names = topics(2)
     consumers = [subscribe(client, name) for name in names]
     with Client(shared_broker.service_url) as dying:

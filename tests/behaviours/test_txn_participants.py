@@ -1,4 +1,4 @@
-"""What takes part in a transaction, and that nobody but its coordinator decides a part's end."""
+"""The participants of a transaction; only its coordinator decides their ends."""
 
 import asyncio
 import json
@@ -78,7 +78,7 @@ def test_the_longest_name_in_its_short_form_takes_part_and_ends(raw: RawClient) 
 def test_a_transaction_ends_without_what_an_older_version_let_into_it(
     topic: str, restarted: bool
 ) -> None:
-    """Its log names what can never follow: the transaction could never end."""
+    """Its log names participants that can never follow, so it could not end."""
 
     async def let_in(broker: Any) -> None:
         coordinator = await broker.coordinators.get(0)

@@ -60,7 +60,7 @@ def test_the_policy_changes_while_transactions_are_open(
     producer.send(b"b2", txn=in_log)
     again.commit()
     aside.commit()
-    assert_nothing_more(consumer)  # behind the one that is in the log
+    assert_nothing_more(consumer)  # they wait for the one in the log
     in_log.commit()
     assert drain(consumer, 5) == [b"b1", b"b2", b"c1", b"a1", b"a2"]
 
@@ -74,7 +74,7 @@ def test_an_open_transaction_goes_on_after_a_restart(topic: str, stop: str) -> N
         txn = client.new_transaction()
         producer.send(b"before", txn=txn)
         getattr(broker, stop)()
-        producer.send(b"plain")  # is sent again until the client is back; a transaction's is not
+        producer.send(b"plain")  # sent again until the client is back; a transaction's is not
         producer.send(b"after", txn=txn)
         assert drain(consumer, 1) == [b"plain"]
         txn.commit()

@@ -1,4 +1,4 @@
-"""What readers see of transactions: all of a commit, nothing of an abort, no marker ever."""
+"""What readers see of transactions: all of a commit, nothing of an abort, never a marker."""
 
 from collections.abc import Callable
 from typing import Any

@@ -21,7 +21,7 @@ def broker() -> ScriptedBroker:
 
 @pytest.fixture
 def client(broker: ScriptedBroker) -> aio.Client:
-    """To be used inside of `broker.run` only."""
+    """For use inside `broker.run` only."""
     return aio.Client(
         "pulsar://one:6650",
         operation_timeout_seconds=30,

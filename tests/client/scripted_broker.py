@@ -1,8 +1,8 @@
-"""A broker by script, joined to the client in memory, on an event loop with virtual time.
+"""A scripted broker, joined to the client in memory, on an event loop with virtual time.
 
-It answers like a broker that has nothing to do; a test replaces single answers, looks at what was
-asked, and says what a broker says unasked. Waiting costs nothing: when nothing is ready, the
-clock jumps to the next timer, and a wait that nothing can end is an error.
+It answers like an idle broker. A test replaces single answers, inspects the requests, and sends
+what a broker sends unasked. Waiting costs nothing: when no callback is ready, the clock jumps to
+the next timer. A wait that nothing can end is an error.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ FIELDS = {f.message_type.name: f for f in pb.BaseCommand.DESCRIPTOR.fields if f.
 
 
 class JumpingSelector(selectors.SelectSelector):
-    """Nothing ever becomes ready; time passes instead."""
+    """Passes time when no socket is ready."""
 
     now_s = 0.0
 
@@ -152,13 +152,13 @@ class Peer:
             asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
 
     def lose(self) -> None:
-        """Like `drop`, in this very turn of the event loop."""
+        """Like `drop`, but in this turn of the event loop."""
         if self.transport.end():
             self._protocol.connection_lost(None)
 
 
 class Sent:
-    """One SEND as the broker got it."""
+    """One SEND as received by the broker."""
 
     def __init__(
         self, producer_id: int, sequence_id: int, txn_id: TxnId | None, entry: bytes
@@ -180,7 +180,7 @@ class ScriptedBroker:
     def __init__(self) -> None:
         self.peers: list[Peer] = []
         self.asked: list[Any] = []
-        self.writes = 0  # of the client, to any of its sockets
+        self.writes = 0  # by the client, to any of its sockets
         self.sent: list[Sent] = []
         self.unreachable: set[str] = set()
         self.down = False
@@ -222,7 +222,7 @@ class ScriptedBroker:
 
     @property
     def peer(self) -> Peer:
-        """The newest connection that is open."""
+        """The newest open connection."""
         return next(peer for peer in reversed(self.peers) if not peer.transport.is_closing())
 
     def asked_for(self, kind: type[T]) -> list[T]:

@@ -1,4 +1,4 @@
-"""What is remembered of parts of batches, and how much leaves in one command."""
+"""What is remembered of partly acknowledged batches, and how much goes into one command."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from pybroker.server.on_acknowledge import MAX_IDS_IN_TRANSACTION
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import MAX_COMMAND_BYTES
 
-# Their varints are long: 70,000 ids are more than brokers take in one command.
+# Their varints are long: 70,000 ids are more than a broker takes in one command.
 IDS = [MessageId(-1, 2**61, entry_id) for entry_id in range(70_000)]
 
 
@@ -44,7 +44,7 @@ def test_very_many_are_acknowledged_by_several_commands(
 def test_in_a_transaction_a_command_names_no_more_than_a_broker_takes(
     broker: ScriptedBroker, client: Any
 ):
-    """They are short: by their bytes alone, many more would fit."""
+    """Their ids are short: by bytes alone, many more would fit."""
 
     async def work() -> None:
         consumer = await client.subscribe("t", "s")
@@ -73,7 +73,7 @@ def test_very_many_are_asked_for_again_by_several_commands(broker: ScriptedBroke
 
 
 def test_of_what_is_given_back_no_part_is_remembered(broker: ScriptedBroker, client: Any):
-    """Another consumer may get it, and then nothing more is heard of it here."""
+    """Another consumer may get it, and this one is not told of that."""
 
     async def work() -> None:
         consumer = await client.subscribe(

@@ -1,4 +1,4 @@
-"""The blocking front, against a broker in this process."""
+"""The blocking client, against a broker in this process."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""Messages larger than an entry: put together, cut up, acknowledged and given up as a whole."""
+"""Messages larger than an entry: assembled, split, acknowledged and discarded as a whole."""
 
 import asyncio
 from typing import Any
@@ -94,7 +94,9 @@ class TestReceiving:
 
     @pytest.mark.parametrize("lost", [True, False])
     def test_also_of_one_that_comes_again(self, broker: ScriptedBroker, client: Any, lost: bool):
-        """The application has a message of before; where the chunks were, only the client knows."""
+        """The application acknowledges an earlier message. Only the client knows where chunks
+        begin.
+        """
 
         async def work() -> None:
             consumer = await client.subscribe("t", "s")
@@ -175,7 +177,7 @@ class TestReceiving:
     def test_of_two_messages_of_one_name_no_part_is_put_to_the_other(
         self, broker: ScriptedBroker, client: Any
     ):
-        """A producer that dies between two chunks may name its next message alike."""
+        """A producer that dies between two chunks may give its next message the same uuid."""
 
         async def work() -> None:
             consumer = await client.subscribe("t", "s")
@@ -291,7 +293,7 @@ class TestReceiving:
             deliver(range(2, 7))
             broker.peer.deliver(1, 7, b"last")
             read += [message.data() for message in await reader.batch_read(10, 500)]
-            assert await begins_again() == 7  # nothing is taken for incomplete
+            assert await begins_again() == 7  # no message counts as incomplete
             return read
 
         async def begins_again() -> int:
@@ -305,7 +307,7 @@ class TestReceiving:
     def test_a_reader_that_was_handed_nothing_comes_again_for_the_chunks_before(
         self, broker: ScriptedBroker, client: Any
     ):
-        """From a time on, the first whole message tells where that is."""
+        """After a seek by time, the first whole message tells the position."""
         two = {"num_chunks_from_msg": 2}
 
         async def work() -> list[bytes]:

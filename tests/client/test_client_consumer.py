@@ -350,7 +350,8 @@ class TestRedelivery:
                 broker.peer.deliver(1, entry_id, b"old")
             await consumer.receive(1000)
             consumer.redeliver_unacknowledged_messages()
-            # What was under way is of the old epoch; what the broker sends then is of the new.
+            # What was in flight is of the old epoch; what the broker sends afterwards is of the
+            # new.
             broker.peer.deliver(1, 3, b"old", consumer_epoch=0)
             broker.peer.deliver(1, 0, b"new", consumer_epoch=1)
             return [each.data() for each in await consumer.take(10, 1000)]

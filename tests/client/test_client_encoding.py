@@ -1,4 +1,4 @@
-"""What the application hands over and nobody can encode: it costs itself, and nothing else."""
+"""A message that cannot be encoded fails alone; others are sent."""
 
 import asyncio
 import random
@@ -89,7 +89,7 @@ def test_a_batch_of_nothing_is_refused(broker: ScriptedBroker, client: Any):
 
 
 def test_properties_above_what_the_broker_takes_are_refused(broker: ScriptedBroker, client: Any):
-    """The broker would close the connection, and get the same again on the next one."""
+    """The broker would close the connection, and receive the same message on the next one."""
     broker.answers["Connect"] = lambda *_: pb.CommandConnected(
         server_version="scripted", max_message_size=1000
     )
@@ -108,7 +108,7 @@ def test_properties_above_what_the_broker_takes_are_refused(broker: ScriptedBrok
 def test_what_compression_makes_longer_is_sent_as_it_is(
     broker: ScriptedBroker, client: Any, batched: bool
 ):
-    """And so fits into an entry as it does without compression."""
+    """Then it fits into an entry like without compression."""
     broker.answers["Connect"] = lambda *_: pb.CommandConnected(
         server_version="scripted", max_message_size=1000
     )

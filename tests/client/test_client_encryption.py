@@ -47,7 +47,7 @@ async def taken(consumer: Any) -> list[bytes]:
 
 
 async def delivered(broker: ScriptedBroker, client: Any, **options: Any) -> list[bytes]:
-    """An encrypted message, an encrypted batch and a plain message."""
+    """Receives an encrypted message, an encrypted batch and a plain message."""
     consumer = await client.subscribe("t", "s", **options)
     broker.peer.deliver(1, 0, b"secret", encryption_keys=KEYS, encryption_param=bytes(12))
     deliver_batch(broker, 1, encryption_keys=KEYS, encryption_param=bytes(12))

@@ -1,4 +1,4 @@
-"""Exclusive producers that come again name the epoch that they had."""
+"""Exclusive producers that reconnect send the epoch that they had."""
 
 import asyncio
 from typing import Any

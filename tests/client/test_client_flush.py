@@ -1,4 +1,4 @@
-"""flush tells of every failure among what was unanswered, for who sends without a callback."""
+"""flush raises for any failed pending message, for callers that send without a callback."""
 
 import asyncio
 from typing import Any
@@ -107,7 +107,7 @@ def test_it_waits_for_all_partitions_though_one_refuses(broker: ScriptedBroker, 
 def test_it_raises_earlier_refusals_of_sends_without_a_callback(
     broker: ScriptedBroker, client: Any, properties: Any
 ):
-    """A message that is too large, or holds what it may not, never leaves."""
+    """A message that is too large, or has invalid properties, is never sent."""
     broker.answers["Connect"] = lambda *_: pb.CommandConnected(
         server_version="scripted", max_message_size=1000
     )

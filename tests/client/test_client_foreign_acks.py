@@ -1,4 +1,4 @@
-"""What cannot be acknowledged here is refused where that is tried, and keeps nothing else back."""
+"""Acknowledgements that are invalid here raise at once, and hold no others back."""
 
 import asyncio
 from typing import Any
@@ -48,7 +48,7 @@ def test_shared_subscriptions_have_no_cumulative_acknowledgement(
 
 
 class Posting:
-    """Stands for the loop's thread: the test is that thread."""
+    """Stands in for the loop's thread: the test runs on that thread."""
 
     is_current = True
 

@@ -1,4 +1,4 @@
-"""Groups of transactions, where the broker answers late, not at all, or cannot."""
+"""Groups of transactions with a broker that answers late, never, or lacks the feature."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 @pytest.fixture
 def able(broker: ScriptedBroker) -> ScriptedBroker:
-    """It commits several transactions by one decision."""
+    """A broker that commits several transactions by one decision."""
     connect = broker.answers["Connect"]
 
     def connected(peer: Peer, body: Any) -> Any:
@@ -100,7 +100,7 @@ def test_a_lost_answer_leaves_all_of_them_unknown_until_asked_again(
 def test_a_commit_that_is_cancelled_while_messages_are_on_their_way_may_be_asked_again(
     able: ScriptedBroker, client: aio.Client
 ) -> None:
-    able.on_send = lambda peer, sent: None  # nobody answers
+    able.on_send = lambda peer, sent: None  # no answer
 
     async def work() -> None:
         producer = await client.create_producer("t")

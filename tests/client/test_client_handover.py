@@ -1,4 +1,6 @@
-"""What threads took and acknowledged, told to the loop together; here by hand, on virtual time."""
+"""Messages taken and acknowledged by threads, reported to the loop together; by hand, on virtual
+time.
+"""
 
 import asyncio
 import threading
@@ -88,7 +90,7 @@ def test_who_took_half_goes_on_when_that_and_what_was_acknowledged_has_left(
 
 def test_a_thread_that_took_half_waits_for_the_loop_and_not_for_ever():
     queue = ThreadQueue()
-    queue.wait_until_told()  # There is nothing to wait for.
+    queue.wait_until_told()  # there is nothing to wait for
     queue.put([object()])  # type: ignore[list-item]
     queue.awaited = True
     queue.wait_until_told()

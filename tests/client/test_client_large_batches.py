@@ -1,4 +1,4 @@
-"""A batch that is encoded already, and larger than what this broker takes in one entry."""
+"""An encoded batch that is larger than an entry of this broker may be."""
 
 import random
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def messages(sent: Sent) -> list[bytes]:
 def test_it_goes_in_several_entries_in_order(
     broker: ScriptedBroker, client: Any, compression: CompressionType
 ):
-    # Two bytes of hexadecimal digits for each random one: compressed, all are too large still.
+    # Two hexadecimal digits per random byte: even compressed, all together are too large.
     numbers = random.Random(7)
     contents = [numbers.randbytes(150).hex().encode() for _ in range(21)]
 
@@ -204,7 +204,7 @@ def test_a_message_as_large_as_an_entry_may_be_is_sent(
 def test_a_key_that_a_batch_says_twice_does_not_keep_its_message_from_being_sent(
     broker: ScriptedBroker, client: Any
 ):
-    """Once of the entry and once of the message: together they are more than a frame takes."""
+    """The key is stored for the entry and for the message: together they exceed a frame."""
     broker.answers["Connect"] = lambda *_: pb.CommandConnected(
         server_version="scripted", max_message_size=40_000
     )

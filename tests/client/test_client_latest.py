@@ -1,4 +1,4 @@
-"""A reader at the latest reads all that comes after it was made, whatever breaks meanwhile."""
+"""A reader at the latest reads all messages after its creation, despite broken connections."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whatever is under way when something is closed, it leaves nothing behind at the broker."""
+"""Closing anything, at any moment, leaves nothing at the broker."""
 
 import asyncio
 from typing import Any
@@ -11,7 +11,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 
 def open_ids(broker: ScriptedBroker) -> set[int]:
-    """Consumers and producers of the newest connection that the broker takes for open."""
+    """Ids of consumers and producers of the newest connection that are open for the broker."""
     ids: set[int] = set()
     for body in broker.asked:
         if isinstance(body, pb.CommandConnect):

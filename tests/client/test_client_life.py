@@ -1,4 +1,4 @@
-"""How clients for threads end: closed while in use, dropped without being closed, from inside."""
+"""How blocking clients end: closed in use, dropped without a close, closed from a callback."""
 
 import asyncio
 import gc
@@ -28,7 +28,7 @@ def service() -> Iterator[Any]:
 
 
 class Waiting(threading.Thread):
-    """A call under way in another thread, and how it ended."""
+    """A call in another thread, and its outcome."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__(daemon=True)

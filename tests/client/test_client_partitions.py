@@ -1,4 +1,4 @@
-"""Partitions that are added later, and what a cancelled opening leaves behind: nothing."""
+"""Partitions added later; and a cancelled opening leaves nothing."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 
 class Growing:
-    """A topic whose partitions become more."""
+    """A topic whose number of partitions grows."""
 
     def __init__(self, broker: ScriptedBroker) -> None:
         self.count = 2
@@ -23,7 +23,7 @@ class Growing:
 
 @pytest.fixture
 def topic(broker: ScriptedBroker) -> Growing:
-    # A PING that is not answered would end the connection meanwhile.
+    # An unanswered PING would end the connection meanwhile.
     broker.answers["Ping"] = lambda *_: pb.CommandPong()
     return Growing(broker)
 
@@ -155,7 +155,7 @@ def test_it_can_be_switched_off(broker: ScriptedBroker, client: Any, topic: Grow
 def test_who_could_not_subscribe_does_not_count_as_cancelled(
     broker: ScriptedBroker, client: Any, topic: Growing
 ):
-    """Or the next timeout in that task is none, before Python 3.11.3."""
+    """Otherwise the task's next timeout would not work before Python 3.11.3."""
     refused = pb.CommandError(request_id=0, error=pb.ConsumerBusy, message="somebody is there")
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""For each message that a broker sent it gets a permit back, whatever becomes of the message."""
+"""The broker gets a permit back for each message sent, whatever happens to the message."""
 
 from typing import Any
 

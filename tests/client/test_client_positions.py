@@ -1,4 +1,4 @@
-"""Where a consumer or a reader stands: seeking, starting, and what of it is left out."""
+"""The position of a consumer or a reader: seeking, starting, and which messages are left out."""
 
 import asyncio
 from typing import Any
@@ -206,7 +206,7 @@ class TestReaders:
             12_345,
             12_345,
         ]
-        # Nothing may come from where the subscription begins: the time first, then permits.
+        # No message may come from the subscription's beginning: first the time, then permits.
         kinds = [type(body) for body in broker.asked]
         assert kinds.index(pb.CommandSeek) < len(kinds) - 1 - kinds[::-1].index(pb.CommandFlow)
         last = kinds[len(kinds) - kinds[::-1].index(pb.CommandSubscribe) - 1 :]
@@ -230,7 +230,7 @@ class TestReaders:
     def test_a_broker_that_closes_the_seeking_consumer_is_asked_once(
         self, broker: ScriptedBroker, client: Any
     ):
-        """As Apache Pulsar does; the subscription then stands where it was asked to."""
+        """Apache Pulsar closes it. The subscription is then at the requested position."""
         broker.answers["Seek"] = closes_whoever_seeks
 
         async def work() -> None:
@@ -242,7 +242,7 @@ class TestReaders:
             await asyncio.sleep(10)
 
         broker.run(work())
-        # Once more after the connection was lost, and not for the close that it brought.
+        # Again after the lost connection, but not for the close caused by the seek.
         assert len(broker.asked_for(pb.CommandSeek)) == 2
         assert len(broker.asked_for(pb.CommandSubscribe)) == 4
 
@@ -261,7 +261,7 @@ class TestReaders:
 
         broker.run(work())
         assert len(broker.asked_for(pb.CommandSeek)) == 4
-        # What was opened and not moved is closed before it is opened again.
+        # A consumer that was opened but not moved is closed before the next attempt.
         assert len(broker.asked_for(pb.CommandCloseConsumer)) == 2
 
     def test_a_reader_knows_when_it_has_read_everything(self, broker: ScriptedBroker, client: Any):
@@ -279,7 +279,7 @@ class TestReaders:
     def test_one_that_the_broker_has_just_closed_asks_again(
         self, broker: ScriptedBroker, client: Any
     ):
-        """A topic is unloaded while it asks."""
+        """The topic is unloaded during the request."""
         answers = [refusal(pb.ConsumerNotFound), self.last_is(0)()]
         broker.answers["GetLastMessageId"] = lambda *_: answers.pop(0)
 
@@ -293,7 +293,7 @@ class TestReaders:
     def test_a_backlog_of_one_that_the_broker_has_just_closed_is_asked_for_again(
         self, broker: ScriptedBroker, client: Any
     ):
-        """The answer has fields of its own for an error."""
+        """This answer has its own fields for an error."""
         gone = {"error_code": pb.ConsumerNotFound, "error_message": "Consumer 1 not found"}
         said: list[dict[str, Any]] = [gone, {"msgBacklog": 3}]
         broker.answers["ConsumerStats"] = lambda *_: pb.CommandConsumerStatsResponse(

@@ -32,7 +32,7 @@ def contents(sent: Sent) -> list[bytes]:
 
 
 def silent(peer: Peer, sent: Sent) -> None:
-    """A broker that stores nothing and says nothing."""
+    """A broker that neither stores nor answers."""
 
 
 async def turns(count: int = 20) -> None:
@@ -118,7 +118,7 @@ def test_room_promised_to_a_cancelled_send_goes_to_the_next(broker: ScriptedBrok
             "t", max_pending_messages=1, block_if_queue_full=True
         )
         loop = asyncio.get_running_loop()
-        # The room is promised behind this callback, in the same turn of the event loop.
+        # The room is promised after this callback, in the same turn of the event loop.
         producer.send_async(b"x", lambda *_: loop.call_soon(sends[0].cancel))
         sends = [asyncio.create_task(producer.send(b"%d" % number)) for number in range(2)]
         results = await asyncio.gather(*sends, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Which entries need no look at their metadata before somebody asks for it."""
+"""Entries whose metadata is parsed only when the application asks for it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A seek that does not happen changes nothing: what comes meanwhile is delivered."""
+"""A refused seek changes nothing: messages that come meanwhile are delivered."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""A transaction that spans a namespace, with brokers that know of that and with others."""
+"""A transaction that spans a namespace, with brokers that support this and with others."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whatever goes wrong with one operation of a transaction, the rest is not committed without it."""
+"""If any operation of a transaction fails, the others are not committed without it."""
 
 from typing import Any
 

@@ -404,7 +404,7 @@ class TestEnding:
 def test_an_abort_on_disconnect_is_asked_only_of_a_broker_that_knows_it(
     broker: ScriptedBroker, client: Any
 ):
-    """Others would drop the field, and leave the transaction open."""
+    """Other brokers would ignore the field, and leave the transaction open."""
 
     async def work() -> None:
         with pytest.raises(NotAllowed, match="does not abort transactions of disconnected clients"):

@@ -85,7 +85,7 @@ class TestAckSets:
         assert group.take() == ([((1, 2), (0b010, 3))], None)
 
     def test_what_the_broker_left_out_of_a_batch_is_acknowledged_by_nobody(self):
-        """A transaction may hold it, and abort before the acknowledgement of the others comes."""
+        """A transaction may hold it, and abort before the others' acknowledgement arrives."""
         group = AckGroup(by_batch_index=True)
         group.delivered((1, 2), 0b11101, 0b11101, 5)
         group.add([(1, 2, 3, 5)])
@@ -129,7 +129,7 @@ class TestAckSets:
         assert group.take() == ([((1, 2), (0b010, 3))], None)
 
     def test_of_very_many_that_stay_in_part_the_first_are_forgotten(self):
-        """Where the rest of each is acknowledged in transactions, nothing else is heard of them."""
+        """If the rest is acknowledged in transactions, nothing else would remove the records."""
         group = AckGroup(by_batch_index=True)
         for entry_id in range(MAX_PARTLY + 1):
             group.delivered((1, entry_id), 0b011, 0b011, 3)
@@ -171,7 +171,7 @@ class TestRouting:
             assert java_string_hash(key) == java
 
     def test_a_hash_never_has_a_sign(self):
-        # "polygenelubricants".hashCode() is Integer.MIN_VALUE, and so loses its only bit.
+        # "polygenelubricants".hashCode() is Integer.MIN_VALUE: without the sign bit it is 0.
         assert java_string_hash("polygenelubricants") == 0
         text = "The quick brown fox jumps over the lazy dog"
         assert murmur3_hash(text) == 0x2E4FF723

@@ -1,4 +1,4 @@
-"""Entries as they are stored, and what the client asks of topics and schemas."""
+"""Entries as stored, and the client's questions about topics and schemas."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ _BYTES = 1 << 30
 
 @pytest.fixture
 def places(pulsar_broker):
-    """Five batches of three messages; where they are."""
+    """Publishes five batches of three messages; returns their positions."""
     with Client(pulsar_broker.service_url) as client:
         client.subscribe(TOPIC, "keep", initial_position=InitialPosition.Earliest).close()
         producer = client.create_producer(TOPIC)

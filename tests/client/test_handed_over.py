@@ -1,4 +1,4 @@
-"""Short spans that a broker hands over: what a reader of each would have been sent, or nothing."""
+"""Short spans handed over by a broker: what a reader of each would receive, or nothing."""
 
 import itertools
 
@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_to_be_asked_for_again_and_what_never_fits_is_left_
         True,
         True,
     ]
-    # Who waits for its turn is not overtaken by what is smaller.
+    # A smaller span does not overtake a larger one that waits.
     spans = [spans[1], spans[0], spans[2]]
     assert [state.is_read for state in read(client, *spans, read_bytes=1500)] == [True, None, None]
 

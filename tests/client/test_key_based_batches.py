@@ -1,4 +1,4 @@
-"""BatchingType.KeyBased: an entry's messages share their key, and the entry says which."""
+"""BatchingType.KeyBased: an entry's messages share their key, which the entry names."""
 
 import asyncio
 import itertools
@@ -53,7 +53,7 @@ def test_each_key_has_an_entry_under_its_last_sequence_id_and_the_lower_goes_fir
         ("c", 3, [b"3"]),
         ("b", 4, [b"1", b"4"]),
     ]
-    # This broker numbers entries as the producer does.
+    # The scripted broker numbers entries by sequence id.
     places = [(each.entry_id(), each.batch_index()) for each in ids]
     assert places == [(2, 0), (4, 0), (2, 1), (3, 0), (4, 1)]
 
@@ -120,7 +120,7 @@ def topic() -> str:
 
 @pytest.mark.parametrize("in_a_transaction", [False, True], ids=["plain", "in a transaction"])
 def test_deduplication_takes_no_batch_for_a_copy_of_another(deduplicating, topic, in_a_transaction):
-    """Sequence ids of one lie between those of the other."""
+    """The sequence ids of one batch lie between those of another."""
     with Client(deduplicating.service_url) as client:
         consumer = client.subscribe(topic, "s", initial_position=InitialPosition.Earliest)
         producer = client.create_producer(topic, **KEY_BASED)

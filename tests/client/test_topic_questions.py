@@ -1,4 +1,4 @@
-"""Many topics asked about at once: every answer is what a reader or a consumer would have said."""
+"""Questions about many topics at once: the answers agree with those of readers and consumers."""
 
 import itertools
 

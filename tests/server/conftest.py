@@ -1,4 +1,4 @@
-"""A broker that every test of the protocol shares, and raw connections to it."""
+"""A broker shared by all tests of the protocol, and raw connections to it."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ def wire_broker() -> Iterator[Any]:
 
 @pytest.fixture
 def connect(wire_broker: Any) -> Iterator[Callable[..., RawClient]]:
-    """Makes connections, as many as a test wants."""
+    """Returns a function that opens connections; they are closed after the test."""
     opened: list[RawClient] = []
 
     def connect(**options: Any) -> RawClient:

@@ -1,4 +1,4 @@
-"""Connections that come all at once."""
+"""Many connections that arrive at once."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 
 def sockets() -> set[str]:
-    """Of this process. Those that other tests left may be closed at any time."""
+    """The sockets of this process. Those of other tests may be closed at any time."""
     found = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # it is closed already

@@ -1,4 +1,4 @@
-"""How many may connect, how much they may have in flight, and how it all ends."""
+"""Limits of connections and of their bytes in flight, and how connections end."""
 
 import asyncio
 import gc
@@ -86,7 +86,7 @@ def test_a_machine_with_many_clients_is_served_as_the_broker_comes() -> None:
 
 
 def refusal(url: str) -> Any:
-    """The error, after which the broker closes; the client's CONNECT is under way meanwhile."""
+    """The error, after which the broker closes. The client's CONNECT is in flight meanwhile."""
     connect = _T(type=_T.CONNECT, connect=pb.CommandConnect(client_version="x"))
     with socket.create_connection(_address(url), timeout=10) as connection:
         connection.sendall(encode_frame(connect))
@@ -139,7 +139,7 @@ def test_a_consumer_that_never_reads_does_not_fill_the_memory(topic: str) -> Non
 
 @pytest.mark.slow
 def test_who_asks_for_much_and_never_reads_does_not_fill_the_memory(topic: str) -> None:
-    """What is handed over is made when what was handed over before has gone out."""
+    """The broker builds each answer only once the one before it has been sent."""
     with (
         pybroker.testing.broker() as broker,
         RawClient(broker.service_url) as publisher,
@@ -176,7 +176,7 @@ def held_by_decoders(broker: Any) -> list[int]:
 
 
 def half_a_message(raw: RawClient, topic: str) -> tuple[bytes, bytes]:
-    """The two halves of the frame of a message of 2 MiB, from a producer that is there."""
+    """The two halves of the frame of a message of 2 MiB. Its producer exists already."""
     raw.create_producer(topic)
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     send = _T(type=_T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=0))
@@ -224,7 +224,7 @@ def test_half_received_frames_wait_for_one_another(topic: str) -> None:
         second._socket.sendall(other_begin)
         broker.wait_until(lambda: min(held_by_decoders(broker)) > 0)
         for _ in range(20):
-            assert min(held_by_decoders(broker)) <= 512 * 1024  # what one read brings, or two
+            assert min(held_by_decoders(broker)) <= 512 * 1024  # one read, or two
         first._socket.sendall(rest)
         first.receive(_T.SEND_RECEIPT)
         second._socket.sendall(other_rest)

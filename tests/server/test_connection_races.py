@@ -1,4 +1,4 @@
-"""What happens when requests cross: pipelined on one connection, or cut off in the middle."""
+"""Crossing requests: pipelined on one connection, or cut off in the middle."""
 
 import asyncio
 from collections.abc import Callable

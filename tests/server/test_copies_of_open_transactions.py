@@ -1,4 +1,4 @@
-"""A message comes again, in another transaction or in none, while its first copy's is open."""
+"""A message comes again, in another transaction or in none, while the first one is open."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def connect(broker: RunningBroker) -> Iterator[Connect]:
 
 
 class World:
-    """A producer "etl" that sends 5 in a transaction, and somebody else who ends that."""
+    """A producer "etl" that sends 5 in a transaction. Another connection ends the transaction."""
 
     def __init__(self, connect: Connect, topic: str) -> None:
         self.topic = topic
@@ -206,7 +206,7 @@ def test_what_waited_on_a_connection_that_is_gone_is_not_published(
     world.etl.close()
     again = connect()
     while isinstance(again.ask_for_producer(world.topic, producer_name="etl"), pb.CommandError):
-        pass  # until the broker has heard of the end of the connection
+        pass  # until the broker has noticed that the connection ended
     world.owner.end(world.first, commit=False)
     world.etl = again
     assert not dropped(world.publish(b"third 5", 5))
@@ -262,7 +262,7 @@ def test_a_copy_waits_over_a_restart(topic: str, commit: bool, kill: bool) -> No
 def test_a_copy_that_came_too_fast_does_not_keep_its_connection_from_being_read(
     world: World, broker: RunningBroker
 ) -> None:
-    """First it waits for its rate, and nothing is read; then for the transaction."""
+    """First the copy waits for the publish rate and nothing is read; then for the transaction."""
     one_a_second = {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": -1}
 
     async def limit(running: Any) -> None:

@@ -1,4 +1,4 @@
-"""A topic that takes no more messages: who hears of it, and when."""
+"""Termination of a topic: which clients are told, and when."""
 
 import asyncio
 from collections.abc import Callable
@@ -113,7 +113,7 @@ def test_clients_that_would_hang_up_are_not_told(
 def test_who_is_let_go_hears_of_that_behind_the_receipts_on_the_way(
     raw: RawClient, wire_broker: Any, topic: str
 ) -> None:
-    """As by a quota: or the client would send again what is stored."""
+    """As when a quota is exceeded. Otherwise the client would resend stored messages."""
     raw.create_producer(topic)
 
     async def let_go_while_publishing(running: Any) -> None:
@@ -135,7 +135,7 @@ def test_who_is_let_go_hears_of_that_behind_the_receipts_on_the_way(
 def test_what_was_on_its_way_is_answered_before_its_producer_is_closed(
     raw: RawClient, wire_broker: Any, topic: str
 ) -> None:
-    """Or the client would take for lost what is stored."""
+    """Otherwise the client would take stored messages for lost."""
     raw.create_producer(topic)
 
     async def terminate_while_publishing(running: Any) -> None:

@@ -1,4 +1,4 @@
-"""FrameBudget: whose large frame is received, and who waits."""
+"""FrameBudget: which large frame is received, and which connections wait."""
 
 from pybroker.server.frame_budget import FrameBudget
 
@@ -9,7 +9,7 @@ def test_who_does_not_fit_waits_for_those_before() -> None:
     budget = FrameBudget(100)
     assert budget.take(80, first)
     assert not budget.take(50, second)
-    assert not budget.take(10, third)  # it would fit, and would keep the second waiting
+    assert not budget.take(10, third)  # it would fit, but delay the second
     budget.give_back(80, first)
     assert granted == ["second", "third"]
     assert budget.taken_bytes == 60

@@ -1,4 +1,4 @@
-"""A disk that fills up: producers are told, in order, and go on when there is room."""
+"""A disk that fills up: producers are told, in order, and continue when there is room."""
 
 import queue
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from pybroker.client import Client, Result
 from pybroker.client.errors import ProducerBlockedQuotaExceededException
 from pybroker.testing import RunningBroker
 
-TOLD_WITHIN_S = 20  # else the application waits as long as the disk is full
+TOLD_WITHIN_S = 20  # otherwise the application waits as long as the disk is full
 
 
 class Disk:
-    """Of the broker, with room as long as a test says so."""
+    """The broker's disk; a test says whether it is full."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_full = False
@@ -76,7 +76,7 @@ def test_the_official_client_tells_the_application_and_goes_on_later(
 def test_what_was_sent_behind_a_refused_message_does_not_overtake_it(
     disk: Disk, broker: RunningBroker
 ) -> None:
-    """All fail, or those from one on are stored: never one without those before it."""
+    """All fail, or all from one message on are stored: there is no gap among the stored ones."""
     client = Client(broker.service_url)
     consumer = client.subscribe("orders", "s")
     producer = client.create_producer("orders", batching_enabled=False)

@@ -1,4 +1,4 @@
-"""An acknowledgement of very many messages in a transaction is taken apart some in a turn."""
+"""An acknowledgement of very many messages in a transaction is parsed over several turns."""
 
 import asyncio
 from types import SimpleNamespace

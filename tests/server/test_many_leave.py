@@ -1,5 +1,6 @@
-"""A connection that is lost lets go of its consumers and producers: of very many in several turns,
-and of one that is just being added.
+"""A lost connection removes its consumers and producers.
+
+Very many are removed over several turns. One that is just being added is removed, too.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ A_TURN = 10
 
 
 class Everybody:
-    """Counts who leaves in each turn of the loop."""
+    """Counts the consumers and producers removed in each turn of the loop."""
 
     def __init__(self) -> None:
         self.left: list[int] = []

@@ -1,5 +1,7 @@
-"""What has ended goes with the last reference to it: a broker looks for cyclic garbage seldom, and
-what lay in cycles would add up, some kilobytes for each topic and each connection.
+"""Ended objects are freed with their last reference.
+
+A broker seldom collects cyclic garbage. Cycles would add up, some kilobytes for each topic and each
+connection.
 """
 
 import asyncio
@@ -175,7 +177,7 @@ def test_a_topic_that_nobody_used_is_freed_when_it_is_deleted() -> None:
 
 @pytest.fixture
 def connections(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
-    """Sessions that are made from now on, and their transports."""
+    """References to sessions made from now on, and to their transports."""
     made: list[weakref.ref[Any]] = []
     connection_made = Session.connection_made
 
@@ -211,7 +213,7 @@ def test_a_message_posted_over_http_leaves_no_session(
 def test_connections_of_a_fenced_and_of_a_newer_session_are_freed(
     broker: RunningBroker, connections: list[weakref.ref[Any]]
 ) -> None:
-    for _ in range(2):  # the first time ids begin to be looked after
+    for _ in range(2):  # the first round starts the housekeeping of ids
         with (
             Client(broker.service_url, transactional_id="x") as older,
             Client(broker.service_url, transactional_id="x") as newer,

@@ -1,4 +1,4 @@
-"""The official Python client where the broker says no, goes away, or has to be exact."""
+"""The official Python client when the broker refuses, goes away, or must be exact."""
 
 import re
 from collections.abc import Iterator
@@ -237,8 +237,8 @@ def test_unloads_under_load_lose_and_double_nothing(topic: str) -> None:
         producer = client.create_producer(
             topic, "p", batching_enabled=True, batching_max_messages=7, block_if_queue_full=True
         )
-        # Before its first receipt this client begins its sequence ids anew when it reconnects, and
-        # then its own messages pass for duplicates (apache/pulsar#2047 says so of Java's).
+        # Before its first receipt this client restarts its sequence ids when it reconnects. Its own
+        # messages then count as duplicates (apache/pulsar#2047 reports this of Java's).
         producer.send(b"first")
         for number in range(3000):
             producer.send_async(b"%d" % number, lambda *_: None)

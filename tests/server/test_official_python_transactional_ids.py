@@ -15,7 +15,7 @@ SOON_MS = 30_000
 
 
 def close(client: pulsar.Client) -> None:
-    """A fenced producer is closed already, which the official client may complain of."""
+    """A fenced producer is closed already, and the official client may raise because of it."""
     with suppress(pulsar.AlreadyClosed):
         client.close()
 
@@ -68,7 +68,7 @@ def test_a_client_that_reconnects_is_the_same_session(
     reader = earliest(newer, [f"{topic}-{n}" for n in range(2)])
     received = sorted(reader.receive(SOON_MS).data() for _ in range(6))
     assert received == [b"0", b"0", b"1", b"1", b"2", b"2"]
-    producer_of(newer, topic, topic)  # and it may be fenced by another one
+    producer_of(newer, topic, topic)  # and another one may fence it
     with pytest.raises(pulsar.PulsarException):
         producers[1].send(b"zombie")
 

@@ -1,4 +1,4 @@
-"""Outboxes and Waking: who is paused because nobody takes what is written, and who goes on."""
+"""Outboxes and Waking: which connections pause because output is not read, and which resume."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,7 @@ from pybroker.server.outbox import HIGH_BYTES, Outbox, Outboxes, Waking
 
 
 class Transport(asyncio.Transport):
-    """Takes nothing until it is told to; pauses as asyncio's do."""
+    """Takes nothing until told to; pauses like asyncio's transports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def write(outbox: Outbox, size: int) -> None:
 
 
 def taken(outbox: Outbox, transport: Transport) -> None:
-    """The peer has read everything."""
+    """The peer has read all output."""
     transport.held, transport.paused = 0, False
     outbox.drained()
 
@@ -80,7 +80,7 @@ def test_at_the_limit_of_all_only_those_that_read_are_served() -> None:
         taken(quick, awake)
         write(quick, 1)
         assert asleep.paused
-        assert awake.paused  # until it has taken that, too
+        assert awake.paused  # until the peer has read that, too
         taken(quick, awake)
         assert not awake.paused
 
@@ -106,7 +106,7 @@ def test_what_peers_have_taken_meanwhile_does_not_count() -> None:
         outboxes = Outboxes(1000)
         (quick, transport), (other, _) = opened(outboxes), opened(outboxes)
         write(quick, 900)
-        transport.held = 0  # and asyncio had no reason to tell
+        transport.held = 0  # and asyncio had no reason to call back
         write(other, 200)
         assert not outboxes.tight
         assert outboxes.held_bytes == 200

@@ -1,4 +1,4 @@
-"""How many topics and subscriptions transactions of a connection and of a principal may have."""
+"""How many topics and subscriptions the transactions of a connection and a principal may have."""
 
 from typing import Any
 
@@ -55,9 +55,9 @@ def test_a_connection_s_transactions_have_a_limited_number_of_participants_toget
         assert_added(add(one, second, 1))
         refused = one.add_subscription(second, "persistent://public/default/t", "sub")
         assert_too_many(refused, "maxParticipantsPerConnection")
-        one.end(one.new_txn(), commit=True)  # which had none
+        one.end(one.new_txn(), commit=True)  # a transaction without participants
         assert_too_many(add(one, second, 1, "u"), "maxParticipantsPerConnection")
-        assert_added(add(other, second, 2))  # which has a share of its own
+        assert_added(add(other, second, 2))  # its share is separate
         assert not one.end(first, commit=True).HasField("error")
         assert_added(add(one, second, MOST - 1))
 
@@ -89,7 +89,7 @@ def test_zero_is_no_limit_and_the_default_is_high(settings: dict[str, Any]) -> N
 
 
 def allow(broker: RunningBroker, *roles: str) -> None:
-    """On the namespace public/default."""
+    """Grants produce on the namespace public/default."""
     headers = {"Authorization": f"Bearer {token('admin')}"}
     for role in roles:
         answer = httpx.post(
@@ -159,7 +159,7 @@ def ack_in(client: RawClient, txn_id: TxnId, position: Any, consumer_id: int = 7
 
 
 def assert_not_allowed(answer: Any, why: str) -> None:
-    """Official clients tell the application, where they would repeat others for ever."""
+    """Official clients pass this error to the application; others they would retry forever."""
     assert answer.error == pb.NotAllowedError, answer
     assert why in answer.message
 

@@ -1,4 +1,4 @@
-"""PublishBudget: who is stopped, and when they go on."""
+"""PublishBudget: which connections are stopped, and when they resume."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""When connections are looked over, once permissions have changed."""
+"""When connections are checked after permissions have changed."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,7 @@ from pybroker.server.session import Session
 
 
 def test_what_changes_right_behind_a_look_is_looked_at_too() -> None:
-    """Between the end of the look, and its callbacks."""
+    """The change comes after the check has ended, and before its callbacks."""
     looks = 0
 
     def sessions() -> list[Session]:

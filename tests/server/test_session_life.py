@@ -1,4 +1,4 @@
-"""One connection over a transport that only takes notes: keep-alive, brakes, the end."""
+"""One connection over a recording transport: keep-alive, brakes, the end."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -99,7 +99,7 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def written(connection: Connection) -> list[int]:
-    """What was written, once this tick is over."""
+    """The commands written by the end of this tick."""
     await asyncio.sleep(0)
     return connection.transport.commands()
 
@@ -240,7 +240,7 @@ def test_reading_goes_on_when_every_reason_to_stop_is_gone() -> None:
 
 
 class StuckTopics:
-    """Nothing is answered until `release`."""
+    """Does not answer until `release`."""
 
     def __init__(self) -> None:
         self.release, self.name = asyncio.Event(), "s"

@@ -1,4 +1,4 @@
-"""Connections that say nothing do not keep others out: they make room."""
+"""Silent connections do not keep others out: they are closed to make room."""
 
 import socket
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ WAIT_S = 30
 
 @contextmanager
 def silent(broker: RunningBroker, *addresses: str) -> Iterator[list[socket.socket]]:
-    """A connection from each address, in this order, which the broker has seen."""
+    """A connection from each address, in this order, registered by the broker."""
     parts = urlsplit(broker.service_url)
     made = []
     for address in addresses:
@@ -50,7 +50,7 @@ def newest(broker: RunningBroker) -> tuple[str, int] | None:
 
 
 def is_open(connection: socket.socket) -> bool:
-    """Looks once all that was to be closed has been."""
+    """Whether the broker has left it open, once all due closings have happened."""
     connection.settimeout(0.05)
     try:
         return connection.recv(1) != b""

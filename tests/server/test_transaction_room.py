@@ -1,4 +1,4 @@
-"""What open transactions may hold: messages and bytes, of a topic, a namespace, a principal."""
+"""Limits of open transactions in messages and bytes: of a topic, a namespace, a principal."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -43,7 +43,7 @@ def begin(raw: RawClient, *topics: str) -> TxnId:
 def outcomes(
     raw: RawClient, txn_id: TxnId, count: int, payload: bytes = b"a", first: int = 0, **where: int
 ) -> list[str]:
-    """Of messages that come in one piece: what is answered, in the order of the answers."""
+    """The answers to messages sent in one piece, in order."""
     with raw.in_one_piece():
         for sequence_id in range(first, first + count):
             raw.start_publish(payload, sequence_id, txn_id, **where)

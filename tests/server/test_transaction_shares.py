@@ -1,4 +1,4 @@
-"""How many open transactions a connection and a principal may have, and who is never refused."""
+"""How many open transactions a connection and a principal may have; superusers have no limit."""
 
 import asyncio
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def login(broker: RunningBroker, role: str) -> RawClient:
 
 
 def begin_in_one_piece(client: RawClient, count: int) -> list[Any]:
-    """The answers to begins of which the broker reads all before it has answered one."""
+    """The answers to begins; the broker reads all of them before it answers any."""
     asked = []
     with client.in_one_piece():
         for _ in range(count):
@@ -50,7 +50,7 @@ def begin_in_one_piece(client: RawClient, count: int) -> list[Any]:
 
 
 def begin_all(client: RawClient, count: int) -> list[TxnId]:
-    """On both coordinators by turns."""
+    """Begins transactions on both coordinators in turn."""
     return [client.new_txn(tc_id=number % 2) for number in range(count)]
 
 
@@ -104,7 +104,7 @@ def test_begins_that_come_together_do_not_pass_the_share_of_a_connection(
 
 @pytest.mark.parametrize("is_open", [True, False])
 def test_begins_that_come_together_do_not_pass_the_share_of_a_principal(is_open: bool) -> None:
-    """Neither while their coordinator opens."""
+    """Nor do they while their coordinator is being opened."""
     settings = SETTINGS | {"max_active_transactions_per_connection": 0}
     with pybroker.testing.broker(**settings) as broker, login(broker, "alice") as alice:
         if is_open:

@@ -1,4 +1,4 @@
-"""A connection that closes takes its open transactions along, where somebody asked for that."""
+"""A connection that closes aborts its open transactions, if their owner asked for that."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ def begin(client: RawClient, asks: bool) -> TxnId:
 
 
 def hold(raw: RawClient, txn_id: TxnId, topic: str) -> None:
-    """Readers back, from here on."""
+    """Holds readers back from here on."""
     assert not raw.add_partition(txn_id, topic).HasField("error")
     raw.create_producer(topic)
     raw.publish(b"held", 0, txn_id=txn_id)
@@ -44,7 +44,7 @@ def waiting_behind(client: Client, topic: str) -> Consumer:
 
 
 def takes_the_plain_one(consumer: Consumer) -> None:
-    """Which only the end of the transaction before it shows."""
+    """Receives the plain message. It becomes visible only when the transaction before it ends."""
     message = consumer.receive(timeout_millis=30_000)
     assert message.data() == b"plain"
     consumer.acknowledge(message)

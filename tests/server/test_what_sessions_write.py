@@ -1,4 +1,4 @@
-"""A newer session waits for what older ones have sent to this broker's topics."""
+"""A newer session waits for the messages that older ones have sent to this broker's topics."""
 
 import asyncio
 

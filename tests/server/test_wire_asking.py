@@ -101,7 +101,7 @@ def test_a_lookup_names_this_broker_and_says_so_explicitly(
 def test_a_lookup_names_no_address_that_the_broker_does_not_have(
     raw: RawClient, topic: str
 ) -> None:
-    """An empty one is taken for an address by the client in Rust, which then finds nobody."""
+    """The client in Rust takes an empty string for an address, and cannot connect."""
     assert not lookup(raw, topic).HasField("brokerServiceUrlTls")
 
 
@@ -174,7 +174,7 @@ def test_asking_without_auto_creation_finds_nothing(raw: RawClient, topic: str) 
 
 
 def test_a_name_and_its_partitions_agree(raw: RawClient, wire_broker: Any, topic: str) -> None:
-    """Else it is not allowed: Java consumers of what is made anew go on trying for it."""
+    """The error is NotAllowed. After other errors, Java consumers of a recreated topic retry."""
     create_partitioned(wire_broker, topic, 1)
     for name in (topic, f"{topic}-partition-1", f"{topic}-none-partition-0"):
         assert raw.subscribe(name).error == pb.NotAllowedError
@@ -204,7 +204,7 @@ def test_nothing_is_created_by_its_use_where_that_is_off(topic: str) -> None:
 
 
 def names_hash(names: list[str]) -> str:
-    """As Java's clients print it: byte by byte, the lowest first."""
+    """In the notation of Java's clients: byte by byte, the lowest first."""
     return crc32c(",".join(names).encode()).to_bytes(4, "little").hex()
 
 
@@ -342,7 +342,7 @@ def test_a_partition_shares_the_schemas_of_its_topic(
 
 
 def test_the_first_transaction_s_zeros_are_written_out() -> None:
-    """The Go client dereferences both."""
+    """The Go client dereferences both fields."""
     with pybroker.testing.broker() as broker, RawClient(broker.service_url) as raw:
         response = raw.try_new_txn()
         assert (response.txnid_most_bits, response.txnid_least_bits) == (0, 0)

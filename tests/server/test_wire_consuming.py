@@ -97,7 +97,7 @@ def test_a_reader_gets_the_keys_of_its_hash_ranges(raw: RawClient, topic: str, d
 
 
 def test_a_reader_in_the_middle_of_a_batch_gets_the_whole_batch(raw: RawClient, topic: str) -> None:
-    """The client leaves out what stands before the index."""
+    """The client drops the messages before the index."""
     ids = fill_batches(raw, topic, 2, size=4)
     start = pb.MessageIdData(ledgerId=ids[1].ledgerId, entryId=1, batch_index=2)
     reader(raw, topic, start)
@@ -140,7 +140,7 @@ def test_a_rollback_begins_with_what_was_published_since(raw: RawClient, topic: 
 
 
 def test_a_subscription_is_not_created_where_that_is_off(topic: str) -> None:
-    """One that keeps nothing is."""
+    """A non-persistent subscription and a reader's are created nevertheless."""
     settings = {"allow_auto_subscription_creation": False}
     with pybroker.testing.broker(**settings) as broker, RawClient(broker.service_url) as raw:
         fleeting = raw.subscribe(f"non-{topic}", 9)
@@ -236,7 +236,7 @@ def test_a_cumulative_acknowledgement_of_a_shared_subscription_is_refused(
 def test_what_remains_of_a_batch_comes_with_its_ack_set(
     raw: RawClient, topic: str, size: int, unacked: int
 ) -> None:
-    """A set bit is still unacknowledged; the words are little-endian and signed."""
+    """A set bit means unacknowledged. The words are little-endian and signed."""
     (message_id,) = fill_batches(raw, topic, 1, size)
     raw.subscribe(topic)
     words = [
@@ -273,14 +273,14 @@ def test_a_subscription_without_a_name_is_refused(
     raw: RawClient, topic: str, name: str, durable: bool
 ) -> None:
     answer = raw.subscribe(topic, subscription=name, durable=durable)
-    assert answer.error == pb.ProducerBusy  # which is Apache Pulsar's code for a bad name
+    assert answer.error == pb.ProducerBusy  # Apache Pulsar's code for a bad name
     assert raw.subscribe(topic).request_id
 
 
 def test_consumers_without_names_have_the_same_keys_on_every_topic(
     connect: Connect, wire_broker: Any, topic: str
 ) -> None:
-    """As those of a pattern or of partitions, which do not arrive everywhere in one order."""
+    """Like those of a pattern or of partitions, which arrive in varying order."""
     names = {connect(): "first", connect(): "second"}
     for number, order in enumerate((list(names), list(reversed(names)))):
         for raw in order:
@@ -374,7 +374,7 @@ def test_what_a_consumer_asks_that_is_not_there_is_refused(raw: RawClient) -> No
 def test_a_consumer_whose_subscription_could_not_be_deleted_hears_that_it_is_closed(
     raw: RawClient, wire_broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch, gone: bool
 ) -> None:
-    """Or it would wait for messages: to the broker it has gone."""
+    """Otherwise it would wait for messages, although the broker has removed it."""
     why = SubscriptionNotFound("gone") if gone else StorageFull("full")
 
     async def not_deleted(*_: Any) -> None:
@@ -435,7 +435,7 @@ def test_consumer_stats_tell_what_the_consumer_has(raw: RawClient, topic: str) -
 
 
 def test_stats_of_no_consumer_are_refused_in_their_own_answer(raw: RawClient) -> None:
-    """The C++ client looks for it nowhere else."""
+    """The C++ client looks for the error nowhere else."""
     answer = consumer_stats(raw)
     assert isinstance(answer, pb.CommandConsumerStatsResponse)
     assert answer.error_code == pb.ConsumerNotFound

@@ -1,4 +1,4 @@
-"""What deduplication knows of a producer after a crash is what it knew before, over the wire."""
+"""After a crash, deduplication knows the same of a producer as before; over the wire."""
 
 from collections.abc import Iterator
 

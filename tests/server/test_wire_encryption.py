@@ -1,4 +1,4 @@
-"""Where encryption is required, nobody and nothing plain gets in."""
+"""Where encryption is required, plain producers and plain messages are refused."""
 
 from typing import Any
 

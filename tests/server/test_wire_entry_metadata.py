@@ -1,4 +1,4 @@
-"""Broker entry metadata: who may see it does, nobody else notices."""
+"""Broker entry metadata: only clients that support it receive it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,7 +47,7 @@ def received(raw: RawClient, count: int, **fields: Any) -> list[bytes]:
 
 
 def publish_some(raw: RawClient) -> None:
-    """A message, a batch of three, a message."""
+    """Publishes a message, a batch of three, and a message."""
     raw.create_producer(TOPIC)
     raw.publish(b"a", 0)
     raw.publish(b"bcd", 1, send_fields={"num_messages": 3}, num_messages_in_batch=3)
@@ -90,7 +90,7 @@ def test_numbers_go_on_over_a_restart_and_for_messages_of_transactions(tmp_path:
         raw.publish(b"g", 6)
         entries = received(raw, 5)
     indexes = [metadata_of(entry).index for entry in entries]
-    assert indexes == [0, 3, 4, 5, 6]  # a marker is no message
+    assert indexes == [0, 3, 4, 5, 6]  # a marker has no index
 
 
 def test_what_was_stored_with_it_is_served_when_it_is_switched_off(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_an_unknown_interceptor_stops_the_start() -> None:
 
 
 def test_a_client_cannot_number_its_messages_itself(tmp_path: Path) -> None:
-    """What comes once the broker numbers them goes on behind the last number, or not at all."""
+    """Its forged index is refused, and the broker's own numbers begin at 0."""
     forged = pb.BrokerEntryMetadata(index=2**64 - 1).SerializeToString()
     entry = b"\x0e\x02" + len(forged).to_bytes(4, "big") + forged + bytes(20)
     with client(data_dir=tmp_path, broker_entry_metadata_interceptors=()) as raw:

@@ -1,4 +1,4 @@
-"""What came late to a client that had acknowledged beyond it, which may have dropped it."""
+"""Late messages, after their client had acknowledged beyond them: it may have dropped them."""
 
 from collections.abc import Callable
 
@@ -15,8 +15,8 @@ FAILOVER, CUMULATIVE = pb.CommandSubscribe.Failover, pb.CommandAck.Cumulative
 def test_a_client_that_was_not_told_that_it_subscribed_has_not_forgotten_when_it_closes(
     connect: Callable[..., RawClient], topic: str, was_told: bool
 ) -> None:
-    """Clients close what they ask for in SUBSCRIBE when that times out, and ask again for the same
-    consumer. Those that were answered ask for messages before anything else.
+    """When a SUBSCRIBE times out, clients close that consumer and ask for the same one again.
+    Clients that got an answer request messages before anything else.
     """
     first, second, third = connect(), connect(), connect()
     ids = fill(first, topic, 4)
@@ -44,7 +44,7 @@ def test_a_client_that_was_not_told_that_it_subscribed_has_not_forgotten_when_it
 
     third.subscribe(topic, subType=FAILOVER, consumer_name="c")
     while not third.receive(pb.BaseCommand.ACTIVE_CONSUMER_CHANGE).is_active:
-        pass  # until the broker has seen that the second one went
+        pass  # until the broker has removed the second one
     if was_told:
         third.flow(1)
         assert entry_ids(third, 1) == [1]

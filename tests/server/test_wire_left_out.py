@@ -1,5 +1,6 @@
-"""Batches delivered without what an open transaction had acknowledged, to clients that acknowledge
-what they were given as if it were everything: official ones do.
+"""Batches delivered without the messages that an open transaction has acknowledged.
+
+Their clients acknowledge what they received as if it were the whole batch; official ones do.
 """
 
 from collections.abc import Callable
@@ -37,7 +38,7 @@ def part(message_id: Any, unacked: int) -> Any:
 
 
 def with_the_first_in_a_transaction(raw: RawClient, topic: str, kind: int) -> tuple[Any, TxnId]:
-    """A batch whose first message an open transaction has acknowledged, and who did it has gone."""
+    """A batch whose first message an open transaction has acknowledged. The consumer has closed."""
     (batch,) = fill_batches(raw, topic, 1, SIZE)
     raw.subscribe(topic, subType=kind)
     raw.flow(SIZE)
@@ -57,7 +58,7 @@ def with_the_first_in_a_transaction(raw: RawClient, topic: str, kind: int) -> tu
 
 
 def delivered(raw: RawClient, topic: str, kind: int) -> int:
-    """To a new consumer; as bits."""
+    """The bits of the messages that a new consumer receives."""
     raw.subscribe(topic, subType=kind)
     raw.flow(SIZE - 1)
     ack_set = raw.receive(_T.MESSAGE).ack_set
@@ -65,7 +66,7 @@ def delivered(raw: RawClient, topic: str, kind: int) -> int:
 
 
 def given_in_part_and_then_whole(raw: RawClient, topic: str, kind: int) -> Any:
-    """To one consumer, as the transaction aborts in between."""
+    """One consumer gets the batch in part, then whole: the transaction aborts in between."""
     batch, txn_id = with_the_first_in_a_transaction(raw, topic, kind)
     assert delivered(raw, topic, kind) == REST
     assert not raw.end(txn_id, commit=False).HasField("error")
@@ -85,7 +86,9 @@ def nothing_is_left(raw: RawClient, topic: str, kind: int) -> None:
 def test_what_an_aborted_transaction_held_is_not_acknowledged_with_the_rest(
     raw: RawClient, topic: str, kind: int, whole: bool
 ) -> None:
-    """Whether a client names the entry, or the indexes as if those left out were acknowledged."""
+    """This holds if a client names the entry, or its indexes with the left-out ones as
+    acknowledged.
+    """
     batch, txn_id = with_the_first_in_a_transaction(raw, topic, kind)
     assert delivered(raw, topic, kind) == REST
     assert not raw.end(txn_id, commit=False).HasField("error")
@@ -114,7 +117,7 @@ def test_what_a_committed_transaction_held_is_acknowledged_with_the_rest(
 def test_who_is_given_all_of_it_later_acknowledges_what_was_in_both_deliveries_and_then_all(
     raw: RawClient, topic: str, kind: int
 ) -> None:
-    """Which delivery the first acknowledgement of the whole batch means, nobody can tell."""
+    """It is unknown which delivery the first acknowledgement of the whole batch means."""
     batch = given_in_part_and_then_whole(raw, topic, kind)
     ack(raw, batch)
     raw.close_consumer()

@@ -1,4 +1,4 @@
-"""Advertised listeners: who asks by name is told that one's addresses."""
+"""Advertised listeners: a client that asks for one by name is told its addresses."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -66,7 +66,7 @@ def test_the_internal_listener_is_chosen_by_name() -> None:
 
 
 def test_a_client_that_asks_for_no_listener_finds_each_protocol_at_the_first_that_has_it() -> None:
-    """One protocol for each listener, as the configuration of the Node client's tests has it."""
+    """One protocol per listener, as in the configuration of the Node client's tests."""
     text = "plain:pulsar://a:1,tls:pulsar+ssl://a:2,other:pulsar+ssl://b:2,web:https://a:4"
     listeners = parse_listeners(text)
     urls = ("pulsar://a:1", "pulsar+ssl://a:2", "http://own:3", "https://a:4")

@@ -1,4 +1,4 @@
-"""Topics that keep nothing, on the wire: who is there gets the message, nobody else ever does."""
+"""Non-persistent topics on the wire: only connected consumers ever receive a message."""
 
 import itertools
 from collections.abc import Callable

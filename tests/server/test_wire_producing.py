@@ -95,7 +95,7 @@ def test_an_initial_subscription_is_there_before_the_first_message(
 def test_an_initial_subscription_begins_with_the_earliest_message(
     connect: Connect, topic: str
 ) -> None:
-    """Of those that are there: another subscription keeps this one."""
+    """The earliest of the existing ones: another subscription keeps it."""
     first, second = connect(), connect()
     first.subscribe(topic, subscription="keeps")
     first.create_producer(topic)
@@ -129,7 +129,7 @@ def test_a_topic_that_keeps_nothing_has_no_initial_subscription(
 def test_an_empty_initial_subscription_is_none(
     raw: RawClient, wire_broker: Any, topic: str
 ) -> None:
-    """The Go client sends it with every producer."""
+    """The Go client sends an empty name with every producer."""
     raw.create_producer(topic, initial_subscription_name="")
 
     async def subscriptions(running: Any) -> list[str]:
@@ -172,7 +172,7 @@ def test_an_exclusive_one_that_was_away_too_long_is_fenced(raw: RawClient, topic
 
 
 def test_the_epoch_that_a_shared_one_sends_does_not_matter(raw: RawClient, topic: str) -> None:
-    """The Go client sends 0 whatever it was told."""
+    """The Go client always sends 0."""
     for _ in range(2):
         raw.ask_for_producer(topic, producer_access_mode=EXCLUSIVE)
         raw.close_producer()
@@ -256,7 +256,7 @@ def test_a_receipt_repeats_the_highest_sequence_id_of_a_batch(raw: RawClient, to
 def test_a_transaction_zero_of_coordinator_zero_is_a_transaction(
     raw: RawClient, topic: str
 ) -> None:
-    """Presence counts: a transaction that nobody opened is refused, even when it is (0,0)."""
+    """The presence of the fields counts: even (0,0) is refused if it was never opened."""
     with pybroker.testing.broker() as broker, RawClient(broker.service_url) as raw:
         raw.create_producer(topic)
         fields = {"txnid_most_bits": 0, "txnid_least_bits": 0}
@@ -377,7 +377,7 @@ def test_a_batch_is_a_duplicate_when_its_highest_id_was_seen(deduplicating: RawC
 
 
 def test_duplicates_are_answered_in_the_order_they_were_sent(deduplicating: RawClient) -> None:
-    """A client that numbers its messages itself may go back; receipts out of turn confuse it."""
+    """A client that sets its own sequence ids may go back. Unordered receipts would confuse it."""
     deduplicating.publish(b"x", 5)
     with deduplicating.in_one_piece():
         for sequence_id in (6, 5, 7, 7, 3, 8):
@@ -466,7 +466,7 @@ def test_what_comes_behind_a_failed_write_does_not_get_ahead_of_it(
         ledger = (await running.topics.get(topic)).ledger
 
         def fail(entries: Any, counts: Any, done: Any, tag: bytes) -> None:
-            del ledger.append  # there is room again
+            del ledger.append  # from now on there is room
             done(None, StorageFull("no space left"))
 
         ledger.append = fail

@@ -29,7 +29,7 @@ def test_a_seek_by_id_goes_to_that_message_and_makes_consumers_come_again(
 
 
 def test_a_seek_into_a_batch_leaves_out_what_is_before(raw: RawClient, topic: str) -> None:
-    """As the Java client names it: what it has not asked for is not owed to it, ever."""
+    """The place is named as by the Java client. The messages before it are never owed to it."""
     ids = fill_batches(raw, topic, 2, size=4)
     raw.subscribe(topic)
     place = pb.MessageIdData(ledgerId=ids[1].ledgerId, entryId=1, ack_set=[0b1100])
@@ -85,7 +85,7 @@ def test_a_reader_goes_on_behind_its_seek(raw: RawClient, topic: str) -> None:
 def test_an_acknowledgement_that_a_seek_overtakes_does_not_undo_it(
     raw: RawClient, topic: str, monkeypatch: pytest.MonkeyPatch, kind: Any
 ) -> None:
-    """While it is looked up on the disk how large the batch is that it names a part of."""
+    """The seek happens while the broker reads the size of the partly acknowledged batch."""
     read = Topic.message_count
 
     async def overtaken(found: Topic, position: Position) -> int:

@@ -1,4 +1,4 @@
-"""Keys of broker.conf that change what consumers get."""
+"""Settings of broker.conf that change what consumers receive."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_parts_of_batches_are_acknowledged_where_that_is_enabled(kind: int, by_i
 
 
 def test_where_they_are_not_the_rest_of_what_a_transaction_acknowledged_is() -> None:
-    """Clients acknowledge the rest, and say nothing of what was left out of the batch."""
+    """Clients acknowledge the rest, and say nothing of the message left out of the batch."""
     how = {
         "consumer_type": ConsumerType.Shared,
         "initial_position": InitialPosition.Earliest,

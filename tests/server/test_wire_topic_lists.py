@@ -174,7 +174,7 @@ def test_the_broker_can_be_told_not_to_evaluate_patterns() -> None:
 
 
 def test_who_is_gone_before_its_watch_begins_leaves_none_behind() -> None:
-    """Its connection has ended what it watched by then, and nobody else would."""
+    """Its connection has already ended its watches, and no other code would end this one."""
 
     async def scenario(world: World) -> None:
         services = SimpleNamespace(topics=world.topics, config=BrokerConfig())

@@ -1,4 +1,4 @@
-"""A newer session of a transactional id fences the older ones: who is who, and what is refused."""
+"""A newer session of a transactional id fences the older ones: identities and refusals."""
 
 import asyncio
 import threading
@@ -41,7 +41,7 @@ def ask(
 
 
 def produce(raw: RawClient, topic: str, name: str, number: int = 1, **fields: Any) -> int:
-    """The topic epoch that the client would give back."""
+    """Creates the producer; returns the topic epoch that the client would send back."""
     answer = ask(raw, topic, name, number, **fields)
     assert isinstance(answer, pb.CommandProducerSuccess), answer
     return int(answer.topic_epoch)
@@ -136,7 +136,7 @@ def test_an_open_transaction_of_the_older_session_is_aborted(
     for added in (older.add_partition(txn, topic), older.add_subscription(txn, topic, "s")):
         assert added.error == INVALID
         assert "fenced by a newer session" in added.message
-    assert not older.end(txn, commit=False).HasField("error")  # it is what has happened
+    assert not older.end(txn, commit=False).HasField("error")  # the transaction was aborted
     assert_fenced(older.try_new_txn())
 
 
@@ -242,7 +242,7 @@ def test_a_connection_with_two_ids_begins_transactions_of_neither(
 
 
 def test_a_transaction_that_begins_before_its_producer_is_granted_joins_with_a_message() -> None:
-    """The record of a client's first session is still being written."""
+    """The record of the client's first session is still being written."""
     topic = "persistent://public/default/t"
     reached, may_write = threading.Event(), asyncio.Event()
 
@@ -337,7 +337,7 @@ def test_a_restart_forgets_neither_epochs_nor_what_belongs_to_a_session(
         older.add_partition(txn, topic)
         older.publish(b"1", 0, txn)
     own.kill_and_restart() if kill else own.restart()
-    with RawClient(own.service_url) as again:  # the same one
+    with RawClient(own.service_url) as again:  # the same session
         assert produce(again, topic, "x", topic_epoch=told) == told
         assert produce(again, f"{topic}2", "x", 2, session="worker 1") == told
     with RawClient(own.service_url) as newer, RawClient(own.service_url) as older:
@@ -365,7 +365,7 @@ def test_ids_of_a_principal_are_bounded(caplog: pytest.LogCaptureFixture) -> Non
             assert "maxTransactionalIdsPerPrincipal" in ask(raw, topic, "c", number).message
         assert epoch(produce(other, topic, "a")) == 2
     told = [each for each in caplog.records if "maxTransactionalIdsPerPrincipal" in each.message]
-    assert [each.levelname for each in told] == ["WARNING"]  # once, however often a client asks
+    assert [each.levelname for each in told] == ["WARNING"]  # once, however often a client retries
     assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
@@ -379,7 +379,7 @@ def test_an_id_that_was_refused_leaves_the_connection_s_session_as_it_was() -> N
         produce(raw, topic, "a")
         for number in range(2, 4):
             assert "maxTransactionalIdsPerPrincipal" in ask(raw, topic, "b", number).message
-        txn = raw.new_txn()  # by the only id of its connection
+        txn = raw.new_txn()  # of the connection's only id
         assert epoch(produce(newer, topic, "a")) == 2
         assert raw.end(txn, commit=True).error == INVALID
 
@@ -387,7 +387,7 @@ def test_an_id_that_was_refused_leaves_the_connection_s_session_as_it_was() -> N
 def test_a_refusal_comes_behind_the_receipts_of_what_was_sent_before(
     connect: Connect, topic: str, name: str
 ) -> None:
-    """Java's client takes no other for one of its message."""
+    """Java's client would mistake an earlier refusal for the answer to another message."""
     raw, other = connect(), connect()
     produce(other, topic, f"{name}-other")
     produce(raw, topic, name)
@@ -431,5 +431,5 @@ def test_another_principal_s_transaction_is_not_taken_into_a_session() -> None:
             txn_id = alice.new_txn()
             produce(bob, topic, "x")
             assert bob.publish(b"1", 0, txn_id).error == AuthorizationError.code
-            produce(second, topic, "x")  # which aborts what sessions before it have open
+            produce(second, topic, "x")  # this aborts the open transactions of earlier sessions
             assert not alice.end(txn_id, commit=True).HasField("error")
