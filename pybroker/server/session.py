@@ -363,7 +363,7 @@ class Session(asyncio.BufferedProtocol):
         self.write(commands.PONG)
 
     def check_alive(self) -> None:
-        """Call every keep-alive interval: silence first causes a PING, then closes the connection."""
+        """Call every keep-alive interval: silence causes a PING, then closes the connection."""
         if self._inbox.is_stuck():
             self.close("a frame took longer than two keep-alive intervals")
         elif self._heard or self._inbox.deaf:
