@@ -1,10 +1,10 @@
 """The queue of events by virtual time, and the randomness that orders them."""
 
-import heapq
 import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappush
 from typing import Any
 
 
@@ -64,11 +64,11 @@ class Events:
         return random.Random(f"{self.seed}/{name}")
 
     def at(self, when: float, action: Callable[..., object], *args: Any) -> None:
-        self._sequence += 1
-        when = when if when > self.now else self.now
-        heapq.heappush(self._events, (when, self._random(), self._sequence, action, args))
+        self._sequence = sequence = self._sequence + 1
+        if when < self.now:
+            when = self.now
+        heappush(self._events, (when, self._random(), sequence, action, args))
 
     def after(self, delay_s: float, action: Callable[..., object], *args: Any) -> None:
-        self._sequence += 1
-        event = (self.now + delay_s, self._random(), self._sequence, action, args)
-        heapq.heappush(self._events, event)
+        self._sequence = sequence = self._sequence + 1
+        heappush(self._events, (self.now + delay_s, self._random(), sequence, action, args))

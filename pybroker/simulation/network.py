@@ -123,7 +123,8 @@ class Network:
         seconds = weather.latency_s * (0.2 + self.rng.random())
         if weather.latency_spike_chance and self.rng.random() < weather.latency_spike_chance:
             seconds += weather.latency_spike_s * self.rng.random()
-        return seconds + max(0.0, self.stalled_until - self.world.now)
+        stalled_s = self.stalled_until - self.world.now
+        return seconds + stalled_s if stalled_s > 0.0 else seconds
 
     def forget(self, transport: "Transport") -> None:
         self._connections.pop(transport, None)
@@ -305,9 +306,12 @@ class Transport(asyncio.Transport):
         peer = self.peer
         if self._silent or peer._lost:
             return
-        peer._last_arrival = max(peer._last_arrival, self._world.now + self._network.latency())
+        arrival = self._world.now + self._network.latency()
+        if arrival > peer._last_arrival:
+            peer._last_arrival = arrival
         peer._arrivals.append((peer._last_arrival, data))
-        peer._expect()
+        if not peer._expecting:
+            peer._expect()
 
     def can_write_eof(self) -> bool:
         return False
@@ -370,15 +374,16 @@ class Transport(asyncio.Transport):
 
     def _take_arrived(self) -> bytes:
         """All data that has arrived, or a random first part of it; `_EOF` at the end."""
+        arrivals, now = self._arrivals, self._world.now
         pieces: list[bytes] = []
-        while self._arrivals and self._arrivals[0][0] <= self._world.now:
-            if self._arrivals[0][1] == _EOF and pieces:
+        while arrivals and arrivals[0][0] <= now:
+            if pieces and arrivals[0][1] == _EOF:
                 break
-            pieces.append(self._arrivals.popleft()[1])
-        data = b"".join(pieces)
+            pieces.append(arrivals.popleft()[1])
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if self._network.rng.random() < self._world.weather.split_chance:
             return self._keep_back(data, self._network.rng.randint(1, max(1, len(data))))
-        return self._keep_back(data, _LARGEST_READ)
+        return self._keep_back(data, _LARGEST_READ) if len(data) > _LARGEST_READ else data
 
     def _keep_back(self, data: bytes, size: int) -> bytes:
         if len(data) > size:

@@ -10,8 +10,10 @@ import contextvars
 import socket
 import threading
 from asyncio import events
+from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from typing import Any, ClassVar
 
 from pybroker.simulation.burying import end
@@ -73,6 +75,38 @@ class ReadyHandle:
         return self._cancelled
 
 
+class Timer(ReadyHandle):
+    """What `call_at` returns: as light as ReadyHandle, with a time."""
+
+    __slots__ = ("_when",)
+
+    def __init__(
+        self,
+        callback: Callback,
+        args: tuple[Any, ...],
+        context: contextvars.Context,
+        when: float,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+        self._when = when
+
+    def cancel(self) -> None:
+        """It lets go of its callback: its event stays in the world's queue until it is due."""
+        self._cancelled = True
+        self._callback = _nothing
+        self._args = ()
+
+    def when(self) -> float:
+        return self._when
+
+
+def _nothing() -> None:
+    """Instead of a callback that was cancelled."""
+
+
 class Node(asyncio.AbstractEventLoop):
     """The loop of one process. When it dies, its unfinished work stays unfinished."""
 
@@ -88,7 +122,7 @@ class Node(asyncio.AbstractEventLoop):
         self.clock_offset_s = 0.0  # of its machine's wall clock
         self.busy_until = 0.0  # virtual seconds: code that blocks the loop
         self._random = world.stream(f"node {name}").random
-        self._ready: deque[Any] = deque()  # ReadyHandle | asyncio.TimerHandle
+        self._ready: deque[ReadyHandle] = deque()
         self._awake = False
         self._tasks: list[SimulatedTask] = []
         self._kept: list[object] = []
@@ -127,7 +161,7 @@ class Node(asyncio.AbstractEventLoop):
         """Close suspended coroutines, and those that their `finally` blocks start; what they do has
         no effect.
         """
-        events._set_running_loop(self)
+        _set_running_loop(self)
         try:
             while self._tasks:
                 tasks, self._tasks = self._tasks, []
@@ -136,7 +170,7 @@ class Node(asyncio.AbstractEventLoop):
                         task._log_destroy_pending = False  # type: ignore[attr-defined]
                         end(task.get_coro())
         finally:
-            events._set_running_loop(None)
+            _set_running_loop(None)
         self._kept.clear()
         self._ready.clear()
         self._pools.clear()
@@ -147,7 +181,7 @@ class Node(asyncio.AbstractEventLoop):
 
     # --- iterations
 
-    def post(self, handle: "ReadyHandle | asyncio.TimerHandle") -> None:
+    def post(self, handle: ReadyHandle) -> None:
         if self.dead:
             self._kept.append(handle)
             return
@@ -167,11 +201,12 @@ class Node(asyncio.AbstractEventLoop):
         seconds = weather.iteration_s * random()
         if weather.stall_chance and random() < weather.stall_chance:
             seconds += weather.stall_s * random()
-        return max(seconds, self.busy_until - self.world.now)
+        busy_s = self.busy_until - self.world.now
+        return seconds if seconds >= busy_s else busy_s
 
     def _iterate(self) -> None:
         ready = self._ready
-        events._set_running_loop(self)
+        _set_running_loop(self)
         try:
             for _ in range(len(ready)):
                 if self.dead:
@@ -187,12 +222,13 @@ class Node(asyncio.AbstractEventLoop):
                     what = f"Exception in callback {handle._callback}"
                     self.call_exception_handler({"message": what, "exception": error})
         finally:
-            events._set_running_loop(None)
-        self._awake = bool(ready) and not self.dead
-        if self._awake:
+            _set_running_loop(None)
+        if ready and not self.dead:
             self.world.after(self._iteration_time(), self._iterate)
+        else:
+            self._awake = False
 
-    def timer_due(self, handle: asyncio.TimerHandle) -> None:
+    def timer_due(self, handle: Timer) -> None:
         self.post(handle)
 
     # --- asyncio: callbacks, futures, tasks
@@ -203,9 +239,7 @@ class Node(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callback, *args: Any, context: contextvars.Context | None = None
     ) -> ReadyHandle:
-        handle = ReadyHandle(
-            callback, args, contextvars.copy_context() if context is None else context
-        )
+        handle = ReadyHandle(callback, args, copy_context() if context is None else context)
         if self._awake and not self.dead:
             self._ready.append(handle)
         else:
@@ -216,18 +250,18 @@ class Node(asyncio.AbstractEventLoop):
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callback, *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self.world.at(when, Node.timer_due, self, handle)
-        return handle
+    ) -> Timer:
+        timer = Timer(callback, args, copy_context() if context is None else context, when)
+        self.world.at(when, Node.timer_due, self, timer)
+        return timer
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callback, *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
-        return self.call_at(self.world.now + delay, callback, *args, context=context)
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """The world skips it when its time comes."""
+    ) -> Timer:
+        when = self.world.now + delay
+        timer = Timer(callback, args, copy_context() if context is None else context, when)
+        self.world.at(when, Node.timer_due, self, timer)
+        return timer
 
     def create_future(self) -> SimulatedFuture:
         return SimulatedFuture(loop=self)

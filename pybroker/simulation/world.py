@@ -14,11 +14,11 @@ completions and timers fall between any two iterations of a chain of callbacks.
 the world closes, because a collected coroutine would run its `finally` blocks.
 """
 
-import heapq
 import sys
 import warnings
 from asyncio import events
 from collections.abc import Callable, Coroutine
+from heapq import heappop
 from typing import Any, Final, TypeVar
 
 from pybroker.simulation.events import Events, Weather
@@ -56,7 +56,7 @@ class World(Events):
         """
         deadline = self.now + within_s
         budget = self.steps + max_steps
-        events_to_come = self._events
+        events_to_come, timer_due = self._events, Node.timer_due
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=self._keep_asyncgen)
         try:
@@ -66,8 +66,8 @@ class World(Events):
                     return False
                 if self.steps >= budget:
                     raise OutOfSteps(f"{max_steps} steps without an end, at {self.now:.3f} s")
-                when, _, _, action, args = heapq.heappop(events_to_come)
-                if action is Node.timer_due and args[1]._cancelled:
+                when, _, _, action, args = heappop(events_to_come)
+                if action is timer_due and args[1]._cancelled:
                     continue  # does not even move time
                 self.steps += 1
                 self.now = when
