@@ -1,8 +1,8 @@
 """Which entries of a ledger are acknowledged: a bitmap in chunks of 512, each a Python int.
 
-Membership, the first hole after a position and the acknowledged ranges within a window are bit
-arithmetic on one or two chunks, however many holes there are; all full chunks share one int. Ranges
-are computed only on request.
+The number of holes does not matter: membership and the acknowledged ranges of a small window are
+bit arithmetic on one or two chunks. All full chunks share one int. Ranges are computed only on
+request.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ class AckSet:
         return bool(self._chunks.get(entry_id >> SHIFT, 0) & BITS[entry_id & MASK])
 
     def add(self, entry_id: int) -> bool:
-        """False if it was there."""
+        """False if the entry was already in the set."""
         key = entry_id >> SHIFT
         bit = BITS[entry_id & MASK]
         chunk = self._chunks.get(key, 0)
@@ -71,7 +71,7 @@ class AckSet:
 
     @property
     def last(self) -> int:
-        """-1 if there is none."""
+        """The last acknowledged entry; -1 if there is none."""
         key = max(self._chunks, default=0)
         return (key << SHIFT) + self._chunks.get(key, 0).bit_length() - 1
 
@@ -113,7 +113,7 @@ class AckSet:
         )
 
     def range_count(self) -> int:
-        """How many separate ranges there are."""
+        """The number of separate acknowledged ranges."""
         count = 0
         for key, chunk in self._chunks.items():
             joined = chunk & 1 and self._chunks.get(key - 1, 0) >> (CHUNK - 1)
@@ -141,7 +141,7 @@ class AckSet:
         return 1 + len(self._chunks) + sum(sizes)
 
     def words(self) -> Iterator[int]:
-        """64 entries each, from entry 0 on: the bits of the acknowledged ones are set."""
+        """Words of 64 entries each, from entry 0 on; the bits of acknowledged entries are set."""
         for number in range((self.last >> 6) + 1):
             chunk = self._chunks.get(number >> SHIFT - 6, 0)
             yield chunk >> (number << 6 & MASK) & WORD

@@ -1,10 +1,10 @@
-"""Appends into the current ledger, in order, also across a rollover and a failure.
+"""Appends to the current ledger, in order, even across a rollover or a failure.
 
-Backends call back in the order of the appends, so one bound method and a deque identify the append
-of a callback. Appends are held while a new ledger is being created, and continue in order. If the
-ledger has ended (LedgerEnded), what is not in it is held ahead of everything that comes next, and
-is appended again to the next ledger: this is safe because the storage has closed the ended ledger,
-so no reader will ever find it there. After any other failure, the caller has to append again.
+Backends call back in the order of the appends, so one bound method and a deque suffice to match
+callbacks to appends. Appends are held while a new ledger is being created, and continue in order.
+If the ledger has ended (LedgerEnded), the appends that it lacks are held ahead of all later ones
+and are repeated in the next ledger. This is safe because the storage has closed the ended ledger:
+no reader will ever find them there. After any other failure the caller must repeat the append.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from managed_ledger.position import Position
 from managed_ledger.storage.backend import LogStorage
 from managed_ledger.storage.operations import call_safely
 
-# Called with why the current ledger accepts no more (LedgerClosed: it belongs to another writer),
-# and with None for each append that is held.
+# Called with the reason why the current ledger accepts no more entries (LedgerClosed: it belongs to
+# another writer), and with None for each append that is held.
 OnTrouble = Callable[[LedgerEnded | LedgerClosed | None], None]
-# Called once, in the order of the appends: the position of the first entry, or why it failed.
+# Called once, in the order of the appends, with the position of the first entry or the error.
 Appended = Callable[[Position | None, Exception | None], None]
 
 
@@ -32,7 +32,7 @@ NOBODY: Final[deque[Any]] = deque(
 
 
 def nobody_minds(ended: LedgerEnded | LedgerClosed | None) -> None:
-    """Before there is a Rollover, and after the end."""
+    """The callback before a Rollover exists and after the managed ledger has ended."""
 
 
 class Appender:
@@ -69,10 +69,10 @@ class Appender:
         self._max_bytes = max_bytes
         self.on_full = on_full
         self.on_trouble: OnTrouble = nobody_minds
-        self._pending: deque[tuple[int, Held]] = NOBODY  # bytes, and what was appended
+        self._pending: deque[tuple[int, Held]] = NOBODY  # size in bytes, and the append
         self._held: deque[Held] = NOBODY
         self._ahead_of_held: tuple[Callable[[], None], ...] = ()
-        self._holds = 0  # how many reasons there are to hold appends
+        self._holds = 0  # calls of `hold` without a `release`
         self._abandoned = 0  # callbacks still to come for appends that failed with an earlier one
         self._drained: asyncio.Event | None = None
         self._refusal: LedgerClosed | None = None
@@ -103,23 +103,23 @@ class Appender:
         return self._holds > 0
 
     def hold(self) -> None:
-        """Until `release` is called as often."""
+        """Hold appends until every `hold` has had its `release`."""
         self._holds += 1
 
     def hold_until(self, done: "asyncio.Future[None]") -> None:
-        """Whatever its outcome."""
+        """Hold appends until `done` succeeds, fails or is cancelled."""
         self.hold()
         done.add_done_callback(lambda _: self.release())
 
     def call_ahead_of_held(self, work: Callable[[], None]) -> None:
-        """Calls it once, just before held appends continue; never if they fail."""
+        """Call `work` once, just before held appends continue; never if they fail."""
         if self._holds:
             self._ahead_of_held += (work,)
 
     def release(self) -> None:
         """Continue held appends into the index's current ledger."""
         if not self._pending:
-            self._count_anew()  # it may be another one
+            self._count_anew()  # the current ledger may be a new one
         self._holds -= 1
         if self._holds:
             return
@@ -132,8 +132,8 @@ class Appender:
             self._held = NOBODY
 
     def refuse(self, error: LedgerClosed) -> None:
-        """Fail what is held, and everything from now on, each with its own error instance, because
-        a traceback stays attached to the instance that is raised.
+        """Fail held and all later appends. Each gets its own instance of the error, because a
+        traceback stays attached to the instance that is raised.
         """
         self._refusal = error
         held, self._held = self._held, NOBODY
@@ -142,7 +142,9 @@ class Appender:
             call_safely(done, None, LedgerClosed(*error.args))
 
     def fail_held(self, error: ManagedLedgerError) -> None:
-        """Keep holding appends; the next attempt may succeed."""
+        """Fail held appends, but keep holding new ones: the next attempt to create a ledger may
+        succeed.
+        """
         held, self._held = self._held, NOBODY
         for _, _, done, _ in held:
             call_safely(done, None, type(error)(*error.args))
@@ -196,8 +198,8 @@ class Appender:
             self._drained = None
 
     def _fail_pending(self, error: Exception) -> None:
-        """Appends numbered after a failed one cannot stand; the next append reuses its number. Held
-        appends must not overtake them either.
+        """Fail the pending appends numbered after the failed one, because the next append reuses
+        its number, and the held ones, which must not overtake them.
         """
         failed = deque(each for _, each in self._pending)
         failed.extend(self._held)

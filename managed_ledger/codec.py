@@ -14,7 +14,7 @@ class Writer:
         return bytes(self._out)
 
     def number(self, value: int) -> None:
-        if 0 <= value <= 0x7F:  # as nearly all are
+        if 0 <= value <= 0x7F:  # nearly all are
             self._out.append(value)
         else:
             self._out += _encoded(value)
@@ -44,7 +44,7 @@ class Writer:
         self._out += value
 
 
-@lru_cache(maxsize=4096)  # times and ids come several times
+@lru_cache(maxsize=4096)  # times and ids repeat
 def _encoded(value: int) -> bytes:
     assert value >= 0
     out = bytearray()
@@ -87,7 +87,7 @@ class Reader:
         return value
 
     def numbers(self, count: int) -> list[int]:
-        """The next `count` values, in one piece; never more than there are bytes."""
+        """The next `count` values. Stops where the bytes end, however large `count` is."""
         data, at = self._data, self._at
         values = []
         try:
@@ -113,7 +113,7 @@ class Reader:
 
     def text(self) -> str:
         data, at = self._data, self._at
-        if at < len(data) and (size := data[at]) <= 0x7F:  # inlined: as nearly all are
+        if at < len(data) and (size := data[at]) <= 0x7F:  # inlined: nearly all are short
             at += 1
             end = at + size
             if end <= len(data):
@@ -136,7 +136,7 @@ class Reader:
         )
 
     def version(self, known: int) -> None:
-        """The first byte of a value is its format."""
+        """Check the format, which is the first byte of a value. Raises CorruptStorage."""
         found = self.raw(1)[0]
         if found != known:
             raise CorruptStorage(

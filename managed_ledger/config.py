@@ -7,7 +7,7 @@ from managed_ledger.trim import Retention
 
 # The maximum for an entry; it also limits the bitsets of batch indexes.
 MAX_MESSAGES_PER_ENTRY: Final = 1_000_000
-ANY_BATCH: Final = (1 << MAX_MESSAGES_PER_ENTRY) - 1  # as bits
+ANY_BATCH: Final = (1 << MAX_MESSAGES_PER_ENTRY) - 1  # a bit for each batch index
 
 
 class Clock(Protocol):
@@ -22,7 +22,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerConfig:
-    """A ledger is closed at either limit and the minimum age, or at the maximum age."""
+    """A ledger is closed at the maximum age, or at a size limit if it has the minimum age."""
 
     max_entries_per_ledger: int = 50_000
     max_size_per_ledger_bytes: int = 2 * 1024**3

@@ -19,7 +19,7 @@ from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import CursorRecord
 from managed_ledger.position import EARLIEST, LATEST, Position
 
-# Queues the write of a cursor's record, by its name.
+# Queues the write of a cursor's record; takes the cursor's name and the encoded record.
 Store = Callable[[str, bytes], "asyncio.Future[int]"]
 FORGET_EVERY: Final = 512  # entries
 NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -71,15 +71,15 @@ class ManagedCursor:
         self._acked: dict[int, AckSet] = {}  # may still contain entries that the mark has passed
         self._forgotten_up_to = -1
         self._batches: dict[tuple[int, int], int] = {}
-        # The mark-delete position, if it was moved because earlier ledgers were deleted; and where
-        # it would be otherwise.
+        # Set when the mark-delete position moved because earlier ledgers were deleted: the
+        # position, and where it would be without the deletions.
         self._removed: tuple[Position, Position] | None = None
 
     # what is acknowledged
 
     @property
     def reached(self) -> Position:
-        """The mark-delete position, even if it is before everything that is left."""
+        """The mark-delete position before any adjustment for deleted ledgers."""
         removed, mark = self._removed, self.mark_delete_position
         return removed[1] if removed is not None and removed[0] == mark else mark
 
@@ -88,7 +88,7 @@ class ManagedCursor:
 
     @property
     def last_acknowledged(self) -> Position:
-        """The last acknowledged entry, even if it has been deleted since."""
+        """The last acknowledged entry, whether or not its ledger still exists."""
         behind = (Position(ledger, acks.last) for ledger, acks in self._acked.items() if acks)
         return max(self.mark_delete_position, max(behind, default=EARLIEST))
 
@@ -113,7 +113,7 @@ class ManagedCursor:
         return self._batches
 
     def backlog(self, up_to: Position) -> int:
-        """How many entries after the mark-delete position, up to `up_to`, are unacknowledged."""
+        """The number of unacknowledged entries after the mark-delete position, up to `up_to`."""
         if self.mark_delete_position >= up_to:
             return 0
         self._forget_acks()
@@ -127,7 +127,7 @@ class ManagedCursor:
 
     @property
     def unacked_ranges_count(self) -> int:
-        """How many separate acknowledged ranges lie after the mark-delete position."""
+        """The number of separate acknowledged ranges after the mark-delete position."""
         self._forget_acks()
         return sum(acks.range_count() for acks in self._acked.values())
 
@@ -139,7 +139,7 @@ class ManagedCursor:
     # acknowledging
 
     def delete(self, ledger_id: int, entry_id: int) -> bool:
-        """Acknowledge one entry; False if it already was, or does not exist."""
+        """Acknowledge one entry; False if it does not exist or was already acknowledged."""
         position = (ledger_id, entry_id)
         mark = self.mark_delete_position
         if position <= mark or position not in self._index:
@@ -212,9 +212,9 @@ class ManagedCursor:
         batch_size: int = 0,
         after: Position = EARLIEST,
     ) -> None:
-        """As `mark_delete`, but `spared` entries stay unchanged: the batch indexes set in the first
-        number, of a batch as large as the second; the whole entry if that first number is -1.
-        Everything up to `after` is left alone, too.
+        """As `mark_delete`, but leave `spared` entries and everything up to `after` unchanged. A
+        spared entry maps to the bits of the spared batch indexes (-1: the whole entry) and to the
+        batch size.
         """
         left = {at: each for at, each in spared.items() if after < at <= position}
         if still_unacked and after < position:
@@ -223,7 +223,7 @@ class ManagedCursor:
         for at in sorted(left):
             self._delete_between(after, at.before)
             bits, size = left[at]
-            if bits >= 0:  # otherwise the whole entry
+            if bits >= 0:  # -1: the whole entry is spared
                 self.delete_batch_indexes(at, bits, size)
             after = at
         self._delete_between(after, position)
@@ -235,7 +235,7 @@ class ManagedCursor:
             after = Position(span[0], span[2])
 
     def _reach(self, position: Position) -> bool:
-        """Everything up to there is acknowledged; those entries may no longer exist."""
+        """Note that everything up to `position` is acknowledged, even if its ledger is deleted."""
         if not self.reached < position or position >= self.mark_delete_position:
             return False
         self.begin_behind(position)
@@ -243,13 +243,13 @@ class ManagedCursor:
         return True
 
     def begin_behind(self, position: Position) -> None:
-        """The requested position, whether or not it still exists."""
+        """Record `position` as the mark-delete position to write, even if its ledger is deleted."""
         mark = self.mark_delete_position
         asked = max(EARLIEST, Position(position.ledger_id, _in_bounds(position.entry_id)))
         self._removed = (mark, asked) if asked < mark else None
 
     def reset(self, position: Position, still_unacked: int = 0, batch_size: int = 0) -> None:
-        """Seek: the next entry to read is the first at or after `position`.
+        """Seek: the first entry at or after `position` is the next one to read.
 
         With `still_unacked` the batch at `position` is acknowledged except for these indexes.
         """
@@ -264,7 +264,8 @@ class ManagedCursor:
         self._touch()
 
     def skip_removed(self) -> None:
-        """Ledgers were deleted: a mark-delete position before the first remaining one moves to it.
+        """Move a mark-delete position before the first remaining ledger to the start of that
+        ledger.
 
         This needs no write: the record contains the position without this adjustment.
         """
@@ -277,7 +278,7 @@ class ManagedCursor:
     # writing
 
     def write(self) -> "asyncio.Future[int] | None":
-        """Queue a write if dirty; returns the newest write, which may be an earlier one."""
+        """Queue a write if dirty; returns the newest write still in flight, or None."""
         if self._dirty and self._store is not None and not self.retired:
             self._dirty = False
             self._last_write = self._store(self.name, self._record().encode())
@@ -285,7 +286,7 @@ class ManagedCursor:
         return self._last_write
 
     def _written(self, write: "asyncio.Future[int]") -> None:
-        """Runs even if no caller is waiting any more."""
+        """Runs even if the caller was cancelled. After a failure the cursor is dirty again."""
         if self._last_write is write:
             self._last_write = None
         if write.cancelled() or isinstance(write.exception(), ManagedLedgerError):
@@ -307,7 +308,7 @@ class ManagedCursor:
         await self.flush()
 
     def retire(self) -> None:
-        """The managed ledger is closed or deleted: write nothing more, call back no more."""
+        """The managed ledger is closed or deleted: stop writing and calling back."""
         self.retired = True
         self._store = self._on_dirty = None
 
@@ -333,8 +334,8 @@ class ManagedCursor:
         return CursorRecord(self.reached, self.properties, acked, self._batches)
 
     def _acked_behind_removed(self) -> dict[int, bytes]:
-        """The ranges that the mark passed when deleted ledgers moved it: a restart begins from the
-        recorded mark before them and must pass them again.
+        """The ranges that the mark passed when deleted ledgers moved it. A restart begins at the
+        recorded mark, which is before these ranges, and must pass them again.
         """
         passed: dict[int, AckSet] = {}
         position, mark = self._index.first_position, self.mark_delete_position
@@ -361,8 +362,8 @@ class ManagedCursor:
         return acks
 
     def _move_mark(self, position: Position) -> None:
-        """Everything up to `position` is acknowledged: move the mark-delete position there, and on
-        over acknowledged entries right after it.
+        """Everything up to `position` is acknowledged: move the mark-delete position there, and
+        past the acknowledged entries that follow.
         """
         self._pass(self._over_acked(position) if self._acked else position)
         self._touch()
@@ -404,7 +405,9 @@ class ManagedCursor:
                 del self._acked[mark.ledger_id]
 
     def _forget_batches(self, after: Position, up_to: Position) -> None:
-        """Iterates over the entries or the bitsets, whichever are fewer."""
+        """Forget the bitsets after `after`, up to `up_to`; walks the entries or the bitsets,
+        whichever are fewer.
+        """
         within = up_to.entry_id - after.entry_id
         if after.ledger_id == up_to.ledger_id and within < len(self._batches):
             for entry_id in range(after.entry_id + 1, up_to.entry_id + 1):
@@ -415,5 +418,5 @@ class ManagedCursor:
 
 
 def _in_bounds(entry_id: int) -> int:
-    """The position as far as a record can express it."""
+    """The entry id, limited to values that a record can express."""
     return min(max(entry_id, -1), LATEST.entry_id)

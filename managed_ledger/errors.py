@@ -2,7 +2,7 @@
 
 
 class ManagedLedgerError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base class of this package's errors."""
 
 
 class CorruptStorage(ManagedLedgerError):
@@ -43,13 +43,14 @@ class LedgerClosed(ManagedLedgerError):
 
 
 class LedgerEnded(ManagedLedgerError):
-    """The ledger accepts no more entries: it was closed after its last durable append. The append
-    that fails with this is not in it and never will be: `Appender` appends it to the next ledger.
+    """The ledger accepts no more entries: it was closed after its last durable append. An append
+    that fails with this error is not in the ledger and never will be: `Appender` repeats it in the
+    next ledger.
     """
 
 
 class StorageUnavailable(ManagedLedgerError):
-    """The storage cannot do this now; nothing has changed. Repeat it later."""
+    """The storage cannot do this now; nothing has changed. Retry later."""
 
 
 class StorageFull(ManagedLedgerError):
@@ -57,7 +58,7 @@ class StorageFull(ManagedLedgerError):
 
 
 class NoDescriptors(StorageFull):
-    """A file could not be opened, because the process or the system has too many open."""
+    """A file could not be opened because the process or the system has too many open files."""
 
 
 class StorageFailed(ManagedLedgerError):

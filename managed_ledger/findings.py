@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """`what` and `lost` are clauses, `advice` is a sentence. Without damage it is a note: the next
-    start deals with it.
+    """`what` and `lost` are clauses, `advice` is a sentence. A finding without damage is a note:
+    the next start resolves it.
     """
 
     where: str  # a file, a log, a cursor, a topic

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-# From 0.1 ms to 10 s: for anything that waits for a disk.
+# 0.1 ms to 10 s: for operations that wait for a disk.
 SECONDS: Final = (
     0.0001,
     0.00025,
@@ -32,8 +32,8 @@ def geometric(first: float, last: float, ratio: float) -> tuple[float, ...]:
 
 
 class Histogram:
-    """`counts[i]` is the number of values at most `bounds[i]` and above the previous bound; the
-    last count is that of values above all bounds.
+    """`counts[i]` is the number of values above `bounds[i - 1]` and at most `bounds[i]`; the last
+    count is the number of values above all bounds.
     """
 
     __slots__ = ("bounds", "counts", "total")
@@ -52,7 +52,7 @@ class Histogram:
         return sum(self.counts)
 
     def cumulative(self) -> Iterator[tuple[float, int]]:
-        """Each bound, and how many values did not exceed it."""
+        """Each bound, and the number of values that do not exceed it."""
         below = 0
         for bound, count in zip(self.bounds, self.counts, strict=False):
             below += count

@@ -1,8 +1,8 @@
 """Timed work for many objects: one timer, and a heap of visits by due time.
 
-An object that has work later schedules a visit; others cost nothing. Visits run on the loop, a few
-per turn, so that thousands due together delay nothing else. A visit that must wait starts a task of
-its owner.
+An object that will have work schedules a visit; the others cost nothing. Visits run on the loop, a
+few per turn, so that thousands of visits due together do not delay other work. A visit that must
+wait starts a task, which its owner holds.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _FEW: Final = 1000
 
 
 class Visit:
-    """`work` is called once, unless it was cancelled before."""
+    """`work` is called once, unless the visit is cancelled first."""
 
     __slots__ = ("housekeeper", "work")
 
@@ -36,7 +36,7 @@ class Visit:
 class Housekeeper:
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Visit]] = []
-        self._number = 0  # of the next visit: simultaneous ones run in the order of scheduling
+        self._number = 0  # of the next visit: visits due together run in the order of scheduling
         self._cancelled = 0
         self._timer: asyncio.Handle | None = None
         self._timer_s = 0.0
@@ -44,7 +44,7 @@ class Housekeeper:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __len__(self) -> int:
-        """How many visits are pending."""
+        """The number of pending visits."""
         return len(self._due) - self._cancelled
 
     def start(self) -> None:
@@ -52,7 +52,7 @@ class Housekeeper:
         self._loop = asyncio.get_running_loop()
 
     def visit_in(self, delay_s: float, work: Callable[[], object]) -> Visit:
-        """After `close` it is never called."""
+        """Call `work` in `delay_s` seconds; never after `close`."""
         visit = Visit(self, work)
         if not self._closed:
             assert self._loop is not None, "the housekeeper has not been started"
@@ -82,7 +82,7 @@ class Housekeeper:
             if self._timer_s <= due_s:
                 return
             self._timer.cancel()
-        # In its own context: timed work is not done on behalf of the task that set the timer.
+        # In a context of its own: timed work does not run on behalf of the task that set the timer.
         self._timer, self._timer_s = loop.call_at(due_s, self._turn, context=Context()), due_s
 
     def _turn(self) -> None:

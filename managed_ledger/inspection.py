@@ -19,7 +19,7 @@ from managed_ledger.position import Position
 
 _BACKUP: Final = "Restore the data directory from a backup."
 
-Count = Callable[[int], int | None]  # entries of a stored ledger; None: there is none
+Count = Callable[[int], int | None]  # entries of a ledger; None: it is not stored
 
 
 class Logs:
@@ -116,14 +116,14 @@ class Logs:
                 yield _ahead(where, "an acknowledgement of part of a batch", position, end)
 
     def _may_exist(self, found: LedgerList, position: Position) -> bool:
-        """It may have been trimmed."""
+        """True also for ledgers that are no longer listed: they may have been trimmed."""
         if all(info.ledger_id != position.ledger_id for info in found.ledgers):
             return True
         stored = self._count(position.ledger_id)
         return stored is None or position.entry_id < stored
 
     def _end(self, found: LedgerList) -> Position:
-        """The last entry, or the position before the next one."""
+        """The last entry of the log, or entry -1 of its newest ledger if that is empty."""
         for info in reversed(found.ledgers):
             stored = self._count(info.ledger_id) or info.entries
             if stored or info is found.ledgers[0]:

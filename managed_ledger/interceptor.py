@@ -5,10 +5,10 @@ from typing import Protocol
 
 
 class Interceptor(Protocol):
-    """Sees what is appended before it is stored."""
+    """Sees entries before they are stored."""
 
     def stamped(self, entries: Sequence[bytes], message_counts: Sequence[int]) -> Sequence[bytes]:
-        """Returns what is stored instead."""
+        """The entries to store instead."""
         ...
 
     def properties(self) -> Mapping[str, str]:

@@ -34,7 +34,7 @@ class LedgerIndex:
         self.last_confirmed = self._last_existing()
 
     def __contains__(self, position: tuple[int, int]) -> bool:
-        """Is there an entry at this position?"""
+        """Whether an entry exists at this position."""
         return 0 <= position[1] < self._entries.get(position[0], 0)
 
     @property
@@ -59,9 +59,7 @@ class LedgerIndex:
     # changes
 
     def grow(self, entries: int, size_bytes: int) -> Position:
-        """More entries of the current ledger are durable: returns the position of the first of
-        them.
-        """
+        """Count more durable entries of the current ledger; returns the position of the first."""
         first_entry_id = self._entries[self.current_id]
         self._entries[self.current_id] = first_entry_id + entries
         self.current_size_bytes += size_bytes
@@ -79,7 +77,7 @@ class LedgerIndex:
         self.current_size_bytes = 0
 
     def replace_current(self, current_id: int) -> None:
-        """Remove the current ledger, which is empty."""
+        """Replace the current ledger, which is empty, by a new one."""
         del self._entries[self.current_id]
         self._entries[current_id] = 0
         self._ids[-1] = self.current_id = current_id
@@ -92,7 +90,7 @@ class LedgerIndex:
         self._ids = list(self._entries)
 
     def restore(self, infos: Iterable[LedgerInfo]) -> None:
-        """Take back a removal that could not be made durable."""
+        """Undo a removal that could not be made durable."""
         current = (self.current_id, self._entries.pop(self.current_id))
         known = {info.ledger_id: info for info in (*infos, *self._infos.values())}
         self._infos = dict(sorted(known.items()))
@@ -123,7 +121,7 @@ class LedgerIndex:
         return first.ledger_id, first.entry_id, last
 
     def next_position(self, position: Position) -> Position:
-        """The next entry that exists or, at the end, the one that will be appended next."""
+        """The first existing entry after `position` or, at the end, the next one to be appended."""
         found = self.resolve(position.after)
         return found or Position(self.current_id, self._entries[self.current_id])
 
@@ -138,7 +136,7 @@ class LedgerIndex:
         return self.first_position.before
 
     def count_between(self, after: Position, up_to: Position) -> int:
-        """How many entries exist after `after`, up to and including `up_to`."""
+        """The number of existing entries after `after`, up to and including `up_to`."""
         low = bisect_left(self._ids, after.ledger_id)
         high = bisect_right(self._ids, up_to.ledger_id)
         total = 0

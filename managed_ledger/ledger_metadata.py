@@ -19,7 +19,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class LedgerInfo:
-    """`closed_at_ms` is None for the current ledger, which lists do not contain."""
+    """`closed_at_ms` is None for the current ledger; lists give its entries and size as 0."""
 
     ledger_id: int
     entries: int = 0
@@ -31,8 +31,9 @@ class LedgerInfo:
 class LedgerList:
     """The ledgers of a managed ledger, oldest first; the last one is the current one.
 
-    `deleting` are ledgers that no longer count but whose data may still exist. A `deleted` list
-    means that deletion has begun: the next to open the managed ledger finishes it.
+    `deleting` are ledgers that no longer belong to the log but whose data may still exist.
+    `deleted` means that the deletion of the managed ledger has begun; the next process that opens
+    the managed ledger finishes it.
     """
 
     ledgers: tuple[LedgerInfo, ...] = ()
@@ -68,7 +69,9 @@ class LedgerList:
 
 @dataclass(frozen=True, slots=True)
 class CursorRecord:
-    """`acked` is an encoded AckSet per ledger; `batches` an entry's unacknowledged indexes."""
+    """`acked` maps a ledger to its encoded AckSet, `batches` an entry to its unacknowledged batch
+    indexes, as bits.
+    """
 
     mark_delete_position: Position
     properties: Mapping[str, str]

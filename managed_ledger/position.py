@@ -1,14 +1,14 @@
 """The position of an entry in a managed ledger: (ledger id, entry id).
 
-Positions are plain tuples, so comparing them costs what comparing tuples costs. Entry id -1 means
-"before the first entry of this ledger"; it is a legal mark-delete position and never an entry.
+Positions are plain tuples, so comparing them is as cheap as comparing tuples. Entry id -1 means
+"before the first entry of this ledger": a legal mark-delete position, but never an entry.
 """
 
 from typing import Final, NamedTuple
 
 
 class Position(NamedTuple):
-    """Order is ledger id first, then entry id; both count from 0."""
+    """Ordered by ledger id, then by entry id; both count from 0."""
 
     ledger_id: int
     entry_id: int

@@ -1,8 +1,8 @@
 """A future that calls back in the turn in which it is done.
 
-A callback of an asyncio future runs in the next turn of the loop, which polls the sockets in
-between. What has become durable needs none of that: its waiters can be told at once.
-Where only coroutines wait, a plain future is as prompt: they continue in the next turn anyway.
+A callback of an asyncio future runs in the next turn of the loop, after the loop has polled the
+sockets. The waiters for a durable write need not wait that long. If only coroutines wait, a plain
+future is as prompt: coroutines continue in the next turn anyway.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 
 class Prompt(asyncio.Future[T]):
-    """Whatever awaits it, or adds callbacks as usual, continues in the next turn as usual."""
+    """Coroutines and callbacks of `add_done_callback` still continue in the next turn."""
 
     _then: tuple[Callable[["Prompt[T]"], object], ...] = ()
 
     def then(self, callback: Callable[["Prompt[T]"], object]) -> None:
-        """Call it with this future within the call that sets the outcome, in the order of the
-        calls of `then`. Never within `then` itself: if there is an outcome already, in the next
-        turn.
+        """Call `callback` with this future within the call that sets the outcome, in the order of
+        the calls of `then`. If there is already an outcome, call `callback` in the next turn, never
+        within `then`.
         """
         if self.done():
             self.add_done_callback(callback)
@@ -45,20 +45,22 @@ class Prompt(asyncio.Future[T]):
         for callback in then:
             try:
                 callback(self)
-            except Exception as mistake:  # it must not stop the others, or the caller
+            except Exception as mistake:  # it must not stop other callbacks or the caller
                 context = {"message": "a callback failed", "exception": mistake, "future": self}
                 self.get_loop().call_exception_handler(context)
 
 
 def prompt() -> "Prompt[Any]":
-    """For the running loop."""
+    """A Prompt of the running loop."""
     return Prompt(loop=asyncio.get_running_loop())
 
 
 def when_done(
     future: "asyncio.Future[T]", callback: Callable[["asyncio.Future[T]"], object]
 ) -> None:
-    """At once if the future can, else in the next turn."""
+    """Call `callback` within the call that sets the outcome if `future` is a Prompt, else in the
+    next turn.
+    """
     if isinstance(future, Prompt):
         future.then(callback)
     else:
@@ -66,7 +68,7 @@ def when_done(
 
 
 def fail(waiting: "asyncio.Future[Any]", error: BaseException) -> None:
-    """Unless it is done already, for instance because its waiter was cancelled."""
+    """Fail the future, unless it is already done, for instance cancelled."""
     if not waiting.done():
         waiting.set_exception(error)
-        waiting.exception()  # mark as retrieved: perhaps no one waits
+        waiting.exception()  # marks the error as retrieved: there may be no waiter

@@ -1,7 +1,8 @@
 """Opens a managed ledger: completes what the last writer left, and fences that writer.
 
 Recover the last ledger (which fences its writer) -> drop empty ledgers -> compare-and-set the list,
-which creates a new one -> recover the cursors. Nothing is acknowledged before the compare-and-set.
+which creates a new ledger -> recover the cursors. Nothing is acknowledged before the
+compare-and-set.
 """
 
 import asyncio
@@ -33,11 +34,11 @@ async def recover_list(
     settled = [await settle(info, name, backend, time) for info in found.ledgers]
     kept = tuple(info for info in settled if info.entries)
     dropped = tuple(info.ledger_id for info in settled if not info.entries)
-    # First those left by the last opening: otherwise each opening would grow the list.
+    # First delete the ledgers that the last opening left; otherwise each opening grows the list.
     await asyncio.gather(*map(backend.delete_ledger, found.deleting))
     await backend.number_above(max((info.ledger_id for info in found.ledgers), default=-1))
     current_id = backend.new_ledger_id()
-    if not found.ledgers:  # it is new
+    if not found.ledgers:  # the managed ledger is new
         properties = {**found.properties, CREATED_AT_MS: str(time.now_ms())}
         found = replace(found, properties=properties)
     listed = replace(found, ledgers=(*kept, LedgerInfo(current_id)), deleting=dropped)
@@ -48,7 +49,9 @@ async def recover_list(
 
 
 async def settle(info: LedgerInfo, name: str, backend: Backend, time: SteadyTime) -> LedgerInfo:
-    """Sets the final counts of the ledger that was current; the others have them."""
+    """The ledger with its final counts: those of the last writer's current ledger come from its
+    recovery, the list has the others.
+    """
     if info.closed_at_ms is not None:
         return replace(info, closed_at_ms=min(info.closed_at_ms, time.now_ms()))
     try:

@@ -1,14 +1,16 @@
 """Rollover: the current ledger is closed when it is full or old, and a new one created.
 
-Appends are held until the old ledger has drained and the list with the new one is durable. On a
-full disk, or without enough bookies, the log continues in its full ledger and retries later; any
-other failure means that another writer owns the list.
+Appends are held until the old ledger has drained and the list with the new one is durable. If there
+is no room for a new ledger, the log continues in its full ledger and retries later. On a shared
+storage the full ledger is closed before the list is written, so if that write fails (without enough
+bookies, for instance) the full ledger counts as ended. Any other failure means that another writer
+owns the list.
 
-A ledger that has ended (LedgerEnded) gets a successor at once, and what was on its way
-goes there. If the successor ends before it has stored anything, as with a bookie that is gone and
-still registered, the next one waits a little longer each time: each attempt sends everything to the
-other bookies again. If none can be created, appends are refused, and the first one after a second
-tries again.
+A ledger that has ended (LedgerEnded) gets a successor at once, which takes over the unconfirmed
+appends. A successor may end before it has stored anything, for instance while ZooKeeper still lists
+a bookie that is gone. Then the pause before the next successor grows each time, because each
+attempt sends all these appends to the other bookies again. If no successor can be created, appends
+are refused; the first append after a second starts another attempt.
 """
 
 import asyncio
@@ -79,13 +81,13 @@ class Rollover:
         self._name = name
         self._backend = backend
         self._time = time
-        self._config = config  # only its time limits, which do not change
+        self._config = config  # only for its time limits, which do not change
         self._index = index
         self._record = record
         self._appender = appender
         self.on_ended = on_ended
-        self.noted: Callable[[LedgerList], LedgerList] = as_it_is  # what is written of a list
-        self._closed_at_ms: dict[int, int] = {}  # in steady time, of ledgers closed since then
+        self.noted: Callable[[LedgerList], LedgerList] = as_it_is  # applied before a write
+        self._closed_at_ms: dict[int, int] = {}  # in steady time; since the opening
         self._current_since_ms = time.now_ms()
         self._not_before_ms = self._current_since_ms + config.min_rollover_time_ms
         self._task: asyncio.Task[ManagedLedgerError | None] | None = None
@@ -105,9 +107,7 @@ class Rollover:
         self._start_from(self._not_before_ms)
 
     def when_troubled(self, ended: LedgerEnded | LedgerClosed | None) -> None:
-        """The current ledger has ended, or belongs to another writer; or, with None, an append has
-        to wait.
-        """
+        """The current ledger has ended or has another writer; None: an append has to wait."""
         if isinstance(ended, LedgerClosed):
             self.on_ended(ended)
         elif ended is not None:
@@ -125,7 +125,7 @@ class Rollover:
             self._start_from(due_ms)
 
     async def now(self) -> None:
-        """Does nothing if the current ledger is empty. Raises the reason for a failure."""
+        """Roll over unless the current ledger is empty. Raises the reason for a failure."""
         if error := await asyncio.shield(self._task or self._start()):
             raise error
 
@@ -200,7 +200,7 @@ class Rollover:
         ledger_id = self._backend.new_ledger_id()
         now_ms = self._time.now_ms()
         current = self._index.infos()[-1]
-        if self._backend.is_shared:  # the list may only count what is closed
+        if self._backend.is_shared:  # a list may count only the entries of closed ledgers
             await self._backend.close_ledger(current.ledger_id)
             self._ended = self._ended or LedgerEnded(f"ledger {current.ledger_id} is full")
         record = self._record.queued
@@ -211,7 +211,7 @@ class Rollover:
             await self._record.write(self.noted(listed), new_ledger_id=ledger_id)
             self._index.roll_over(full, ledger_id)
             self._closed_at_ms[full.ledger_id] = now_ms
-        else:  # it has ended, and nothing is in it
+        else:  # it has ended empty
             ledgers = (*record.ledgers[:-1], LedgerInfo(ledger_id))
             deleting = (*record.deleting, current.ledger_id)
             listed = replace(record, ledgers=ledgers, deleting=deleting)

@@ -1,4 +1,6 @@
-"""Work with several waiters, each behind a shield: cancelling one does not stop the others."""
+"""Work with several waiters: each awaits it through asyncio.shield, so cancelling one waiter does
+not stop the work.
+"""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +10,7 @@ T = TypeVar("T")
 
 
 def shared_task(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """Its failure goes to the waiters, and is dropped if all of them were cancelled."""
+    """A task whose failure goes to the waiters; nothing is logged if all of them were cancelled."""
     task = asyncio.get_running_loop().create_task(work)
     task.add_done_callback(_heard)
     return task

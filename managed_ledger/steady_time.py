@@ -1,12 +1,12 @@
 """Time for ages: the wall clock at the start, plus the elapsed monotonic time.
 
-For rollover and retention, changes of the wall clock do not count while the broker runs. Durations
-within one run come from the monotonic clock. Across a restart only the wall clock tells how old a
-ledger is: its value is recorded when the ledger is closed (the later of wall and steady time, so
-that setting the clock back does not make the ledger older), and a closing time in the future counts
-as the time of opening, where steady time begins. So a jump of the clock keeps nothing for longer
-than one extra retention time, and deletes nothing early, unless the clock is wrong at the very
-start, which cannot be detected.
+Rollover and retention ignore changes of the wall clock while the broker runs: durations within one
+run come from the monotonic clock. Across a restart only the wall clock tells how old a ledger is,
+so its time is recorded when the ledger is closed. The recorded time is the later of wall and steady
+time, so that setting the clock back does not make the ledger older. At an opening, where steady
+time begins, a closing time in the future is replaced by the time of the opening. So a jump of the
+clock keeps nothing for longer than one extra retention time and deletes nothing early, unless the
+clock is already wrong at the start, which cannot be detected.
 """
 
 from managed_ledger.config import Clock

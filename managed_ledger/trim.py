@@ -23,9 +23,9 @@ def releasable(
 ) -> list[LedgerInfo]:
     """The ledgers that may go, oldest first.
 
-    `slowest` is the lowest mark-delete position of the durable cursors, None if there is none.
-    A ledger may go when every cursor has passed it and it is either older than the retention time
-    or above the retention size; the first that stays keeps all after it.
+    `slowest` is the lowest mark-delete position of the durable cursors, None if there is none. A
+    ledger may go when every cursor has passed it and it is older than the retention time or the log
+    is larger than the retention size. The first ledger that stays keeps all later ones.
     """
     released: list[LedgerInfo] = []
     remaining_bytes = sum(info.size_bytes for info in ledgers)

@@ -5,17 +5,15 @@ from typing import Final
 from managed_ledger.histogram import SECONDS, Histogram
 
 _OPERATIONS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-_WEIGHT: Final = 1 / 32  # of the newest in `recent_s`
+_WEIGHT: Final = 1 / 32  # of the newest commit in `recent_s`
 _BYTES: Final = tuple(4**power for power in range(4, 13))  # 256 B to 16 MiB
 
 
 class CommitStats:
-    """`last_s` is the duration of the write that is taking effect: callbacks run for it may read
-    it.
-    """
+    """`last_s` is the duration of the newest completed write; its callbacks may read it."""
 
     def __init__(self) -> None:
-        self.seconds = Histogram(SECONDS)  # from submission until durable
+        self.seconds = Histogram(SECONDS)  # from the start of the write until durable
         self.fsync_seconds = Histogram(SECONDS)  # the fsync part, if there is a disk
         self.operations = Histogram(_OPERATIONS)
         self.size_bytes = Histogram(_BYTES)

@@ -1,4 +1,4 @@
-"""The embedded engine's in-memory state, all durable: ledgers with their tails, and keys."""
+"""The embedded engine's durable data as kept in memory: ledgers with their tails, and keys."""
 
 from managed_ledger.storage.backend import LedgerSummary, Span
 from managed_ledger.storage.embedded.ledger_files import (
@@ -24,7 +24,7 @@ MAX_ENTRIES_PER_FLUSH = 65_536
 
 
 class LedgerState:
-    """A ledger: the part in its file, and its tail in memory, which may overlap that."""
+    """A ledger: the part in its file, and the tail in memory; the two may overlap."""
 
     __slots__ = (
         "_evictable_entries",
@@ -59,7 +59,7 @@ class LedgerState:
         return sum(map(len, self.tail.entries[start:]))
 
     def note_damage(self, first: int, last: int) -> None:
-        """Merges spans that overlap or touch: a repeated read may report a known span."""
+        """Merge spans that overlap or touch: a repeated read may report a known span."""
         apart = [span for span in self.damaged if span[1] < first - 1 or span[0] > last + 1]
         for known in set(self.damaged).difference(apart):
             first, last = min(first, known[0]), max(last, known[1])
@@ -87,19 +87,19 @@ class LedgerState:
         if self.index is NO_BLOCKS:
             self.index = BlockIndex()
         if self.index is not None and self.index.damage is not None:
-            self.index = None  # missing parts of the file may be fenced off now
+            self.index = None  # placeholders may now stand for the damaged part of the file
         if self.index is not None:
             for first_entry_id, offset in result.blocks:
                 self.index.add(first_entry_id, offset)
 
     def evict(self) -> None:
-        """Drop from memory what was flushed before the last call; keep the rest for readers."""
+        """Drop entries that had been flushed before the last call; keep newer ones for readers."""
         self.tail.drop_before(self._evictable_entries)
         self._evictable_entries = self.flushed.entries
 
 
 class EngineState:
-    """`apply` performs a durable operation."""
+    """`apply` makes a durable operation take effect."""
 
     def __init__(self, table: MetadataTable) -> None:
         self.table = table
@@ -110,12 +110,13 @@ class EngineState:
     def apply(self, operation: Operation) -> None:
         if isinstance(operation, Append):
             state = self.ledgers.get(operation.ledger_id)
-            if state is not None:  # otherwise it was deleted while this was queued
+            if state is not None:  # otherwise the ledger was deleted while the append was queued
                 state.tail.extend(operation.entries, operation.message_counts, operation.tag)
         elif isinstance(operation, Put):
             if (ledger_id := operation.new_ledger_id) is not None:
                 self.ledgers[ledger_id] = LedgerState(ledger_id)
-                # Not always a number assigned here: a move keeps another engine's numbers.
+                # This engine need not have assigned the number: a move keeps those of another
+                # storage.
                 self.next_ledger_id = max(self.next_ledger_id, ledger_id + 1)
             self.table.apply(operation)
         elif isinstance(operation, Remove):
@@ -124,7 +125,7 @@ class EngineState:
             self._delete(operation.ledger_id)
 
     def withdraw(self, operation: Operation) -> None:
-        """The operation failed, and so did everything queued after it."""
+        """The operation failed, as did all operations queued after it."""
         if isinstance(operation, Append):
             state = self.ledgers.get(operation.ledger_id)
             if state is not None:

@@ -13,7 +13,7 @@ LOOK_AHEAD: Final = 256
 
 
 def leading(entries: list[bytes], max_bytes: int) -> list[bytes]:
-    """As many of the first entries as fit into `max_bytes`, and at least one."""
+    """The first entries, as many as fit into `max_bytes`, but at least one."""
     if sum(map(len, entries)) <= max_bytes:
         return entries
     ends = list(accumulate(map(len, entries)))
@@ -21,7 +21,7 @@ def leading(entries: list[bytes], max_bytes: int) -> list[bytes]:
 
 
 class EntryColumns:
-    """Entries `first_entry_id` up to (but without) `next_entry_id`; all of them durable."""
+    """Entries `first_entry_id` (inclusive) to `next_entry_id` (exclusive), all durable."""
 
     __slots__ = ("entries", "first_entry_id", "message_counts", "tags")
 

@@ -1,8 +1,8 @@
-"""Whether messages are refused for lack of space: logged once, and once when it is over.
+"""Whether messages are refused for lack of space; logged when it begins and when it ends.
 
 Whether the next message would be refused depends on its size and on what was deleted in the
-meantime, and with a quota only a write can tell. So this records when the last write was refused: a
-while after that, the next message is tried.
+meantime, and with a quota only a write can tell. So this records when the last write was refused;
+messages are tried again a while later.
 """
 
 import logging
@@ -12,7 +12,7 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 TRY_AGAIN_S: Final = 2.0
-OVER_AFTER_S: Final = 10.0  # without a refusal; before that refusals may resume
+OVER_AFTER_S: Final = 10.0  # after the last refusal: earlier, refusals may resume
 
 
 class Fullness:
@@ -35,11 +35,13 @@ class Fullness:
         return self._why if self.is_full else None
 
     def why(self, now_s: float) -> str | None:
-        """Why a message was just refused, as the next one would be; else None."""
+        """Why messages are refused now: the reason of a refusal within the last TRY_AGAIN_S; else
+        None.
+        """
         return self._why if now_s < self._last_s + TRY_AGAIN_S else None
 
     def refuse(self, why: str, now_s: float) -> None:
-        """Counts a write that was refused for lack of space."""
+        """Count a write that was refused for lack of space."""
         self.refused += 1
         self._why, self._last_s = why, now_s
         if self._since_s is None:
@@ -48,7 +50,7 @@ class Fullness:
             log.error("messages are refused: %s%s", why, free)
 
     def has_room(self, now_s: float) -> None:
-        """The disk reports room. This counts only if nothing has been refused for a while."""
+        """The disk reports room. Ignored until nothing has been refused for OVER_AFTER_S."""
         if self._since_s is not None and now_s - self._last_s >= OVER_AFTER_S:
             log.warning(
                 "there is room again: messages are accepted; %d writes were refused within %.0f s",

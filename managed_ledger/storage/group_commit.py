@@ -1,9 +1,9 @@
 """Group commit: operations submitted in one tick, or during the previous write, are one write.
 
-Operations wait in groups; one group is written at a time. When it is durable its operations take
-effect and call back, in the order of submission. When a write fails, its operations and all queued
-after it fail, because they were numbered after it; and unless the disk was merely full, nothing is
-written any more.
+Operations wait in groups; one group is written at a time. When a group is durable, its operations
+take effect and call back in the order of submission. When a write fails, its operations and all
+queued ones fail, because their numbers follow those of the failed ones. Unless the disk was merely
+full, nothing more is written.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ class Group:
 
 
 class GroupCommit:
-    """`write` makes a group durable, or fails; `apply` lets an operation take effect, `withdraw`
-    forgets one that failed.
+    """`write` makes a group durable, or fails; `apply` makes an operation take effect; `withdraw`
+    drops a failed operation.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class GroupCommit:
         room_is_low: Callable[[], bool] = lambda: False,
         must_wait: Callable[[Operation], bool] = lambda operation: False,
     ) -> None:
-        """When space is low, operations that must wait for more fail before they are written."""
+        """When space is low, operations that must wait for room fail before they are written."""
         self._write = write
         self._room_is_low = room_is_low
         self._must_wait = must_wait
@@ -83,11 +83,11 @@ class GroupCommit:
             await self._idle.wait()
 
     def stop_taking(self, error: Exception) -> None:
-        """Fail everything from now on; submitted operations still complete."""
+        """Refuse new operations with `error`; submitted ones still complete."""
         self._refusal = error
 
     def refuse(self, error: Exception) -> None:
-        """Also fail what is waiting."""
+        """As `stop_taking`, and fail the operations that are waiting."""
         self._refusal = error
         self._fail_queued(error)
 
@@ -117,7 +117,7 @@ class GroupCommit:
             self._fail_what_must_wait()
             self._write_next()
         elif error is None:
-            self._write_next()  # before the callbacks, which the disk need not wait for
+            self._write_next()  # before the callbacks, so that the disk does not wait for them
             self._succeed(group.operations)
         else:
             assert isinstance(error, Exception)
@@ -132,8 +132,8 @@ class GroupCommit:
             self._idle = None
 
     def _fail_what_must_wait(self) -> None:
-        """All of it at once: later entries were numbered after earlier ones, and a write to a key
-        whose earlier write is refused was based on that.
+        """Fail all of these operations at once: the numbers of later entries follow those of
+        earlier ones, and a write to a key is based on the write before it.
         """
         waiting, refused = [op for group in self._queue for op in group.operations], []
         keys: set[str] = set()  # of refused operations
@@ -158,7 +158,7 @@ class GroupCommit:
             call_safely(operation.complete, None)
 
     def _fail_queued(self, error: Exception, written: Iterable[Operation] = ()) -> None:
-        """Withdraw everything first: a caller that is told may submit again at once."""
+        """Withdraw all operations before any callback: a callback may submit again at once."""
         groups, self._queue = self._queue, deque()
         self.pending_bytes -= sum(group.size_bytes for group in groups)
         failed = [*written, *(operation for group in groups for operation in group.operations)]
@@ -169,7 +169,7 @@ class GroupCommit:
 
 
 def cost_of(operation: Operation) -> int:
-    """Its approximate size in memory and on disk."""
+    """The operation's approximate size in memory and on disk."""
     size_bytes = OPERATION_OVERHEAD_BYTES
     if isinstance(operation, Append):
         size_bytes += operation.size_bytes + ENTRY_OVERHEAD_BYTES * len(operation.entries)

@@ -1,7 +1,8 @@
-"""A backend's interface for a move, which fills it with another backend's ledgers.
+"""The interface of a backend that is the target of `pybroker move`.
 
-Ledgers keep their numbers, because message ids and cursors name them. While a move is unfinished
-a key in the metadata says so, and no broker starts on the storage.
+A move copies another backend's ledgers. They keep their numbers, because message ids and cursors
+contain them. A key in the metadata marks an unfinished move, and no broker starts on such a
+storage.
 """
 
 from typing import Final, Protocol
@@ -15,7 +16,7 @@ LAST_ID_KEY: Final = f"{MOVE_PREFIX}last-ledger-id"
 
 
 class LedgerExists(ManagedLedgerError):
-    """The target has a ledger of that number that does not belong to this move."""
+    """The target has a ledger of that number which is not part of this move."""
 
 
 class UnfinishedMove(ManagedLedgerError):
@@ -24,22 +25,22 @@ class UnfinishedMove(ManagedLedgerError):
 
 class ImportTarget(Backend, Protocol):
     def read_back(self, key: str, value: bytes) -> bytes:
-        """What `metadata` has of a key into which this value was put: a format of others may have
-        no room for its very bytes. Raises CorruptStorage.
+        """The value that `metadata` returns after `value` was put: the format of another program
+        may not preserve every byte. Raises CorruptStorage.
         """
         ...
 
     async def begin_import(self, ledger_id: int, key: str) -> None:
-        """Create an empty ledger of that number and, in the same step, the key with an empty value.
+        """Create an empty ledger of that number and, atomically, the key with an empty value.
 
-        Raises LedgerExists, also if entries of a deleted ledger of that number are left;
+        Raises LedgerExists, also if entries of a deleted ledger with that number are left;
         BadVersion if the key exists.
         """
         ...
 
     async def resume_import(self, ledger_id: int) -> int:
         """Continue with a ledger that `begin_import` created before a crash. Returns the next entry
-        to write: 0, even if there are entries, if they are written again. Raises LedgerNotFound,
+        to write: 0 if the entries already copied must be written again. Raises LedgerNotFound,
         LedgerExists.
         """
         ...

@@ -1,7 +1,7 @@
-"""A backend that keeps everything in this process: for tests and throwaway brokers.
+"""A backend that keeps everything in memory: for tests and throwaway brokers.
 
-It queues and completes exactly like the embedded engine, so code on top of it cannot come to depend
-on immediate effects. Closing it keeps the contents: opening it again is a restart.
+Operations are queued and completed as in the embedded engine, so callers cannot come to rely on
+immediate effects. Closing the backend keeps its contents: opening it again is a restart.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""One thread for blocking jobs, one after the other.
+"""An executor with one thread, which runs blocking jobs in order.
 
-Every commit goes through it, and a thread pool's hand-over would cost more than the rest of a small
-commit: two kinds of futures with locks around each. Here a job waits in a queue, and its outcome
-goes straight to a future of the calling loop.
+Every commit goes through this thread. The hand-over of a thread pool, with two kinds of futures and
+their locks, would cost more than the rest of a small commit. Here a job waits in a queue, and its
+outcome goes straight to a future of the calling loop.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _Queue = SimpleQueue[_Job | None]
 
 
 class OneThread(Executor):
-    """For `loop.run_in_executor`, which passes on an asyncio future unchanged."""
+    """For `loop.run_in_executor`, which returns the asyncio future of `submit` unchanged."""
 
     _max_workers = 1
 
@@ -33,7 +33,7 @@ class OneThread(Executor):
         self._ended = weakref.finalize(self, self._jobs.put, None)
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
-        """Call it on the loop; this executor does not support `named`."""
+        """Call on the event loop. Named arguments are not supported."""
         assert not named
         if not self._ended.alive:
             raise RuntimeError(f"{self._name} accepts no work after shutdown")
@@ -47,7 +47,7 @@ class OneThread(Executor):
         return done
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Submitted jobs are still done; this does not wait for them."""
+        """Submitted jobs still run; `shutdown` does not wait for them."""
         assert not wait and not cancel_futures
         self._ended()
 
@@ -55,7 +55,7 @@ class OneThread(Executor):
 def _work_off(jobs: _Queue) -> None:
     while (job := jobs.get()) is not None:
         _work(*job)
-        job = None  # it may hold megabytes
+        job = None  # the arguments may hold megabytes
 
 
 def _work(

@@ -1,4 +1,6 @@
-"""What the backends of this package share: operations queued for group commit, state in memory."""
+"""The common part of the embedded and memory backends: queued operations, group commit, and state
+in memory.
+"""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -77,8 +79,7 @@ class QueueingBackend(ABC):
         return self._ledger(ledger_id).queued_entries
 
     async def pass_ledger_id(self, ledger_id: int) -> None:
-        """Creates a ledger of that number, which marks it as used, durably; then deletes the
-        ledger."""
+        """Mark the number as used, durably, by creating and deleting a ledger with that number."""
         if self._state.next_ledger_id <= ledger_id:
             await self.metadata.put(LAST_ID_KEY, b"%d" % ledger_id, new_ledger_id=ledger_id)
         if (made := self.metadata.get(LAST_ID_KEY)) is not None:
@@ -86,7 +87,7 @@ class QueueingBackend(ABC):
             await self.metadata.delete(LAST_ID_KEY)
 
     async def number_above(self, ledger_id: int) -> None:  # noqa: B027 - nothing to do
-        """No other process assigns numbers."""
+        """Nothing to do: no other process assigns numbers."""
 
     def delete_ledger(self, ledger_id: int) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -119,10 +120,10 @@ class QueueingBackend(ABC):
         self._commits.submit(
             append_operation(ledger_id, first_entry_id, entries, message_counts, appended, tag)
         )
-        return True  # one queue, written in order; `GroupCommit` fails what follows a failure
+        return True  # `GroupCommit` writes in order, and fails what follows a failure
 
     async def close_ledger(self, ledger_id: int) -> None:
-        """No other process reads it."""
+        """Nothing to do: no other process reads the ledger."""
         assert not self.is_shared
 
     async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
@@ -140,7 +141,7 @@ class QueueingBackend(ABC):
         return False
 
     def _must_wait(self, operation: Operation) -> bool:
-        """The operations for which there is no room."""
+        """Whether there is no room for the operation."""
         return False
 
     def _submit_mutation(self, operation: Put | Remove) -> None:
@@ -153,7 +154,7 @@ class QueueingBackend(ABC):
         return state
 
     async def _settled(self) -> None:
-        """Return when all that was submitted so far is durable, or has failed."""
+        """Return when every operation submitted so far is durable or has failed."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._commits.submit(Sync(done))
         await done

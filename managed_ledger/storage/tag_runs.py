@@ -1,7 +1,7 @@
-"""Which entries carry which tag, by runs of entries: most entries carry none.
+"""The tags of entries, stored by runs: most entries carry none.
 
-A tag is a few opaque bytes that the writer of an append gives to all of its entries. It is kept
-beside the entries, never in them, so no payload can imitate one.
+A tag is a few opaque bytes that the writer of an append gives to all of its entries. Tags are kept
+beside the payloads, never in them, so no payload can imitate a tag.
 """
 
 from array import array

@@ -1,7 +1,7 @@
-"""TLS to servers, such as the storage's, from PEM files.
+"""TLS client settings from PEM files, for instance for the storage's servers.
 
-The files are read again for a new connection if they have changed, so certificates can be renewed
-while the process runs. A renewed file that cannot be used is logged, and the previous one stays.
+Changed files are read again for a new connection, so certificates can be renewed while the process
+runs. If a renewed file cannot be used, an error is logged and the previous one stays in use.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    trusted: str = ""  # certificates; empty: the system's
-    certificate: str = ""  # this client's; empty: it has none
-    key: str = ""  # empty: it is in the file of the certificate
+    trusted: str = ""  # CA certificates; empty: those of the system
+    certificate: str = ""  # the client's; empty: none
+    key: str = ""  # empty: in the file of the certificate
     key_password_file: str = ""
     checks_host_name: bool = True
 
@@ -42,8 +42,8 @@ class TlsFiles:
 
 class ClientTls:
     def __init__(self, files: TlsFiles, refresh_s: float | None = 300.0) -> None:
-        """`refresh_s`: the least time between two looks at the files; None: only `reload` looks.
-        Raises OSError (ssl.SSLError too), ValueError if they cannot be used.
+        """`refresh_s`: the least time between two checks of the files; None: only `reload` checks.
+        Raises OSError (ssl.SSLError too), ValueError if the files cannot be used.
         """
         self.files = files
         self._refresh_s = refresh_s
@@ -52,7 +52,7 @@ class ClientTls:
         self._context = files.context()
 
     def context(self) -> ssl.SSLContext:
-        """For a new connection."""
+        """The context for a new connection."""
         now_s = asyncio.get_running_loop().time()
         if self._looked_s is None:
             self._looked_s = now_s
@@ -62,7 +62,7 @@ class ClientTls:
         return self._context
 
     def reload(self) -> None:
-        """Look at the files now: changed ones are for new connections."""
+        """Check the files now; new connections use changed ones."""
         seen = self._state()
         if seen == self._seen:
             return
@@ -81,7 +81,7 @@ class ClientTls:
             try:
                 stat = os.stat(path)
             except OSError:
-                found.append((0, 0))  # it is being replaced
+                found.append((0, 0))  # the file is being replaced
             else:
                 found.append((stat.st_mtime_ns, stat.st_ino))
         return found

@@ -4,10 +4,11 @@ Differs from the embedded engine, within the contract of `storage.backend`:
 
 - There is no order between different ledgers, nor between appends and metadata: `append` returns
   False, and outcomes are in order only within a ledger.
-- A ledger that loses a bookie without a replacement accepts no more entries: entry numbers are not
-  reused. It is closed behind its last complete append. Unconfirmed appends fail with LedgerEnded,
-  and are certainly not in it. The managed ledger continues in a new ledger.
-- `ledger_ids` lists only the ledgers of this process: it must not delete others of the cluster.
+- A ledger that has too few bookies left, or fewer copies than a new ledger could have, accepts no
+  more entries: entry numbers are not reused. It is closed after its last complete append.
+  Unconfirmed appends fail with LedgerEnded and are certainly not in the ledger. The managed ledger
+  continues in a new ledger.
+- `ledger_ids` lists only the ledgers of this process, which must not delete others of the cluster.
 - An entry is confirmed when an ack quorum of bookies has synced it.
 """
 
@@ -62,7 +63,7 @@ from managed_ledger.storage.zookeeper.operations import Operation
 from managed_ledger.storage.zookeeper.session import FINAL_STATES
 
 _RECOVERY_READ: Final = (1000, 4 << 20)  # entries, bytes
-_OWNER: Final = {"application": b"pybroker"}  # a ledger's custom metadata
+_OWNER: Final = {"application": b"pybroker"}  # the custom metadata of ledgers
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,8 @@ class BookKeeperBackend:
         count: Count = one_message,
         foreign: bytes = b"",
     ) -> None:
-        """`servers` are ZooKeeper's. `count` returns the number of messages in an entry that
-        another program wrote, and `foreign` is the tag with which such entries are read.
+        """`servers` are those of ZooKeeper. `count` returns the number of messages in an entry of
+        another program; such entries are read with the tag `foreign`.
         """
         self._config = config or ClusterConfig()
         self._zookeeper = ZooKeeper(
@@ -133,8 +134,8 @@ class BookKeeperBackend:
         self._importing = -1
         self._planned: dict[int, LedgerMetadata] = {}
         self._writers: dict[int, LedgerWriter] = {}
-        self._settled: dict[int, LedgerMetadata] = {}  # CLOSED, by this process or before
-        self._next: dict[int, int] = {}  # the entry that each writer expects
+        self._settled: dict[int, LedgerMetadata] = {}  # CLOSED
+        self._next: dict[int, int] = {}  # the next entry of each writer
         self._is_closed = False
         self.fullness = Fullness()
         self.commit_stats = CommitStats()
@@ -149,8 +150,8 @@ class BookKeeperBackend:
         await self._ids.open()
 
     async def close(self) -> None:
-        """Close the ledgers that are written here, so that the next process need not recover them.
-        Idempotent.
+        """Close the ledgers of this process's writers, so that the next process need not recover
+        them. Idempotent.
         """
         if self._is_closed:
             return
@@ -173,23 +174,23 @@ class BookKeeperBackend:
 
     @property
     def tls(self) -> tuple[ClientTls | None, ClientTls | None]:
-        """To bookies and to ZooKeeper; None: without."""
+        """TLS to bookies and to ZooKeeper; None: without TLS."""
         return self._config.bookie_tls, self._config.zookeeper_tls
 
     @property
     def zookeeper(self) -> ZooKeeper:
-        """Its session is this process's."""
+        """The client whose session is that of this process."""
         return self._zookeeper
 
     async def caught_up(self) -> None:
-        """Returns when `metadata` shows everything that was written before the call. This is only
-        certain if the caller has just written to ZooKeeper.
+        """Return when `metadata` shows everything written before the call. This is certain only if
+        the caller has just written to ZooKeeper.
         """
         await self._metadata.caught_up()
 
     async def refresh_ledgers(self) -> None:
-        """When this returns, `metadata` shows all values that are in ledgers. It fences their
-        writers, as `MetadataStore.refresh` does. Raises ManagedLedgerError.
+        """Read all values that are in ledgers into `metadata`, and fence their writers, as
+        `MetadataStore.refresh` does. Raises ManagedLedgerError.
         """
         await self._metadata.refresh_ledgers()
 
@@ -217,11 +218,11 @@ class BookKeeperBackend:
         return None
 
     def damaged(self, ledger_id: int) -> tuple[Span, ...]:
-        """Bookies report damage only when an entry is read."""
+        """Always empty: bookies report damage only when an entry is read."""
         return ()
 
     def ledger_ids(self) -> list[int]:
-        """Those that this process has created or recovered."""
+        """The ledgers that this process has created, recovered or read."""
         return sorted({*self._writers, *self._settled})
 
     # --- creating and deleting ledgers
@@ -254,7 +255,7 @@ class BookKeeperBackend:
             raise LedgerExists(f"ledger {ledger_id} exists in the cluster already") from why
 
     async def resume_import(self, ledger_id: int) -> int:
-        """A partly copied ledger is not fenced: it is written again, on other bookies."""
+        """A partly copied ledger is not fenced, but written again, on newly chosen bookies."""
         found = await self._store.get(ledger_id)
         if found.metadata.state is LedgerState.CLOSED:
             self._settled[ledger_id] = found.metadata
@@ -385,7 +386,9 @@ class BookKeeperBackend:
     async def _read(
         self, ledger_id: int, metadata: LedgerMetadata, first: int, last: int, max_bytes: int
     ) -> list[EntryBody]:
-        """Auto-recovery moves entries to other bookies, also of ledgers that are known here."""
+        """Read; after a failure, read once more if auto-recovery has moved entries to other
+        bookies.
+        """
         bookies = self._client.bookies
         try:
             return await LedgerReader(ledger_id, metadata, bookies).read(first, last, max_bytes)
@@ -396,7 +399,7 @@ class BookKeeperBackend:
         return await LedgerReader(ledger_id, found, bookies).read(first, last, max_bytes)
 
     async def _changed(self, ledger_id: int, known: LedgerMetadata) -> LedgerMetadata | None:
-        """The metadata, if it names other bookies than those that are known."""
+        """The current metadata if its bookies differ from those of `known`, else None."""
         try:
             found = (await self._store.get(ledger_id)).metadata
         except (ZooKeeperError, LedgerNotFound):
@@ -408,7 +411,7 @@ class BookKeeperBackend:
         return found
 
     async def _readable(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
-        """And the last confirmed entry."""
+        """The metadata of the ledger, and its last confirmed entry."""
         writer = self._writers.get(ledger_id)
         if writer is not None:
             return writer.metadata, writer.last_confirmed

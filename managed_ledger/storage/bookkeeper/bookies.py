@@ -1,8 +1,8 @@
-"""The bookies, the connections to them, and which of them are in quarantine.
+"""The bookies, their quarantine, and the connections to them.
 
-Adds and reads have a connection of their own for each bookie: a large read delays no add, and one
-that times out fails none. A bookie that failed is in quarantine for a while: it stays registered in
-ZooKeeper until its session ends, and no new ensemble should contain it meanwhile.
+Adds and reads use separate connections to each bookie: a large read does not delay adds, and a read
+that times out does not fail them. A bookie that failed is in quarantine for a while: ZooKeeper
+lists it until its session ends, but no new ensemble should contain it meanwhile.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class BookieLimits:
     add_timeout_s: float = 5.0  # addEntryTimeout
     read_timeout_s: float = 5.0  # readEntryTimeout
     quarantine_s: float = 30.0
-    max_pending_bytes: int = 64 << 20  # unanswered adds of one bookie
+    max_pending_bytes: int = 64 << 20  # of unanswered adds to one bookie
     max_frame_bytes: int = MAX_FRAME_BYTES
 
 
@@ -47,14 +47,14 @@ class Bookies:
         self._addresses: dict[str, tuple[str, int]] = {}
         self._connections: dict[tuple[str, str], BookieConnection] = {}
         self._connecting: dict[BookieConnection, asyncio.Task[None]] = {}
-        self._suspects: dict[str, float] = {}  # until when
+        self._suspects: dict[str, float] = {}  # the end of each quarantine, in loop time
         self._closed = False
 
     # --- which bookies exist
 
     def register(self, bookies: Iterable[str]) -> None:
-        """Those that accept writes now, as ZooKeeper lists them. One that was not there before has
-        just started, or was heard of again by ZooKeeper: its quarantine is over.
+        """Set the bookies that accept writes now, as ZooKeeper lists them. A bookie that was not
+        listed before has restarted or has reached ZooKeeper again, so its quarantine is over.
         """
         found = tuple(sorted(bookies))
         for each in found:
@@ -63,7 +63,7 @@ class Bookies:
         self._registered = found
 
     def locate(self, bookie: str, host: str, port: int) -> None:
-        """The address of a bookie whose id is not its address."""
+        """Set the address of a bookie whose id is not its address."""
         self._addresses[bookie] = (host, port)
 
     @property
@@ -71,13 +71,13 @@ class Bookies:
         return self._registered
 
     def available(self, without: Collection[str] = ()) -> list[str]:
-        """Registered and not in quarantine."""
+        """The bookies that are registered and not in quarantine."""
         now = asyncio.get_running_loop().time()
         self._suspects = {each: until for each, until in self._suspects.items() if until > now}
         return [b for b in self._registered if b not in self._suspects and b not in without]
 
     def choose(self, count: int, without: Collection[str] = ()) -> list[str]:
-        """`count` bookies at random; from quarantine only if there are too few others. Raises
+        """`count` random bookies; from quarantine only if there are too few others. Raises
         NotEnoughBookies.
         """
         found = self.choose_up_to(count, without)
@@ -89,8 +89,8 @@ class Bookies:
         return found
 
     def choose_up_to(self, count: int, without: Collection[str] = ()) -> list[str]:
-        """As `choose`, and fewer if there are not so many. Of those in quarantine, first the ones
-        that failed longest ago.
+        """As `choose`, but fewer bookies if there are not `count`. From quarantine, those that
+        failed longest ago come first.
         """
         found = self.available(without)
         if len(found) >= count:
@@ -99,11 +99,11 @@ class Bookies:
         return found + others[: count - len(found)]
 
     def is_suspect(self, bookie: str) -> bool:
-        """In quarantine, or not registered."""
+        """Whether the bookie is in quarantine or not registered."""
         return bookie in self._suspects or bookie not in self._registered
 
     def suspect(self, bookie: str, why: object = "it failed") -> None:
-        """Put it into quarantine."""
+        """Put the bookie into quarantine."""
         until = asyncio.get_running_loop().time() + self._limits.quarantine_s
         if self._suspects.pop(bookie, None) is None:
             log.warning("bookie %s is in quarantine: %s", bookie, why)
@@ -140,7 +140,7 @@ class Bookies:
         return await done
 
     async def look_at(self, bookies: Collection[str], ledger_id: int) -> None:
-        """When this returns, those that do not answer are in quarantine."""
+        """Ask these bookies; those that do not answer are in quarantine when this returns."""
         reads = (self.read(each, ledger_id, 0) for each in bookies)
         await asyncio.gather(*reads, return_exceptions=True)
 
@@ -161,7 +161,7 @@ class Bookies:
         return self._connect(bookie, purpose) if found is None else found
 
     def _connect(self, bookie: str, purpose: str) -> BookieConnection:
-        """Usable at once: requests wait for the connection, or fail with it."""
+        """A connection that can be used at once: requests wait for it, or fail with it."""
         limits, key = self._limits, (bookie, purpose)
 
         def lost(connection: BookieConnection) -> None:

@@ -32,8 +32,8 @@ class BookKeeper:
         tls: ClientTls | None = None,
         password: bytes = b"",
     ) -> None:
-        """The quorums and the password are those of new ledgers: managedLedgerDefaultEnsembleSize
-        and so on. `tls` is for bookies.
+        """The quorums (managedLedgerDefaultEnsembleSize and so on) and the password are those of
+        new ledgers. `tls` is for bookies.
         """
         self.store = LedgerStore(zookeeper, root)
         self.bookies = Bookies(rng, limits, tls)
@@ -43,19 +43,19 @@ class BookKeeper:
         self._refresh = Refresh(self._look_at_bookies)
 
     async def open(self) -> None:
-        """`zookeeper` is open. Raises ZooKeeperError."""
+        """`zookeeper` must be open. Raises ZooKeeperError."""
         available = f"{self.store.root}/available"
         await self.store.zookeeper.watch(available, False, self._bookies_changed)
         await self._look_at_bookies()
 
     async def close(self) -> None:
-        """Does not close open writers: close them first. ZooKeeper stays open."""
+        """Close the writers first: this does not. ZooKeeper stays open."""
         await self._refresh.close()
         await self.bookies.close()
 
     def new_metadata(self, custom: Mapping[str, bytes] | None = None) -> LedgerMetadata:
-        """The metadata of a ledger on bookies that are available now. If there are too few, the
-        ensemble is smaller, with the same ack quorum. Raises NotEnoughBookies.
+        """The metadata of a new ledger on bookies that are available now. With too few of them the
+        ensemble is smaller; the ack quorum is not. Raises NotEnoughBookies.
         """
         registered = len(self.bookies.registered)
         quorums = self._quorums.within(len(self.bookies.available()))
@@ -84,14 +84,14 @@ class BookKeeper:
     def writer(
         self, ledger_id: int, metadata: LedgerMetadata, version: int, has_successors: bool = True
     ) -> LedgerWriter:
-        """Of a ledger that was made with `new_metadata`. Without successors, it continues as it is
-        when it could have more copies.
+        """The writer of a ledger with `new_metadata`. Without successors the writer keeps the
+        ledger even when a new one could have more copies.
         """
         wanted = self._quorums if has_successors else None
         return LedgerWriter(ledger_id, metadata, version, self.store, self.bookies, wanted)
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Fence its writer and close it; the returned metadata is final. See `recovery.recover`."""
+        """Fence the ledger's writer and close the ledger. See `recovery.recover`."""
         return await recover(ledger_id, self.store, self.bookies)
 
     async def delete(self, ledger_id: int) -> None:

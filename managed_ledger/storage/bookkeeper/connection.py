@@ -1,16 +1,17 @@
 """A connection to a bookie: sends the requests of a loop tick in one write, and matches answers.
 
-Responses name only operation, ledger and entry. So at most one request for the same three is in
-flight: a second plain read shares the first one's answer, and any other request waits until the
-first is answered. A fencing read must not receive a plain read's answer.
+Responses name only operation, ledger and entry. So at most one request with the same three is in
+flight: a second plain read shares the answer of the first, and any other request waits until the
+first is answered. A fencing read must not receive the answer to a plain read.
 
-A request that is not answered within the timeout breaks the connection and fails all its requests,
-because a late answer could be mistaken for that of a repeated request. Nothing is concluded from
-silence: every request fails with `BookieFailed`.
+A request without an answer within the timeout breaks the connection and fails all its requests with
+`BookieFailed`, because a late answer could be mistaken for that of a repeated request. Such a
+failure says nothing about what the bookie did.
 
-A bookie queues only so many adds of all its clients and refuses those beyond (TOO_MANY_REQUESTS).
-That is no failure: such adds are sent again after a pause, for as long as the timeout. At most
-`MAX_IN_FLIGHT` requests are unanswered at once, so that a few brokers together do not get there.
+A bookie limits the number of queued adds of all its clients and refuses further ones
+(TOO_MANY_REQUESTS). This is not a failure: refused adds are sent again after a pause, until the
+bookie has stored nothing for the timeout. At most `MAX_IN_FLIGHT` requests are unanswered at once,
+so that a few brokers together stay below the limit.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ CHECKS_PER_TIMEOUT: Final = 4
 MAX_IN_FLIGHT: Final = 2_500  # of the 10,000 of maxPendingAddRequestsPerThread
 OVERLOADED_PAUSE_S: Final = 0.05
 OVERLOADED_LOG_S: Final = 60.0
-_ADD: Final = int(Operation.ADD)  # of each entry: a plain number is faster
+_ADD: Final = int(Operation.ADD)  # a plain int is faster, and is used for each entry
 _OK: Final = int(Code.OK)
 _OVERLOADED: Final = int(Code.TOO_MANY_REQUESTS)
 Key = tuple[int, int, int]  # operation, ledger, entry
@@ -45,7 +46,7 @@ class Adder(Protocol):
     """Receives a bookie's answers to adds; one object for each ledger and bookie."""
 
     def added(self, first_entry_id: int, last_entry_id: int) -> None:
-        """The bookie has these and those in between."""
+        """The bookie has stored the entries `first_entry_id` to `last_entry_id`, inclusive."""
         ...
 
     def refused(self, entry_id: int, code: int) -> None: ...
@@ -55,7 +56,7 @@ class Adder(Protocol):
         ...
 
 
-# The response, or None and the reason.
+# Called with the response, or with None and the reason.
 Answered = Callable[[Response | None, BookieFailed | None], None]
 
 
@@ -69,7 +70,7 @@ class _Read:
 
 
 class BookieConnection(asyncio.Protocol):
-    """For `loop.create_connection`; it is for one bookie and never reconnects."""
+    """A protocol for `loop.create_connection`. Serves one bookie and never reconnects."""
 
     def __init__(
         self,
@@ -79,8 +80,8 @@ class BookieConnection(asyncio.Protocol):
         lost: Callable[["BookieConnection"], None],
         max_frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
-        """More than `max_pending_bytes` of unanswered adds break it: a bookie that cannot keep up
-        must not fill the memory.
+        """More than `max_pending_bytes` of unanswered adds break the connection: a bookie that
+        cannot keep up must not fill the memory.
         """
         self.bookie = bookie
         self._timeout_s = timeout_s
@@ -90,13 +91,13 @@ class BookieConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._outgoing: deque[bytes] = deque()
-        self._refused: list[bytes] = []  # by an overloaded bookie; meanwhile nothing is sent
+        self._refused: list[bytes] = []  # by an overloaded bookie; sent again before others
         self._resend: asyncio.TimerHandle | None = None
         self._overloaded_since_s: float | None = None
         self._overload_logged_s = -OVERLOADED_LOG_S
         self._is_flushing = False
         self._is_writable = True
-        # In the order of sending: the first is the oldest.
+        # In the order of sending, oldest first.
         self._adds: dict[tuple[int, int], tuple[Adder, bytes]] = {}
         self._reads: dict[Key, deque[_Read]] = {}
         self._oldest: tuple[object, object] = (None, None)
@@ -110,8 +111,8 @@ class BookieConnection(asyncio.Protocol):
     def add(
         self, ledger_id: int, entry_ids: Sequence[int], requests: Sequence[bytes], adder: Adder
     ) -> None:
-        """Each request is a whole frame. `adder` hears of each entry once, not before this returns;
-        after a failure it need not hear of the others.
+        """Each request is a whole frame. `adder` is called once for each entry, after this has
+        returned. After a failure, calls for the other entries may be missing.
         """
         if self.broken is not None:
             self._loop.call_soon(adder.failed, entry_ids[0], self.broken)
@@ -143,7 +144,7 @@ class BookieConnection(asyncio.Protocol):
         answered: Answered,
         fence_with: bytes | None = None,
     ) -> None:
-        """With a master key it fences the ledger first."""
+        """Read an entry. `fence_with`, a master key, fences the ledger first."""
         key = (Operation.READ, ledger_id, entry_id)
         request = read_request(ledger_id, entry_id, fence_with)
         self._ask(key, request, answered, is_shared=fence_with is None)
@@ -151,7 +152,7 @@ class BookieConnection(asyncio.Protocol):
     def read_batch(
         self, ledger_id: int, first: int, count: int, size_bytes: int, answered: Answered
     ) -> None:
-        """The response has at least one entry, not always all; `batch_bodies` takes it apart."""
+        """Read several entries. The response has at least one, not always all: `batch_bodies`."""
         key = (Operation.BATCH_READ, ledger_id, first)
         request = batch_read_request(ledger_id, first, count, size_bytes)
         self._ask(key, request, answered, is_shared=False)
@@ -194,12 +195,12 @@ class BookieConnection(asyncio.Protocol):
         elif allowed > 0:
             requests = b"".join([self._outgoing.popleft() for _ in range(allowed)])
         else:
-            return  # until there are answers
+            return  # wait for answers
         self._transport.write(requests)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        if self.broken is not None:  # while it was being made
+        if self.broken is not None:  # while the connection was being made
             transport.abort()
             return
         self._transport = transport
@@ -225,7 +226,7 @@ class BookieConnection(asyncio.Protocol):
             self._flush_soon()
 
     def _answer(self, responses: Iterable[Response]) -> None:
-        """Of consecutive entries of a ledger its adder hears at once."""
+        """Handle responses; one call of an adder reports consecutive stored entries."""
         adds, adder, first, last = self._adds, None, 0, 0
         try:
             for response in responses:
@@ -237,7 +238,7 @@ class BookieConnection(asyncio.Protocol):
                 if found is None:
                     continue
                 if code == _OVERLOADED and self._is_patient():
-                    adds[(ledger_id, entry_id)] = found  # the last in order now
+                    adds[(ledger_id, entry_id)] = found  # now the newest
                     self._send_later(found[1])
                     continue
                 self.pending_bytes -= len(found[1])
@@ -264,7 +265,7 @@ class BookieConnection(asyncio.Protocol):
             return
         read = line.popleft()
         if line:
-            # Last in order: it is sent now, and its timeout begins now.
+            # Move the next request to the end: it is sent now, and its timeout begins now.
             del self._reads[key]
             self._reads[key] = line
             self._send(line[0].request)
@@ -328,10 +329,12 @@ class BookieConnection(asyncio.Protocol):
         self._transport = None
 
     def _watch(self) -> None:
-        """The first request of the dict is the oldest, so requests need no timers of their own."""
+        """Break the connection if the oldest request is overdue. The first request of a dict is the
+        oldest, so one timer suffices.
+        """
         self._timer = None
         line = next(iter(self._reads.values()), None)
-        # Not the read's key: the same entry may be read again and again.
+        # Compare the read itself, not its key: the same entry may be read again and again.
         oldest = (next(iter(self._adds), None), None if line is None else line[0])
         if oldest == (None, None):
             self._unchanged = 0

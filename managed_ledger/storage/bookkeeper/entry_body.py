@@ -1,4 +1,4 @@
-"""What a bookie stores for an entry: its number, the last confirmed entry, and a checksum.
+"""The stored form of an entry on a bookie: ids, the last confirmed entry, a checksum, the payload.
 
 Ledger, entry, last confirmed entry and length, 8 bytes each; CRC32C over these and the payload; the
 payload. The length is that of all payloads up to and including this one.
@@ -24,7 +24,7 @@ class DamagedBody(Exception):
 
 class EntryBody(NamedTuple):
     entry_id: int
-    last_confirmed: int  # when it was written; -1 for none
+    last_confirmed: int  # at the time of the write; -1: none
     length: int  # of all payloads up to this one, in bytes
     payload: bytes
 
@@ -42,7 +42,7 @@ def pack(
     header: bytes = b"",
     before: bytes = b"",
 ) -> bytes:
-    """`header` is the payload's beginning; `before` is put in front of all."""
+    """The body, after `before`; `header` is the first part of the payload."""
     head = _HEAD.pack(ledger_id, entry_id, last_confirmed, length)
     checksum = crc32c(payload, crc32c(header, crc32c(head)))
     return b"".join((before, head, _CHECKSUM.pack(checksum), header, payload))

@@ -1,10 +1,10 @@
-"""What the storage seam keeps beside an entry, in front of its payload: message count and tag.
+"""The header in front of an entry's payload: the message count and the tag of the storage seam.
 
-It is a BrokerEntryMetadata as Apache Pulsar's interceptors write it: 0e 02, a u32 size, and a
-message in Protocol Buffers. Apache ignores unknown fields, and these two are unknown to it. An
-entry without them was written by another program: `count` counts its messages, and its tag is the
-one for foreign entries. A client cannot imitate that, because entries written here always have
-these fields in front, unless they are BARE.
+The header is a BrokerEntryMetadata as Apache Pulsar's interceptors write it: 0e 02, a u32 size, and
+a Protocol Buffers message. Its two fields are pybroker extensions; Apache Pulsar ignores unknown
+fields. An entry without them was written by another program: `count` counts its messages, and it
+gets the tag for foreign entries. A client cannot imitate a foreign entry, because pybroker puts
+these fields in front of every entry that is not BARE.
 
 Source: org.apache.pulsar.common.protocol.Commands.addBrokerEntryMetadata.
 """
@@ -19,7 +19,7 @@ _MAGIC: Final = b"\x0e\x02"
 _HEAD_BYTES: Final = 6
 _COUNT: Final = 1001 << 3
 _TAG: Final = 1002 << 3 | 2
-_KEPT: Final = 1000  # headers that are cached
+_KEPT: Final = 1000  # cached headers
 
 Count = Callable[[bytes], int]
 

@@ -1,16 +1,14 @@
-"""What can go wrong between this process and the bookies."""
+"""Errors of bookies and of BookKeeper's metadata."""
 
 from managed_ledger.errors import LedgerClosed, ManagedLedgerError, StorageUnavailable
 
 
 class BookKeeperError(ManagedLedgerError):
-    """Base of errors of bookies and of their metadata."""
+    """Base class of errors of bookies and of their metadata."""
 
 
 class BookieFailed(BookKeeperError, StorageUnavailable):
-    """A bookie did not answer, or refused for its own reasons. This does not tell whether it has an
-    entry.
-    """
+    """A bookie did not answer, or refused a request. Says nothing about whether it has an entry."""
 
 
 class NotEnoughBookies(BookKeeperError, StorageUnavailable):
@@ -24,12 +22,12 @@ class LedgerFenced(LedgerClosed):
 
 
 class NoLedgerNumber(BookKeeperError, StorageUnavailable):
-    """Too few numbers for new ledgers have arrived from ZooKeeper; repeat it a moment later."""
+    """No number for a new ledger has arrived from ZooKeeper yet; retry a moment later."""
 
 
 class RecoveryFailed(BookKeeperError, StorageUnavailable):
-    """The end of a ledger could not be determined; it stays in recovery: repeat it to continue."""
+    """The end of a ledger could not be determined. It stays in recovery; retry to continue."""
 
 
 class BadLedgerMetadata(BookKeeperError):
-    """The metadata of a ledger is in a format that this version does not read."""
+    """The metadata of a ledger is in a format that this version cannot read."""

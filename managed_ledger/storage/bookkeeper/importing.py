@@ -1,9 +1,9 @@
-"""Ledgers that get their numbers from another storage, and checks for leftovers with the same
+"""Ledgers with numbers from another storage, and checks for leftovers of earlier ledgers with these
 numbers.
 
-BookKeeper relies on a number never being used twice: a bookie frees the entries of a deleted ledger
-only after a while, refuses new ones if that ledger was fenced, and could free entries that are
-written meanwhile.
+BookKeeper assumes that no number is used twice. A bookie frees the entries of a deleted ledger only
+after a while, and could then free new entries, too; if the deleted ledger was fenced, it refuses
+new entries.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ async def refuse_leftovers(bookies: Bookies, ledger_id: int) -> None:
 async def take_over(
     store: LedgerStore, ledger_id: int, found: VersionedMetadata, metadata: LedgerMetadata
 ) -> int:
-    """Replace the metadata of an open ledger by `metadata` and return its version; entries on the
-    ledger's former bookies no longer belong to it. Raises LedgerExists, ZooKeeperError.
+    """Replace the metadata of an open ledger by `metadata` and return its version. Entries on the
+    former bookies no longer belong to the ledger. Raises LedgerExists, ZooKeeperError.
     """
     if found.metadata.state is LedgerState.OPEN:
         try:

@@ -1,8 +1,8 @@
-"""Changes of keys that share a node with others: read, join, compare and set.
+"""Changes of keys that share a node: read the node, join the values, compare-and-set.
 
-The node is read right before the change, so that other programs' parts are kept. The version of
-such a key counts the changes of its own value; a change is made only if the value in the node is
-the one in the table.
+The node is read right before the change, so that the data of other programs is kept. The version of
+such a key counts the changes of its own value. A change is made only if the node and the table have
+the same value.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.errors import NoNode
 from managed_ledger.storage.zookeeper.operations import Create, Delete, Node, Operation, SetData
 
-ATTEMPTS = 20  # if others write to the node, too
+ATTEMPTS = 20  # while others write to the node, too
 
 
 class JoinedNodes:
     def __init__(self, zookeeper: ZooKeeper, known: Callable[[str], Versioned | None]) -> None:
-        """`known`: what the table has of a key."""
+        """`known` returns the table's value of a key."""
         self._zookeeper = zookeeper
         self._known = known
 

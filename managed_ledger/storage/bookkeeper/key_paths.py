@@ -1,7 +1,7 @@
 """Paths in ZooKeeper of the seam's metadata keys, and back.
 
-Each part of a key is one level, escaped; the name of the node with the value ends in `=`, so that
-`a` and `a/b` can both be keys, and deleting one keeps the other.
+Each part of a key is one level, escaped. The name of the node with the value ends in `=`, so that
+`a` and `a/b` can both be keys, and deleting one does not delete the other.
 """
 
 from urllib.parse import quote, unquote
@@ -14,7 +14,7 @@ def path_of(root: str, key: str) -> str:
 
 
 def key_of(root: str, path: str) -> str | None:
-    """None if the node holds no value."""
+    """The key; None if the node holds no value."""
     if not path.startswith(f"{root}/") or not path.endswith("="):
         return None
     parts = path[len(root) + 1 : -1].split("/")
@@ -22,7 +22,7 @@ def key_of(root: str, path: str) -> str | None:
 
 
 def _escape(part: str) -> str:
-    """ZooKeeper allows neither empty names nor `.` and `..`."""
+    """Escape a name. ZooKeeper allows neither empty names nor `.` and `..`."""
     if not part.strip("."):
         return part.replace(".", "%2E") or _EMPTY
     return quote(part, safe=" !$&'()*+,-.:;<>?@[]^_`{|}~")

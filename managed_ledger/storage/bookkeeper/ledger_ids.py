@@ -1,4 +1,4 @@
-"""Ledger numbers taken from ZooKeeper ahead of their use, because the seam asks for one at once."""
+"""Ledger numbers, taken from ZooKeeper in advance because the seam needs one without waiting."""
 
 import asyncio
 from collections import deque
@@ -18,7 +18,7 @@ class LedgerIds:
     def __init__(self, store: LedgerStore) -> None:
         self._store = store
         self._ids: deque[int] = deque()
-        self._above = -1  # no number up to this one is used from now on
+        self._above = -1  # only numbers above this are used
         self._refill = Refresh(self._fill)
 
     async def open(self) -> None:
@@ -28,12 +28,12 @@ class LedgerIds:
         self._refill.request()
 
     async def close(self) -> None:
-        """Numbers that were not used are lost; there are 2^31."""
+        """Unused numbers are lost; there are 2^31."""
         await self._refill.close()
 
     async def above(self, ledger_id: int) -> None:
-        """As `pass_by`, if the cluster has passed that number. Raises BookKeeperError if it has
-        not, ZooKeeperError.
+        """As `pass_by`, for a number that the cluster has already passed. Raises BookKeeperError if
+        it has not, ZooKeeperError.
         """
         self._drop_up_to(ledger_id)
         if self._ids:
@@ -56,8 +56,8 @@ class LedgerIds:
         return self._ids.popleft()
 
     async def pass_by(self, ledger_id: int) -> None:
-        """Take only higher numbers from now on. Each number that the cluster has not passed yet
-        costs two requests. Raises ZooKeeperError.
+        """Use only higher numbers from now on. Costs two requests for each number that the cluster
+        has not passed yet. Raises ZooKeeperError.
         """
         self._drop_up_to(ledger_id)
         while not self._ids:
@@ -74,7 +74,7 @@ class LedgerIds:
         self._above = max(self._above, ledger_id)
 
     def _keep(self, *ids: int) -> None:
-        """In order: a later one is never smaller, whichever request was answered first."""
+        """Keep a number unless it is smaller than the last: answers may arrive out of order."""
         for each in sorted(ids):
             if each > self._above:
                 self._ids.append(each)

@@ -1,8 +1,8 @@
-"""The metadata of ledgers in ZooKeeper: where it is, new numbers, compare-and-set.
+"""The metadata of ledgers in ZooKeeper: paths, new numbers, compare-and-set.
 
-ZooKeeper assigns numbers by sequential nodes `idgen/ID-…`, which are deleted at once. The metadata
-of ledger 1234567890 is at `12/3456/L7890`; from 2^31 on a number has 19 digits, 3-4-4-4-4. `LAYOUT`
-is not required: Apache Pulsar's own cluster set-up does not write it.
+Numbers come from sequential nodes `idgen/ID-…`, which are deleted at once. The metadata of ledger
+1234567890 is at `12/3456/L7890`; numbers from 2^31 on have 19 digits, split 3-4-4-4-4. The node
+`LAYOUT` is not required: Apache Pulsar's own cluster set-up does not write it.
 
 Source: org.apache.bookkeeper.meta.HierarchicalLedgerManager, ZkLedgerIdGenerator.
 """
@@ -58,8 +58,8 @@ class LedgerStore:
         return number
 
     async def creation(self, ledger_id: int, metadata: LedgerMetadata) -> Operation:
-        """The operation that creates it, for a transaction; creates the parents first. Mostly they
-        exist, and a read is faster than a change.
+        """The operation that creates the metadata, for a transaction. Creates missing parents
+        first: it looks for them, because they mostly exist and a read is faster than a change.
         """
         path = self.path(ledger_id)
         try:
@@ -69,7 +69,7 @@ class LedgerStore:
         return Create(path, encode(metadata))
 
     async def create(self, ledger_id: int, metadata: LedgerMetadata) -> int:
-        """The version. Raises BadVersion if it exists."""
+        """Create the metadata; returns its version. Raises BadVersion if it exists."""
         path, value = self.path(ledger_id), encode(metadata)
         try:
             try:
@@ -102,7 +102,7 @@ class LedgerStore:
             raise LedgerNotFound(f"ledger {ledger_id} was deleted") from None
 
     async def change(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> int:
-        """Like `set`, but after a lost connection it finds out whether the change was made."""
+        """Like `set`, but after a lost connection finds out whether the change was made."""
         while True:
             try:
                 return await self.set(ledger_id, metadata, version)
@@ -114,7 +114,7 @@ class LedgerStore:
                 raise BadVersion(f"the metadata of ledger {ledger_id} was changed; read it again")
 
     async def delete(self, ledger_id: int) -> None:
-        """Idempotent. Bookies notice it and free the space."""
+        """Idempotent. Bookies notice the deletion and free the space."""
         try:
             await self.zookeeper.delete(self.path(ledger_id))
         except NoNode:

@@ -1,7 +1,7 @@
-"""Keys that a node lists, with values that never change, each in a ledger of its own.
+"""Keys that a node lists; their values never change, and each is in a ledger of its own.
 
-The ledger is written and closed before the node lists it, by compare-and-set. A value is read once;
-if bookies do not answer, its key is unreadable for a while, and other keys do not wait for it.
+A ledger is written and closed before a compare-and-set adds its key to the node. A value is read
+once. If bookies do not answer, its key is unreadable for a while; other keys do not wait for it.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class ListedValues:
         self._values = values
         self._table = table
         self._look_at = look_at
-        self._listed: dict[str, Listed] = {}  # of keys whose values the table has
+        self._listed: dict[str, Listed] = {}  # for keys whose values are in the table
         self._written: dict[str, int] = {}  # ledgers for keys that are not listed yet
         self._again: dict[str, None] = {}  # folders with keys that could not be read
         self._timer: asyncio.TimerHandle | None = None
@@ -49,8 +49,8 @@ class ListedValues:
     # --- reading
 
     async def read(self, family: ListFamily, path: str) -> dict[str, Reading]:
-        """All keys of the folder: the listed ones, and (None, None) for former ones.
-        Raises ZooKeeperError.
+        """The readings of all keys of the folder: the values of listed keys, and (None, None) for
+        keys that are no longer listed. Raises ZooKeeperError.
         """
         folder = family.folder_of(path) or ""
         gone: dict[str, Reading] = dict.fromkeys(self._table.keys(folder), (None, None))
@@ -108,7 +108,7 @@ class ListedValues:
     async def change(
         self, family: ListFamily, path: str, mutation: Put | Remove
     ) -> Operation | None:
-        """The operation that makes the change; None: there is nothing to do. Raises BadVersion,
+        """The operation on the node; None if there is nothing to change. Raises BadVersion,
         ManagedLedgerError.
         """
         node = await self._node(path)
@@ -132,7 +132,7 @@ class ListedValues:
         return Create(path, joined) if node is None else SetData(path, joined, node.version)
 
     def settle(self, family: ListFamily, mutation: Put | Remove, made: bool) -> int | None:
-        """The mutation has an outcome. Returns a ledger that is no longer needed."""
+        """Call with the mutation's outcome. Returns a ledger that is no longer needed, if any."""
         key = mutation.key
         written = self._written.pop(key, None)
         if not made:

@@ -1,4 +1,4 @@
-"""Keys to read, in the order of their reports, and callers that wait until they were read."""
+"""Keys to read, in the order of their reports, and callers that wait for the reads."""
 
 import asyncio
 from collections import deque
@@ -14,28 +14,28 @@ class Looks:
         return bool(self._keys)
 
     def add(self, key: str) -> None:
-        """One read serves several reports of the same key."""
+        """Report a key. One read serves several reports of the same key."""
         self._told += 1
         self._keys.setdefault(key, self._told)
 
     def take(self) -> tuple[str, int]:
-        """The first one. A report from now on causes another read."""
+        """Take the first key. A later report of it causes another read."""
         key = next(iter(self._keys))
         return key, self._keys.pop(key)
 
     def put_back(self, key: str, told: int) -> None:
-        """Reading failed: it becomes the first again."""
+        """A read failed: the key becomes the first again."""
         self._keys.pop(key, None)
         self._keys = {key: told, **self._keys}
 
     def wait(self) -> asyncio.Future[None]:
-        """Completes when all keys that were reported up to now have been read."""
+        """Completes when all keys reported up to now have been read."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((self._told, done))
         return done
 
     def tell(self) -> None:
-        """No read is in progress: complete the waits whose keys have been read."""
+        """Complete the waits whose keys have been read. Call when no read is in progress."""
         first = next(iter(self._keys.values()), self._told + 1)
         while self._waiting and self._waiting[0][0] < first:
             done = self._waiting.popleft()[1]

@@ -1,7 +1,7 @@
 """The metadata of a ledger as BookKeeper stores it in ZooKeeper, format 3.
 
-A line of text with the format, the length of the message as a varint, and the message
-LedgerMetadataFormat in Protocol Buffers. Fields that this version does not know are kept.
+A line of text with the format, the length of the message as a varint, and a LedgerMetadataFormat
+message in Protocol Buffers. Unknown fields are kept.
 
 Source: DataFormats.proto; org.apache.bookkeeper.meta.LedgerMetadataSerDe.
 """
@@ -41,7 +41,7 @@ class DigestType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """From entry `first_entry_id` on, until the next segment, `bookies` hold the entries."""
+    """`bookies` hold the entries from `first_entry_id` up to the next segment."""
 
     first_entry_id: int
     bookies: tuple[str, ...]
@@ -49,7 +49,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """`last_entry_id` and `length` count only when it is CLOSED."""
+    """`last_entry_id` and `length` are valid only in the state CLOSED."""
 
     quorums: Quorums
     segments: tuple[Segment, ...]
@@ -60,7 +60,7 @@ class LedgerMetadata:
     password: bytes = dataclasses.field(default=b"", repr=False)
     created_ms: int = -1
     custom: tuple[tuple[str, bytes], ...] = ()
-    unknown: bytes = b""  # fields of a later version, unchanged
+    unknown: bytes = b""  # unknown fields, unchanged
 
     def segment_of(self, entry_id: int) -> Segment:
         found = self.segments[0]
@@ -83,8 +83,8 @@ class LedgerMetadata:
         return replace(self, segments=(*kept, Segment(first_entry_id, bookies)))
 
     def is_still(self, before: "LedgerMetadata") -> bool:
-        """Whether the writer that knows `before` is still the only one that adds entries: whatever
-        was changed, it was in segments that had been complete.
+        """Whether the writer with metadata `before` still owns the ledger: other clients have
+        changed only segments that were complete.
         """
         return (
             self.state is before.state

@@ -1,4 +1,4 @@
-"""The table of the mirror: some values are unreadable, and others must be read first."""
+"""The table of the mirror: some values are unreadable, others are known only after `refresh`."""
 
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -21,13 +21,15 @@ class MirrorTable(MetadataTable):
         self._unreadable: dict[str, str] = {}
 
     def get(self, key: str) -> Versioned | None:
-        """Raises CorruptStorage if the value is in a format that is not read."""
+        """The durable value. Raises CorruptStorage if it is in a format that this version cannot
+        read.
+        """
         if (why := self._unreadable.get(key)) is not None:
             raise CorruptStorage(why)
         return super().get(key)
 
     def known(self, key: str) -> Versioned | None:
-        """As `get`; empty if it cannot be read."""
+        """As `get`, but does not raise: an unreadable value is empty."""
         return super().get(key)
 
     def version(self, key: str) -> int | None:
@@ -41,7 +43,7 @@ class MirrorTable(MetadataTable):
         await self._release(keys)
 
     def set_unreadable(self, key: str, why: str | None) -> None:
-        """None: it is readable."""
+        """Set why the value is unreadable; None: it is readable."""
         if why is None:
             self._unreadable.pop(key, None)
         else:

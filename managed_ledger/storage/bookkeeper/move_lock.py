@@ -1,8 +1,8 @@
 """Keeps brokers away from a cluster while its data is copied, from or to it.
 
-A node that lasts as long as its session says that a move is under way. Each side writes its own
-node first and then looks for the other's, so of a broker and a move that begin at the same time at
-least one finds the other.
+An ephemeral node marks a move in progress. Brokers and moves each write a node of their own before
+they look for nodes of the other kind, so if a broker and a move begin at the same time, at least
+one of them finds the other.
 """
 
 from contextlib import suppress
@@ -17,7 +17,7 @@ BROKERS_PATH: Final = "/loadbalance/brokers"
 
 
 async def hold(zookeeper: ZooKeeper) -> None:
-    """Until the session ends. Raises DirectoryInUse, ZooKeeperError."""
+    """Lock the cluster until the session ends. Raises DirectoryInUse, ZooKeeperError."""
     await _take(zookeeper)
     brokers = await _children(zookeeper, BROKERS_PATH)
     if brokers:
@@ -28,7 +28,7 @@ async def hold(zookeeper: ZooKeeper) -> None:
 
 
 async def refuse_during_move(zookeeper: ZooKeeper) -> None:
-    """A broker asks this once it is listed. Raises DirectoryInUse, ZooKeeperError."""
+    """For a broker, once its own node exists. Raises DirectoryInUse, ZooKeeperError."""
     try:
         await zookeeper.get(LOCK_PATH)
     except NoNode:
@@ -45,7 +45,7 @@ async def _take(zookeeper: ZooKeeper) -> None:
         await zookeeper.create(LOCK_PATH, b"", ephemeral=True)
     except NodeExists:
         owner = (await zookeeper.get(LOCK_PATH)).ephemeral_owner
-        if owner != zookeeper.session_id:  # else the answer was lost, and the request repeated
+        if owner != zookeeper.session_id:  # otherwise the answer was lost and the request repeated
             raise DirectoryInUse(
                 "another `pybroker move` or `pybroker hand-over` uses this cluster: wait until it "
                 "ends; one that was killed holds the cluster until its session ends"

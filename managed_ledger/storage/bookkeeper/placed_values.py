@@ -1,6 +1,7 @@
-"""Which values are in their nodes, and which in ledgers that the nodes name.
+"""Places values in their nodes, or in ledgers that the nodes name.
 
-A value is in its ledger before the node names it; a ledger that a value has left is deleted.
+A value is written to its ledger before the node names the ledger. A ledger that no longer holds the
+current value is deleted.
 """
 
 import asyncio
@@ -19,11 +20,11 @@ class PlacedValues:
     def __init__(self, formats: KnownFormats, ledgers: ValueLedgers) -> None:
         self._formats: Final = formats
         self._ledgers: Final = ledgers
-        self._written_to: dict[str, int] = {}  # of values that are being put
-        self._unused: list[tuple[str, int]] = []  # keys, and ledgers that they no longer need
+        self._written_to: dict[str, int] = {}  # for values that are being put
+        self._unused: list[tuple[str, int]] = []  # keys, with ledgers that they no longer need
 
     async def write(self, batch: Iterable[Mutation]) -> None:
-        """Write the values that do not belong into nodes to ledgers, concurrently. Raises
+        """Write values that do not belong in nodes to ledgers, concurrently. Raises
         ManagedLedgerError.
         """
         entries: dict[str, bytes] = {}
@@ -44,12 +45,12 @@ class PlacedValues:
             self._written_to[key] = outcome
 
     def node(self, put: Put) -> bytes:
-        """The node's value, once `write` has returned. Raises CorruptStorage."""
+        """The content of the node, once `write` has returned. Raises CorruptStorage."""
         ledger_id = self._written_to.get(put.key, NO_LEDGER)
         return self._formats.node(put.key, put.stored.value, ledger_id)
 
     def made(self, mutation: Put | Remove) -> None:
-        """The node has been written: a ledger that held the value before is no longer needed."""
+        """The node has been written: the ledger with the previous value is no longer needed."""
         key = mutation.key
         before, now = self._formats.ledger_id(key), self._written_to.pop(key, NO_LEDGER)
         if before not in (NO_LEDGER, now):

@@ -1,8 +1,9 @@
-"""BookKeeper's binary protocol, version 2: requests, responses, and how the stream is split.
+"""BookKeeper's binary protocol, version 2: requests, responses, and the frames of the stream.
 
-A frame is a u32 size and that many bytes. A request begins with a u32, `2 << 24 | operation << 16 |
-flags`, a response with the same without flags, then a u32 code, the ledger and the entry. Responses
-carry no request id: operation, ledger and entry identify the request (`connection.py`).
+A frame is a u32 size and that many bytes. A request begins with the u32 `2 << 24 | operation << 16
+| flags`. A response begins with the same u32 without flags, followed by a u32 code, the ledger and
+the entry. Responses carry no request id: operation, ledger and entry identify the request (see
+`connection.py`).
 
 Source: org.apache.bookkeeper.proto.BookieProtocol.
 """
@@ -17,7 +18,7 @@ from managed_ledger.storage.bookkeeper.errors import BookieFailed
 VERSION: Final = 2
 LAST_CONFIRMED: Final = -1  # as the entry of a READ: the last entry that the bookie has
 MASTER_KEY_BYTES: Final = 20
-MAX_FRAME_BYTES: Final = 5 * 1024 * 1024 + 64 * 1024  # a bookie's nettyMaxFrameSizeBytes, and room
+MAX_FRAME_BYTES: Final = 5 * 1024 * 1024 + 64 * 1024  # nettyMaxFrameSizeBytes of bookies, spare
 _FENCE: Final = 1
 _RECOVERY_ADD: Final = 2
 
@@ -66,7 +67,7 @@ def head(operation: Operation, flags: int = 0) -> int:
 
 
 def add_request(master_key: bytes, body: bytes, is_recovery: bool = False) -> bytes:
-    """`body` is made by `entry_body.pack`. A recovery add passes the fence of its ledger: only
+    """`body` comes from `entry_body.pack`. A recovery add passes the fence of its ledger, so only
     recovery may send it.
     """
     first = head(Operation.ADD, _RECOVERY_ADD if is_recovery else 0)
@@ -78,7 +79,7 @@ def add_prefix(master_key: bytes, body_bytes: int, first: int = head(Operation.A
 
 
 def read_request(ledger_id: int, entry_id: int, fence_with: bytes | None = None) -> bytes:
-    """With a master key it fences the ledger on that bookie before it reads."""
+    """`fence_with`, a master key, fences the ledger on that bookie before the read."""
     if fence_with is None:
         return _READ.pack(_READ.size - 4, head(Operation.READ), ledger_id, entry_id)
     size = _READ.size - 4 + MASTER_KEY_BYTES
@@ -92,7 +93,7 @@ def batch_read_request(ledger_id: int, first_entry_id: int, count: int, size_byt
 
 
 def batch_bodies(response: Response) -> list[bytes]:
-    """The entries of a BATCH_READ's response. Raises BookieFailed if they do not fill it."""
+    """The entries of a BATCH_READ response. Raises BookieFailed if it ends within an entry."""
     bodies = []
     body, at = response.body, _BATCH_HEAD_BYTES - _RESPONSE.size
     while at < len(body):
@@ -105,7 +106,7 @@ def batch_bodies(response: Response) -> list[bytes]:
 
 
 class Responses:
-    """Bytes in, responses out."""
+    """Splits the received bytes into responses."""
 
     __slots__ = ("_max_frame_bytes", "_rest")
 
@@ -114,8 +115,8 @@ class Responses:
         self._max_frame_bytes = max_frame_bytes
 
     def receive(self, chunk: bytes) -> Iterator[Response]:
-        """The responses that are complete now. Raises BookieFailed if the peer uses another
-        protocol; then the connection is unusable.
+        """The responses that `data` completes. Raises BookieFailed if the peer uses another
+        protocol; the connection is then unusable.
         """
         data: bytes | bytearray = chunk
         if self._rest:
@@ -129,7 +130,7 @@ class Responses:
             data, self._rest = self._rest, bytearray()
         at, end = 0, len(data)
         unpack, least = _RESPONSE.unpack_from, _RESPONSE.size
-        # Answers to adds are small and all alike: one for each entry and bookie.
+        # A fast path for answers to adds: small, of equal size, one for each entry and bookie.
         alike = memoryview(data)[: end - end % _SIZE_AND_RESPONSE.size]
         for size, first, code, ledger_id, entry_id in _SIZE_AND_RESPONSE.iter_unpack(alike):
             if size != least:

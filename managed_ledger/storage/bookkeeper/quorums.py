@@ -1,8 +1,8 @@
-"""Which bookies hold an entry, and how many answers are a proof. No I/O.
+"""Which bookies hold an entry, and how many answers prove something. No I/O.
 
-Entries are striped: entry `e` is on the `write_quorum` bookies from position `e % ensemble` on. It
-is confirmed by `ack_quorum` of them. So a confirmed entry is on at least one of any `write_quorum -
-ack_quorum + 1` bookies of its write set: only that many denials prove that it was not confirmed.
+Entries are striped: entry `e` is on the `write_quorum` bookies from position `e % ensemble` on, and
+`ack_quorum` of them confirm it. So among any `write_quorum - ack_quorum + 1` bookies of its write
+set, at least one has a confirmed entry: that many denials prove that it was not confirmed.
 
 Source: org.apache.bookkeeper.client.RoundRobinDistributionSchedule.
 """
@@ -31,34 +31,34 @@ class Quorums:
 
     @property
     def denials(self) -> int:
-        """How many of a write set must deny an entry, to prove that it was not confirmed."""
+        """The number of denials from a write set that prove that an entry was not confirmed."""
         return self.write - self.ack + 1
 
     @property
     def is_striped(self) -> bool:
-        """Whether a bookie lacks some entries of its ledger."""
+        """Whether each bookie holds only some of the entries."""
         return self.ensemble > self.write
 
     def covered(self, answered: Collection[int]) -> bool:
-        """Whether no entry can be confirmed any more without one of the positions that answered."""
+        """Whether every ack quorum contains a position that has answered."""
         return all(
             sum(position in answered for position in self.write_set(first)) >= self.denials
             for first in range(self.ensemble)
         )
 
     def copies_without(self, lost: Collection[int]) -> int:
-        """Of the entries with the fewest, without these positions."""
+        """The number of copies of the entry with the fewest, without these positions."""
         return min(
             sum(position not in lost for position in self.write_set(first))
             for first in range(self.ensemble)
         )
 
     def suffices_without(self, lost: Collection[int]) -> bool:
-        """Whether every entry has an ack quorum without these positions."""
+        """Whether every entry still has an ack quorum without these positions."""
         return self.copies_without(lost) >= self.ack
 
     def within(self, bookies: int) -> "Quorums | None":
-        """The same with so many bookies: a smaller ensemble, never a smaller ack quorum."""
+        """The quorums for fewer bookies: the ensemble may be smaller, the ack quorum not."""
         if bookies < self.ack:
             return None
         ensemble = min(self.ensemble, bookies)

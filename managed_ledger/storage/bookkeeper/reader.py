@@ -1,8 +1,7 @@
-"""Reads entries that are known to be confirmed, trying one bookie after the other.
+"""Reads confirmed entries, from one bookie after the other.
 
-Where every bookie has every entry (write quorum = ensemble), a batch read returns many at once. A
-bookie's answer is accepted only if checksum and numbers are right; otherwise the next bookie is
-asked.
+If every bookie has every entry (write quorum = ensemble), a batch read returns many at once. An
+answer is accepted only if checksum and ids are right; otherwise the next bookie is asked.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from managed_ledger.storage.bookkeeper.errors import BadLedgerMetadata, BookieFa
 from managed_ledger.storage.bookkeeper.metadata_record import DigestType, LedgerMetadata
 from managed_ledger.storage.bookkeeper.protocol import ABSENT, Code, Response, batch_bodies
 
-PARALLEL_READS: Final = 32  # entries of a striped ledger, each a request
+PARALLEL_READS: Final = 32  # entries of a striped ledger, one request each
 BODY_OVERHEAD_BYTES: Final = HEAD_BYTES + 4
 
 
@@ -42,10 +41,10 @@ class LedgerReader:
         self._bookies = bookies
 
     async def read(self, first: int, last: int, max_bytes: int) -> list[EntryBody]:
-        """From `first` on, up to `last`, inclusive: at least the first, and about as many as fit
-        into `max_bytes`. Both must be confirmed entries.
+        """Entries `first` to `last`, inclusive: at least the first, and about as many as fit into
+        `max_bytes`. Both must be confirmed entries.
 
-        Raises BookieFailed if bookies do not answer (repeat it), CorruptStorage if none has an
+        Raises BookieFailed if bookies do not answer (retry), CorruptStorage if no bookie has an
         entry.
         """
         end = self.metadata.segment_end(first)
@@ -89,14 +88,14 @@ class LedgerReader:
         raise BookieFailed(f"no bookie answered with {what}; try again when they are back")
 
     def _in_order(self, entry_id: int) -> list[str]:
-        """Those in quarantine last."""
+        """The bookies, those in quarantine last."""
         ensemble = self.metadata.segment_of(entry_id).bookies
         write_set = self.metadata.quorums.write_set(entry_id)
         bookies = [ensemble[position] for position in write_set]
         return sorted(bookies, key=self._bookies.is_suspect)
 
     def _bodies(self, response: Response, first: int, count: int) -> Iterator[EntryBody]:
-        """Raises DamagedBody if the first is damaged, and leaves out what follows a damaged one."""
+        """The entries before the first damaged one. Raises DamagedBody if there are none."""
         raw = [response.body] if count == 1 else batch_bodies(response)
         if not raw:
             raise DamagedBody("it sent an empty batch")

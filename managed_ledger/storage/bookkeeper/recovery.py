@@ -1,13 +1,14 @@
 """Determines the end of a ledger whose writer has ended, or seems to have ended.
 
-1. The metadata says IN_RECOVERY, by compare-and-set: from now on the writer cannot replace bookies.
-2. Fence: ask the last ensemble for the last entry until no ack quorum is left unfenced. The highest
-   last-confirmed among the answers was confirmed, whatever else was.
+1. Set the metadata to IN_RECOVERY by compare-and-set: from now on the writer cannot replace
+   bookies.
+2. Fence: ask the last ensemble for the last entry, until every ack quorum contains a fenced bookie.
+   The highest last-confirmed among the answers was certainly confirmed.
 3. Read forward from there, fencing. An entry that any bookie has might have been confirmed: it is
-   written again, past the fence, until its ack quorum has it. It was not confirmed if
-   `Quorums.denials` bookies say that they do not have it; silence says nothing.
-4. Close by compare-and-set. What a replacement bookie holds is in the metadata only from then on:
-   a recovery that dies here leaves the ensembles that have the entries.
+   written again, past the fence, until its ack quorum has it. An entry was not confirmed if
+   `Quorums.denials` bookies say that they do not have it; silence proves nothing.
+4. Close by compare-and-set. Only this change adds replacement bookies to the metadata: a recovery
+   that dies before it leaves the ensembles that have the entries.
 """
 
 import asyncio
@@ -70,9 +71,9 @@ class _Outcome:
 
 
 async def recover(ledger_id: int, store: LedgerStore, bookies: Bookies) -> LedgerMetadata:
-    """The ledger's metadata, CLOSED. Several may recover the same ledger: they agree.
+    """Close the ledger; returns its metadata. Concurrent recoveries of the same ledger agree.
 
-    Raises LedgerNotFound; RecoveryFailed if too few bookies answer (repeat it when they are back).
+    Raises LedgerNotFound; RecoveryFailed if too few bookies answer (retry when they are back).
     """
     for _ in range(ATTEMPTS):
         found = await store.get(ledger_id)
@@ -82,7 +83,7 @@ async def recover(ledger_id: int, store: LedgerStore, bookies: Bookies) -> Ledge
         try:
             return await _Recovery(ledger_id, found.metadata, found.version, store, bookies).run()
         except BadVersion:
-            continue  # another recovery, or the writer: read what it did
+            continue  # another recovery or the writer was first: read its change
     raise RecoveryFailed(
         f"ledger {ledger_id} changed {ATTEMPTS} times while it was being recovered; try again"
     )
@@ -99,8 +100,8 @@ class _Recovery:
     ) -> None:
         self._ledger_id = ledger_id
         self._metadata = metadata
-        # Where entries are read: a bookie that takes another's place here does not have the entries
-        # that are still to be read, and its denial would mean nothing.
+        # Entries are read from these ensembles, without the replacements: a replacement does not
+        # have the entries still to be read, and its denial would prove nothing.
         self._written = metadata
         self._version = version
         self._store = store
@@ -137,7 +138,7 @@ class _Recovery:
     # --- the end of the ledger
 
     async def _fence(self) -> int:
-        """The highest last-confirmed that any bookie knows, once enough are fenced."""
+        """The highest last-confirmed of all answers, once enough bookies are fenced."""
         ensemble = self._metadata.segments[-1].bookies
         first = self._metadata.segments[-1].first_entry_id
         asked = {
@@ -183,7 +184,7 @@ class _Recovery:
     # --- what might have been confirmed
 
     async def _read_forward(self, first: int, count: int) -> list[_Found]:
-        """Up to the first entry that does not exist. Raises RecoveryFailed if that cannot be
+        """The entries up to the first that does not exist. Raises RecoveryFailed if that cannot be
         determined.
         """
         reads = [asyncio.ensure_future(self._read(first + number)) for number in range(count)]
@@ -234,8 +235,8 @@ class _Recovery:
         )
 
     async def _write_again(self, entries: list[_Found]) -> None:
-        """Bookies that fail are replaced while there are others. Without others, an ack quorum of
-        each entry is enough, as it is for a writer. Raises RecoveryFailed.
+        """Replace bookies that fail while others are available. Without others an ack quorum of
+        each entry is enough, as for a writer. Raises RecoveryFailed.
         """
         first = entries[0].body.entry_id
         lost: set[str] = set()
@@ -259,8 +260,8 @@ class _Recovery:
         )
 
     async def _write_once(self, entries: list[_Found]) -> tuple[list[str], int]:
-        """Returns the bookies that did not store all of their entries, and how many copies there
-        are of the entry with the fewest.
+        """Returns the bookies that did not store all of their entries, and the number of copies of
+        the entry with the fewest.
         """
         outcomes: list[list[tuple[str, _Outcome]]] = []
         for entry in entries:
@@ -284,9 +285,7 @@ class _Recovery:
         return list(failed), fewest
 
     def _replace(self, first: int, failed: list[str], lost: set[str]) -> int:
-        """Replace failed bookies by others, in the metadata that will be written. Returns how many
-        were replaced.
-        """
+        """Replace failed bookies in the metadata to be written; returns how many."""
         for bookie in failed:
             self._bookies.suspect(bookie)
         ensemble = self._metadata.segment_of(first).bookies

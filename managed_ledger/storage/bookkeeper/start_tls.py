@@ -1,7 +1,7 @@
 """TLS to a bookie: a request in the clear, then a handshake on the same connection.
 
-A bookie has one port. A client asks for TLS with a START_TLS of protocol version 3, a protobuf
-message, whatever version it speaks afterwards. A bookie without TLS refuses it.
+A bookie has one port. A client asks for TLS with START_TLS, a protobuf message of protocol version
+3, even if it uses another version afterwards. A bookie without TLS refuses it.
 
 Source: BookkeeperProtocol.proto; org.apache.bookkeeper.proto.PerChannelBookieClient.
 """
@@ -65,7 +65,7 @@ class _Asking(asyncio.Protocol):
     def _fail(self, why: str) -> None:
         if not self.answer.done():
             self.answer.set_exception(BookieFailed(why))
-            self.answer.exception()  # perhaps no one waits any longer
+            self.answer.exception()  # there may be no waiter any more
 
 
 def _request() -> bytes:

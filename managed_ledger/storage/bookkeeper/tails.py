@@ -1,4 +1,4 @@
-"""The newest confirmed entries of ledgers that are written here, for readers that keep up."""
+"""The newest confirmed entries of this process's open ledgers, for readers that keep up."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ MAX_BYTES: Final = 64 << 20  # in total
 
 
 class Tails:
-    """The least recently written ledger is evicted first, completely."""
+    """The tails of ledgers. The least recently written ledger is evicted first, as a whole."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes

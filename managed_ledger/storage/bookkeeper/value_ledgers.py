@@ -1,7 +1,7 @@
-"""Values that are too large for a node of ZooKeeper: in the last entry of a ledger.
+"""Values that are too large for a ZooKeeper node, in the last entry of a ledger.
 
-Each key that needs one has a ledger, to which values are appended until it is long. A process that
-takes the key over recovers the ledger, which fences this writer.
+A key with such a value has a ledger; new values are appended to it up to a size limit. A process
+that takes over the key recovers the ledger, which fences this writer.
 """
 
 import asyncio
@@ -32,7 +32,9 @@ class ValueLedgers:
         self._writers: dict[str, LedgerWriter] = {}
 
     async def write(self, key: str, entry: bytes) -> int:
-        """Returns the ledger, when the value is confirmed. Raises ManagedLedgerError."""
+        """Append a value; returns the ledger once the value is confirmed. Raises
+        ManagedLedgerError.
+        """
         if len(entry) > MAX_ENTRY_BYTES:
             raise BookKeeperError(
                 f"{key!r} has {len(entry)} bytes, more than the {MAX_ENTRY_BYTES} of an entry: "
@@ -41,7 +43,7 @@ class ValueLedgers:
         writer = await self._writer(key)
         try:
             await _append(writer, entry)
-        except LedgerEnded:  # it is certainly not in there, and another ledger may take it
+        except LedgerEnded:  # the value is certainly not in the ended ledger: use another
             writer = await self._writer(key)
             await _append(writer, entry)
         return writer.ledger_id
@@ -55,8 +57,8 @@ class ValueLedgers:
         return writer
 
     async def read(self, ledger_id: int) -> bytes | None:
-        """The last entry, after fencing the ledger's writer; None if there is none. Raises
-        ManagedLedgerError.
+        """Recover the ledger, which fences its writer; returns the last entry, or None if it is
+        empty. Raises ManagedLedgerError.
         """
         try:
             metadata = await self._client.recover(ledger_id)
@@ -91,12 +93,12 @@ class ValueLedgers:
         return (await reader.read(entry_id, entry_id, MAX_ENTRY_BYTES))[0].payload
 
     def writes(self, key: str, ledger_id: int) -> bool:
-        """Whether that ledger is being written here, for this key."""
+        """Whether this process writes to that ledger for this key."""
         writer = self._writers.get(key)
         return writer is not None and writer.ledger_id == ledger_id and writer.ended is None
 
     async def delete(self, key: str, ledger_id: int) -> None:
-        """Delete a ledger that nothing refers to any more. After a failure, which is logged, it
+        """Delete a ledger that nothing refers to any more. A failure is logged, and the ledger
         remains.
         """
         if self._writers.get(key) is not None and self._writers[key].ledger_id == ledger_id:
@@ -107,7 +109,7 @@ class ValueLedgers:
             log.warning("ledger %d of %r is unused but was not deleted: %s", ledger_id, key, why)
 
     async def release(self, keys: Iterable[str]) -> None:
-        """Close their ledgers, so that the next process need not recover them."""
+        """Close the ledgers of these keys, so that the next process need not recover them."""
         released = [self._writers.pop(key) for key in keys if key in self._writers]
         await asyncio.gather(*map(self._close, released))
 

@@ -1,17 +1,17 @@
 """An open ledger: entries go to the bookies of their write sets and are confirmed in order.
 
-An entry is confirmed when its ack quorum has answered, and all entries before it are confirmed;
-answers are counted per entry, and those of a replaced bookie no longer count. When a bookie fails,
-another replaces it from the first unconfirmed entry on: the metadata is changed, by
-compare-and-set, before an entry is confirmed that depends on it. If there is no other, and the rest
-of the ensemble has an ack quorum for each entry, the ledger continues without it.
+An entry is confirmed when its ack quorum has answered and all entries before it are confirmed.
+Answers are counted per entry; those of a replaced bookie no longer count. When a bookie fails,
+another replaces it from the first unconfirmed entry on. A compare-and-set changes the metadata
+before any entry that depends on the change is confirmed. If no other bookie is available and the
+rest of the ensemble has an ack quorum for each entry, the ledger continues without the failed one.
 
 The writer ends when it is fenced (another client recovers the ledger), when too few bookies of the
-ensemble are left, or when it has fewer copies than a successor could have. In the last two cases it
-closes the ledger behind the last complete append, by compare-and-set, before it reports a failure:
-an append that failed with LedgerEnded is not in the ledger and never will be. One that failed with
-LedgerFenced or LedgerClosed may be: recovery decides. The writer must never set the recovery flag
-of an add, which passes the fence.
+ensemble are left, or when a successor could have more copies. In the last two cases it closes the
+ledger after the last complete append, by compare-and-set, before it reports a failure: an append
+that failed with LedgerEnded is not in the ledger and never will be. An append that failed with
+LedgerFenced or LedgerClosed may be in the ledger: recovery decides. The writer must never set the
+recovery flag of an add, which passes the fence.
 """
 
 import asyncio
@@ -42,16 +42,17 @@ from managed_ledger.storage.bookkeeper.quorums import Quorums
 from managed_ledger.storage.operations import call_safely
 
 log = logging.getLogger(__name__)
-LOOK_AGAIN_S: Final = 1.0  # for bookies, while the ledger has fewer copies than it should have
+LOOK_AGAIN_S: Final = 1.0  # between looks for bookies while copies are missing
 LEFT_ALONE_S: Final = 15.0  # much less than openLedgerRereplicationGracePeriod
 _THE_WRITER_LOST: Final = frozenset({Code.FENCED, Code.UNAUTHORIZED})
-# None when the entry is confirmed. LedgerEnded: it is not in the ledger. Else that is unknown.
+# Called with None when the entry is confirmed. LedgerEnded: the entry is not in the ledger; after
+# any other error it may be.
 Appended = Callable[[Exception | None], None]
 
 
 class _Replica:
-    """A position of the ensemble while one bookie holds it: distinguishes the answers of different
-    bookies.
+    """A bookie at a position of the ensemble. Keeps its answers apart from those of a later bookie
+    at the same position.
     """
 
     __slots__ = ("bit", "bookie", "position", "writer")
@@ -81,7 +82,7 @@ class _Pending:
     def __init__(self, request: bytes, size_bytes: int) -> None:
         self.request = request
         self.size_bytes = size_bytes
-        self.appended: Appended | None = None  # of the last entry of an append
+        self.appended: Appended | None = None  # only for the last entry of an append
         self.acknowledged = 0  # a bit for each position
 
 
@@ -95,15 +96,16 @@ class LedgerWriter:
         bookies: Bookies,
         wanted: Quorums | None = None,
     ) -> None:
-        """The ledger is new: OPEN, without entries, and has no other writer. `wanted` are the
-        quorums that a successor has if there are enough bookies; None: it never makes room for one.
+        """The ledger must be OPEN, without entries, and without another writer. `wanted` are the
+        quorums of a successor if there are enough bookies; None: the writer never ends for a
+        successor.
         """
         self.ledger_id = ledger_id
         self.metadata = metadata
         self.last_confirmed = NO_ENTRY
         self.length = 0  # of all payloads, in bytes; confirmed or not
         self.confirmed_length = 0
-        self._whole = (NO_ENTRY, 0)  # the last entry of a whole append, and the length up to it
+        self._whole = (NO_ENTRY, 0)  # end of the last whole append: entry, length up to it
         self.pending_bytes = 0  # of payloads
         self._version = version
         self._store = store
@@ -127,7 +129,7 @@ class LedgerWriter:
         self._replacing: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._look_again_s = 0.0
-        self._lost_since_s = 0.0  # the first of those that failed
+        self._lost_since_s = 0.0  # when the first of the failed bookies failed
         self._drained: asyncio.Event | None = None
         self._is_closing = False
         self._closing: asyncio.Task[LedgerMetadata] | None = None
@@ -140,14 +142,16 @@ class LedgerWriter:
     # --- appending
 
     def append(self, payload: bytes, appended: Appended | None) -> int:
-        """As `append_all` of one entry; None: the next one belongs to the same append."""
+        """As `append_all`, of one entry. `appended` None: the next entry belongs to the same
+        append.
+        """
         return self.append_all([b""], [payload], appended)
 
     def append_all(
         self, headers: Iterable[bytes], payloads: Sequence[bytes], appended: Appended | None
     ) -> int:
-        """The first entry's number. `appended` is called once, in the order of the appends, and not
-        before this returns. Each header is stored in front of its payload.
+        """Returns the first entry's number. `appended` is called once, in the order of the appends,
+        after this has returned. Each header is stored in front of its payload.
         """
         first = entry_id = self._next_entry_id
         self._next_entry_id += len(payloads)
@@ -177,7 +181,7 @@ class LedgerWriter:
         return first
 
     def _send(self, replica: _Replica, first: int, requests: Sequence[bytes]) -> None:
-        """Those that are in its write sets."""
+        """Send the requests whose write sets contain the replica."""
         entry_ids: Sequence[int] = range(first, first + len(requests))
         if not self._all_write_all:
             sets, position = self._write_sets, replica.position
@@ -205,14 +209,14 @@ class LedgerWriter:
             self._bookie_failed(replica, f"code {code} for entry {entry_id}")
 
     def _confirm(self) -> None:
-        """Not while a bookie is being replaced: the new segment begins at the first entry that is
-        unconfirmed now.
+        """Confirm entries, except during a replacement: the new segment begins at the first entry
+        that was unconfirmed when the replacement began.
         """
         if self._replacing is None:
             self._confirm_all_that_are()
 
     def _confirm_all_that_are(self) -> None:
-        """What is appended by those who are told is not looked at before the next answer."""
+        """Entries that a callback appends are confirmed after a later answer, not here."""
         needed, pending = self._quorums.ack, self._pending
         entry_id = self.last_confirmed + 1
         while (each := pending.get(entry_id)) is not None:
@@ -225,7 +229,7 @@ class LedgerWriter:
             if each.appended is not None:
                 self._whole = entry_id, self.confirmed_length
                 call_safely(each.appended, None)
-                pending = self._pending  # it may have ended meanwhile
+                pending = self._pending  # the callback may have ended the writer
             entry_id += 1
         if not self._pending and self._drained is not None:
             self._drained.set()
@@ -241,7 +245,7 @@ class LedgerWriter:
         for pending in self._pending.values():
             pending.acknowledged &= ~replica.bit
         if self._is_closing and not self._pending:
-            return  # the metadata that closes it is on its way, and needs no other bookie
+            return  # closing the metadata needs no other bookie
         self._bookies.suspect(replica.bookie)
         if self._replacing is None and self.ended is None:
             log.info("ledger %d replaces bookie %s: %s", self.ledger_id, replica.bookie, why)
@@ -265,12 +269,12 @@ class LedgerWriter:
         self._confirm()
 
     def _others(self, count: int) -> list[str]:
-        """Up to so many bookies that have never been in the ensemble."""
+        """Up to `count` bookies that have never been in the ensemble."""
         members = {replica.bookie for replica in self._ensemble}
         return self._bookies.choose_up_to(count, self._lost | members)
 
     def _go_on_without(self, positions: list[int]) -> None:
-        """Raises NotEnoughBookies."""
+        """Continue with the rest of the ensemble. Raises NotEnoughBookies."""
         names = ", ".join(self._ensemble[position].bookie for position in positions)
         if not self._quorums.suffices_without(positions):
             raise NotEnoughBookies(f"no other bookie can replace {names}")
@@ -278,7 +282,7 @@ class LedgerWriter:
         self._look_again_s = asyncio.get_running_loop().time() + LOOK_AGAIN_S
 
     def _look_for_bookies(self) -> None:
-        """Only a ledger that is written looks: a bookie that comes back costs idle ones nothing."""
+        """Called by appends, so that a bookie that comes back causes no work for idle ledgers."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._look_again_s or self._replacing is not None or self._looking is not None:
             return
@@ -301,7 +305,7 @@ class LedgerWriter:
         return self._quorums.copies_without(self._failed)
 
     async def _look_at_others(self, wanted: Quorums) -> None:
-        """One that is registered need not answer. Meanwhile entries are confirmed as ever."""
+        """Check that the other registered bookies answer. Entries are confirmed meanwhile."""
         live = {replica.bookie for replica in self._ensemble if replica.writer is not None}
         others = [each for each in self._bookies.available() if each not in live]
         try:
@@ -315,8 +319,8 @@ class LedgerWriter:
             self._replacing = asyncio.ensure_future(self._make_room(why))
 
     def _is_left_alone(self, now_s: float) -> bool:
-        """Whether bookies that it lost have left the cluster. BookKeeper's auto-recovery fences an
-        open ledger half a minute after that, so it makes room for another before.
+        """Whether lost bookies have left the cluster. BookKeeper's auto-recovery fences an open
+        ledger half a minute after that, so the writer ends earlier.
         """
         if not self._failed or now_s < self._lost_since_s + LEFT_ALONE_S:
             return False
@@ -326,14 +330,14 @@ class LedgerWriter:
         )
 
     async def _make_room(self, why: str) -> None:
-        """For a successor."""
+        """End early, so that a successor is created."""
         try:
             await self._end_early(BookieFailed(why))
         finally:
             self._replacing = None
 
     async def _replace_by(self, chosen: dict[int, str]) -> None:
-        """By position. Raises ManagedLedgerError: then this writer must end."""
+        """`chosen` maps positions to bookies. After a ManagedLedgerError this writer must end."""
         members = [replica.bookie for replica in self._ensemble]
         for position, bookie in chosen.items():
             members[position] = bookie
@@ -352,8 +356,8 @@ class LedgerWriter:
                 self._send(replica, first, requests)
 
     async def _change(self, change: Callable[[LedgerMetadata], LedgerMetadata]) -> None:
-        """By compare-and-set. BookKeeper's auto-recovery may change the metadata, too: it replaces
-        bookies in segments that are complete. Raises LedgerFenced, ManagedLedgerError.
+        """Change the metadata by compare-and-set. BookKeeper's auto-recovery may change it, too,
+        but only in complete segments. Raises LedgerFenced, ManagedLedgerError.
         """
         while True:
             changed = change(self.metadata)
@@ -374,10 +378,10 @@ class LedgerWriter:
     # --- the end
 
     async def _end_early(self, why: ManagedLedgerError) -> None:
-        """Close it without the bookie that has no replacement. Entries appended meanwhile wait, and
-        fail with the others.
+        """Close the ledger before its time. Entries appended meanwhile wait, and fail with the
+        others.
         """
-        self._confirm_all_that_are()  # by the bookies that are left
+        self._confirm_all_that_are()  # with the answers of the bookies that are left
         for replica in self._ensemble:
             replica.writer = None
         try:
@@ -404,8 +408,8 @@ class LedgerWriter:
 
     async def close(self) -> LedgerMetadata:
         """Wait for the appended entries, then close the ledger at the last confirmed entry, by
-        compare-and-set. Concurrent callers share the outcome; after a failure it may be repeated.
-        Raises LedgerFenced if another client closes it.
+        compare-and-set. Concurrent callers share the outcome; after a failure the call may be
+        repeated. Raises LedgerFenced if another client owns the ledger.
         """
         if self._closing is None or self._closing.done():
             self._is_closing = True
@@ -426,7 +430,7 @@ class LedgerWriter:
         return self.metadata
 
     async def _close_metadata(self) -> None:
-        """Behind the last whole append. Raises LedgerFenced, ManagedLedgerError."""
+        """Close after the last whole append. Raises LedgerFenced, ManagedLedgerError."""
         last, length = self._whole
         await self._change(
             lambda metadata: replace(
@@ -435,7 +439,7 @@ class LedgerWriter:
         )
 
     def abandon(self) -> None:
-        """Abandon it without closing it, as after a crash; the next process recovers it."""
+        """Stop without closing the ledger, as after a crash; the next process recovers it."""
         self._end(LedgerClosed(f"ledger {self.ledger_id} was given up"))
 
     def _end(self, why: LedgerClosed | LedgerEnded) -> None:

@@ -10,8 +10,8 @@ from typing import Final
 from managed_ledger.storage.entry_columns import EntryColumns
 
 MAX_BYTES: Final = 32 * 1024 * 1024
-IDLE_S: Final = 10.0  # an unused block stays once to twice as long
-ENTRY_OVERHEAD_BYTES: Final = 56  # what Python adds to an entry
+IDLE_S: Final = 10.0  # an unused block stays for one to two times this
+ENTRY_OVERHEAD_BYTES: Final = 56  # of Python, for each entry
 
 Key = tuple[int, int]  # ledger id, first entry id
 
@@ -20,7 +20,7 @@ class BlockCache:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.max_bytes = max_bytes
         self.size_bytes = 0
-        self._new: dict[Key, EntryColumns] = {}  # the least recently used first
+        self._new: dict[Key, EntryColumns] = {}  # least recently used first
         self._old: dict[Key, EntryColumns] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -31,7 +31,7 @@ class BlockCache:
         return block
 
     def add(self, key: Key, block: EntryColumns) -> None:
-        """A block larger than the limit is not kept."""
+        """Cache the block, unless it is larger than the limit."""
         self._drop(key)
         self._new[key] = block
         self.size_bytes += cost_of(block)
@@ -40,7 +40,7 @@ class BlockCache:
         self._set_timer()
 
     def ledgers(self) -> int:
-        """How many ledgers have a block here: roughly the number of readers sharing the cache."""
+        """The number of ledgers with a cached block: roughly the number of readers."""
         return len({ledger_id for ledger_id, _ in (*self._new, *self._old)})
 
     def close(self) -> None:

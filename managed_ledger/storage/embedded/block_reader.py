@@ -1,4 +1,4 @@
-"""Reads entries that are no longer in memory: whole blocks, with read-ahead, cached."""
+"""Reads entries that are no longer in memory, in whole blocks, with read-ahead and a cache."""
 
 import asyncio
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class BlockReader:
     def cached(
         self, state: LedgerState, first: int, last: int, max_entries: int, max_bytes: int
     ) -> EntryRun | None:
-        """From the tail or a cached block."""
+        """Entries from the tail or a cached block; None if the first is in neither."""
         limits = last, max_entries, max_bytes
         if first >= state.tail.first_entry_id:
             return state.tail.run(state.ledger_id, first, *limits)
@@ -49,7 +49,8 @@ class BlockReader:
     async def read(
         self, state: LedgerState, first: int, last: int, max_entries: int, max_bytes: int
     ) -> EntryRun:
-        """At least one entry, `first` being in the ledger; not always all that the limits allow.
+        """At least one entry, and not always as many as the limits allow. `first` must be in the
+        ledger.
 
         Raises LedgerNotFound, CorruptStorage, StorageFailed.
         """
@@ -74,7 +75,7 @@ class BlockReader:
         return run
 
     async def _load_index(self, state: LedgerState) -> BlockIndex:
-        """Read it from the file; read again if a flush ended in the meantime."""
+        """Load the index from the file; repeat if a flush ended in the meantime."""
         while state.index is None:
             flushed = state.flushed
             load = partial(load_index, self._disk, state.ledger_id, flushed)
@@ -98,7 +99,7 @@ class BlockReader:
             raise unreadable(error, name) from error
 
     def _read_ahead(self) -> int:
-        """Many readers read less far ahead, or they would evict each other's blocks."""
+        """In bytes. Many readers read less far ahead, or they would evict each other's blocks."""
         share = self._cache.max_bytes // (2 * (self._cache.ledgers() + 1))
         return min(READ_AHEAD_BYTES, share)
 

@@ -1,11 +1,11 @@
 """The background work: flush entries to their ledgers' files, write snapshots, remove old journals.
 
-When the journal has moved on to a new file, everything before that is written elsewhere: each
-ledger's entries into its file, synced; then the snapshot, synced and renamed into place; and only
-then are the old journals removed. The snapshot contains the state of the newest journal up to that
-moment, which is synced first: a journal that a power failure left older than its snapshot could not
-be replayed on top of it. If this falls behind, commits that need a new journal wait for it, which
-limits both memory and recovery time.
+Once the journal has moved on to a new file, the contents of the older files are written elsewhere:
+each ledger's entries into its own file, synced; then the snapshot, synced and renamed into place.
+Only then are the old journals removed. The snapshot contains the state at that moment, including
+that of the newest journal, which is synced first: a journal that a power failure left older than
+the snapshot could not be replayed on top of it. If checkpoints fall behind, commits that need a new
+journal wait for them, which limits both memory and recovery time.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from managed_ledger.storage.embedded.room import RESERVE_BYTES
 from managed_ledger.storage.engine_state import EngineState, LedgerState
 
 log = logging.getLogger(__name__)
-FLUSH_BYTES: Final = 4 * 1024 * 1024  # at a time, to leave the disk to the journal in between
+FLUSH_BYTES: Final = 4 * 1024 * 1024  # at a time, so that the journal can use the disk in between
 FLUSH_FILES: Final = 256
 SYNCS_AT_ONCE: Final = 8
 RETRY_S: Final = 1.0
@@ -62,14 +62,14 @@ class Checkpoints:
         self._due = asyncio.Event()
         self._progress = asyncio.Event()
         self._stopping = False
-        self._names_to_sync = False  # of ledgers' files, perhaps from an earlier attempt
+        self._names_to_sync = False  # new names of ledger files, perhaps from an earlier attempt
         self._ledger_went_in = -1  # the newest journal that may hold entries of a deleted one
         self._stalled: ManagedLedgerError | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
     def behind(self) -> bool:
-        """Must the journal wait before it begins another file?"""
+        """Whether the journal must wait before it begins another file."""
         return self.old_journals >= self._max_old_journals
 
     @property
@@ -81,16 +81,16 @@ class Checkpoints:
         self.wake()
 
     def wake(self) -> None:
-        """There may be work."""
+        """Call when there may be work."""
         self._due.set()
 
     def ledger_went(self) -> None:
-        """Its file can be removed; parts that are only in the journal go with that."""
+        """A ledger was deleted: its file, and journals with its other entries, can be removed."""
         self._ledger_went_in = self._writer.generation
         self.wake()
 
     async def caught_up(self) -> None:
-        """Return when the journal may begin another file. Raises StorageFull, StorageFailed."""
+        """Wait until the journal may begin another file. Raises StorageFull, StorageFailed."""
         while self.behind:
             if self._stalled is not None:
                 raise self._stalled
@@ -105,7 +105,7 @@ class Checkpoints:
             await self._task
 
     async def run_once(self) -> None:
-        """Does what is due. Raises OSError."""
+        """Do the work that is due. Raises OSError."""
         await self._unlink_doomed()  # first: the checkpoint may need their room
         if self.old_journals:
             await self._checkpoint_even_if_full()
@@ -118,7 +118,7 @@ class Checkpoints:
             try:
                 await self.run_once()
                 self._stalled = None
-            except Exception as error:  # a bug, too, must not leave commits waiting
+            except Exception as error:  # even after a bug, commits must not wait forever
                 self._note(translated(error, "the ledger files"))
             self._progress.set()
 
@@ -133,8 +133,9 @@ class Checkpoints:
             self._on_failure(error)
 
     async def _checkpoint_even_if_full(self) -> None:
-        """Deleted entries may remain only in the journal, which is removed once everything else in
-        it has been written again: into the reserve, if that suffices.
+        """Checkpoint; on a full disk, give up the reserve for it if that suffices and frees space.
+        Space is freed if the old journals hold entries of deleted ledgers: only the other entries
+        are written again before the journals are removed.
         """
         try:
             await self._checkpoint()
@@ -160,7 +161,7 @@ class Checkpoints:
             state.evict()
 
     async def _flush_ledgers(self) -> None:
-        """Everything durable now, in batches."""
+        """Flush all entries that are durable now, in batches."""
         targets = {
             state: state.tail.next_entry_id
             for state in self._state.ledgers.values()
@@ -180,7 +181,7 @@ class Checkpoints:
             self._names_to_sync = False
 
     async def _write_and_sync(self, jobs: list[FlushJob]) -> list[FlushResult]:
-        """Syncs run in parallel: the file system merges them into one commit of its own."""
+        """Syncs run in parallel, because the file system merges them into one commit of its own."""
         results = await self._in_thread(partial(write_all, self._disk, jobs))
         shares = [jobs[n::SYNCS_AT_ONCE] for n in range(SYNCS_AT_ONCE)]
         syncs = [partial(sync_all, self._disk, share) for share in shares if share]
@@ -201,7 +202,7 @@ class Checkpoints:
     async def _unlink_doomed(self) -> None:
         doomed, self._state.doomed = self._state.doomed, []
         if doomed:
-            await self._sync_journal()  # which records their deletion
+            await self._sync_journal()  # the journal records their deletion
             names = map(ledger_file_name, doomed)
             await self._in_thread(partial(unlink_all, self._disk, names))
 

@@ -1,11 +1,11 @@
 """Bulk writes and reads that bypass the page cache.
 
-The page cache costs a large write more than the disk does: fresh pages, a copy into cold memory,
-writeback. So the whole blocks in the middle of a large write go straight to the file from a reused
-buffer, which stays warm; what is before and after them is written normally, so blocks are never
-padded and the file is byte for byte the same. Either way data is durable only once synced. A file
-system without support reports it at the first try and is not tried again. Reading needs the same
-fresh pages and uses the same buffers.
+For a large write, the page cache (fresh pages, a copy into cold memory, writeback) costs more than
+the disk. So the whole blocks in the middle of a large write go straight to the file, from a reused
+buffer that stays in the CPU's cache. The bytes before and after these blocks are written normally,
+so no block is padded and the file is the same, byte for byte. Either way data is durable only once
+synced. If the file system lacks support, the first write finds out, and the writer stops trying.
+Reads through the page cache need fresh pages, too, so large reads use the same buffers.
 """
 
 import errno
@@ -17,9 +17,9 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, mmap
 from typing import Final
 
 BLOCK_BYTES: Final = max(4096, PAGESIZE)  # alignment of offsets, sizes and memory
-LEAST_BYTES: Final = 256 * 1024  # an extra wait for the disk is not worth it below this
+LEAST_BYTES: Final = 256 * 1024  # smaller writes are not worth an extra wait for the disk
 BUFFER_BYTES: Final = 1024 * 1024
-BUFFERS_KEPT: Final = 2  # the journal's, and one for a ledger's file
+BUFFERS_KEPT: Final = 2  # one for the journal, one for a ledger's file
 _FLAG: Final = getattr(os, "O_DIRECT", 0)
 
 Views = list[memoryview]
@@ -27,7 +27,7 @@ _free_buffers: list[memoryview] = []  # already used, so their memory is mapped
 
 
 class DirectWriter:
-    """Writes to one file, by one thread at a time; `write_cached` is the usual way."""
+    """Writes to one file, by one thread at a time; `write_cached` writes through the page cache."""
 
     def __init__(self, descriptor: int, write_cached: Callable[[Views, int], None]) -> None:
         self._descriptor = descriptor
@@ -35,7 +35,7 @@ class DirectWriter:
         self._supported = bool(_FLAG)
 
     def write(self, parts: Sequence[bytes], offset: int) -> None:
-        """Raises OSError; any part may have been written then."""
+        """Raises OSError; any part may have been written by then."""
         rest = [memoryview(part) for part in parts if part]
         end = offset + sum(map(len, rest))
         first, last = -(-offset // BLOCK_BYTES) * BLOCK_BYTES, end // BLOCK_BYTES * BLOCK_BYTES
@@ -51,12 +51,12 @@ class DirectWriter:
             while views:
                 piece = gather(take_front(views, BUFFER_BYTES), buffer)
                 written = self._write_piece(piece, offset)
-                if written < len(piece):  # reports the reason, if there is one
+                if written < len(piece):  # raises the reason, if there is one
                     self._write_cached([piece[written:]], offset + written)
                 offset += len(piece)
 
     def _write_piece(self, piece: memoryview, offset: int) -> int:
-        """How much was written."""
+        """The number of bytes written."""
         if not self._supported:
             return 0
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
@@ -73,9 +73,8 @@ class DirectWriter:
 
 
 def read_direct(descriptor: int, size: int, offset: int) -> bytes:
-    """Up to `size` bytes; fewer at the end of the file or if the system returned fewer. The
-    descriptor must not be used for anything else meanwhile. Raises OSError, also if the file system
-    lacks support.
+    """Up to `size` bytes; fewer at the end of the file or if the system returned fewer. Nothing
+    else may use the descriptor meanwhile. Raises OSError, also if the file system lacks support.
     """
     at = offset // BLOCK_BYTES * BLOCK_BYTES
     skip, end = offset - at, offset + size

@@ -1,7 +1,7 @@
 """The disk as the embedded engine sees it: the seam for a simulated disk.
 
-Names are relative paths with '/' between folders ("journal/0000000001", "ledgers/42"); folders
-are created with their first file. Calls block; the engine makes them from a worker thread.
+Names are relative paths with '/' between folders ("journal/0000000001", "ledgers/42"); a folder is
+created with its first file. Calls block; the engine makes them from worker threads.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ class DiskFile(Protocol):
         ...
 
     def pwritev_uncached(self, parts: Sequence[bytes], offset: int) -> None:
-        """The same, for data not read soon; by one thread at a time."""
+        """As `pwritev`, for data that is not read soon; one thread at a time."""
         ...
 
     def pread(self, size: int, offset: int) -> bytes:
@@ -22,7 +22,9 @@ class DiskFile(Protocol):
         ...
 
     def fdatasync(self) -> None:
-        """Everything written to this file so far, and its length, survives a power failure."""
+        """When this returns, everything written to the file so far, and its length, survives a
+        power failure.
+        """
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -34,17 +36,17 @@ class DiskFile(Protocol):
 
 class Disk(Protocol):
     def create(self, name: str) -> DiskFile:
-        """A new empty file; FileExistsError if there is one. The name is durable after
-        `sync_folder`.
-        """
+        """A new empty file. Raises FileExistsError. The name is durable after `sync_folder`."""
         ...
 
     def open(self, name: str) -> DiskFile:
-        """An existing file for reading and writing; FileNotFoundError if there is none."""
+        """An existing file, for reading and writing. Raises FileNotFoundError."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Full names ("folder/x") of the files in a folder, sorted; empty if there is none."""
+        """Full names ("folder/x") of the files in a folder, sorted; empty if there is no such
+        folder.
+        """
         ...
 
     def rename(self, old: str, new: str) -> None:
@@ -62,15 +64,15 @@ class Disk(Protocol):
         ...
 
     def lock(self) -> None:
-        """Take the data directory for this process; raises DirectoryInUse."""
+        """Lock the data directory for this process. Raises DirectoryInUse."""
         ...
 
     def unlock(self) -> None: ...
 
 
 def numbered_files(disk: Disk, folder: str, name_of: Callable[[int], str]) -> list[int]:
-    """The numbers of the files that `name_of` can name. Files with other names are ignored,
-    including a copy whose number is written differently.
+    """The numbers of the files whose names `name_of` produces. Other files are ignored, for
+    instance a copy with its number in another format.
     """
     numbers = []
     for name in disk.names(folder):

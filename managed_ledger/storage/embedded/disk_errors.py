@@ -18,7 +18,7 @@ def is_out_of_descriptors(error: Exception) -> bool:
 
 
 def translated(error: Exception, name: str) -> ManagedLedgerError:
-    """For a write; one refused for lack of space or descriptors did not happen."""
+    """The error of a write. A write refused for lack of space or descriptors did not happen."""
     if is_full(error):
         return StorageFull(
             f"no space left to write {name}; free some space. Nothing was lost ({error})"
@@ -27,7 +27,7 @@ def translated(error: Exception, name: str) -> ManagedLedgerError:
 
 
 def unreadable(error: Exception, name: str) -> ManagedLedgerError:
-    """For a read, or for opening a file."""
+    """The error of reading or opening a file."""
     if is_out_of_descriptors(error):
         return NoDescriptors(
             f"no file descriptor left to open {name}; close connections, or raise the limit on "
@@ -37,7 +37,7 @@ def unreadable(error: Exception, name: str) -> ManagedLedgerError:
 
 
 def failed(error: Exception, name: str) -> StorageFailed:
-    """For a sync, whatever the reason: after a failed one the disk's contents are unknown."""
+    """The error of a sync, for any reason: after a failed sync the disk's contents are unknown."""
     return StorageFailed(
         f"the disk failed on {name} ({error}): what the file holds is known only after a restart; "
         "check the disk, then start again"

@@ -1,7 +1,7 @@
 """Verifies every checksum of a data directory, without changing it.
 
-A start reads the snapshot and the journals, and checks the sizes of the ledgers' files. This also
-reads all of these files, block by block.
+A start reads the snapshot and the journals, but only checks the sizes of the ledgers' files. An
+inspection also reads all ledger files, block by block.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _BACKUP: Final = "Restore the data directory from a backup."
 
 
 def inspect(disk: Disk) -> tuple[Replay, list[Finding]]:
-    """The state that a start would find, as far as it can be read, and what is wrong with it."""
+    """The state that a start would find, as far as it can be read, and the findings."""
     replay = Replay(disk)
     findings: list[Finding] = []
     try:
@@ -85,7 +85,7 @@ def _notes(disk: Disk, replay: Replay) -> Iterator[Finding]:
 
 
 def _of_file(disk: Disk, state: LedgerState) -> Iterator[Finding]:
-    """Checks the file of a ledger in the snapshot."""
+    """Check the file of a ledger in the snapshot."""
     flushed, name = state.flushed, ledger_file_name(state.ledger_id)
     if not flushed.file_bytes:
         return
@@ -116,7 +116,7 @@ def _unreadable(ledger_id: int, what: str, first: int, last: int) -> Finding:
 def _bad_blocks(
     file: DiskFile, ledger_id: int, flushed: FlushedPart
 ) -> Iterator[tuple[str, int, int]]:
-    """What is wrong, and the lost entries. Nothing can be found behind a bad header."""
+    """Each damage, with the lost entries. After a bad header nothing more can be found."""
     name, offset, next_entry_id = ledger_file_name(ledger_id), 0, 0
     while offset < flushed.file_bytes:
         last = flushed.entries - 1
@@ -134,7 +134,7 @@ def _bad_blocks(
         try:
             decode_block(file.pread(end - offset, offset), 0, ledger_id, name, offset)
         except (CorruptStorage, OSError) as error:
-            if count:  # otherwise it is a placeholder for damage that was already reported
+            if count:  # otherwise the block is a placeholder for damage that was already reported
                 what = f"has a damaged block at offset {offset}{_why(error)}"
                 yield what, first, first + count - 1
         next_entry_id, offset = first + count, end
@@ -143,14 +143,14 @@ def _bad_blocks(
 
 
 def _why(error: Exception) -> str:
-    """Of a disk that reads nothing there; PermissionError is raised, because it is no damage."""
+    """The reason why the disk cannot read the file. Raises PermissionError, which is no damage."""
     if isinstance(error, PermissionError):
         raise error
     return f": {error.strerror}" if isinstance(error, OSError) else ""
 
 
 def _files_by_themselves(disk: Disk) -> Iterator[Finding]:
-    """Checks the files when the snapshot does not tell how much of them counts."""
+    """Check the ledger files without a snapshot, which would tell how much of each file counts."""
     for ledger_id in ledger_ids(disk):
         file = disk.open(ledger_file_name(ledger_id))
         try:

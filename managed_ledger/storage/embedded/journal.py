@@ -1,12 +1,12 @@
-"""The embedded engine: one journal for everything, a file per ledger behind it.
+"""The embedded engine: one journal for all writes, and a file for each ledger.
 
-Appends and metadata changes become frames of one journal, by group commit, and show once they are
-durable. Recent entries stay in memory; when a journal file is full, Checkpoints moves its entries
-into the ledgers' own files. Blocking work runs in two executors: commits, one at a time, in the
-first, so that reads and flushes in the second never delay one.
+Group commit writes appends and metadata changes as frames of one journal; they become visible once
+they are durable. Recent entries stay in memory; when a journal file is full, Checkpoints moves its
+entries into the ledgers' own files. Blocking work runs in two executors: commits, one at a time, in
+the first; reads and flushes in the second, so that they never delay a commit.
 
-With durability="relaxed" a commit is not synced; a timer does that once a second. A power failure
-may then lose what was acknowledged within about that time, always the newest part of it.
+With durability="relaxed" commits are not synced; a timer syncs the journal once a second. A power
+failure may then lose about the last second of acknowledged writes, always the newest ones.
 """
 
 import asyncio
@@ -55,8 +55,9 @@ class EmbeddedBackend(QueueingBackend):
         journal_max_bytes: int = 64 * 1024 * 1024,
         max_old_journals: int = 2,
     ) -> None:
-        """`on_fatal` is called once, when the disk failed: everything fails from then on, and the
-        process should end. `executor` serves both kinds of work; None creates two, with threads.
+        """`on_fatal` is called once, when the disk has failed: all later operations fail, and the
+        process should end. `executor` serves both kinds of work; None creates two executors with
+        threads.
         """
         super().__init__()
         self._disk = disk
@@ -171,7 +172,7 @@ class EmbeddedBackend(QueueingBackend):
         self._disk.unlock()
 
     async def _empty_journal(self) -> None:
-        """Write everything to its final place, so that the next start has nothing to replay."""
+        """Move all entries to the ledgers' files, so that the next start has nothing to replay."""
         try:
             if self._writer.size:
                 await self._in_thread(self._writer.rotate)
@@ -191,16 +192,16 @@ class EmbeddedBackend(QueueingBackend):
         return self.fullness.why(self._clock.monotonic_s())
 
     def _must_wait(self, operation: Operation) -> bool:
-        """A message for which the journal must make room."""
+        """Whether the operation must wait until the journal has made room."""
         if not self._room.must_wait(operation):
             return False
         self.fullness.refuse(str(no_room()), self._clock.monotonic_s())
         self._make_room()
-        self._see_to_the_reserve()  # perhaps no other write will check for room
+        self._see_to_the_reserve()  # there may be no other write that checks for room
         return True
 
     def _make_room(self) -> None:
-        """Rotate the journal if it should be; this needs no other write."""
+        """Rotate the journal if necessary, without waiting for another write."""
         if self._journal_should_go and not self._making_room:
             self._making_room = asyncio.get_running_loop().create_future()
             self._making_room.add_done_callback(self._room_was_made)
@@ -212,8 +213,9 @@ class EmbeddedBackend(QueueingBackend):
 
     @property
     def _journal_should_go(self) -> bool:
-        """When room is low a journal is rotated early, because its contents are on disk twice. The
-        same applies if only the refused message lacks room: the next one is as large.
+        """Whether the journal should be rotated. When room is low, it is rotated early, because its
+        contents are on disk twice. The same applies if only a refused message lacked room: the next
+        one is likely to be as large.
         """
         if not self._room.is_low and self._making_room is None:
             return self._writer.size >= self._journal_max_bytes
@@ -252,13 +254,14 @@ class EmbeddedBackend(QueueingBackend):
         else:
             if isinstance(error, StorageFull):
                 self.fullness.refuse(str(error), self._clock.monotonic_s())
-            if rotated:  # also if the following write did not fit
+            if rotated:  # even if the write after the rotation did not fit
                 self._checkpoints.wake()
         self._see_to_the_reserve()
 
     def _see_to_the_reserve(self) -> None:
-        """Other processes may free space while nothing is written here, and fill the disk again;
-        and deleted entries may remain in a journal that is not written to.
+        """Check for room by timer while it is short. Without writes nothing else would notice that
+        other processes free or fill the disk, or remove a journal in which only deleted entries
+        remain.
         """
         is_short = self._room.lacks_reserve or self._room.is_low or self.fullness.is_full
         if is_short and self._room_timer is None and self._is_open:
@@ -270,11 +273,13 @@ class EmbeddedBackend(QueueingBackend):
         if self._room_is_low():
             self._make_room()
         elif self._room.lacks_reserve:
-            self._checkpoints.wake()  # which keeps the reserve
+            self._checkpoints.wake()  # a checkpoint run restores the reserve
         self._see_to_the_reserve()
 
     async def _sync_journal(self) -> None:
-        """Sync everything that has taken effect; commits may be waiting for a checkpoint."""
+        """Sync everything that has taken effect. This bypasses group commit, because commits may be
+        waiting for a checkpoint.
+        """
         if not self._syncs_commits:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._commit_executor, self._writer.sync)

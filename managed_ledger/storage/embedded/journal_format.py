@@ -1,11 +1,12 @@
 """The bytes of the journal: one frame per group commit.
 
-Frame = header | body | end byte. The header identifies the journal file (generation) and offset, so
-that left-over bytes are never mistaken for a frame, and how far the file was synced when it was
-written, so that a bad earlier frame can be told from one lost in a crash. It also counts the disk
-sectors of body and end that are legitimately all zeros: a sector that never reached the disk reads
-as zeros, and only the count distinguishes the two. The end byte keeps the last sector from being
-zeros. Body = records, each beginning with its kind. Numbers are little-endian.
+Frame = header | body | end byte. The header contains the journal file's number (generation) and the
+offset, so that left-over bytes are never mistaken for a frame, and how far the file was synced when
+the frame was written, so that corruption of an earlier frame can be told from a write lost in a
+crash. It also counts the disk sectors of body and end that contain only zeros: a sector that never
+reached the disk reads as zeros, too, and only the count distinguishes the two. The end byte keeps
+the last sector from being all zeros. Body = records, each beginning with its kind. Numbers are
+little-endian.
 """
 
 import sys
@@ -33,7 +34,7 @@ MAGIC: Final = b"PBJ1"
 END: Final = b"\xa5"
 SECTOR: Final = 512
 ZERO_SECTOR: Final = bytes(SECTOR)
-LARGE_BYTES: Final = 8 * 1024  # entries of this size are cheaper to write uncopied
+LARGE_BYTES: Final = 8 * 1024  # entries of this size or more are cheaper to write uncopied
 
 HEADER: Final = Struct("<4sIQQIII")  # magic, generation, offset, synced to, body, zeros, body crc
 CRC: Final = Struct("<I")
@@ -42,7 +43,7 @@ HEADER_BYTES: Final = HEADER.size + CRC.size
 KIND_ENTRIES, KIND_PUT, KIND_REMOVE, KIND_CREATE_LEDGER, KIND_DELETE_LEDGER = range(1, 6)
 KIND_TAGGED_ENTRIES: Final = 6
 ENTRIES: Final = Struct("<BQQI")  # kind, ledger id, first entry id, count; then two u32 columns
-TAG: Final = Struct("<H")  # of tagged entries, behind ENTRIES: bytes; then the tag and the columns
+TAG: Final = Struct("<H")  # size of the tag, after ENTRIES; then the tag and the columns
 PUT: Final = Struct("<BQII")  # kind, version, key and value bytes
 REMOVE: Final = Struct("<BI")  # kind, key bytes
 LEDGER: Final = Struct("<BQ")  # kind, ledger id
@@ -102,7 +103,7 @@ Record = EntriesRecord | PutRecord | RemoveRecord | CreateLedgerRecord | DeleteL
 def encode_frame(
     body: Sequence[bytes], generation: int, offset: int, synced_to: int
 ) -> list[bytes]:
-    """`body` is in parts, as returned by `encode_body`; so is the frame."""
+    """The frame, in parts like `body`, which `encode_body` returned."""
     zeros = zero_sectors((*body, END), offset + HEADER_BYTES)
     size_bytes = sum(map(len, body))
     header = HEADER.pack(MAGIC, generation, offset, synced_to, size_bytes, zeros, checksum(body))
@@ -110,7 +111,7 @@ def encode_frame(
 
 
 def checksum(parts: Iterable[bytes]) -> int:
-    """The CRC32C of their concatenation."""
+    """The CRC32C of the concatenated parts."""
     crc = 0
     for part in parts:
         crc = crc32c(part, crc)
@@ -118,7 +119,7 @@ def checksum(parts: Iterable[bytes]) -> int:
 
 
 def decode_header(data: bytes, offset: int) -> FrameHeader | None:
-    """The header at `offset` of a journal file; None if it is invalid or belongs elsewhere."""
+    """The header at `offset` of a journal file; None if it is invalid or states another offset."""
     if len(data) < offset + HEADER_BYTES:
         return None
     packed = data[offset : offset + HEADER.size]
@@ -131,15 +132,15 @@ def decode_header(data: bytes, offset: int) -> FrameHeader | None:
 
 
 def zero_sectors(parts: Sequence[bytes], offset: int) -> int:
-    """How many aligned sectors of the parts, which begin at file offset `offset`, are all zeros.
+    """The number of all-zero aligned sectors of the parts, which begin at file offset `offset`.
 
-    A last sector that is not whole counts; a first one that begins before the parts does not.
+    A partial last sector counts; a first sector that begins before the parts does not.
     """
     found = 0
     for index, part in enumerate(parts):
         start = -offset % SECTOR
         offset += len(part)
-        first_bytes = part[start::SECTOR]  # of each sector: few are zero
+        first_bytes = part[start::SECTOR]  # of each sector; few of them are zero
         at = first_bytes.find(0)
         while at >= 0:
             sector = sector_at(parts, index, start + at * SECTOR)
@@ -149,7 +150,7 @@ def zero_sectors(parts: Sequence[bytes], offset: int) -> int:
 
 
 def sector_at(parts: Sequence[bytes], index: int, start: int) -> bytes:
-    """From `start` of that part on; it may continue in the next ones."""
+    """The sector from `start` of that part on; it may continue in the next parts."""
     sector = parts[index][start : start + SECTOR]
     while len(sector) < SECTOR and index + 1 < len(parts):
         index += 1
@@ -158,7 +159,9 @@ def sector_at(parts: Sequence[bytes], index: int, start: int) -> bytes:
 
 
 def encode_body(operations: Iterable[Operation]) -> list[bytes]:
-    """In parts: large entries are separate and uncopied; everything between is joined."""
+    """The body in parts: large entries are separate and uncopied; the bytes between them are
+    joined.
+    """
     body: list[bytes] = []
     parts: list[bytes | array[int]] = []
     for operation in operations:
@@ -199,7 +202,8 @@ def encode_mutation(operation: Operation) -> bytes:
 
 
 def decode_body(body: bytes) -> Iterator[Record]:
-    """The body's CRC was right: undecodable data comes from a bug or a later version.
+    """The records. The body's CRC was right, so undecodable data comes from a bug or a later
+    version.
 
     Raises CorruptStorage for a kind of record that this version does not know.
     """
@@ -248,7 +252,7 @@ def u32_column(data: bytes, at: int, count: int) -> "array[int]":
 
 
 def split(data: bytes, at: int, lengths: Iterable[int]) -> tuple[list[bytes], int]:
-    """The pieces of these lengths from `at` on, and where the last one ends."""
+    """The pieces of these lengths from `at` on, and the offset after the last."""
     pieces = []
     for length in lengths:
         end = at + length

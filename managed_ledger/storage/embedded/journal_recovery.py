@@ -1,8 +1,8 @@
-"""Opening a data directory for an engine that will write to it.
+"""Opens a data directory for an engine that will write to it.
 
-Nothing on the disk is changed before everything has been read and verified. Then what was read is
-synced, because a crashed process may have written it, or created or renamed its file, without
-syncing; only then is the torn end of the last journal cut off, and unreferenced files are removed.
+Nothing on the disk changes before everything has been read and verified. Then the torn end of the
+last journal is cut off, and the snapshot's name and the last journal are synced: a crashed process
+may have written, created or renamed them without a sync. Last, unreferenced files are removed.
 """
 
 import logging
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 
 class Recovery(Replay):
-    """Run once, by a worker thread, before anything else knows of the state."""
+    """Runs once, in a worker thread, before anything else uses the state."""
 
     def run(self) -> JournalWriter:
-        """Raises CorruptStorage and NewerFormat with nothing touched."""
+        """Raises CorruptStorage or NewerFormat without changing anything."""
         self.replay()
         if self.found is not None:
             self._disk.sync_folder(snapshot.FOLDER)
@@ -48,7 +48,7 @@ class Recovery(Replay):
             snapshot.write(self._disk, found or snapshot.EMPTY)
 
     def _look_at_files(self) -> None:
-        """Missing entries are logged at once; only reading them fails."""
+        """Log missing entries now; only reading them will fail."""
         for ledger_id, state in self.ledgers.items():
             if not state.flushed.file_bytes:
                 continue

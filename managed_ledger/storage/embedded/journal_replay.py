@@ -23,11 +23,11 @@ from managed_ledger.storage.embedded.journal_writer import generations, journal_
 from managed_ledger.storage.embedded.snapshot import Snapshot
 from managed_ledger.storage.engine_state import LedgerState
 
-_JOURNAL_AT_MOST: Final = 1024**3  # bytes; a journal is followed by another long before
+_JOURNAL_AT_MOST: Final = 1024**3  # bytes; far more than a journal ever holds
 
 
 class Replay:
-    """`replay` fills it in, up to the first error."""
+    """The state that `replay` has found, up to the first error."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -36,11 +36,11 @@ class Replay:
         self.items: dict[str, Versioned] = {}
         self.next_ledger_id = 0
         self.first_generation = 1
-        self.journals: list[int] = []  # the generations that are replayed
+        self.journals: list[int] = []  # the generations to replay
         self.last_journal_bytes = 0
         self.torn: Torn | None = None  # the end of the last journal
         self.complete = False
-        self.corrupt: JournalScan | None = None  # the journal that stopped this
+        self.corrupt: JournalScan | None = None  # the journal at which the replay stopped
         self._deleted_later: dict[int, str] = {}  # ledgers with entries but no beginning
 
     def replay(self) -> None:
@@ -62,8 +62,8 @@ class Replay:
         }
 
     def _journals(self, found: Snapshot | None) -> list[int]:
-        """The generations to replay. One is missing only if it was lost: the snapshot names the
-        first, which was there before the snapshot.
+        """The generations to replay. The snapshot names the first of them, which was created before
+        the snapshot, so a missing journal means that it was lost.
         """
         present = generations(self._disk)
         needed = [generation for generation in present if generation >= self.first_generation]
@@ -108,7 +108,9 @@ class Replay:
                 self._deleted_later.pop(ledger_id, None)
 
     def _apply_entries(self, record: EntriesRecord, name: str) -> None:
-        """The ledger file may already have some of them; the rest must follow without a gap."""
+        """The ledger's file may already have some of the entries; the rest must follow without a
+        gap.
+        """
         state = self.ledgers.get(record.ledger_id)
         if state is None:
             self._deleted_later[record.ledger_id] = name
@@ -124,8 +126,8 @@ class Replay:
         state.queued_entries = state.tail.next_entry_id
 
     def _check_deleted_later(self) -> None:
-        """The snapshot may be newer than a journal, and lack a ledger that the journal deletes
-        later; any other ledger must have a beginning.
+        """The snapshot may be newer than a journal and lack a ledger that the journals delete
+        later. Entries of any other unknown ledger are corruption.
         """
         for ledger_id, name in self._deleted_later.items():
             raise CorruptStorage(

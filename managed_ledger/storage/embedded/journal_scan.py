@@ -1,13 +1,13 @@
-"""The frames of one journal file, and where they end: torn by a crash, or corrupt.
+"""The frames of one journal file; tells an end torn by a crash from corruption.
 
-Only what was written after the last sync can be missing after a crash. A bad frame is torn,
-and the journal ends before it, if it is in the last journal, and either extends beyond the end of
-the file or has lost a sector (which then reads as zeros, more than the header counts), and no good
-frame after it says that it had been synced. Any other bad frame may have been acknowledged: that is
+After a crash, only bytes written since the last sync can be missing. A bad frame is torn, and the
+journal ends before it, if all of this holds: it is in the last journal; it extends beyond the end
+of the file or has lost a sector (more sectors read as zeros than the header counts); and no later
+good frame says that it had been synced. Any other bad frame may have been acknowledged: that is
 corruption, and nothing is changed.
 
-What this cannot detect: a file cut exactly between two frames looks like a shorter journal; and,
-within the very last frame, a sector zeroed by something other than a crash.
+Two kinds of damage go undetected: a file cut exactly between two frames looks like a shorter
+journal, and a sector of the very last frame that something else zeroed looks like a crash.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ class Torn:
 
 
 class JournalScan:
-    """Iterates over the bodies of the good frames; then `torn` is set if there was a tail."""
+    """Iterates over the bodies of the good frames; afterwards `torn` is set if the end was torn."""
 
     def __init__(self, name: str, generation: int, data: bytes, is_last: bool) -> None:
         self.name = name
@@ -59,7 +59,7 @@ class JournalScan:
             self.at = header.end
 
     def good_frames_behind(self) -> int:
-        """How many whole frames follow the one that is bad."""
+        """The number of whole frames after the bad one."""
         found, at = 0, self.at + 1
         while (at := self._data.find(MAGIC, at)) >= 0:
             header = self._header(at)
@@ -94,8 +94,8 @@ class JournalScan:
         return zero_sectors([body_and_end], header.body_start) > header.zero_sectors
 
     def _header_is_torn(self, offset: int) -> bool:
-        """A header may span two sectors; if its first part was lost, the rest of that sector is
-        zeros.
+        """Whether a sector of the header was lost. A header may span two sectors; a lost first part
+        reads as zeros up to the end of its sector.
         """
         end = offset + HEADER_BYTES
         if end > len(self._data):
@@ -106,7 +106,7 @@ class JournalScan:
         return first_is_lost or second_is_lost
 
     def _was_synced(self, offset: int, header: FrameHeader | None) -> bool:
-        """Does a later good frame say that the file was synced beyond `offset`?"""
+        """Whether a later frame's header says that the file was synced beyond `offset`."""
         at = header.end if header else offset + 1
         while (at := self._data.find(MAGIC, at)) >= 0:
             later = self._header(at)

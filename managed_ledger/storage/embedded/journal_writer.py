@@ -1,6 +1,6 @@
 """The end of the journal, as the worker thread sees it.
 
-One commit runs at a time, so nothing here is ever used by two threads at once.
+One commit runs at a time, so no two threads use a writer at once.
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ def generations(disk: Disk) -> list[int]:
 
 
 def create_journal(disk: Disk, generation: int) -> DiskFile:
-    """Raises OSError and leaves no such journal, so that it can be retried."""
+    """A new journal. After an OSError there is no such file, so that the caller can retry."""
     file = disk.create(journal_name(generation))
     try:
         disk.sync_folder(FOLDER)
@@ -54,7 +54,7 @@ class JournalWriter:
         self._fsync_seconds: Histogram | None = None
 
     def time(self, clock: Clock, seconds: Histogram) -> None:
-        """Count in `seconds` how long each sync takes."""
+        """Add the duration of each sync to `seconds`."""
         self._clock, self._fsync_seconds = clock, seconds
 
     @property
@@ -72,7 +72,7 @@ class JournalWriter:
             self.sync()
 
     def _try_to_rotate(self) -> None:
-        """When room is low, rotate to make some; the pending write does not depend on it."""
+        """When room is low, a disk that is too full to rotate does not fail the pending write."""
         try:
             self.rotate()
         except StorageFull:
@@ -80,7 +80,7 @@ class JournalWriter:
                 raise
 
     def rotate(self) -> None:
-        """Continue in a new journal; the old one is fully on disk by then."""
+        """Continue in a new journal, after the old one has been synced."""
         self.sync()
         generation = self.generation + 1
         try:
@@ -121,8 +121,8 @@ class JournalWriter:
             self.size += sum(map(len, parts))
 
     def _take_back(self, error: OSError) -> None:
-        """Part of the frame may have been written; remove it durably, or it would mix with the next
-        one: after a power failure a sector might hold the beginning of this frame without its end.
+        """Remove durably what was written of the frame. Otherwise it would mix with the next frame:
+        after a power failure a sector might hold the beginning of this frame without its end.
         """
         if is_full(error):
             try:

@@ -1,9 +1,10 @@
-"""The bytes of a ledger's own file: blocks of consecutive entries, each verified by CRC when read.
+"""The format of a ledger's own file: blocks of consecutive entries, each with a CRC that is
+verified when the block is read.
 
 Block = header | u32 lengths | u32 message counts | payloads. If entries carry tags, the block has
 another magic, and the tags follow the header. A file counts only up to the length in the snapshot;
-the rest is left from a flush that a crash interrupted, and the next flush overwrites it. All
-functions here block; they run in worker threads.
+the rest comes from a flush that a crash interrupted, and the next flush overwrites it. All
+functions of this module block; they run in worker threads.
 """
 
 from array import array
@@ -30,7 +31,7 @@ CRC: Final = Struct("<I")
 COUNT: Final = Struct("<I")  # of tag runs
 HEADER_BYTES: Final = HEADER.size + CRC.size
 BLOCK_BYTES: Final = 64 * 1024
-GAP_BYTES: Final = 1024 * 1024  # of missing data per block: about what is read in vain
+GAP_BYTES: Final = 1024 * 1024  # of missing data in each placeholder, which a read loads in vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class BlockIndex:
     def __init__(self) -> None:
         self._first_entry_ids: array[int] = array("Q")
         self._offsets: array[int] = array("Q")
-        self.damage: CorruptStorage | None = None  # why it ends early
+        self.damage: CorruptStorage | None = None  # why the index ends early
         self.next_entry_id = 0
         self.next_offset = 0
 
@@ -74,7 +75,7 @@ class BlockIndex:
         return self.damage is None or entry_id < self.next_entry_id
 
     def block_of(self, entry_id: int) -> int:
-        """The first entry of the block that `entry_id` is in."""
+        """The first entry of the block that contains `entry_id`."""
         return self._first_entry_ids[bisect_right(self._first_entry_ids, entry_id) - 1]
 
     def end_of_block(self, entry_id: int, next_entry_id: int) -> int:
@@ -85,8 +86,8 @@ class BlockIndex:
         return (self.next_entry_id if self.damage else next_entry_id) - 1
 
     def stretch(self, first: int, last: int, file_bytes: int, max_bytes: int) -> tuple[int, int]:
-        """The part of the file to read for `first` to `last`: whole blocks, at least one, and no
-        more than `max_bytes` otherwise.
+        """The part of the file to read for `first` to `last`: whole blocks, up to `max_bytes`, but
+        at least one.
         """
         at = bisect_right(self._first_entry_ids, first) - 1
         stop = bisect_right(self._first_entry_ids, last)
@@ -155,8 +156,9 @@ def write_blocks(file: DiskFile, job: FlushJob) -> FlushResult:
 
 
 def open_for_flush(disk: Disk, job: FlushJob) -> DiskFile:
-    """A file that does not count yet may already exist, from before a crash; and one that counts
-    may be missing: that was logged at the start and must not stop the others.
+    """Open or create the file. A file that does not count yet may already exist, from before a
+    crash. A file that counts may be missing: the start has logged that, and it must not stop the
+    flush of other ledgers.
     """
     name = ledger_file_name(job.ledger_id)
     ways = [disk.create, disk.open] if job.flushed.file_bytes == 0 else [disk.open, disk.create]
@@ -174,15 +176,15 @@ def open_for_flush(disk: Disk, job: FlushJob) -> DiskFile:
 
 
 def fence_gap(disk: Disk, file: DiskFile, job: FlushJob) -> None:
-    """Writes placeholder blocks for missing ones that cannot be read back, so that the blocks after
-    them can still be found. Durable before those are written, or the gap would go unnoticed later.
+    """Write placeholders for blocks that cannot be read back, so that later blocks can still be
+    found. They are durable before later blocks are written; otherwise the gap could go unnoticed.
     """
     index = load_index(disk, job.ledger_id, job.flushed)
     offset, first, entries = index.next_offset, index.next_entry_id, job.flushed.entries
     lacking_bytes = job.flushed.file_bytes - offset
     pieces = max(1, lacking_bytes // GAP_BYTES)
     sizes = [lacking_bytes - (pieces - 1) * GAP_BYTES, *[GAP_BYTES] * (pieces - 1)]
-    for size in sizes:  # the first one represents all the entries
+    for size in sizes:  # the first block stands for all the entries
         body_bytes = size - HEADER_BYTES
         wrong = crc32c(bytes(body_bytes)) ^ 1
         header = HEADER.pack(MAGIC, job.ledger_id, first, entries - first, body_bytes, wrong)
@@ -223,7 +225,9 @@ def encode_block(
 
 
 def encode_tags(tags: TagRuns, first_entry_id: int) -> bytes:
-    """u32 how many, then columns: the first and the last entry as of the block, tag bytes; tags."""
+    """The u32 count of runs; columns with the first and the last entry, counted within the block,
+    and the tag's size; the tags.
+    """
     firsts = array("I", [first - first_entry_id for first in tags.firsts])
     lasts = array("I", [last - first_entry_id for last in tags.lasts])
     lengths = array("I", map(len, tags.tags))
@@ -231,7 +235,7 @@ def encode_tags(tags: TagRuns, first_entry_id: int) -> bytes:
 
 
 def decode_tags(data: bytes, at: int, first_entry_id: int) -> tuple[TagRuns, int]:
-    """The tags, and where they end."""
+    """The tags, and the offset after them."""
     (count,) = COUNT.unpack_from(data, at)
     at += COUNT.size
     firsts, lasts, lengths = (u32_column(data, at + 4 * count * n, count) for n in range(3))
@@ -243,7 +247,7 @@ def decode_tags(data: bytes, at: int, first_entry_id: int) -> tuple[TagRuns, int
 
 
 def load_index(disk: Disk, ledger_id: int, flushed: FlushedPart) -> BlockIndex:
-    """Walk from header to header while they are good. Raises OSError."""
+    """Build the index by reading header after header, up to the first bad one. Raises OSError."""
     index = BlockIndex()
     try:
         read_headers(disk, ledger_id, flushed, index)
@@ -255,7 +259,7 @@ def load_index(disk: Disk, ledger_id: int, flushed: FlushedPart) -> BlockIndex:
 
 
 def read_headers(disk: Disk, ledger_id: int, flushed: FlushedPart, index: BlockIndex) -> None:
-    """Raises CorruptStorage at the first bad header; OSError."""
+    """Raises OSError, and CorruptStorage at the first bad header."""
     name = ledger_file_name(ledger_id)
     file = disk.open(name)
     try:
@@ -277,9 +281,9 @@ def read_headers(disk: Disk, ledger_id: int, flushed: FlushedPart, index: BlockI
 
 
 def read_blocks(disk: Disk, ledger_id: int, start: int, end: int) -> list[EntryColumns]:
-    """The blocks from offset `start` to `end`, up to one that is bad if it is not the first.
+    """The blocks from offset `start` to `end`, up to the first bad one. At least one block.
 
-    Raises CorruptStorage, OSError.
+    Raises CorruptStorage if the first block is bad; OSError.
     """
     name = ledger_file_name(ledger_id)
     file = disk.open(name)
@@ -303,7 +307,7 @@ def read_blocks(disk: Disk, ledger_id: int, start: int, end: int) -> list[EntryC
 def decode_block(
     data: bytes, at: int, ledger_id: int, name: str, file_offset: int
 ) -> tuple[EntryColumns, int]:
-    """The block at `at` of `data`, which begins at `file_offset`, and where the next one begins."""
+    """The block at `at` of `data`, which begins at `file_offset`, and the next block's start."""
     offset = file_offset + at
     header = decode_header(data, at, ledger_id, name, offset)
     magic, first_entry_id, count, body_bytes, crc = header
@@ -340,7 +344,7 @@ def corrupt(name: str, offset: int) -> CorruptStorage:
 
 
 def damage_of(disk: Disk, ledger_id: int, flushed: FlushedPart) -> str | None:
-    """Damage that is visible without reading the file. Raises OSError."""
+    """The damage that shows without reading the blocks, if any. Raises OSError."""
     name = ledger_file_name(ledger_id)
     try:
         file = disk.open(name)

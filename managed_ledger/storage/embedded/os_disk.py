@@ -16,9 +16,9 @@ from managed_ledger.storage.embedded.spare_descriptors import SpareDescriptors
 MAX_PARTS: Final = 1024  # per pwritev
 LOCK_FILE: Final = "lock"
 LARGE_READ_BYTES: Final = 256 * 1024
-LARGEST_DIRECT_READ_BYTES: Final = 16 * 1024 * 1024  # it is in memory twice briefly
-# Folders created long ago by another user, or on file systems that cannot create files, do not
-# support sync: squashfs and autofs, among others.
+LARGEST_DIRECT_READ_BYTES: Final = 16 * 1024 * 1024  # a direct read is briefly in memory twice
+# Ignored when the parent folder is synced: it may belong to another user, or to a file system
+# without sync (squashfs and autofs, among others).
 _NOT_OURS_TO_SYNC: Final = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.EOPNOTSUPP)
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", None)
 
@@ -85,8 +85,8 @@ class OsDisk:
             raise
 
     def _make_names_last(self) -> None:
-        """Syncs existing folders: a process may have been killed between creating and syncing
-        one.
+        """Sync existing folders: a process may have been killed after it created a folder and
+        before it synced the parent.
         """
         self._spare.opened(lambda: sync_folder(self.path))
         try:
@@ -102,7 +102,7 @@ class OsDisk:
         self._spare.close()
 
     def _make_folder(self, folder: Path) -> None:
-        """A new folder's name has to last too, or the files in it would not."""
+        """Create a folder durably: without its name the files in it would be lost, too."""
         if folder.is_dir():
             return
         self._make_folder(folder.parent)
@@ -130,9 +130,9 @@ class OsFile:
 
     def pread(self, size: int, offset: int) -> bytes:
         if LARGE_READ_BYTES <= size <= LARGEST_DIRECT_READ_BYTES and not self._cached(offset, size):
-            with suppress(OSError):  # no support, or a disk error that will occur again
+            with suppress(OSError):  # no support; a disk error will recur in the normal read
                 data = read_direct(self._descriptor, size, offset)
-                # Otherwise a normal read tells whether that is the end of the file.
+                # After a short read, a normal one tells whether the file ends there.
                 if len(data) == size:
                     return data
         data = os.pread(self._descriptor, size, offset)
@@ -144,8 +144,8 @@ class OsFile:
         return data
 
     def _cached(self, offset: int, size: int) -> bool:
-        """Whether the page cache has it, judged by the byte in the middle, without waiting for the
-        disk. If not, filling the cache would cost more than the rest of the read.
+        """Whether the page cache has the range, judged by its middle byte, without waiting for the
+        disk. If it has not, filling the cache would cost more than the rest of the read.
         """
         if _NOWAIT is None:
             return True
@@ -178,7 +178,7 @@ def write_views(descriptor: int, views: list[memoryview], offset: int) -> None:
 
 
 def drop_front(views: list[memoryview], size: int) -> list[memoryview]:
-    """What is left to write after `size` bytes went out."""
+    """The parts that remain to be written after `size` bytes."""
     at = 0
     while at < len(views) and size >= len(views[at]):
         size -= len(views[at])

@@ -14,7 +14,7 @@ from managed_ledger.storage.embedded.os_disk import LOCK_FILE
 
 
 class _Written:
-    """A file's bytes: the part of the file on disk that still counts, then what was written since.
+    """A file's bytes: the part of the file on disk that still counts, then the bytes written since.
 
     The engine writes at the end of files, so little is copied.
     """
@@ -52,7 +52,7 @@ class _Written:
         descriptor = os.open(self._path, os.O_RDONLY)
         try:
             return os.pread(descriptor, end - start, start)
-        except OSError as error:  # it does not name the file
+        except OSError as error:  # the error does not name the file
             raise OSError(error.errno, error.strerror, str(self._path)) from None
         finally:
             os.close(descriptor)
@@ -99,7 +99,7 @@ class OverlayDisk:
         try:
             held = os.open(self.path / LOCK_FILE, os.O_RDONLY)
         except FileNotFoundError:
-            return  # a copy: no broker has used it
+            return  # a copy that no broker has used
         try:
             fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,6 +1,6 @@
 """Reads a data directory while no broker uses it; nothing in it changes.
 
-It is loaded as at a start, but nothing is recovered: what a crash left stays as it is.
+The directory is loaded as at a start, but nothing is repaired: leftovers of a crash stay.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ class ReadOnlyDirectory:
         self._reader = BlockReader(self._disk, self._executor)
 
     async def open(self) -> None:
-        """Keep brokers away, and read the snapshot and the journals. Raises DirectoryInUse,
-        CorruptStorage, NewerFormat, OSError.
+        """Lock the directory against brokers, and read the snapshot and the journals. Raises
+        DirectoryInUse, CorruptStorage, NewerFormat, OSError.
         """
         self._disk.hold()
         try:
@@ -53,7 +53,7 @@ class ReadOnlyDirectory:
         return self._replay.next_ledger_id
 
     async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
-        """There is no writer. Raises LedgerNotFound."""
+        """The ledger's summary; there is no writer to fence. Raises LedgerNotFound."""
         return self._ledger(ledger_id).summary()
 
     async def read(

@@ -1,9 +1,10 @@
-"""How much space the disk has left, and what may still be written.
+"""How much space the disk has left, and which writes are still allowed.
 
-What is in the journal must be written again, into the ledgers' files, before the journal can be
-removed. So messages are refused while there would be no room for that; deletions and all small
-writes continue, and the space they release is available at once. If other processes have filled the
-disk, a reserve file is given up for the records that make room.
+Entries in the journal must be written again, into the ledgers' files, before the journal can be
+removed. So messages are refused while there is no room for that second copy; deletions and metadata
+changes continue, and the space that they release is available at once. If other processes fill the
+disk almost completely, only operations that make room continue, and a reserve file is removed to
+give them space.
 """
 
 from typing import Final
@@ -35,7 +36,9 @@ class Room:
         self.is_out = False
 
     def look(self, wanted_bytes: int) -> None:
-        """Whether there is room for `wanted_bytes` and a second copy of the journal."""
+        """Measure the free space. `is_low`: not enough for `wanted_bytes`, the second copy of the
+        journal, and some spare; `is_out`: next to nothing is left.
+        """
         free_bytes = self.free_bytes = self._disk.free_bytes()
         self.is_low = free_bytes is not None and free_bytes < wanted_bytes + SPARE_BYTES
         self.is_out = free_bytes is not None and free_bytes < NEXT_TO_NOTHING_BYTES
@@ -45,12 +48,12 @@ class Room:
 
     @property
     def lacks_reserve(self) -> bool:
-        """The reserve was given up, or there was no room for it yet."""
+        """Whether the reserve was given up or could not be written yet for lack of room."""
         return self.free_bytes is not None and not self._has_reserve
 
     def begin(self) -> None:
-        """Use a reserve kept by an earlier process: on a full disk at once, because a broker must
-        start before it can be told what to delete. Blocks; raises OSError.
+        """Find the reserve of an earlier process. On a full disk it is given up at once, because a
+        broker must start before users can delete anything. Blocks; raises OSError.
         """
         self._has_reserve = self._is_whole()
         self.look(0)
@@ -58,7 +61,7 @@ class Room:
             self.give_up_reserve()
 
     def _is_whole(self) -> bool:
-        """Removes a reserve that a crash left incomplete."""
+        """Whether there is a complete reserve; removes one that a crash left incomplete."""
         if RESERVE not in self._disk.names(RESERVE_FOLDER):
             return False
         file = self._disk.open(RESERVE)
@@ -89,9 +92,10 @@ class Room:
         self._has_reserve = True
 
     def give_up_reserve(self) -> bool:
-        """Whether there was one. Blocks.
+        """Remove the reserve; False if there was none. Blocks.
 
-        Another thread may be about to write one: until removed, it is treated as existing.
+        Another thread may be about to write a reserve, so this one counts as existing until it is
+        removed.
         """
         if not self._has_reserve:
             return False

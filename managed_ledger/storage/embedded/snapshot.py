@@ -1,12 +1,12 @@
 """The metadata snapshot: where recovery starts, so that older journals can be removed.
 
-It holds every key, and for every ledger how much of it is in its own file. Journals from
-`first_generation` on are replayed on top; each of their records may already be in the snapshot.
+It holds every key and, for every ledger, how much of it is in its own file. Journals from
+`first_generation` on are replayed on top; the snapshot may already contain any of their records.
 
-Its first line states the format of the whole data directory, in words, and is written before
-anything of that format. Raise `FORMAT` when earlier versions would misread what is written from now
-on: they then refuse the directory. Versions that do not know this line take the file for damaged,
-and refuse it, too.
+The first line states the format of the whole data directory, in words, and is written before
+anything in that format. Increase `FORMAT` when earlier versions would misread new data: they then
+refuse the directory. Versions older than the line itself consider the file damaged and refuse it,
+too.
 """
 
 import re
@@ -27,13 +27,13 @@ FOLDER: Final = "metadata"
 NAME: Final = "metadata/snapshot"
 NEW_NAME: Final = "metadata/snapshot.new"
 FORMAT: Final = 2
-FIRST_FORMAT: Final = 1  # had no line, and began with this:
+FIRST_FORMAT: Final = 1  # without a line; begins with:
 _FIRST_MAGIC: Final = b"PBS1"
 _FORMAT_LINE: Final = re.compile(rb"pybroker data directory, format (\d{1,9})\n")
-HEADER: Final = Struct("<IQ")  # body crc, body bytes; behind the first line
+HEADER: Final = Struct("<IQ")  # body crc, body bytes; after the first line
 BODY: Final = Struct("<QQQQ")  # first generation, next ledger id, ledgers, keys
 _BEGINNING_BYTES: Final = 256  # more than the line and the header
-_LARGE_BYTES: Final = 64 * 1024 * 1024  # what is read without asking whether it can be a snapshot
+_LARGE_BYTES: Final = 64 * 1024 * 1024  # larger files are read only if they can be a snapshot
 LEDGER: Final = Struct("<QQQQQ")  # ledger id, then a FlushedPart
 
 
@@ -107,7 +107,7 @@ def _format_of(data: bytes) -> tuple[int, int]:
 
 
 def write(disk: Disk, snapshot: Snapshot) -> None:
-    """Durable when it returns; until then the previous one counts. Raises OSError."""
+    """Durable when it returns; until then the previous snapshot counts. Raises OSError."""
     disk.unlink(NEW_NAME)
     file = disk.create(NEW_NAME)
     try:
@@ -120,7 +120,7 @@ def write(disk: Disk, snapshot: Snapshot) -> None:
 
 
 def read(disk: Disk) -> Snapshot | None:
-    """None if there is none. Raises CorruptStorage, NewerFormat."""
+    """The snapshot; None if there is none. Raises CorruptStorage, NewerFormat."""
     try:
         file = disk.open(NAME)
     except FileNotFoundError:
@@ -135,7 +135,7 @@ def read(disk: Disk) -> Snapshot | None:
 
 
 def _whole_bytes(beginning: bytes) -> int:
-    """By its header: how large the file is, if nothing happened to it."""
+    """The size of the undamaged file, according to its header."""
     _, at = _format_of(beginning)
     return at + HEADER.size + int(HEADER.unpack_from(beginning, at)[1])
 

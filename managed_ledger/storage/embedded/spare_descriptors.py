@@ -1,7 +1,7 @@
-"""Spare descriptors, so that files can be opened when connections have taken all others.
+"""Spare descriptors, so that files can be opened even when connections use all others.
 
-When none is left, a spare one is closed and the file opened in its place; each closed file makes
-room for a spare one again.
+When the process has no descriptor left, a spare one is closed and the file opened in its place.
+Whenever a file is closed, a spare descriptor is opened again.
 """
 
 import os
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class SpareDescriptors:
-    """Used by several threads: each list operation is atomic."""
+    """Safe for several threads, because each list operation is atomic."""
 
     def __init__(self, count: int = COUNT) -> None:
         self._count = count
         self._spare: list[int] = []
 
     def refill(self) -> None:
-        """As many as are available."""
+        """Open as many spare descriptors as the system allows, up to COUNT."""
         while len(self._spare) < self._count:
             try:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY))
@@ -34,8 +34,8 @@ class SpareDescriptors:
             pass
 
     def opened(self, opening: Callable[[], T]) -> T:
-        """Returns the result of `opening`. Raises as it does, also EMFILE when all spare ones are
-        used up: other threads may have taken them.
+        """The result of `opening`. Raises the errors of `opening`, EMFILE too if no spare
+        descriptor is left, because other threads may have taken them.
         """
         while True:
             try:

@@ -1,10 +1,10 @@
 """ZooKeeper for asyncio: one session, kept across reconnections until it expires or is closed.
 
-A request waits while the session is SUSPENDED. One that was in flight when the connection broke
-fails with ConnectionLoss, because it is unknown whether it took effect. Reads are repeated instead.
+Requests wait while the session is SUSPENDED. A change in flight when the connection broke fails
+with ConnectionLoss, because it is unknown whether it took effect; reads are repeated.
 
-Watches are persistent: each event is reported until the client closes. Events during a
-disconnection are lost, so after each reconnection every watch gets RESYNC: read everything again.
+Watches are persistent: they report events until the client closes. Events during a disconnection
+are lost, so after each reconnection every watch gets RESYNC: read everything again.
 """
 
 import asyncio
@@ -89,8 +89,8 @@ class ZooKeeper:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the session exists beyond doubt, and will for another third of its timeout. It
-        does not depend on timers of this process, which may have stood still.
+        """Whether the session certainly exists now and for another third of its timeout.
+        Independent of this process's timers, which may have been delayed.
         """
         if self._state is not SessionState.CONNECTED or self._connection is None:
             return False
@@ -98,11 +98,11 @@ class ZooKeeper:
         return silent_s < self._grant.timeout_ms / 1500
 
     def on_state(self, listener: Callable[[SessionState], None]) -> None:
-        """Called after each change, on the loop."""
+        """Call `listener` after each change of the session's state, on the loop."""
         self._listeners.append(listener)
 
     async def open(self, timeout_s: float = 30.0) -> None:
-        """Returns with a session. Raises ZooKeeperError if no server grants one in time."""
+        """Establish a session. Raises ZooKeeperError if no server grants one in time."""
         self._task = asyncio.ensure_future(self._keep_connected())
         try:
             async with asyncio.timeout(timeout_s):
@@ -134,7 +134,7 @@ class ZooKeeper:
     # --- nodes
 
     async def make_parents(self, path: str) -> None:
-        """Create the nodes above that are missing. Raises ZooKeeperError."""
+        """Create the missing parent nodes. Raises ZooKeeperError."""
         parts = path.split("/")[1:-1]
         missing = []
         while parts:
@@ -153,26 +153,26 @@ class ZooKeeper:
                 continue
 
     async def get(self, path: str, insist: bool = False) -> Node:
-        """Raises NoNode; TooManyWaiting, unless the caller insists because it must learn the
-        outcome of a change whose answer was lost.
+        """Raises NoNode, TooManyWaiting. `insist` avoids TooManyWaiting, for callers that must
+        learn the outcome of a change whose answer was lost.
         """
         return node_of(await self._read(OpCode.GET_DATA, path, insist=insist))
 
     async def children(self, path: str) -> list[str]:
-        """Their names, unordered. Raises NoNode."""
+        """The names of the child nodes, unordered. Raises NoNode."""
         return (await self._read(OpCode.GET_CHILDREN, path)).texts()
 
     async def create(
         self, path: str, value: bytes, ephemeral: bool = False, sequential: bool = False
     ) -> str:
-        """The path, followed by ZooKeeper's number if `sequential`. Raises NodeExists, NoNode
-        (there is no parent), ConnectionLoss.
+        """The path, with ZooKeeper's number appended if `sequential`. Raises NodeExists, NoNode (no
+        parent), ConnectionLoss.
         """
         create = Create(path, value, ephemeral, sequential)
         return (await self._ask(create.code, create.body(), path)).text()
 
     async def ensure(self, path: str) -> None:
-        """When this returns, the node exists. Raises NoNode (there is no parent)."""
+        """Create the node unless it exists. Raises NoNode (no parent)."""
         while True:
             try:
                 await self.create(path, b"")
@@ -193,15 +193,16 @@ class ZooKeeper:
         await self._ask(removal.code, removal.body(), path)
 
     async def multi(self, operations: Sequence[Operation]) -> list[int]:
-        """All or nothing. Returns each node's version; raises the error of the operation that
-        failed."""
+        """One transaction: all operations or none. Returns each node's version; raises the error of
+        the failed operation.
+        """
         names = ", ".join(each.path for each in operations)
         reader = await self._ask(OpCode.MULTI, multi_body(operations), names)
         return multi_result(reader, operations)
 
     async def watch(self, path: str, is_recursive: bool, watcher: Watcher) -> None:
-        """After this returns, `watcher` receives every change of the node and its children (or, if
-        recursive, of everything below). The node need not exist.
+        """Report changes of the node and its children (or, if recursive, of everything below) to
+        `watcher` from when this returns. The node need not exist.
         """
         self._watches.append((path, is_recursive, watcher))
         await self._read(OpCode.ADD_WATCH, path, add_watch_body(path, is_recursive))
@@ -257,7 +258,7 @@ class ZooKeeper:
     # --- connecting
 
     async def _keep_connected(self) -> None:
-        """Servers are tried in an order of this client's own, until the session is over."""
+        """Connect and reconnect until the session is over, in a random order of servers."""
         loop = asyncio.get_running_loop()
         servers = self._rng.sample(self._servers, len(self._servers))
         heard_s = loop.time()
@@ -282,7 +283,7 @@ class ZooKeeper:
                 await asyncio.sleep(pause_s)
 
     def _is_too_late(self, silent_s: float) -> bool:
-        """Without a session there is nothing to lose: keep trying for as long as `open` waits."""
+        """Never without a session, which cannot expire: keep trying for as long as `open` waits."""
         is_suspended = self._state is SessionState.SUSPENDED
         return is_suspended and silent_s > self._grant.timeout_ms / 1000
 
@@ -292,7 +293,7 @@ class ZooKeeper:
         loop = asyncio.get_running_loop()
 
         def lost(connection: ZooKeeperConnection) -> None:
-            # At once: a caller that repeats a request must wait, not get the same connection again.
+            # Clear it at once: a caller that repeats a request must wait for the next connection.
             if self._connection is connection:
                 self._connection = None
                 if self._state is SessionState.CONNECTED:
@@ -331,7 +332,7 @@ class ZooKeeper:
         try:
             event = EventType(kind)
         except ValueError:
-            return  # the session's state, which the connection reports
+            return  # an event of the session's state, which the connection reports
         for watched, is_recursive, watcher in self._watches:
             below = is_recursive and path.startswith(watched.rstrip("/") + "/")
             if path == watched or below:
@@ -339,7 +340,7 @@ class ZooKeeper:
 
 
 def _look_at(done: "asyncio.Future[JuteReader]") -> None:
-    """A watch could not be set: the connection is gone, and the next one sets it again."""
+    """Ignore a failure to set a watch: the connection is gone, and the next one sets it again."""
     if not done.cancelled():
         done.exception()
 

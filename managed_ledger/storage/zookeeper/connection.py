@@ -1,7 +1,7 @@
 """One TCP connection to a ZooKeeper server: the handshake, requests in order, events, pings.
 
-ZooKeeper answers in the order of the requests, so a queue matches them. Requests of one loop
-tick are sent in one write.
+ZooKeeper answers in the order of the requests, so a queue matches answers to requests. The requests
+of one loop tick are sent in one write.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         event: Callable[[int, str], None],
         lost: Callable[["ZooKeeperConnection"], None],
     ) -> None:
-        """`event(type, path)` for each event of a watch."""
+        """`event(type, path)` is called for each event of a watch."""
         self._grant = grant
         self._event = event
         self._lost = lost
@@ -69,8 +69,8 @@ class ZooKeeperConnection(asyncio.Protocol):
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.heard_s = self._loop.time()
         self._asked_s = self.heard_s
-        # When the latest request that was answered was sent: then the session existed. An answer
-        # may have lain here for long before it was read.
+        # When the latest answered request was sent: the session existed then. The time of reading
+        # the answer would prove less, because the answer may have waited here for long.
         self.alive_s = -math.inf
         self._pinged_s: float | None = None  # the oldest ping without an answer
         self._hello_s = self.heard_s
@@ -146,7 +146,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             self.alive_s = max(self.alive_s, request.asked_s)
             if request.done.done():
                 return
-            if error == 0 or request.code is OpCode.MULTI:  # whose parts tell what failed
+            if error == 0 or request.code is OpCode.MULTI:  # the parts of a multi say what failed
                 request.done.set_result(reader)
             else:
                 request.done.set_exception(error_of(error, request.what))
@@ -171,8 +171,8 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._timer = self._loop.call_later(self._grant.timeout_ms / 6000, self._check)
 
     def _check(self) -> None:
-        """Ping after a third of the timeout without a request; give up after two thirds without
-        an answer, so that another server can still be asked in time.
+        """Ping after a third of the timeout without a request. Break off after two thirds without
+        an answer, so that there is time to ask another server.
         """
         now, timeout_s = self._loop.time(), self._grant.timeout_ms / 1000
         if now - self.heard_s > timeout_s * 2 / 3:
@@ -196,7 +196,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             self._transport = None
         if not self.ready.done():
             self.ready.set_exception(why)
-            self.ready.exception()  # waiters raise it; there may be none
+            self.ready.exception()  # mark as retrieved: there may be no waiter
         waiting, self._waiting = self._waiting, deque()
         for request in waiting:
             if not request.done.done():

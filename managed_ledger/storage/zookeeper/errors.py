@@ -1,4 +1,6 @@
-"""ZooKeeper's error codes as exceptions; names end in Error where Python or a package has them."""
+"""ZooKeeper's error codes as exceptions; names that Python or this package already uses end in
+Error.
+"""
 
 from typing import Final
 
@@ -6,24 +8,24 @@ from managed_ledger.errors import ManagedLedgerError, StorageUnavailable
 
 
 class ZooKeeperError(ManagedLedgerError):
-    """Base of ZooKeeper's errors and of connection errors."""
+    """Base class of ZooKeeper's errors and of connection errors."""
 
     code: int = -1
 
 
 class ConnectionLoss(ZooKeeperError):
-    """The connection broke before the answer: a change may have been made or not."""
+    """The connection broke before the answer: a change may or may not have been made."""
 
     code = -4
 
 
 class TooManyWaiting(ZooKeeperError, StorageUnavailable):
-    """Too many requests wait for a connection, so this one was not queued or sent."""
+    """Too many requests are waiting for a connection, so this one was neither queued nor sent."""
 
 
 class SessionExpired(ZooKeeperError):
-    """The session is over: its ephemeral nodes are gone or will be, and others may take over what
-    it owned. Open a new client.
+    """The session is over: its ephemeral nodes are gone or will be, and other clients may take over
+    what it owned. Open a new client.
     """
 
     code = -112

@@ -1,4 +1,4 @@
-"""ZooKeeper's serialization: big-endian integers, and bytes and text behind a 4-byte length."""
+"""ZooKeeper's serialization: big-endian integers; bytes and text with a 4-byte length in front."""
 
 from struct import Struct, error
 from typing import Final
@@ -65,7 +65,7 @@ class JuteReader:
         return self._take(1) != b"\0"
 
     def buffer(self) -> bytes:
-        """A null buffer is an empty one."""
+        """A buffer; a null buffer is read as empty."""
         size = self.i32()
         return self._take(size) if size > 0 else b""
 

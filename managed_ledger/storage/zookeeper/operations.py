@@ -87,7 +87,7 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Nothing happens unless the node has this version."""
+    """Fails the transaction unless the node has this version."""
 
     path: str
     version: int
@@ -102,7 +102,7 @@ Operation = Create | Delete | SetData | Check
 
 
 def read_body(path: str) -> bytes:
-    """Of GET_DATA and GET_CHILDREN, without a watch."""
+    """The body of GET_DATA or GET_CHILDREN, without a watch."""
     return JuteWriter().text(path).flag(False).getvalue()
 
 
@@ -138,8 +138,8 @@ def stat_of(reader: JuteReader) -> tuple[int, int]:
 
 
 def multi_result(reader: JuteReader, operations: Sequence[Operation]) -> list[int]:
-    """For each operation the current version of its node (0 if created, -1 if deleted or only
-    checked). Raises the error of the operation that failed.
+    """The current version of each operation's node (0 if created, -1 if deleted or only checked).
+    Raises the error of the failed operation.
     """
     versions: list[int] = []
     failures: list[tuple[int, ZooKeeperError]] = []
@@ -159,7 +159,7 @@ def multi_result(reader: JuteReader, operations: Sequence[Operation]) -> list[in
         if error not in (
             0,
             _RUNTIME_INCONSISTENCY,
-        ):  # the errors of operations that did not fail themselves
+        ):  # operations that did not fail themselves
             raise failure
     if failures:
         raise failures[0][1]

@@ -1,5 +1,5 @@
-"""Repeats work on request, never twice at once, and once more if it was requested meanwhile; for
-reactions to a watch's events.
+"""Repeats work on request, for reactions to the events of a watch. Never runs it twice at once;
+runs it once more after requests that came meanwhile.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ class Refresh:
         self._task: asyncio.Task[None] | None = None
 
     def request(self) -> None:
-        """The work begins after this returns."""
+        """Request the work; it begins after this has returned."""
         self._wanted = True
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())

@@ -1,9 +1,9 @@
 """The states of a ZooKeeper session, as this client sees it, and their transitions.
 
 CONNECTING: no session yet. CONNECTED: ZooKeeper answers. SUSPENDED: the connection is gone, and the
-session may still exist; do not rely on what it owns. EXPIRED: reported by ZooKeeper, or it was out
-of reach for the session timeout; others may own what the session owned. CLOSED: by this client. The
-last two are final.
+session may still exist; do not rely on what it owns. EXPIRED: ZooKeeper has said so or was out of
+reach for the session timeout; other clients may own what the session owned. CLOSED: by this client.
+The last two are final.
 """
 
 from enum import Enum

@@ -1,1 +1,1 @@
-"""Keys and values as Apache Pulsar stores them in ZooKeeper, by families."""
+"""Keys and values in the formats of Apache Pulsar in ZooKeeper, grouped into families."""

@@ -21,7 +21,7 @@ MAX_BYTES: Final = 64 << 20  # decompressed
 
 
 def plain(value: bytes, what: str) -> bytes:
-    """Decompressed if it has to be. Raises CorruptStorage."""
+    """The value, decompressed if necessary. Raises CorruptStorage."""
     if not value.startswith(_MAGIC):
         return value
     end = _HEAD_BYTES + int.from_bytes(value[2:_HEAD_BYTES], "big")

@@ -1,10 +1,11 @@
 """ManagedCursorInfo and PositionInfo: what a subscription has acknowledged, in Apache's format.
 
-A small cursor is in its node, with ledger id -1. A large one, or one with partly acknowledged
-batches, is in the last entry of a ledger; its node then has a mark-delete position that is not
-newer. Acknowledged entries are ranges (lower exclusive) in the node, and bits of 64-bit words for
-each ledger in the entry, as Apache's managedLedgerPersistIndividualAckAsLongArray wants it; both
-are read. In a batch's set a bit means that the index is still unacknowledged.
+A small cursor is stored in its node, with ledger id -1. A large cursor, or a cursor with partly
+acknowledged batches, is stored in the last entry of a ledger; the mark-delete position in its node
+is then the same or older. Acknowledged entries are ranges (lower bound exclusive) in the node. In
+the entry they are bits of 64-bit words, for each ledger, as with Apache's
+managedLedgerPersistIndividualAckAsLongArray. Both forms are read. A set bit of a batch's bitset
+means that the index is still unacknowledged.
 
 Source: MLDataFormats.proto; org.apache.bookkeeper.mledger.impl.ManagedCursorImpl.
 """
@@ -36,18 +37,18 @@ from managed_ledger.storage.bookkeeper.formats.protobuf import (
 )
 
 MAX_RANGES: Final = 1000  # in a node: managedLedgerMaxUnackedRangesToPersistInMetadataStore
-MAX_ACKED: Final = 1 << 28  # entries; more would be an error, and fill the memory
+MAX_ACKED: Final = 1 << 28  # entries; more would fill the memory, and can only be an error
 _MAX_WORDS: Final = 1 << 22
 _WORD: Final = (1 << 64) - 1
 
-# Kept: Apache's own numbers of a cursor (compaction, deduplication), and unknown fields.
+# Kept unchanged: Apache's numeric properties (compaction, deduplication) and unknown fields.
 _LONG_PROPERTIES: Final = 5
 _UNKNOWN: Final = -1
 
 
 def belongs_into_ledger(record: CursorRecord) -> bool:
-    """True if it is large, or has partly acknowledged batches: Apache's broker reads those only
-    from a ledger, although it also writes them to the node.
+    """Whether the cursor is large or has partly acknowledged batches. Apache's broker reads these
+    only from a ledger, although it also writes them to the node.
     """
     if record.batches:
         return True
@@ -74,7 +75,9 @@ def encode_node(record: CursorRecord, kept: Kept, ledger_id: int) -> bytes:
 
 
 def decode_node(message: bytes, what: str) -> tuple[CursorRecord, Kept, int]:
-    """And the ledger whose last entry has the rest, or NO_LEDGER. Raises CorruptStorage."""
+    """The record, the kept data, and the ledger whose last entry has the rest, or NO_LEDGER. Raises
+    CorruptStorage.
+    """
     found: dict[int, int] = {}
     properties: dict[str, str] = {}
     ranges: list[bytes] = []
@@ -90,7 +93,7 @@ def decode_node(message: bytes, what: str) -> tuple[CursorRecord, Kept, int]:
         elif field.wire == BYTES and field.number == 8:
             name, value = read_pair(field.blob, what)
             properties[name] = value
-        elif field.number != 6:  # when it was active last: now
+        elif field.number != 6:  # the time of the last activity is not kept
             _keep(kept, field)
     acked = _Acked(what)
     acked.add_ranges(ranges)
@@ -123,7 +126,7 @@ def encode_entry(record: CursorRecord, kept: Kept) -> bytes:
 def decode_entry(
     entry: bytes, node: CursorRecord, kept: Kept, what: str
 ) -> tuple[CursorRecord, Kept]:
-    """With the properties of the node. Raises CorruptStorage."""
+    """The record in the entry, with the properties of the node. Raises CorruptStorage."""
     mark = {1: -1, 2: -1}
     parts: dict[int, list[bytes]] = {3: [], 4: [], 5: [], 6: []}
     for field in fields(entry, what):
@@ -180,14 +183,14 @@ def _words_of(ledger_id: int, acks: AckSet) -> bytes:
 
 
 def words(bits: int) -> Iterator[int]:
-    """64 bits each, the lowest first."""
+    """Words of 64 bits, lowest bits first."""
     data = bits.to_bytes((bits.bit_length() + 63) // 64 * 8, "little")
     for at in range(0, len(data), 8):
         yield int.from_bytes(data[at : at + 8], "little")
 
 
 class _Acked:
-    """Acknowledged entries by ledger; their number is bounded."""
+    """Acknowledged entries by ledger, at most MAX_ACKED."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -213,7 +216,8 @@ class _Acked:
             ends = {each.number: each.blob for each in fields(message, self._what)}
             lower = read_position(ends.get(1, b""), self._what)
             upper = read_position(ends.get(2, b""), self._what)
-            # Between ledgers only the upper one counts: the lower one ends there.
+            # A range across ledgers counts only in the upper ledger: the lower ledger ends before
+            # it.
             first = lower.entry_id + 1 if lower.ledger_id == upper.ledger_id else 0
             self.add(upper.ledger_id, first, upper.entry_id)
 
@@ -234,7 +238,7 @@ class _Acked:
 
 
 def _batches(messages: Sequence[bytes], acked: _Acked, what: str) -> dict[tuple[int, int], int]:
-    """A set without bits means an acknowledged entry."""
+    """The bitsets by entry. An empty bitset means that the whole entry is acknowledged."""
     found: dict[tuple[int, int], int] = {}
     for message in messages:
         position, data = None, bytearray()

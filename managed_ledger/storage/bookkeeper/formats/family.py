@@ -1,7 +1,8 @@
-"""A family of the seam's keys: their places in ZooKeeper, and the format of their nodes' values.
+"""Families of the seam's keys: their paths in ZooKeeper, and the formats of their nodes.
 
-The seam's values are the same for every engine; a family converts them to Apache Pulsar's format
-and back. Data of other programs without a place in the seam's value is `kept`, and written again.
+The seam's values are the same for every engine; a family converts them to the format of Apache
+Pulsar and back. Data of other programs that has no place in the seam's value is `kept` and written
+back.
 """
 
 from collections.abc import Mapping
@@ -11,14 +12,14 @@ from typing import Final, NamedTuple, Protocol
 from managed_ledger.storage.bookkeeper.key_paths import key_of, path_of
 
 NO_LEDGER: Final = -1
-Kept = Mapping[int, bytes]  # as the family defines; empty if there is nothing to keep
+Kept = Mapping[int, bytes]  # defined by the family; empty if there is nothing to keep
 NOTHING: Final[Kept] = MappingProxyType({})
 
 
 class Stored(NamedTuple):
     """The content of a node; the rest is in the last entry of `ledger_id`, if there is one."""
 
-    value: bytes  # the seam's
+    value: bytes  # in the seam's format
     kept: Kept = NOTHING
     ledger_id: int = NO_LEDGER
 
@@ -26,7 +27,7 @@ class Stored(NamedTuple):
 class Family(Protocol):
     @property
     def root(self) -> str:
-        """The node above all of the family's."""
+        """The common parent node of the family."""
         ...
 
     @property
@@ -35,33 +36,33 @@ class Family(Protocol):
         ...
 
     def path_of(self, key: str) -> str | None:
-        """None if the key is of another family."""
+        """The node of the key; None if the key belongs to another family."""
         ...
 
     def key_of(self, path: str) -> str | None:
-        """The key of a path below the root; None if that node has no value of the family."""
+        """The key of a path below the root; None if the node has no value of the family."""
         ...
 
     def has_children(self, path: str) -> bool:
-        """Whether nodes below it may matter."""
+        """Whether nodes below `path` may belong to the family."""
         ...
 
     def encode(self, key: str, value: bytes, kept: Kept, ledger_id: int = NO_LEDGER) -> bytes:
-        """The node's value; with a ledger, without the part that `entry` puts there. Raises
-        CorruptStorage if `value` is not one of the seam's.
+        """The node's content; with a ledger, it lacks the part that `entry` puts there. Raises
+        CorruptStorage if `value` is not in the seam's format.
         """
         ...
 
     def decode(self, key: str, node: bytes) -> Stored | None:
-        """None: the node exists only for nodes below it. Raises CorruptStorage, which says what to
-        do.
+        """The node's value; None if the node exists only as a parent. Raises CorruptStorage, which
+        tells users how to continue.
         """
         ...
 
     def entry(self, key: str, value: bytes, kept: Kept, stays: bool = False) -> bytes | None:
-        """The value's part for a ledger, because it is too large for a node or only read from a
-        ledger; None: the node holds everything. `stays`: the key already has a ledger, so the value
-        may go there in any case.
+        """The part of the value for a ledger: too large for a node, or read by Apache Pulsar only
+        from a ledger. None: the node holds everything. `stays`: the key already has a ledger, so
+        the value may go there in any case.
         """
         ...
 
@@ -71,7 +72,7 @@ class Family(Protocol):
 
 
 class JoinedFamily(Protocol):
-    """Several keys have their values in one node."""
+    """A family with the values of several keys in one node."""
 
     @property
     def root(self) -> str: ...
@@ -85,18 +86,18 @@ class JoinedFamily(Protocol):
     def has_children(self, path: str) -> bool: ...
 
     def split(self, path: str, node: bytes) -> Mapping[str, bytes]:
-        """The values that are there, by key. Raises CorruptStorage."""
+        """The values in the node, by key. Raises CorruptStorage."""
         ...
 
     def join(self, path: str, values: Mapping[str, bytes], node: bytes) -> bytes | None:
-        """The node with these values and none of its other keys; the rest of `node`, which is empty
-        for a new one, is kept. None: delete the node. Raises CorruptStorage.
+        """The content of the node with exactly these values; data of other programs in `node`
+        (empty for a new node) is kept. None: delete the node. Raises CorruptStorage.
         """
         ...
 
 
 class Listed(NamedTuple):
-    """The place of a value according to its node, and the node's data about it."""
+    """The place of a value according to the node that lists it, and its line in that node."""
 
     ledger_id: int
     entry_id: int
@@ -104,15 +105,15 @@ class Listed(NamedTuple):
 
 
 class ListFamily(Protocol):
-    """A node lists values that never change; each is in a ledger of its own. Their keys begin with
-    the node's folder, which ends with '/'.
+    """A family with nodes that list values. The values never change, and each is in a ledger of its
+    own. Their keys begin with the node's folder, which ends with '/'.
     """
 
     @property
     def root(self) -> str: ...
 
     def path_of(self, key: str) -> str | None:
-        """The node that lists the key; also of its folder."""
+        """The node that lists the key, or the keys of the folder."""
         ...
 
     def folder_of(self, path: str) -> str | None: ...
@@ -120,19 +121,19 @@ class ListFamily(Protocol):
     def has_children(self, path: str) -> bool: ...
 
     def split(self, path: str, node: bytes) -> Mapping[str, Listed]:
-        """By key. Raises CorruptStorage."""
+        """The listed places, by key. Raises CorruptStorage."""
         ...
 
     def join(self, path: str, listed: Mapping[str, Listed]) -> bytes | None:
-        """None: nothing is left; delete the node."""
+        """The content of the node; None if the list is empty: delete the node."""
         ...
 
     def listed(self, key: str, value: bytes, ledger_id: int) -> Listed:
-        """For the value whose `entry` is the first of that ledger. Raises CorruptStorage."""
+        """The place of a value whose `entry` is the ledger's first. Raises CorruptStorage."""
         ...
 
     def entry(self, key: str, value: bytes) -> bytes:
-        """Raises CorruptStorage if `value` is not one of the seam's."""
+        """The stored form. Raises CorruptStorage if `value` is not in the seam's format."""
         ...
 
     def value(self, key: str, entry: bytes) -> bytes:
@@ -140,12 +141,12 @@ class ListFamily(Protocol):
         ...
 
     def custom(self, key: str) -> Mapping[str, bytes]:
-        """The custom metadata of the ledger with the value."""
+        """The custom metadata for the ledger of the value."""
         ...
 
 
 class OwnFormat:
-    """Keys of no other family, with unchanged values."""
+    """The family of all other keys; their values are stored unchanged."""
 
     is_exact = True
 

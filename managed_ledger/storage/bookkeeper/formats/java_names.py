@@ -11,6 +11,6 @@ def escape(name: str) -> str:
 
 
 def unescape(text: str) -> str | None:
-    """None if `escape` makes no such text."""
+    """The name; None if `escape` never returns this text."""
     name = unquote_plus(text, errors="replace")
     return name if escape(name) == text else None

@@ -1,4 +1,4 @@
-"""All families, and the data that they keep for each key beside the seam's value."""
+"""All families, with the data of other programs that they keep for each key."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -23,7 +23,7 @@ class KnownFormats:
         joined: Sequence[JoinedFamily] = (),
         lists: Sequence[ListFamily] = (),
     ) -> None:
-        """Keys of no family stay as they are, below `own_root`."""
+        """Keys of no family are stored below `own_root`, with unchanged values."""
         self._families: Final = (*families, OwnFormat(own_root))
         self._joined: Final = tuple(joined)
         self._lists: Final = tuple(lists)
@@ -45,25 +45,25 @@ class KnownFormats:
         return self._found(key)[1]
 
     def joined(self, key: str) -> tuple[JoinedFamily, str] | None:
-        """The node that the key shares with others; None if it has one of its own."""
+        """The family and the node that the key shares with others; None if it shares none."""
         for family in self._joined:
             if (path := family.path_of(key)) is not None:
                 return family, path
         return None
 
     def listed(self, key: str) -> tuple[ListFamily, str] | None:
-        """The node that lists the key, or what is in this folder; None: no such node."""
+        """The family and the node that lists the key or the folder; None if there is none."""
         for family in self._lists:
             if (path := family.path_of(key)) is not None:
                 return family, path
         return None
 
     def is_shared(self, key: str) -> bool:
-        """Whether its node has other keys', too."""
+        """Whether the key shares its node with other keys."""
         return (self.joined(key) or self.listed(key)) is not None
 
     def keys_of(self, path: str) -> tuple[str, ...]:
-        """Those whose values may be in the node, or the folder of those that it lists."""
+        """The keys with values in the node or, if the node is a list, its folder."""
         for lists in self._lists:
             if path.startswith(f"{lists.root}/") and (folder := lists.folder_of(path)):
                 return (folder,)
@@ -89,11 +89,11 @@ class KnownFormats:
         return self._found(key)[0].encode(key, value, self._kept.get(key, NOTHING), ledger_id)
 
     def entry(self, key: str, value: bytes, stays: bool) -> bytes | None:
-        """The value's part for a ledger. Raises CorruptStorage."""
+        """The part of the value for a ledger, as `Family.entry`. Raises CorruptStorage."""
         return self._found(key)[0].entry(key, value, self._kept.get(key, NOTHING), stays)
 
     def decoded(self, key: str, node: bytes, entry: bytes | None = None) -> Stored | None:
-        """None if the node has no value of the key. Raises CorruptStorage."""
+        """The key's value in the node; None if it has none. Raises CorruptStorage."""
         if (joined := self.joined(key)) is not None:
             value = joined[0].split(joined[1], node).get(key)
             return None if value is None else Stored(value)
@@ -104,8 +104,8 @@ class KnownFormats:
         return family.with_entry(key, stored, entry)
 
     def read_back(self, key: str, value: bytes) -> bytes:
-        """The value as it is read back: some formats do not preserve its exact bytes.
-        Raises CorruptStorage.
+        """The value that a later read returns: some formats do not preserve the exact bytes. Raises
+        CorruptStorage.
         """
         if (listed := self.listed(key)) is not None:
             return listed[0].value(key, listed[0].entry(key, value))

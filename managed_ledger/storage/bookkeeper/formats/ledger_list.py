@@ -1,9 +1,9 @@
 """ManagedLedgerInfo: a managed ledger's list of ledgers, as Apache Pulsar stores it.
 
 The open ledger has timestamp 0 and no count of entries. Fields 1001 (deletion has begun) and 1002
-(removed ledgers that may still exist) are pybroker's. They are not properties, because users can
-set properties, and must not be able to name ledgers to delete. Apache's broker drops the two fields
-when it writes the list; such ledgers then remain.
+(removed ledgers that may still exist) are pybroker extensions. They are not properties, because
+users can set properties and must not be able to choose ledgers to delete. Apache's broker drops the
+two fields when it writes the list; the removed ledgers then remain.
 
 Source: MLDataFormats.proto; org.apache.bookkeeper.mledger.impl.ManagedLedgerImpl.
 """
@@ -36,8 +36,8 @@ _DELETED: Final = (1001, VARINT)
 _DELETING: Final = 1002
 _OFFLOAD_CONTEXT: Final = 5
 _GONE_FROM_BOOKKEEPER: Final = 4
-_WHOLE: Final = -1  # what is kept of the list; others are kept of a ledger, by its id
-TERMINATED: Final = "terminated"  # a property that Apache Pulsar has a field for
+_WHOLE: Final = -1  # the key of data kept for the list as a whole; ledgers use their ids
+TERMINATED: Final = "terminated"  # a property; Apache Pulsar uses a field
 
 
 def encode(found: LedgerList, kept: Kept) -> bytes:
@@ -79,7 +79,7 @@ def decode(message: bytes, what: str) -> tuple[LedgerList, Kept]:
             kept[_WHOLE] = kept.get(_WHOLE, b"") + field.raw
             if kind == _TERMINATED:
                 properties[TERMINATED] = "true"
-    # A list with ledgers is in use, even if its deletion had begun.
+    # A list with ledgers is in use again, even if its deletion had begun.
     still_counted = {info.ledger_id for info in ledgers}
     left = tuple(each for each in deleting if each not in still_counted)
     return LedgerList(tuple(ledgers), properties, left, deleted and not ledgers), kept
@@ -98,7 +98,7 @@ def _ledger(info: LedgerInfo) -> bytes:
 
 
 def _read_ledger(message: bytes, what: str) -> tuple[LedgerInfo, bytes]:
-    """Also returns the data to keep."""
+    """The ledger, and the data to keep."""
     found: dict[int, int] = {}
     rest = b""
     for field in fields(message, what):

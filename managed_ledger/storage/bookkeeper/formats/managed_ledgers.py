@@ -1,6 +1,6 @@
 """Managed ledgers and cursors: `/managed-ledgers/<t>/<ns>/persistent/<topic>/<cursor>`.
 
-Only names of this form belong to the family. Other logs, which Apache Pulsar does not have, stay in
+Only names of this form belong to the family. Logs that Apache Pulsar does not have are stored in
 pybroker's own format.
 """
 
@@ -104,6 +104,6 @@ def _is_plain(part: str) -> bool:
 
 
 def _node_name(name: str) -> str | None:
-    """None if ZooKeeper does not allow such a name."""
+    """The name of the node; None if ZooKeeper does not allow it."""
     escaped = escape(name)
     return escaped if escaped.strip(".") else None

@@ -7,7 +7,7 @@ from managed_ledger.storage.bookkeeper.formats.protobuf import fields, put_bytes
 
 
 def put_pair(out: Writer, number: int, key: str, value: str) -> None:
-    """KeyValue, and StringProperty."""
+    """Append a KeyValue or a StringProperty."""
     pair = Writer()
     put_bytes(pair, 1, key.encode())
     put_bytes(pair, 2, value.encode())
@@ -24,7 +24,7 @@ def read_pair(message: bytes, what: str) -> tuple[str, str]:
 
 
 def put_position(out: Writer, number: int, position: tuple[int, int]) -> None:
-    """NestedPositionInfo."""
+    """Append a NestedPositionInfo."""
     inner = Writer()
     put_int(inner, 1, position[0])
     put_int(inner, 2, position[1])
@@ -38,7 +38,7 @@ def read_position(message: bytes, what: str) -> Position:
 
 
 def a_position(ledger_id: int, entry_id: int, what: str) -> Position:
-    """Both count from -1. Raises CorruptStorage."""
+    """Check that both numbers are at least -1. Raises CorruptStorage."""
     return Position(natural(ledger_id + 1, what) - 1, natural(entry_id + 1, what) - 1)
 
 

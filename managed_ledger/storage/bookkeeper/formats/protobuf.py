@@ -1,4 +1,4 @@
-"""The part of Protocol Buffers that stored metadata needs, without generated code."""
+"""Protocol Buffers as far as stored metadata needs them, without generated code."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ _SIXTY_FOUR_BITS: Final = (1 << 64) - 1
 
 
 class Field(NamedTuple):
-    """`value` is a VARINT's, as an int64; `blob` is that of BYTES; `raw` is the whole field."""
+    """`value` is set for a VARINT, as an int64; `blob` for BYTES; `raw` is the whole field."""
 
     number: int
     wire: int
@@ -24,7 +24,7 @@ class Field(NamedTuple):
 
 
 def fields(message: bytes, what: str) -> Iterator[Field]:
-    """In order. Raises CorruptStorage, which names `what`."""
+    """The fields, in order. Raises CorruptStorage, which names `what`."""
     at = 0
     while at < len(message):
         start, value, blob = at, 0, b""
@@ -47,7 +47,7 @@ def fields(message: bytes, what: str) -> Iterator[Field]:
 
 
 def numbers(field: Field, what: str) -> list[int]:
-    """Of a repeated int64, packed or not: what this one field adds."""
+    """The values that this field adds to a repeated int64, packed or not."""
     if field.wire == VARINT:
         return [field.value]
     found, at = [], 0
@@ -74,7 +74,7 @@ def signed(value: int) -> int:
 
 
 def _varint(data: bytes, at: int, what: str) -> tuple[int, int]:
-    """The value and the place behind it."""
+    """The value, and the offset after it."""
     value = 0
     for number, byte in enumerate(data[at : at + _MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << 7 * number
