@@ -1,9 +1,10 @@
-"""`python -m tests.simulation --seeds 1000` simulates fresh seeds; `--seed N` replays one, talking.
-With `--cluster`, of several brokers on BookKeeper and ZooKeeper.
+"""`python -m tests.simulation --seeds 1000` simulates new seeds; `--seed N` replays one and prints
+its events. With `--cluster` it simulates several brokers on BookKeeper and ZooKeeper.
 
-Exit code 1 if any seed broke a promise; each is printed with the line that replays it. At the end
-stands what was done to the broker; `--save FILE` adds it, as it goes, to what other runs save
-there, before or at the same time, and `--table FILE...` prints such files, added up, as a table.
+The exit code is 1 if a seed broke a promise. Each such seed is printed with the command that
+replays it. The last line counts what was done to the broker. `--save FILE` adds these counts to a
+file while it runs; other runs may save to the same file at the same time. `--table FILE...` prints
+the sum of such files as a table.
 """
 
 import argparse
@@ -110,7 +111,7 @@ def run_chunk(
     seeds: range, bug: str | None, enabled: tuple[str, ...] | None, cluster: bool = False
 ) -> Chunk:
     logging.disable(logging.CRITICAL)
-    gc.set_threshold(100_000, 20, 50)  # worlds are garbage as wholes: to look less often saves 1/8
+    gc.set_threshold(100_000, 20, 50)  # a world is garbage as a whole: saves 1/8
     chunk = Chunk()
     with BUGS[bug]() if bug else nullcontext():
         for seed in seeds:
@@ -120,7 +121,7 @@ def run_chunk(
             if report.violations:
                 chunk.failures.append(_failure(report, bug, enabled, cluster))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of coroutines that died with their process
+        warnings.simplefilter("ignore")  # about coroutines that died with their process
         gc.collect()
     return chunk
 

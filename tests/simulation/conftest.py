@@ -1,4 +1,4 @@
-"""Lets the simulation's modules find each other and the packages, however pytest is started."""
+"""Lets the simulation's modules import each other and the packages, however pytest is started."""
 
 import sys
 from pathlib import Path

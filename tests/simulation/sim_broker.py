@@ -1,4 +1,4 @@
-"""The broker process of a simulation, with what its history is told and its checks ask."""
+"""The broker process of a simulation; its notes to the history, and questions of the checks."""
 
 from collections.abc import Coroutine
 from typing import Any
@@ -42,7 +42,7 @@ class BrokerProcess(SimulatedBroker):
             await loaded.subscription(subscription, EARLIEST, {}, create=True)
 
     def begin(self, work: Coroutine[Any, Any, Any], what: str) -> None:
-        """An administrator's request, whose answer nobody waits for."""
+        """Starts an administrator's request, without waiting for its answer."""
         assert self.node is not None
         self.node.create_task(self._tried(work, what))
 
@@ -55,10 +55,10 @@ class BrokerProcess(SimulatedBroker):
     # --- what an administrator would see
 
     def open_in_topics(self) -> list[tuple[str, TxnId]]:
-        """Transactions that hold a topic's readers back.
+        """Open transactions that hold a topic's readers back.
 
-        Not one whose entries were trimmed, perhaps with its marker: the topic, just loaded, is
-        asking for its outcome. If that lasts, `unsettled` tells.
+        It excludes those whose entries were trimmed, perhaps with their marker: a topic that has
+        just been loaded is asking for their outcome. If that lasts, `unsettled` reports it.
         """
         if not self.serving or self.broker is None:
             return []
@@ -71,19 +71,19 @@ class BrokerProcess(SimulatedBroker):
         ]
 
     def waits_aside(self, topic: str, txn_id: TxnId) -> bool:
-        """Where an abort that a crash has undone waits to be done again: it holds nobody back."""
+        """Whether an abort that a crash undid waits aside to be repeated. It blocks no reader."""
         aside = self.topics.serving(TopicName.parse(topic)).buffer._aside  # type: ignore[union-attr]
         return aside is not None and txn_id in aside.open
 
     def end_of(self, topic: str) -> tuple[int, int] | None:
-        """Where the log of a topic that is being served ends."""
+        """The end of the log of a served topic."""
         if not self.serving or self.broker is None:
             return None
         loaded = self.topics.serving(TopicName.parse(topic))
         return None if loaded is None else loaded.ledger.last_confirmed
 
     async def times_in(self, topic: str) -> list[tuple[tuple[int, int], int]]:
-        """When each message that stands there was published, hidden ones too."""
+        """The position and publish time of each stored message, including hidden ones."""
         loaded = await self.topics.get(topic)
         assert loaded is not None
         ledger, times = loaded.ledger, []
@@ -92,14 +92,14 @@ class BrokerProcess(SimulatedBroker):
             for offset, (entry, count) in enumerate(
                 zip(run.entries, run.message_counts, strict=True)
             ):
-                if count:  # else it is a marker
+                if count:  # otherwise it is a marker
                     at = run.ledger_id, run.first_entry_id + offset
                     times.append((at, parse_metadata(entry).publish_time))
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
         return times
 
     def unsettled(self) -> list[str]:
-        """Topics that still hide something though no transaction is open."""
+        """Topics that still hide messages although no transaction is open."""
         assert self.broker is not None
         return [
             f"PINNED: {topic.name} is readable up to {topic.max_read_position}, "

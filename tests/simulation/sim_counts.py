@@ -1,4 +1,4 @@
-"""What many seeds did to the broker, added up: in memory, in a file, as a table."""
+"""Counts of what many seeds did to the broker: in memory, in a file, as a table."""
 
 import fcntl
 import json
@@ -12,7 +12,7 @@ from sim_seed import Report
 
 @dataclass(slots=True)
 class Chunk:
-    """What came of some seeds."""
+    """The results of some seeds."""
 
     seeds: int = 0
     failures: list[str] = field(default_factory=list)
@@ -31,8 +31,8 @@ def counts_of(report: Report) -> dict[str, int]:
 
 
 def save(path: Path, chunk: Chunk) -> None:
-    """Add it to what is there. Several runs may do so at once, and one that is killed spoils
-    nothing.
+    """Adds the counts to the file. Several runs may do so at the same time. A run that is killed
+    does not damage the file.
     """
     with path.with_name(f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -52,6 +52,6 @@ def added_up(paths: Sequence[Path]) -> "Counter[str]":
 
 
 def table(paths: Sequence[Path]) -> str:
-    """Of saved counts, as Markdown."""
+    """The sum of saved counts, as Markdown."""
     rows = [f"| {what} | {count:,} |" for what, count in sorted(added_up(paths).items())]
     return "\n".join(("| what | how often |", "|---|---|", *rows))

@@ -1,8 +1,7 @@
-"""Managed ledgers on a disk that fills up, and runs out of descriptors, again and again.
+"""Managed ledgers on a disk that repeatedly fills up and runs out of descriptors.
 
-Whatever is refused is refused for want of room, has no effect, and leaves nothing behind that keeps
-what comes later from being done. What several callers ask for at once meets in one queue, of which
-some goes on and some does not.
+Any refusal is for lack of room, has no effect, and does not block later operations. Concurrent
+operations share one queue, in which some succeed and some do not.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ class FullStorageSimulation(StorageSimulation):
         self._filling = None
         self._have_room()
         try:
-            with suppress(StorageFull):  # at its end; there is room when it begins
+            with suppress(StorageFull):  # at its end; it begins with room
                 await super()._live(last)
         finally:
             if self._filling is not None:
@@ -97,7 +96,7 @@ class FullStorageSimulation(StorageSimulation):
             await ledger.roll_over()
 
     async def _set_property(self, ledger: Any, key: str, value: str) -> None:
-        """Others may set the same one meanwhile."""
+        """Other tasks may set the same property meanwhile."""
         allowed = self.promises[ledger.name].properties
         before = allowed.get(key, {None})
         allowed[key] = before | {value}

@@ -1,7 +1,7 @@
-"""Managed ledgers whose commits are not synced, through power cuts.
+"""Managed ledgers without synced commits, through power cuts.
 
-What was acknowledged may be lost then, but nothing is there that nobody wrote, or in another order,
-or cannot be read; and the next process starts.
+Acknowledged data may be lost. But nothing is there that was not written, or in another order, or
+unreadable; and the next process starts.
 """
 
 import random
@@ -13,9 +13,9 @@ from pybroker.simulation.disk import SECTOR, Change, Inode
 
 
 class PagedInode(Inode):
-    """As a page cache writes it back: at a power cut each sector is as it was at some moment since
-    the sync, with all that had been written to it by then. Where each write is synced before the
-    next one, as a rule, there is no difference.
+    """An inode with the writeback of a page cache. At a power cut each sector has its content of
+    some moment since the last sync. If each write is synced before the next one, there is usually
+    no difference.
     """
 
     def lose_power(self, rng: random.Random) -> None:
@@ -46,7 +46,7 @@ class PagedInode(Inode):
 
 
 def _sectors(change: Change) -> range:
-    """Where those begin that it touches."""
+    """The offsets of the sectors that the change touches."""
     end = max(change.offset + len(change.data), change.old_size if change.is_truncation else 0)
     return range(change.offset - change.offset % SECTOR, end, SECTOR)
 

@@ -1,6 +1,6 @@
-"""What one seed does: which topics, clients and faults, all drawn before anything starts.
+"""What one seed does: topics, clients and faults, all drawn before the start.
 
-Small on purpose: a bug shows in how few things meet, not in how many there are, and small worlds
+Scenarios are small on purpose. Bugs need few things that meet, not many things, and small worlds
 are fast. Times are virtual seconds from the start of the work.
 """
 
@@ -15,7 +15,7 @@ PARTITIONS = 2
 CRASHES = ("crash", "crash", "crash", "stop")
 OTHERS = ("reset", "reset", "silence", "client crash", "disk full", "sync fails")
 FAULTS = CRASHES + OTHERS
-OUTCOME_RETENTION_S = 1000.0  # more than all waiting in a simulation but the last
+OUTCOME_RETENTION_S = 1000.0  # longer than all waits in a simulation but the last
 ACTIVE_S = 12.0  # faults come within it; producers are usually done by then
 
 
@@ -36,20 +36,20 @@ class Scenario:
     members: int
     plain_consumers: tuple[str, ...]
     faults: tuple[Fault, ...] = ()
-    # Before the account the broker is started once more, perhaps when outcomes are forgotten.
+    # Before the account the broker is restarted, perhaps after outcomes were forgotten.
     last_restart: Fault | None = None
     last_rest_s: float = 0.0
-    # What features change.
-    # In minutes and in megabytes. The account reads everything from its start, so for ever, or a
-    # guardian holds it.
+    # Fields that features change.
+    # In minutes and in megabytes. The account reads everything from its start, so data is kept
+    # forever, or held by a guard.
     retention: int = -1
-    guards: tuple[tuple[str, str], ...] = ()  # subscriptions that are there before all else
+    guards: tuple[tuple[str, str], ...] = ()  # subscriptions created before everything else
     outcome_retention_s: float = OUTCOME_RETENTION_S
-    pending_ack_log_entries: int = 0  # 0: with the other snapshots
+    pending_ack_log_entries: int = 0  # 0: like the other snapshots
     delayed_tick_ms: int = 1000
     delayed_strict: bool = False
     transaction_buffer: str = "logOrder"
-    bundle_max_topics: int = 1000  # a bundle with more is divided
+    bundle_max_topics: int = 1000  # larger bundles are divided
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Scenario":
@@ -77,7 +77,7 @@ class Scenario:
 
     def broker_config(self) -> BrokerConfig:
         return BrokerConfig(
-            # A scenario rests for hours, and then looks for what it published before.
+            # A scenario rests for hours, and then looks for messages published before.
             broker_delete_inactive_topics_enabled=False,
             broker_deduplication_enabled=self.deduplication,
             transaction_buffer=self.transaction_buffer,
@@ -99,7 +99,7 @@ class Scenario:
 
 
 def draw_storage(rng: random.Random) -> dict[str, int]:
-    """Small journals make for many checkpoints."""
+    """Small journals cause many checkpoints."""
     return {
         "journal_max_bytes": rng.choice((1000, 10_000, 64 * 1024 * 1024)),
         "max_old_journals": rng.choice((1, 2)),

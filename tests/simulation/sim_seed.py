@@ -1,12 +1,12 @@
 """One seed from beginning to end: work under faults, rest, then a full account.
 
 1. The broker starts; clients work while faults happen.
-2. Faults end. Producers finish, transactions end by themselves if nobody ends them, transformers
-   go on until every visible input is acknowledged by a committed transaction.
-3. Everything is read from its start, and what clients saw is held against it. A fresh consumer on
-   each transformer's subscription must find nothing left.
+2. Faults end. Producers finish, transactions end or time out, transformers continue until every
+   visible input is acknowledged by a committed transaction.
+3. Everything is read from its start, and checked against what clients saw. A fresh consumer on each
+   transformer's subscription must find nothing left.
 
-Whatever does not come to an end within a bounded virtual time is a violation too.
+Work that does not end within a bounded virtual time is a violation, too.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ from pybroker.simulation.faults import Fault
 from pybroker.simulation.world import OutOfSteps
 from pybroker.transaction.coordinator import outcome_window
 
-OUTCOMES_PER_CHUNK = 4  # so that a few transactions are enough to see outcomes expire
+OUTCOMES_PER_CHUNK = 4  # so that few transactions suffice to make outcomes expire
 WATCH_S = 0.05
 WATCH_UNTIL_S = 30.0
-REST_S = 300.0  # more than any timeout that a transaction or a retry may have
+REST_S = 300.0  # longer than any timeout of a transaction or a retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class Report:
 
 
 class Stuck(Exception):
-    """Something did not come to its end; the message says what."""
+    """Some work did not end; the message says which."""
 
 
 class Simulation:
     def __init__(self, seed: int, enabled: tuple[str, ...] | None = None) -> None:
-        """`enabled` features, instead of those that the seed draws."""
+        """`enabled`: features that replace those drawn by the seed."""
         self.seed = seed
         self.world = ClientsWorld(seed)
         self.rng = self.world.stream("simulation")
@@ -78,10 +78,10 @@ class Simulation:
         self.transformers: list[Transformer] = []
         self.consumers: list[PlainConsumer] = []
         self.readers: list[LiveReader] = []
-        self.others: list[Process] = []  # of features: at work until they are stopped
+        self.others: list[Process] = []  # of features: they work until they are stopped
         self.features = [self.feature(name)(self) for name in self.enabled]
 
-    # What another simulation does otherwise.
+    # What the cluster's simulation overrides.
 
     def draw_features(self, rng: random.Random) -> tuple[str, ...]:
         return features.draw(rng)
@@ -96,7 +96,7 @@ class Simulation:
         return BrokerProcess(self.world, self.history, self.scenario)
 
     def _guards(self) -> list[tuple[str, str]]:
-        """They keep what the account reads."""
+        """Subscriptions that keep what the account reads."""
         outputs = [f"out-{kind}" for kind in (*self.scenario.transformers, "x-s", "s")]
         topics = dict.fromkeys((*self.scenario.topics, *outputs, "copies"))
         return [(topic, "guard") for topic in self.partitions_of(topics)]
@@ -181,7 +181,8 @@ class Simulation:
             )  # fmt: skip
 
     def _create_transformers(self, kind: str, output: str) -> None:
-        # One that acknowledges cumulatively owns its subscription alone: Transformer says why.
+        # A transformer that acknowledges cumulatively is alone on its subscription: see
+        # Transformer.
         cumulative = kind == "Exclusive" and self.rng.random() < 0.6
         topic = self.rng.choice(self.scenario.topics)
         for number in range(1 if kind == "Exclusive" else self.scenario.members):
@@ -203,7 +204,7 @@ class Simulation:
         ]
 
     def partitions_of(self, topics: Any) -> list[str]:
-        """Full names; a partitioned topic's partitions."""
+        """Full names; for a partitioned topic, those of its partitions."""
         names = []
         for topic in topics:
             full = f"persistent://public/default/{topic}"
@@ -235,7 +236,9 @@ class Simulation:
                 connection.go_silent()
 
     def _watch(self) -> None:
-        """Time and again: what clients were told is over holds no reader back any more."""
+        """Checks repeatedly that no transaction holds readers back after clients were told of its
+        end.
+        """
         if self.world.now > WATCH_UNTIL_S:
             return
         for topic, txn_id in self.broker.open_in_topics():
@@ -282,7 +285,7 @@ class Simulation:
         self._restart_once_more()
 
     def _restart_once_more(self) -> None:
-        """What is durable must not depend on anything in memory, nor on outcomes kept for long."""
+        """Durable state must depend neither on memory nor on long-kept outcomes."""
         if self.scenario.last_rest_s:
             self.world.sleep(self.scenario.last_rest_s)
             self.on_a_fresh_node(self._push_outcomes_out())
@@ -292,7 +295,7 @@ class Simulation:
             self.wait(lambda: self.broker.serving, "the broker's last start")
 
     def wait(self, until: Callable[[], object], for_what: str) -> None:
-        """Looks twice a virtual second: some conditions take long to evaluate."""
+        """Checks twice per virtual second, because some conditions take long to evaluate."""
         give_up_s = self.world.now + REST_S
         while not until():
             if self.world.now >= give_up_s:
@@ -305,7 +308,7 @@ class Simulation:
         return [read for topic in self.partitions_of([process.topic]) for read in logs[topic]]
 
     def _unprocessed(self, transformer: Transformer, inputs: Logs) -> list[Read]:
-        """Inputs that no committed transaction acknowledged so far."""
+        """Inputs that no committed transaction has acknowledged yet."""
         done = self._acknowledged(transformer, lambda txn: txn.committed)
         return [read for read in self._inputs_of(transformer, inputs) if read not in done]
 
@@ -384,9 +387,10 @@ class Simulation:
         return log
 
     async def _settle_orphans(self) -> None:
-        """Ask how the transactions ended whose owner died before it knew.
+        """Asks how transactions ended whose owner died before it knew.
 
-        To end it the other way is refused if it was committed: outcomes are kept.
+        A request for the opposite end is refused if the transaction was committed: outcomes are
+        kept.
         """
         client = self.auditor()
         for txn in self.history.txns:
@@ -400,7 +404,7 @@ class Simulation:
         await client.close()
 
     async def _push_outcomes_out(self) -> None:
-        """Outcomes expire, a chunk at a time, when later transactions end."""
+        """Outcomes expire in chunks, when later transactions end."""
         client = self.auditor()
         for _ in range(3 * self.scenario.coordinators):
             txn = await _patiently(client.new_transaction)
@@ -408,7 +412,7 @@ class Simulation:
         await client.close()
 
     def left_on_subscription(self, worker: Any) -> list[Read]:
-        """What a fresh consumer is handed where `worker` has left."""
+        """What a fresh consumer receives after `worker` has left."""
         return self.on_a_fresh_node(self._read_what_is_left(worker))
 
     async def _read_what_is_left(self, worker: Any) -> list[Read]:
@@ -423,7 +427,9 @@ class Simulation:
                 return left
 
     async def take_over(self, client: Any, worker: Any) -> Any:
-        """The broker may not have noticed yet that the last consumer's connection is dead."""
+        """Retries, because the broker may not have noticed that the last consumer's connection is
+        dead.
+        """
         kind = getattr(aio.ConsumerType, worker.kind)
         while True:
             try:
@@ -436,7 +442,7 @@ class Simulation:
 
 
 async def _patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """A coordinator may still be on its way back from the last fault."""
+    """Retries, because a coordinator may still be recovering from the last fault."""
     while True:
         try:
             return await ask()

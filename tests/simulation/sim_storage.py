@@ -1,7 +1,8 @@
 """Managed ledgers alone over a simulated disk: appends, cursors and properties through crashes.
 
-Each life of the process opens everything, checks it against what earlier lives were told, works
-with several ledgers at once, and crashes at some disk operation. `Promises` holds what was told.
+Each life of the process opens everything and checks it against what earlier lives were told. Then
+it works with several ledgers at the same time, and crashes at some disk operation. `Promises`
+records what was told.
 """
 
 import asyncio
@@ -24,13 +25,13 @@ CURSOR = "cursor"
 
 @dataclass(slots=True)
 class Promises:
-    """What was promised about one managed ledger."""
+    """The promises about one managed ledger."""
 
     entries: dict[Position, bytes] = field(default_factory=dict)  # acknowledged, or read
     sent: dict[bytes, int] = field(default_factory=dict)  # every payload, with its number
     flushed_mark: Position = EARLIEST  # a cursor's flush returned after this
     flushed_deleted: set[Position] = field(default_factory=set)
-    asked_mark: Position = EARLIEST  # the furthest that was ever acknowledged
+    asked_mark: Position = EARLIEST  # the furthest position ever acknowledged
     asked_deleted: set[Position] = field(default_factory=set)
     properties: dict[str, set[str | None]] = field(default_factory=dict)  # what each may be
 
@@ -90,7 +91,7 @@ class StorageSimulation:
             await factory.close()
             await backend.close()
             return
-        if self.rng.random() < 0.3:  # what was just read was promised again; was it durable?
+        if self.rng.random() < 0.3:  # the entries just read are promises, too; were they durable?
             node = asyncio.get_running_loop()
             self.disk.crash_after(self.rng.randint(1, 4), node.crash)
         await asyncio.gather(*(self._work(ledger) for ledger in ledgers))

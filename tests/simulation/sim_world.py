@@ -1,4 +1,4 @@
-"""A world whose clients know where brokers are."""
+"""A world whose clients know the addresses of brokers."""
 
 from pybroker.simulation.broker import PORT
 from pybroker.simulation.world import World

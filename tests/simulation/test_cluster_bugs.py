@@ -1,6 +1,6 @@
-"""Wrong brokers of a cluster: its simulation must catch each by the promise that it breaks.
+"""Wrong cluster brokers: the simulation must catch each by the promise that it breaks.
 
-As in test_deliberate_bugs.py: `hint` is a seed that was seen to catch the bug, and is tried first.
+As in test_deliberate_bugs.py, `hint` is a seed that has caught the bug; it is tried first.
 """
 
 from itertools import chain
@@ -11,7 +11,7 @@ from brokers.simulation import ClusterSimulation
 from test_cluster_simulation import quiet  # noqa: F401
 
 WITHIN_SEEDS = 500
-# By bug: its features, the hint, and how a violation begins.
+# By bug: its features, the hint, and the start of the violation.
 CASES = {
     "any-bundle-is-given-back": (("balanced bundles",), 0, "RESTLESS"),
     "decided-one-by-one": (("committing together",), 0, "HALF TOGETHER"),

@@ -7,12 +7,12 @@ import pytest
 from brokers.simulation import ClusterSimulation
 
 QUICK_SEEDS = range(100, 101)
-MANY_SEEDS = [range(first, first + 17) for first in range(101, 254, 17)]  # a limit of time for each
+MANY_SEEDS = [range(first, first + 17) for first in range(101, 254, 17)]  # a time limit each
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Lost connections are what these worlds are about."""
+    """Lost connections are expected in these worlds."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

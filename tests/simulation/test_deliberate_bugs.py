@@ -1,9 +1,9 @@
-"""Known defects, put back one at a time: the simulation must catch each by the promise it breaks.
+"""Known defects, reintroduced one at a time: the simulation must catch each by its broken promise.
 
-Each has the features that matter for it, always the same whatever features there are, so its seeds
-mean the same from one day to the next; drawn with all others it is caught later, but it is caught.
-`hint` is a seed that was seen to catch it when it was written down. It is tried first; the range
-behind it says how soon a bug is found from nowhere.
+Each case enables only the features that matter for it, so that its seeds keep their meaning when
+features are added. With all features drawn, the bug is caught later, but it is caught. `hint` is a
+seed that caught it when it was recorded. It is tried first; the range after it tells how soon a bug
+is found without a hint.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ WITHIN_SEEDS = 2000
 
 @dataclass(frozen=True)
 class Case:
-    promise: str  # as its violation begins
+    promise: str  # the start of its violation
     hint: int
     features: tuple[str, ...] = ()
 

@@ -1,6 +1,6 @@
-"""Hand-made histories of transactions: each anomaly is named, with its evidence; no other is.
+"""Handmade histories of transactions: each anomaly is named, with its evidence, and no other is.
 
-A history is made in the order in which things happened, so its turns tell what was over first.
+A history is built in the order of events, so its turns tell what ended first.
 """
 
 import pytest
@@ -272,7 +272,7 @@ def test_topics_that_disagree_on_the_order_of_commits_are_named(pair):
 
 
 def test_a_topic_that_was_told_again_shows_it_when_it_hears_of_it(pair):
-    """It was being unloaded, say: another one has overtaken."""
+    """For instance, it was being unloaded, and another transaction overtook."""
     history, a, b = pair
     a.txn_id, b.txn_id = TxnId(0, 1), TxnId(0, 2)
     history.told_again.add((a.txn_id, "u"))

@@ -1,4 +1,4 @@
-"""`pybroker check` on what crashes leave: whole directories pass, damaged ones are named."""
+"""`pybroker check` on the remains of crashes: sound directories pass, damaged ones are named."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The checker names each kind of broken promise, and is silent when all are kept."""
+"""The checker names each kind of broken promise, and reports nothing when all are kept."""
 
 import pytest
 from checks.history import History, Outcome, Read, Sent

@@ -1,4 +1,4 @@
-"""Counts that several runs save."""
+"""Counts saved by several runs."""
 
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor

@@ -1,4 +1,4 @@
-"""The simulated disk keeps what was synced, and catches who acknowledges before."""
+"""The simulated disk keeps synced data, and exposes engines that acknowledge earlier."""
 
 import asyncio
 import random
@@ -108,7 +108,7 @@ def test_a_full_disk_refuses_and_may_have_written_a_part():
 
 
 class WriteAheadLog:
-    """The smallest engine there is: fixed-size records, one sync each, or, wrongly, one later."""
+    """A minimal engine: fixed-size records, each synced, or (the bug) synced one record late."""
 
     def __init__(self, disk, acknowledges_early):
         self.early = acknowledges_early

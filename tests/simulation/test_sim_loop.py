@@ -1,4 +1,4 @@
-"""The simulated world keeps what asyncio promises, and shuffles what it does not."""
+"""The simulated world keeps asyncio's guarantees, and shuffles the rest."""
 
 import asyncio
 import gc
@@ -115,7 +115,7 @@ def test_what_work_starts_when_it_is_buried_is_buried_too(world, recwarn):
     assert len(started) == 300
     started.clear()
     gc.collect()
-    # Only what is said of this world's work: other tests' garbage is collected here, too.
+    # Only warnings about this world: garbage of other tests is collected here, too.
     said = [str(warning.message) for warning in recwarn]
     assert [message for message in said if "clean_up" in message or "work" in message] == []
 

@@ -1,4 +1,4 @@
-"""The simulated network carries bytes in order, splits them, and breaks as TCP breaks."""
+"""The simulated network delivers bytes in order, splits them, and breaks like TCP."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The navigator's account: what is certainly acknowledged, and what may come again."""
+"""The navigator's account: what is surely acknowledged, and what may come again."""
 
 from types import SimpleNamespace
 
@@ -25,7 +25,7 @@ def kinds(epoch, left):
 @pytest.mark.parametrize(
     ("reads", "wrong"),
     [
-        ([A, B, C], []),  # it was still to come, or came behind what was acknowledged
+        ([A, B, C], []),  # still to come, or late after the acknowledgement
         ([A, B, C, B], []),
         ([A, B, B, C], ["ACKNOWLEDGEMENT LOST"]),
     ],

@@ -1,8 +1,8 @@
 """The whole broker and its clients in one process, from seeds: every promise is kept.
 
-The same hundred seeds every time, so that a run says something of what was changed (three in the
-fast part); with PYBROKER_SIM_SEEDS=N so many fresh ones (`make simulate` tries a thousand). A
-failing one is replayed by `python -m tests.simulation --seed N`.
+Each run uses the same hundred seeds, so that a failure says something about the change (three in
+the fast part). PYBROKER_SIM_SEEDS=N uses N new ones (`make simulate` tries a thousand). `python -m
+tests.simulation --seed N` replays a failing one.
 """
 
 import os
@@ -16,9 +16,9 @@ from sim_seed import Simulation
 
 ROOT = Path(__file__).parents[2]
 FRESH = int(os.environ.get("PYBROKER_SIM_SEEDS", "0"))
-# A coordinator that did not come back after a full disk; one that was late; a refusal that told of
-# a commit which a crash undid; messages that got ahead of one whose write had failed; messages
-# that nobody got since their acknowledgement was not written.
+# A coordinator that did not come back after a full disk; one that was late; a refusal based on a
+# commit that a crash undid; messages that overtook one whose write had failed; messages that were
+# lost because their acknowledgement was not written.
 ONCE_FAILED = (513, 894, 1050, 447431441, 900000108, 300008001, 300009252, 710001547)
 
 
@@ -52,13 +52,13 @@ def test_seeds_keep_every_promise(start, count):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", ONCE_FAILED)
 def test_seeds_that_once_failed_stay_repaired(seed):
-    """They drew no features yet."""
+    """They were found before features existed."""
     assert Simulation(seed, enabled=()).run().violations == []
 
 
 @pytest.mark.slow
 def test_one_seed_runs_the_same_way_in_every_process():
-    """Otherwise a failing seed could not be replayed: no order of sets or addresses counts."""
+    """Otherwise failing seeds could not be replayed: neither set order nor addresses may matter."""
     for seed in (7, 8, 9):
         assert output_of(seed, hash_seed=1) == output_of(seed, hash_seed=2)
 

@@ -1,4 +1,4 @@
-"""Managed ledgers over a disk that keeps only what was synced lose nothing they acknowledged."""
+"""Managed ledgers over a disk that keeps only synced data lose no acknowledged entry."""
 
 import os
 import secrets
@@ -9,12 +9,12 @@ from sim_relaxed_storage import RelaxedStorageSimulation
 from sim_storage import StorageSimulation
 
 SEEDS = int(os.environ.get("PYBROKER_SIM_STORAGE_SEEDS", "150"))
-RELAXED_ONCE_FAILED = (342,)  # a ledger's file was gone, and its deletion taken back
-# A property that was answered and gone after the crash; what was acknowledged right behind ledgers
-# that had gone was forgotten by the second restart.
+RELAXED_ONCE_FAILED = (342,)  # a ledger's file was gone, and its deletion was undone
+# A confirmed property was gone after the crash; acknowledgements just after deleted ledgers were
+# forgotten by the second restart.
 ONCE_FAILED = (878700103, 264115497)
-# Ledgers went before older ones, whose trim had been refused; commits waited for a checkpoint that
-# nobody had woken.
+# Ledgers were deleted before older ones, whose trim had been refused; commits waited for a
+# checkpoint that was never woken.
 FULL_ONCE_FAILED = (544003750, 1482)
 
 

@@ -1,3 +1,4 @@
-"""Several brokers on simulated bookies and a simulated ZooKeeper, with the clients and checks of
-the whole simulation.
+"""Several brokers on simulated bookies and a simulated ZooKeeper.
+
+Clients and checks are those of the simulation of one broker.
 """

@@ -1,4 +1,4 @@
-"""What administrators do in a cluster, at any broker, while everything else goes wrong."""
+"""Administrators of a cluster, who use any broker while faults happen."""
 
 import asyncio
 from typing import Any, Final
@@ -17,7 +17,7 @@ from pybroker.cluster.bundle_ownership import path_of
 
 _NAMESPACE: Final = "public/passing"
 _PARTITIONS: Final = 3
-_ANSWER_S: Final = 100.0  # longer than a broker waits for another one
+_ANSWER_S: Final = 100.0  # longer than a broker waits for another broker
 _REDIRECTS: Final = 8
 _LOOK_S: Final = 60.0
 _SETTLED_S: Final = 15.0  # several sessions
@@ -26,22 +26,23 @@ _CONFLICT: Final = 409
 
 
 class Unanswered(Exception):
-    """The request may be done, or will be at any time."""
+    """The request may have been carried out, or may still be."""
 
 
 class Administrator(Process):
-    """Creates a namespace with a partitioned topic, publishes, looks, and deletes one or both, at
-    two brokers at once. Messages that were confirmed after that are there until the next deletion.
+    """Creates a namespace with a partitioned topic, publishes and looks. Then it deletes the topic
+    or the namespace, at up to two brokers at once. Messages confirmed after a deletion must remain
+    until the next one.
     """
 
     def __init__(self, *args: Any, cluster: Any) -> None:
         super().__init__(*args)
         self.cluster = cluster
         self.left = self.rng.randint(2, 5)
-        self.name_number = 0  # a name that an unanswered request may still delete is not used again
+        self.name_number = 0  # changes if an unanswered request may still delete it
         self.generation = 0
         self.confirmed: list[str] = []
-        self.begun = False  # to delete
+        self.begun = False  # whether the deletion has begun
 
     @property
     def local(self) -> str:
@@ -93,7 +94,7 @@ class Administrator(Process):
             await self.pause(0.1)
 
     async def _look(self, client: Any) -> None:
-        """The producer stays, and comes back while the topic is deleted."""
+        """The producer stays, and reconnects while the topic is deleted."""
         consumer = await client.subscribe(
             self.topic, "look", initial_position=aio.InitialPosition.Earliest
         )
@@ -107,7 +108,7 @@ class Administrator(Process):
             self.history.failures.append(f"SWALLOWED: {sorted(missing)} are not in {self.topic}")
 
     async def _delete(self) -> bool:
-        """Whether no request can do anything any more."""
+        """True if no earlier request can take effect any more."""
         path = f"persistent/{_NAMESPACE}/{self.local}/partitions"
         if self.rng.random() < 0.4:
             path = f"namespaces/{_NAMESPACE}"
@@ -134,7 +135,7 @@ class Administrator(Process):
 
 
 async def ask(cluster: Any, method: str, target: str, body: bytes = b"") -> Reply:
-    """At some broker, or where it redirects to. Raises Unanswered."""
+    """Sends the request to some broker, and follows its redirects. Raises Unanswered."""
     url, target = cluster.some_member().http_url, f"/admin/v2/{target}"
     try:
         async with asyncio.timeout(_ANSWER_S):
@@ -159,7 +160,7 @@ class Administration(Feature):
         )
 
     def rest(self) -> None:
-        """A namespace that is gone keeps no bundles, and no topics."""
+        """A deleted namespace leaves no bundles and no topics."""
         self.found: dict[str, None] = {}
         self.world.sleep(_SETTLED_S)
         for member in self.broker.members:
@@ -173,13 +174,13 @@ class Administration(Feature):
 
 
 class DividedBundles(Feature):
-    """Bundles are divided and given back, several at the same time, also those of coordinators."""
+    """Bundles are divided and given back, several at a time, including those of coordinators."""
 
     name = "divided bundles"
 
     def begin(self) -> None:
         self._pause_s = self.rng.choice((0.1, 0.5))
-        self.left = 40  # each division makes one bundle more
+        self.left = 40  # each division adds a bundle
         self.world.after(self._pause_s, self._divide)
 
     def _divide(self) -> None:
@@ -198,7 +199,7 @@ class DividedBundles(Feature):
         self.world.after(2 * self._pause_s * self.rng.random(), self._divide)
 
     def rest(self) -> None:
-        """Who has a bundle has its node."""
+        """A broker that has a bundle has its node."""
         self.world.sleep(_SETTLED_S)
         self.found = phantoms(self.broker)
 

@@ -1,4 +1,4 @@
-"""Bundles that move and are divided because of their load, and by requests of administrators."""
+"""Bundles that are moved and divided because of their load, or on request of administrators."""
 
 import random
 from dataclasses import replace
@@ -20,8 +20,8 @@ _NO_CONTENT: Final = 204
 
 
 class BalancedBundles(Feature):
-    """Brokers look after their bundles all the time, and divide those with more than a topic or
-    two. Once nothing goes wrong any more, bundles come to rest.
+    """Brokers balance their bundles all the time, and divide those with more than a topic or two.
+    After the last fault, bundles must stop moving.
     """
 
     name = "balanced bundles"
@@ -54,7 +54,7 @@ class BalancedBundles(Feature):
         self.found += phantoms(self.broker)
 
     def _looked_after(self, member: Any) -> int:
-        """How many bundles it gives back."""
+        """The number of bundles that the member gives back."""
         if not member.serving:
             return 0
         before = len(member.owned())
@@ -68,8 +68,8 @@ class BalancedBundles(Feature):
 
 
 class Unloader(Process):
-    """Unloads the namespace, a bundle or a topic at any broker, under open transactions. What was
-    loaded when the request began is not loaded any more when it is answered.
+    """Unloads the namespace, a bundle or a topic at any broker, under open transactions. Topics
+    that were loaded when the request began must be unloaded when it is answered.
     """
 
     def __init__(self, *args: Any, cluster: Any, count: int) -> None:
@@ -100,7 +100,7 @@ class Unloader(Process):
                 )
 
     def _drawn(self) -> tuple[str, Any]:
-        """The path, and which topics it concerns."""
+        """The path of the request, and a predicate of the topics that it concerns."""
         owners = [member for member in self.cluster.members if member.owned()]
         kind = self.rng.choice(("namespace", "bundle", "topic"))
         if kind == "topic":
@@ -113,14 +113,14 @@ class Unloader(Process):
         return "namespaces/public/default", lambda each: each.namespace_name == "public/default"
 
     def _loaded(self, concerned: Any) -> dict[int, TopicName]:
-        """By the identity of what is loaded; a broker that is cut off is not asked."""
+        """Loaded topics by their identity, without those of brokers that are cut off."""
         found = {}
         for member in self.cluster.members:
             if member.serving and not member.is_stalled:
                 for topic in member.topics.loaded():
                     if concerned(topic.name) and member.topics.ownership.owns(topic.name):
                         found[id(topic)] = topic.name
-                        self.cluster.kept.append(topic)  # so that no other one gets its identity
+                        self.cluster.kept.append(topic)  # so that no other topic gets its identity
         return found
 
 

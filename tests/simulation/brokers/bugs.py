@@ -1,4 +1,4 @@
-"""Wrong brokers of a cluster, each made by one change: what its simulation must catch."""
+"""Wrong cluster brokers, each made by one change. The cluster's simulation must catch them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -32,7 +32,7 @@ Bug = Callable[[], AbstractContextManager[Any]]
 
 @contextmanager
 def serving_after_the_session_is_lost() -> Iterator[None]:
-    """What it had when its session ended it has for ever."""
+    """A broker keeps forever what it had when its session ended."""
     session_is, lookup = Cluster._session_is, BundleOwnership.lookup
 
     def unimpressed(self: Cluster, state: SessionState) -> None:
@@ -57,16 +57,16 @@ def serving_after_the_session_is_lost() -> Iterator[None]:
 
 
 def torn_appends_taken_for_whole() -> AbstractContextManager[Any]:
-    """Messages that a crash has torn off an append are answered as stored."""
+    """Messages that a crash has torn off an append count as stored."""
     return patch.object(BookKeeperBackend, "keeps_appends_whole", True)
 
 
 @contextmanager
 def forgotten_logs_stay() -> Iterator[None]:
-    """A log that an unload forgot stays open, is fenced by the next owner, and is used again."""
+    """An unload leaves a log open. The next owner fences the log, and it is used again."""
 
     async def leave_open(*args: object) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     with (
         patch.object(PendingAckStore, "close", leave_open),
@@ -78,11 +78,11 @@ def forgotten_logs_stay() -> Iterator[None]:
 
 @contextmanager
 def an_end_without_the_bundle_is_ok() -> Iterator[None]:
-    """What is not served here is taken for what does not exist."""
+    """A topic that this broker does not serve counts as nonexistent."""
     load_and_end = LocalParticipants._load_and_end
 
     async def required(ownership: Any, name: TopicName) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     async def believed(self: LocalParticipants, name: TopicName, end: Any) -> object:
         try:
@@ -98,18 +98,18 @@ def an_end_without_the_bundle_is_ok() -> Iterator[None]:
 
 
 def former_bundles_stay() -> AbstractContextManager[Any]:
-    """A division that went or came anew changes nothing for those who have its bundles."""
+    """Bundles keep their owners although the namespace's division was deleted or recreated."""
     return patch.object(BundleOwnership, "_divided_anew", lambda self, namespace: None)
 
 
 def any_bundle_is_given_back() -> AbstractContextManager[Any]:
-    """Also one that lookups send back to where it was."""
+    """A bundle is given back even if lookups would return it to the same broker."""
     return patch.object(balancing, "belongs_elsewhere", lambda bundle, broker, loads: True)
 
 
 @contextmanager
 def latest_aborts_are_not_handed_over() -> Iterator[None]:
-    """A topic's snapshot does not name the transaction that was aborted last."""
+    """A topic's snapshot does not name the last aborted transaction."""
     hidden_transactions = hand_over.hidden_transactions
 
     async def all_but_one(ledger: Any, hidden: Any) -> Any:
@@ -121,19 +121,19 @@ def latest_aborts_are_not_handed_over() -> Iterator[None]:
 
 
 def unloaded_wherever_it_is() -> AbstractContextManager[Any]:
-    """A broker that does not have the topic has nothing to unload, and says that it did."""
+    """A broker without the topic has nothing to unload, and reports success."""
     return patch.object(topic_routes, "check_owned", lambda ownership, name: None)
 
 
 def halves_count_before_the_split() -> AbstractContextManager[Any]:
-    """What is to become of a bundle is given back before it exists."""
+    """Half of a bundle is given back before the split has created it."""
     states = {each.name: each for each in BundleState} | {"HALF": BundleState.OWNED}
     return patch.object(bundle_ownership, "BundleState", SimpleNamespace(**states))
 
 
 @contextmanager
 def others_are_not_asked_to_fence() -> Iterator[None]:
-    """A newer session is granted when its epoch is recorded, and done with on one broker."""
+    """A newer session is granted once its epoch is recorded. Older ones end on one broker only."""
 
     async def fence(self: SharedFencing, newest: Any, here: Any, waits_for: Any) -> int:
         return 0
@@ -143,7 +143,7 @@ def others_are_not_asked_to_fence() -> Iterator[None]:
 
 
 def promises_are_kept_to_oneself() -> AbstractContextManager[Any]:
-    """Only the broker that has given a bundle back knows to whom."""
+    """Only the broker that gave a bundle back knows its next owner."""
     return patch.object(LiveBrokers, "told", lambda self, bundle: [])
 
 

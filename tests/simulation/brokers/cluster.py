@@ -1,7 +1,7 @@
-"""All machines of a cluster, and what an administrator who sees everything would see.
+"""All machines of a cluster, and an omniscient view of it.
 
-Stands where the simulation of one broker has its BrokerProcess. Who owns a bundle is what stands in
-ZooKeeper; a broker that does not know yet that its session is over owns nothing.
+Takes the place of BrokerProcess in the simulation of one broker. ZooKeeper says who owns a bundle.
+A broker that has not noticed the end of its session owns nothing.
 """
 
 from collections.abc import Callable
@@ -71,7 +71,7 @@ class SimulatedCluster:
 
     @property
     def topics(self) -> list[TopicName]:
-        """Those that clients use, and those of the coordinators."""
+        """The topics of clients and of the coordinators."""
         partitions = range(self._scenario.coordinators)
         assigned = [COORDINATOR_ASSIGN.partition_at(number) for number in partitions]
         return [*map(TopicName.parse, self._topics()), *assigned]
@@ -80,7 +80,7 @@ class SimulatedCluster:
         return self.rng.choice(self.members)
 
     def restart(self, fault: Fault) -> None:
-        """All of them."""
+        """Restarts all brokers."""
         for member in self.members:
             if fault.kind == "stop":
                 member.stop(fault.down_s)
@@ -88,9 +88,7 @@ class SimulatedCluster:
                 member.end(fault.down_s)
 
     def crash(self, fault: Fault) -> None:
-        """Of one broker, preferably of one with a coordinator, in the middle of what is about to
-        begin.
-        """
+        """Crashes one broker soon, preferably one with a coordinator."""
         partitions = range(self._scenario.coordinators)
         owners = [self.owner(COORDINATOR_ASSIGN.partition_at(number)) for number in partitions]
         found = [member for member in owners if member is not None] or self.members
@@ -102,12 +100,12 @@ class SimulatedCluster:
         member.end(fault.down_s)
 
     def heal(self) -> None:
-        """Those that are down or stalled come back by themselves."""
+        """Brokers that are down or stalled recover on their own."""
 
-    # --- what an administrator would see
+    # --- omniscient view
 
     def owner(self, name: TopicName) -> Member | None:
-        """None: nobody's, or its broker is not there."""
+        """None: no broker owns it, or its owner is down."""
         for member in self.members:
             if member.serving and self._owns(member, name):
                 return member
@@ -130,7 +128,7 @@ class SimulatedCluster:
         ]
 
     def open_transactions(self) -> list[str]:
-        """Those of a coordinator that nobody serves count, too: nobody knows them."""
+        """Includes each coordinator that no broker serves, because its transactions are unknown."""
         found: list[str] = []
         for number in range(self._scenario.coordinators):
             owner = self.owner(COORDINATOR_ASSIGN.partition_at(number))
@@ -142,7 +140,7 @@ class SimulatedCluster:
         return found
 
     def open_in_topics(self) -> list[tuple[str, TxnId]]:
-        """Transactions that hold a topic's readers back."""
+        """Open transactions that hold a topic's readers back."""
         return [
             (str(topic.name), ongoing.txn_id)
             for topic in self._loaded()
@@ -152,7 +150,7 @@ class SimulatedCluster:
         ]
 
     def waits_aside(self, topic: str, txn_id: TxnId) -> bool:
-        """Only a topic in commit order has a place aside."""
+        """False: only topics in commit order keep transactions aside."""
         return False
 
     def unsettled(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a seed of a cluster does beyond the ordinary: each enables some, so that they meet."""
+"""Features of a cluster's seed; each seed enables some, so that they meet."""
 
 import random
 from typing import Any, Final
@@ -16,7 +16,7 @@ from brokers.sending import SentBundles
 
 
 class RestlessBundles(Feature):
-    """Bundles move all the time, also those of the coordinators."""
+    """Bundles move all the time, including those of coordinators."""
 
     name = "restless bundles"
 
@@ -32,8 +32,8 @@ class RestlessBundles(Feature):
 
 
 class Partitions(Feature):
-    """Brokers are cut off from ZooKeeper, from bookies, or from one another, for a moment or for
-    longer than their sessions last, and go on serving clients meanwhile.
+    """Brokers are cut off from ZooKeeper, from bookies, or from each other, for less or more than
+    their session timeout. They continue to serve clients.
     """
 
     name = "partitions"
@@ -60,7 +60,7 @@ class Partitions(Feature):
 
 
 class Exodus(Feature):
-    """Brokers follow one another: as soon as one serves again, the next one goes."""
+    """A rolling restart: as soon as one broker serves again, the next one goes down."""
 
     name = "exodus"
 
@@ -85,7 +85,7 @@ class Exodus(Feature):
         self.world.after(0.5, self._next, number + 1)
 
 
-# Those that only clients act in.
+# Features in which only clients act.
 _OF_CLIENTS: Final = ("committing together", "copying", "groups", "similar names", "small logs")
 ALL: Final[dict[str, type[Any]]] = {
     **{
@@ -98,7 +98,7 @@ ALL: Final[dict[str, type[Any]]] = {
     **{name: OF_ONE_BROKER[name] for name in _OF_CLIENTS},
 }
 _COUNTS: Final = (0, 1, 1, 2, 3)
-# Drawn from streams of their own: so all that seeds drew before they existed stays as it was.
+# Drawn from separate streams, so that older draws of a seed stay the same.
 _BESIDE: Final = {SentBundles.name: 0.2}
 
 

@@ -1,8 +1,8 @@
 """Workers that share a transactional id, on several brokers.
 
 Each life of a worker publishes on some of the topics only. So a newer session may never reach a
-broker where an older one goes on: only the other brokers can tell it. With several topics, a
-session may begin on several brokers at once.
+broker where an older one still works, and only other brokers can tell that broker. With several
+topics, a session may begin on several brokers at once.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""All brokers stop, the cluster is handed over as `pybroker hand-over` does, and they go on."""
+"""All brokers stop, `pybroker hand-over` hands the cluster over, and the brokers restart."""
 
 from functools import partial
 from typing import Any, Final
@@ -20,7 +20,7 @@ from pybroker.handing_over.snapshot import Hidden
 from pybroker.process.app import Broker
 from pybroker.simulation.world import SimulatedClock
 
-_STOPPED_S: Final = 5.0  # who has not stopped by then is killed
+_STOPPED_S: Final = 5.0  # a broker that has not stopped by then is killed
 _AGAIN_S: Final = 1.0
 _WAIT_S: Final = 30.0  # longer than transactions last
 _MAX_MESSAGE_SIZE: Final = 5 << 20
@@ -39,8 +39,8 @@ class Watched(HandOver):
 
 
 class HandingOver(Feature):
-    """The command may be killed, and is repeated until it succeeds. Then no transaction is open,
-    and the snapshots name each one that was aborted.
+    """The command may be killed; it is repeated until it succeeds. After that no transaction is
+    open, and the snapshots name every aborted one.
     """
 
     name = "handing over"
@@ -111,7 +111,7 @@ class HandingOver(Feature):
             member.start()
 
     def _lock_is(self, node: Any, state: SessionState) -> None:
-        """The command is cancelled when brokers may have started."""
+        """Cancels the command once brokers may have started."""
         if state is SessionState.EXPIRED:
             self._kill(node)
 

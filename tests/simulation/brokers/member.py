@@ -1,4 +1,4 @@
-"""A broker of the cluster: a process that ends and is started again, on a machine of its own."""
+"""A broker of the cluster: a process on its own machine that ends and is started again."""
 
 from collections.abc import Callable
 from random import Random
@@ -22,8 +22,8 @@ from pybroker.simulation.broker import PORT
 from pybroker.simulation.node import Node, SimulatedCrash
 from pybroker.simulation.world import SimulatedClock, World
 
-START_AGAIN_S = 0.5  # as a service manager does
-HTTP = 1000  # its port, from the other one
+START_AGAIN_S = 0.5  # like a service manager
+HTTP = 1000  # offset of the HTTP port
 
 
 def storage(clock: Clock, rng: Random, topology: Topology) -> BookKeeperBackend:
@@ -32,7 +32,7 @@ def storage(clock: Clock, rng: Random, topology: Topology) -> BookKeeperBackend:
 
 
 class Member:
-    """`name` is the machine's; the process on it has a number that counts up."""
+    """`name` is the machine's. The number of the process on it counts up."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Member:
         self.broker: Broker | None = None
         self.serving = False
         self.spared = False  # no more faults
-        self.is_resting = False  # it is not started
+        self.is_resting = False  # it is not to be started
         self._config = config
         self._topology = topology
         self._prepare = prepare
@@ -73,7 +73,7 @@ class Member:
         self.node.start(self._until_started())
 
     async def _until_started(self) -> None:
-        """A process that cannot start ends, and is started again."""
+        """A process that fails to start ends, and is started again."""
         try:
             await self._run()
         except (ManagedLedgerError, PulsarError, OSError) as error:
@@ -95,7 +95,7 @@ class Member:
         self.note("serves")
 
     def _lost(self, why: str) -> NoReturn:
-        """As the command does: it exits with 71."""
+        """Exits, like the command with code 71."""
         self.note(f"exits: {why}")
         self.history.counts["sessions lost"] += 1
         self.end(START_AGAIN_S)
@@ -109,7 +109,7 @@ class Member:
     # --- faults
 
     def end(self, down_s: float, silently: bool = False) -> None:
-        """kill -9, or a power cut if it is silent; started again after a while."""
+        """kill -9, or a power cut if `silently`; the broker is started again after `down_s`."""
         if self.node is None or self.node.dead:
             return
         self.serving = False
@@ -117,7 +117,7 @@ class Member:
         self.world.after(down_s, self.start)
 
     def stop(self, down_s: float) -> None:
-        """As SIGTERM does."""
+        """Stops like after SIGTERM."""
         if self.serving:
             self.serving = False
             self.node.start(self._stop(self.node, down_s), "stop")
@@ -128,12 +128,12 @@ class Member:
         self.world.after(down_s, self._restart, node)
 
     def _restart(self, stopped: Node) -> None:
-        if not stopped.dead:  # else it crashed in between, and is started again because of that
+        if not stopped.dead:  # otherwise it crashed meanwhile, and that crash restarts it
             stopped.crash()
             self.start()
 
     def stall(self, seconds: float) -> None:
-        """Its process does nothing for a while, and then goes on where it was."""
+        """The process freezes for a while, then continues."""
         if self.node is not None and not self.node.dead:
             self.node.busy_until = self.world.now + seconds
 
@@ -163,7 +163,7 @@ class Member:
         self.node.create_task(self._tried(released, "release"))
 
     def look_up(self, bundle: Any, authoritative: bool) -> None:
-        """As a client does that any other broker may have sent here."""
+        """Looks the bundle up like a client that another broker may have redirected here."""
         found = self.topics.ownership.lookup_bundle(bundle, authoritative)
         self.node.create_task(self._tried(found, "look up"))
 
@@ -174,7 +174,7 @@ class Member:
         self.node.create_task(self._tried(self.membership.balancing.balance(), "balance"))
 
     def take(self, topic: str) -> None:
-        """As when a client's lookup was redirected here."""
+        """Looks the topic up like a client that was redirected here."""
         found = self.topics.ownership.lookup(TopicName.parse(topic), True)
         self.node.create_task(self._tried(found, "take"))
 

@@ -1,4 +1,4 @@
-"""Bundles that an administrator sends to one broker, while clients look for them everywhere."""
+"""An administrator sends bundles to certain brokers while clients look them up everywhere."""
 
 from typing import Any, Final
 
@@ -10,12 +10,12 @@ from brokers.administering import Unanswered, ask, phantoms
 
 _SETTLED_S: Final = 15.0  # several sessions
 _MOVES: Final = 6
-_WITHIN_S: Final = 8.0  # less than a promise is kept
-_BETWEEN_S: Final = 1.0  # all brokers know what has happened; a promise would still be kept
+_WITHIN_S: Final = 8.0  # less than the lifetime of a promise
+_BETWEEN_S: Final = 1.0  # all brokers know of the move by then; a promise would still hold
 
 
 class Sender(Process):
-    """Moves bundles over HTTP, at any broker, to any broker."""
+    """Moves bundles over HTTP, from any broker to any other."""
 
     def __init__(self, *args: Any, cluster: Any, count: int) -> None:
         super().__init__(*args)
@@ -45,8 +45,8 @@ class Sender(Process):
 
 
 class SentBundles(Feature):
-    """Once nothing goes wrong any more, a bundle goes where it was sent, whichever broker is asked
-    for it meanwhile, and from there to the next one.
+    """After the last fault, a bundle goes where it is sent, whichever broker is asked meanwhile,
+    and from there to the next broker.
     """
 
     name = "sent bundles"
@@ -73,12 +73,12 @@ class SentBundles(Feature):
         bundle = self.rng.choice(sorted(owner.owned(), key=str))
         for _ in range(_MOVES):
             others = [member for member in self.broker.members if member is not owner]
-            if owner.topics.ownership.owns_bundle(bundle):  # else it was divided, or given back
+            if owner.topics.ownership.owns_bundle(bundle):  # otherwise it was divided or given back
                 owner = self._sent(bundle, owner, self.rng.choice(others))
             self.world.sleep(_BETWEEN_S)
 
     def _sent(self, bundle: Any, owner: Any, destination: Any) -> Any:
-        """Who has it then."""
+        """The bundle's owner afterwards."""
         self.count("bundles sent in peace")
         owner.release(bundle, destination.broker_id)
         until_s = self.world.now + _WITHIN_S

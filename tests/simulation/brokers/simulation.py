@@ -13,7 +13,7 @@ from brokers.topology import Topology
 from managed_ledger.storage.bookkeeper import ledger_ids
 from pybroker.simulation.faults import Fault
 
-# Ledger numbers taken ahead. Two hundred for each process would be most of a seed's work.
+# Ledger ids taken in advance. Two hundred per process would be most of a seed's work.
 FEW_IDS: Final = {"KEPT": 20, "_AT_LEAST": 10, "_FIRST": 3}
 
 

@@ -1,4 +1,4 @@
-"""How many machines there are, and how often an entry is kept."""
+"""The number of machines, and of copies of an entry."""
 
 import random
 from dataclasses import dataclass

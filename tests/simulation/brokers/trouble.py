@@ -1,6 +1,4 @@
-"""What goes wrong in a cluster. A fault is drawn before anything starts; whom it hits, when it
-comes.
-"""
+"""Faults of a cluster. They are drawn before the start; the broker that one hits, when it comes."""
 
 import random
 from collections.abc import Callable
@@ -14,7 +12,7 @@ from pybroker.simulation.faults import Fault
 if TYPE_CHECKING:
     from brokers.cluster import SimulatedCluster
 
-# A stalled broker's session is over before it goes on, or just not; `SESSION_MS` is 3 s.
+# A stalled broker's session expires before it continues, or just survives; `SESSION_MS` is 3 s.
 STALLS_S: Final = (0.5, 2.9, 3.2, 5.0, 9.0)
 KINDS: Final = (
     *("broker crash", "broker crash", "broker stop", "broker stalls", "broker stalls"),
@@ -22,11 +20,11 @@ KINDS: Final = (
     *("bundle moves", "bundle moves", "reset", "reset", "silence", "client crash"),
 )
 OUTCOME_RETENTION_S: Final = 200.0
-BEGINS_S: Final = 3.0  # when the bookies are there
+BEGINS_S: Final = 3.0  # the bookies are up by then
 
 
 def prepared(scenario: Scenario, rng: random.Random) -> Scenario:
-    """As a cluster needs it: no disk, other faults."""
+    """The scenario for a cluster: no disk, and other faults."""
     count = rng.choice((0, 1, 2, 3, 4, 6))
     faults = sorted((_draw(rng) for _ in range(count)), key=lambda fault: fault.at_s)
     last = rng.choice((None, "crash", "stop", "stop"))
@@ -82,7 +80,7 @@ def _zookeeper_crash(cluster: "SimulatedCluster", fault: Fault) -> None:
 
 
 def _session_ends(cluster: "SimulatedCluster", fault: Fault) -> None:
-    """ZooKeeper says so, while the broker is at work."""
+    """ZooKeeper expires the session while the broker works."""
     member = cluster.some_member()
     if member.serving and not cluster.machines.zookeeper.dead:
         member.note("loses its session")
@@ -94,7 +92,7 @@ def _bundle_moves(cluster: "SimulatedCluster", fault: Fault) -> None:
 
 
 def move_bundle(cluster: "SimulatedCluster", rng: random.Random) -> None:
-    """An administrator unloads it; perhaps another broker takes it at once."""
+    """Unloads a bundle. Another broker may take it at once."""
     owners = [member for member in cluster.members if member.owned() and not member.is_stalled]
     if not owners:
         return

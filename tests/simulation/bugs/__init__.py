@@ -1,6 +1,6 @@
-"""Wrong brokers, each made by one change to the right one: what the simulation must catch.
+"""Wrong brokers, each made by one change to the right one. The simulation must catch them.
 
-A module per area; each has a table `BUGS` from a bug's name to what switches it on.
+A module per area; each has a table `BUGS` from a bug's name to its context manager.
 """
 
 from collections.abc import Callable

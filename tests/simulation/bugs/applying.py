@@ -1,4 +1,4 @@
-"""Ends that come into force in pieces, and others who do not wait for the last."""
+"""Ends that take effect in pieces, and code that does not wait for the last one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +9,8 @@ from pybroker.transaction.pending_acks.pending_ack import PendingAcks
 
 @contextmanager
 def rest_forgotten_by_an_unload() -> Iterator[None]:
-    """What is left of a commit is not waited for when its records go: with a snapshot, as an
-    unload makes one.
+    """A snapshot drops a commit's records before the rest of the commit is in force, as at an
+    unload.
     """
 
     async def settled(self: PendingAcks) -> None:

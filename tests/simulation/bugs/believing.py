@@ -1,4 +1,4 @@
-"""Who is believed, and which name means what."""
+"""Wrong trust in clients, and confused names."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,12 +15,12 @@ from pybroker.transaction.pending_acks import store
 
 
 async def nothing(*_: Any) -> None:
-    """Instead of what should have been done."""
+    """Skips the step."""
 
 
 @contextmanager
 def pending_ack_logs_share_a_name() -> Iterator[None]:
-    """Topic and subscription are joined by a dash that may be in either."""
+    """Topic and subscription are joined by a dash that either of them may contain."""
 
     def joined(topic: TopicName, subscription: str) -> str:
         both = f"{topic.ledger_name}-{subscription}"
@@ -36,7 +36,9 @@ def pending_ack_logs_share_a_name() -> Iterator[None]:
 
 @contextmanager
 def metadata_believed_at_recovery() -> Iterator[None]:
-    """A plain message that claims to be a transaction's, or its end, is taken for that."""
+    """Plain messages are believed to belong to a transaction, or to be its marker, if they claim
+    so.
+    """
 
     def of(properties: Any) -> UntaggedSpan:
         return UntaggedSpan(EARLIEST, LATEST)
@@ -47,14 +49,14 @@ def metadata_believed_at_recovery() -> Iterator[None]:
 
 @contextmanager
 def end_believed_from_anybody() -> Iterator[None]:
-    """END_TXN_ON_PARTITION and END_TXN_ON_SUBSCRIPTION do not ask what was decided."""
+    """END_TXN_ON_PARTITION and END_TXN_ON_SUBSCRIPTION do not check the decision."""
     with patch.object(on_transaction, "require_decided", lambda *_: False):
         yield
 
 
 @contextmanager
 def impossible_participants() -> Iterator[None]:
-    """What can never take part may be added, and is asked to end for ever."""
+    """Impossible participants may be added, and are asked forever to end."""
 
     def added(_: Any, topic: str) -> str:
         return str(TopicName.parse(topic))

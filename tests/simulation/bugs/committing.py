@@ -1,4 +1,4 @@
-"""Decisions for several transactions gone wrong."""
+"""Wrong decisions for several transactions."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -10,7 +10,7 @@ from pybroker.transaction.coordinator.transaction_log import TransactionLog
 
 @contextmanager
 def decided_one_by_one() -> Iterator[None]:
-    """Transactions that commit together are written down one after the other."""
+    """Transactions that commit together are logged one by one."""
 
     def append_together(self: TransactionLog, records: Sequence[Any], done: Any) -> None:
         first, *rest = records

@@ -1,4 +1,4 @@
-"""Compactions gone wrong."""
+"""Wrong compactions."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from pybroker.broker.compaction.selection import Selection
 
 @contextmanager
 def tombstone_takes_a_live_key() -> Iterator[None]:
-    """A key that was ever deleted stays so, whatever came behind."""
+    """A key that was ever deleted stays deleted, whatever was published later."""
     right_see, right_kept = Selection._see_messages, Selection.kept
     deleted: dict[Selection, set[bytes]] = {}
 
@@ -33,7 +33,7 @@ def tombstone_takes_a_live_key() -> Iterator[None]:
 
 @contextmanager
 def compaction_reads_past_max_read_position() -> Iterator[None]:
-    """Messages of open transactions have a say, and are kept."""
+    """Compaction reads messages of open transactions, and keeps them."""
 
     def horizon(self: Compaction) -> Position:
         return self._topic.ledger.last_confirmed

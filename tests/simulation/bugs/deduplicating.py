@@ -1,4 +1,4 @@
-"""Receipts for what is not there, and copies."""
+"""Receipts for messages that are not stored, and stored duplicates."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ def copy_answered_as_duplicate() -> Iterator[None]:
 
 @contextmanager
 def aborted_ranges_forgotten() -> Iterator[None]:
-    """Of many aborted ranges the lowest are forgotten: what comes again counts as stored."""
+    """The lowest of many aborted ranges are forgotten, so a resent message counts as stored."""
     with (
         patch.object(producer_sequence, "MAX_RETURNED_RANGES", RANGES),
         _standing_wrong(Standing.FORGOTTEN),
@@ -45,7 +45,7 @@ def aborted_ranges_forgotten() -> Iterator[None]:
 
 @contextmanager
 def snapshot_outlives_its_topic() -> Iterator[None]:
-    """The next topic of that name begins with the sequence ids of the last."""
+    """The next topic of that name begins with the old topic's sequence ids."""
     with (
         patch.object(Belongings, "_remove_snapshots", nothing),
         patch.object(Belongings, "remove_strays", nothing),
@@ -55,7 +55,7 @@ def snapshot_outlives_its_topic() -> Iterator[None]:
 
 @contextmanager
 def sequence_ids_forgotten_at_recovery() -> Iterator[None]:
-    """What was stored since the last snapshot is stored again when it comes again."""
+    """Messages since the last snapshot are stored again when they are resent."""
     with patch.object(Deduplication, "_replay", lambda self, run, untagged: None):
         yield
 

@@ -1,4 +1,4 @@
-"""Dispatch, pending acknowledgements and cursors gone wrong."""
+"""Wrong dispatch, pending acknowledgements and cursors."""
 
 import asyncio
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from pybroker.transaction.pending_acks.state import AcksOfTransaction
 
 @contextmanager
 def entry_skipped_after_redelivery() -> Iterator[None]:
-    """Of several entries that come back at once the last is lost sight of."""
+    """If several entries return at once, the last one is lost."""
     right = RedeliveryQueue.add
 
     def add(self: RedeliveryQueue, entries: Any) -> Any:
@@ -38,7 +38,7 @@ def entry_skipped_after_redelivery() -> Iterator[None]:
 
 @contextmanager
 def unread_counts_as_unwanted() -> Iterator[None]:
-    """Where nothing that was read is wanted, the rest of what comes again is lost sight of."""
+    """If no entry of a read is wanted, the rest of the redelivery is lost."""
 
     def remove(self: RedeliveryQueue, ledger_id: int, run: Any) -> int:
         self._remove(ledger_id, run)
@@ -50,14 +50,14 @@ def unread_counts_as_unwanted() -> Iterator[None]:
 
 @contextmanager
 def key_given_away_in_flight() -> Iterator[None]:
-    """A key's new owner gets its messages while the former one still holds earlier ones."""
+    """A key's new owner gets its messages while the former owner still holds earlier ones."""
     with patch.object(KeySharedDispatcher, "_is_draining", lambda *_: False):
         yield
 
 
 @contextmanager
 def delayed_comes_early() -> Iterator[None]:
-    """Times are rounded down to a tick."""
+    """Delivery times are rounded down to a tick."""
 
     def rounded_down(self: DelayPolicy, deliver_at: int) -> int:
         return deliver_at // self.tick_ms * self.tick_ms
@@ -68,7 +68,7 @@ def delayed_comes_early() -> Iterator[None]:
 
 @contextmanager
 def delays_outlive_their_policy() -> Iterator[None]:
-    """What waits when delayed delivery is switched off waits until its time."""
+    """Messages that wait when delayed delivery is switched off still wait for their time."""
     right = UndelayedReader.take_due
 
     def take_due(self: UndelayedReader) -> list[tuple[int, int]]:
@@ -81,7 +81,7 @@ def delays_outlive_their_policy() -> Iterator[None]:
 
 @contextmanager
 def delayed_written_as_acknowledged() -> Iterator[None]:
-    """What waits for its time counts as done where a cursor is written: a restart loses it."""
+    """A written cursor has waiting messages as acknowledged: a restart loses them."""
     right_remember, right_record = UndelayedReader._remember, ManagedCursor._record
     passed: dict[ManagedCursor, list[tuple[int, int]]] = {}
 
@@ -119,7 +119,7 @@ def _records_without(unwanted: Any) -> Iterator[None]:
 
 @contextmanager
 def snapshot_forgets_partial_batches() -> Iterator[None]:
-    """A checkpoint of pending acknowledgements leaves out records with parts of batches."""
+    """A checkpoint of pending acknowledgements omits records with parts of batches."""
 
     def partial(record: Any) -> bool:
         if not isinstance(record, AckRecord) or record.cumulative:
@@ -132,14 +132,14 @@ def snapshot_forgets_partial_batches() -> Iterator[None]:
 
 @contextmanager
 def snapshot_forgets_cumulative_ones() -> Iterator[None]:
-    """A checkpoint of pending acknowledgements leaves out the cumulative ones."""
+    """A checkpoint of pending acknowledgements omits the cumulative ones."""
     with _records_without(lambda r: isinstance(r, AckRecord) and r.cumulative):
         yield
 
 
 @contextmanager
 def seek_leaves_old_records() -> Iterator[None]:
-    """After a crash what was committed before the seek is acknowledged again."""
+    """A crash repeats acknowledgements that were committed before the seek."""
 
     async def seek(self: Subscription, *place: Any) -> None:
         self.disconnect_consumers("the subscription was moved by a seek")
@@ -154,7 +154,7 @@ def seek_leaves_old_records() -> Iterator[None]:
 
 @contextmanager
 def seek_keeps_single_acknowledgements() -> Iterator[None]:
-    """Entries acknowledged one by one stay so, though the subscription was moved before them."""
+    """Single acknowledgements survive a seek to before them."""
     right = ManagedCursor.reset
 
     def reset(self: ManagedCursor, *place: Any) -> None:
@@ -168,7 +168,7 @@ def seek_keeps_single_acknowledgements() -> Iterator[None]:
 
 @contextmanager
 def unload_drops_pending_acks() -> Iterator[None]:
-    """What open transactions have acknowledged is forgotten when the topic is unloaded."""
+    """An unload forgets what open transactions have acknowledged."""
     right = PendingAcks.close
 
     async def close(self: PendingAcks) -> None:
@@ -182,7 +182,7 @@ def unload_drops_pending_acks() -> Iterator[None]:
 
 @contextmanager
 def unload_cancels_who_waits() -> Iterator[None]:
-    """A replay that an unload cancels takes along who waits for it: a coordinator's end."""
+    """An unload that cancels a replay also cancels its waiters, such as a coordinator's end."""
 
     async def open_(self: TransactionalAcks) -> PendingAcks:
         return self.opened or await asyncio.shield(self._opening or self._start_opening())
@@ -193,7 +193,7 @@ def unload_cancels_who_waits() -> Iterator[None]:
 
 @contextmanager
 def markers_tell_the_time() -> Iterator[None]:
-    """A seek by time believes the markers, which have the time of a broker whose clock was set."""
+    """A seek by time uses the times of markers, although the broker's clock may have been set."""
 
     def told(run: Any) -> int | None:
         return publish_time.published_at(run.entries[0])
@@ -206,8 +206,8 @@ def markers_tell_the_time() -> Iterator[None]:
 
 @contextmanager
 def left_out_counts_as_acknowledged() -> Iterator[None]:
-    """The client takes what the broker left out of a batch for acknowledged, and tells it so, as
-    official ones do; and the broker, that does not remember what it left out, believes it.
+    """The client treats messages left out of a batch as acknowledged, and says so to the broker,
+    like official clients. The broker does not remember what it left out, and believes the client.
     """
     right = AckGroup.delivered
 

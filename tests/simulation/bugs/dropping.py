@@ -1,4 +1,4 @@
-"""Expiry and eviction gone wrong."""
+"""Wrong expiry and eviction."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from pybroker.broker.subscription import Subscription
 
 @contextmanager
 def dropped_past_max_read_position() -> Iterator[None]:
-    """What an open transaction wrote goes with what stands before it."""
+    """Messages of open transactions are dropped along with those before them."""
 
     async def drop(topic: Any, subscription: Subscription, up_to: Any, *_: Any) -> int:
         subscription.cursor.mark_delete(up_to)
@@ -24,7 +24,7 @@ def dropped_past_max_read_position() -> Iterator[None]:
 
 @contextmanager
 def everything_expires() -> Iterator[None]:
-    """One message that is old enough takes all others along, the young ones too."""
+    """One expired message takes all others along, even newer ones."""
 
     async def found(ledger: Any, timestamp_ms: int, after: Any = None) -> Any:
         return ledger.last_confirmed.after
@@ -35,7 +35,7 @@ def everything_expires() -> Iterator[None]:
 
 @contextmanager
 def what_comes_meanwhile_expires() -> Iterator[None]:
-    """Where all is old enough, what is published during the search goes with it."""
+    """If every message is old enough, those published during the search are dropped, too."""
     right = expiry.first_published_at
 
     async def found(ledger: Any, timestamp_ms: int, after: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Sessions of transactional ids gone wrong."""
+"""Wrong sessions of transactional ids."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -12,14 +12,14 @@ from pybroker.transaction.coordinator.transactional_ids import TransactionalIds
 
 @contextmanager
 def epoch_not_checked() -> Iterator[None]:
-    """Who comes back with an older epoch is not refused, and so is taken for a newer session."""
+    """A client that reconnects with an older epoch is taken for a newer session."""
     with patch.object(transactional_sessions, "_was_fenced", lambda known, claim: False):
         yield
 
 
 @contextmanager
 def epoch_not_durable() -> Iterator[None]:
-    """A newer session is granted before its epoch is written down, and without."""
+    """A newer session is granted without storing its epoch."""
 
     async def write(self: TransactionalIds, transactional_id: Any, record: Any) -> None:
         await asyncio.sleep(0)
@@ -31,7 +31,7 @@ def epoch_not_durable() -> Iterator[None]:
 
 @contextmanager
 def fenced_ones_left_open() -> Iterator[None]:
-    """A newer session closes the producers of the older one, and forgets its transactions."""
+    """A newer session closes the producers of the older one, but does not end its transactions."""
 
     async def end_older(coordinators: Any, newest: Any) -> int:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What has ended stays in memory."""
+"""Ended objects that stay in memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,14 +10,14 @@ from pybroker.broker.topic import Topic
 
 @contextmanager
 def deleted_topics_stay_in_memory() -> Iterator[None]:
-    """A topic and what belongs to it refer to each other for ever."""
+    """A topic and its parts refer to each other forever."""
     with patch.object(Topic, "break_cycles", lambda self: None):
         yield
 
 
 @contextmanager
 def deleted_subscriptions_stay_in_memory() -> Iterator[None]:
-    """A subscription and what reads for it do."""
+    """A subscription and its reader refer to each other forever."""
     with patch.object(EntryReader, "break_cycles", lambda self: None):
         yield
 

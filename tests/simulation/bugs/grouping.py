@@ -1,4 +1,4 @@
-"""Groups of several coordinators gone wrong."""
+"""Wrong groups of several coordinators."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -13,7 +13,7 @@ from pybroker.transaction.coordinator import group_ends
 
 @contextmanager
 def group_half_decided() -> Iterator[None]:
-    """The leader's decision does not name the members, so it forgets them in a crash."""
+    """The leader's decision does not name the members, so a crash forgets them."""
 
     def nobody(leader: int, members: Iterable[TxnId]) -> Iterator[Any]:
         return iter(())
@@ -23,8 +23,8 @@ def group_half_decided() -> Iterator[None]:
 
 
 def members_are_told_once() -> AbstractContextManager[Any]:
-    """A leader ends although a broker has not answered for its members. Nobody knows it any more
-    when they ask.
+    """A leader ends although a broker has not answered for its members. When they ask, it is
+    unknown.
     """
     follow = SharedGroups.follow
 

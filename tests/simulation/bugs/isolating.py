@@ -1,4 +1,4 @@
-"""Subscriptions that are read_uncommitted gone wrong."""
+"""Wrong read_uncommitted subscriptions."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from pybroker.broker.dispatch.uncommitted_reader import UncommittedReader
 
 @contextmanager
 def uncommitted_reads_stick() -> Iterator[None]:
-    """It reads further than others do, and that is all: what is aborted later was delivered."""
+    """Only the read position is uncommitted: messages aborted after delivery stay delivered."""
     with patch.multiple(
         UncommittedReader,
         aborted=EntryReader.aborted,
@@ -23,7 +23,7 @@ def uncommitted_reads_stick() -> Iterator[None]:
 
 @contextmanager
 def aborted_ones_come_late() -> Iterator[None]:
-    """What was aborted is hidden from who waits for commits only."""
+    """Aborted messages are hidden only from subscriptions that read committed ones."""
     with patch.object(UncommittedReader, "_settle_hidden", lambda *_: None):
         yield
 

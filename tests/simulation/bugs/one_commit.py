@@ -1,4 +1,4 @@
-"""A decision and what follows from it, in the wrong order."""
+"""A decision and its consequences in the wrong order."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,7 +12,7 @@ _append = SnapshotLog.append
 
 @contextmanager
 def markers_ahead_of_their_decision() -> Iterator[None]:
-    """What participants append goes to the storage before the decision does."""
+    """Participants' appends go to the storage before the decision."""
 
     def append(
         self: SnapshotLog[Any],

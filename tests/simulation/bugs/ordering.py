@@ -1,4 +1,4 @@
-"""Transactions that are kept aside, dealt with wrongly."""
+"""Wrong handling of transactions kept aside."""
 
 import asyncio
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def _hand_on(to: "asyncio.Future[None]", ended: "asyncio.Future[None]") -> None:
 
 @contextmanager
 def side_data_trimmed_early() -> Iterator[None]:
-    """What waits is deleted when its end is asked for, not when its copy is durable."""
+    """Waiting messages are deleted when their end is requested, before their copy is durable."""
     right = CommitOrderBuffer.end
 
     def end(self: CommitOrderBuffer, txn_id: Any, action: Any) -> Any:
@@ -56,7 +56,7 @@ def side_data_trimmed_early() -> Iterator[None]:
 
 @contextmanager
 def committed_twice_after_a_crash() -> Iterator[None]:
-    """Recovery does not look in the topic's log for the end of what is still aside."""
+    """Recovery does not search the topic's log for ends of transactions that are still aside."""
 
     really = LogOrderBuffer.told_of_those_aside
 
@@ -69,7 +69,7 @@ def committed_twice_after_a_crash() -> Iterator[None]:
 
 @contextmanager
 def commits_swapped_by_recovery() -> Iterator[None]:
-    """A coordinator goes on with what was decided last: some topics have seen the first already."""
+    """A coordinator continues with its last decision, although some topics have seen the first."""
     right = TransactionMetadataStore.decided_first
 
     def last_first(self: TransactionMetadataStore) -> list[TransactionMetadata]:
@@ -82,7 +82,7 @@ def commits_swapped_by_recovery() -> Iterator[None]:
 
 @contextmanager
 def topics_commit_in_an_order_of_their_own() -> Iterator[None]:
-    """A topic that is loaded does not wait to be told in what order the commits were decided."""
+    """A loaded topic does not wait to learn the order of decided commits."""
     right = CommitOrderBuffer.loaded
 
     def loaded(self: CommitOrderBuffer) -> None:

@@ -1,4 +1,4 @@
-"""Acknowledgements that cover what was passed over while an outcome was not decided."""
+"""Acknowledgements that cover messages skipped while a transaction was undecided."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from pybroker.transaction.pending_acks.state import PendingAckState
 
 @contextmanager
 def cumulative_ones_kept_from_successors() -> Iterator[None]:
-    """What a transaction holds cumulatively is passed over, until it has ended."""
+    """Messages that a transaction holds cumulatively are skipped until its end."""
     right = EntryReader._pass_acknowledged
 
     def pass_acknowledged(self: EntryReader) -> None:
@@ -32,7 +32,7 @@ def cumulative_ones_kept_from_successors() -> Iterator[None]:
 
 @contextmanager
 def plain_ones_cover_what_is_held() -> Iterator[None]:
-    """A plain cumulative acknowledgement spares nothing that an open transaction holds singly."""
+    """A plain cumulative acknowledgement covers messages that open transactions hold singly."""
 
     def acknowledge_up_to(
         self: TransactionalAcks, position: Position, unacked: Any, size: int, _: Any
@@ -45,14 +45,14 @@ def plain_ones_cover_what_is_held() -> Iterator[None]:
 
 @contextmanager
 def transactions_cover_what_others_hold() -> Iterator[None]:
-    """A cumulative acknowledgement in a transaction spares nothing that another one holds."""
+    """A cumulative acknowledgement in a transaction covers messages that another one holds."""
     with patch.object(PendingAckState, "_held_by_others", lambda *_: {}):
         yield
 
 
 @contextmanager
 def spared_forgotten_by_the_log() -> Iterator[None]:
-    """After a restart a commit covers what its cumulative acknowledgement had spared."""
+    """After a restart a commit covers messages that its cumulative acknowledgement had spared."""
     right = store._read_record
 
     def read_record(data: Any, source: str) -> Any:
@@ -67,7 +67,7 @@ def spared_forgotten_by_the_log() -> Iterator[None]:
 
 @contextmanager
 def late_ones_covered_before_they_came() -> Iterator[None]:
-    """What an aborted transaction gave back counts as given at once."""
+    """Messages given back by an abort count as delivered at once."""
 
     def covered(self: PassedOver, position: Position, *_: Any) -> list[Position]:
         return [each for each in self._restored if each <= position]
@@ -78,7 +78,7 @@ def late_ones_covered_before_they_came() -> Iterator[None]:
 
 @contextmanager
 def given_back_forgotten_by_an_unload() -> Iterator[None]:
-    """What an aborted transaction had held singly is not known after a topic was closed."""
+    """A topic that was closed forgets which messages aborted transactions held singly."""
     right = PendingAcks._apply
 
     def apply(self: PendingAcks, record: Any) -> None:
@@ -91,14 +91,16 @@ def given_back_forgotten_by_an_unload() -> Iterator[None]:
 
 @contextmanager
 def clients_drop_nothing() -> Iterator[None]:
-    """What comes behind a client's own cumulative acknowledgement counts as seen by it."""
+    """The client is assumed to have seen messages that it drops after its cumulative
+    acknowledgement.
+    """
     with patch.object(LastAcknowledged, "of", lambda self, name: EARLIEST):
         yield
 
 
 @contextmanager
 def the_whole_is_the_latest() -> Iterator[None]:
-    """Of a batch that came twice an acknowledgement of the whole speaks of what came last."""
+    """An acknowledgement of a batch that came twice counts for the last delivery."""
     with (
         patch.object(_Batch, "is_clear", property(lambda self: True)),
         patch.object(_Batch, "acknowledged", lambda self: self.left_out),

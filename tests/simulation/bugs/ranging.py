@@ -1,4 +1,4 @@
-"""Key ranges of Exclusive consumers and readers gone wrong."""
+"""Wrong key ranges of Exclusive consumers and readers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,14 +11,14 @@ from pybroker.broker.dispatch.hash_ring import StickyRanges
 
 @contextmanager
 def ranges_ignored() -> Iterator[None]:
-    """Everybody gets every key."""
+    """Every consumer gets every key."""
     with patch.object(single, "ranges_of", lambda consumer: None):
         yield
 
 
 @contextmanager
 def ranges_end_early() -> Iterator[None]:
-    """The last slot of a range is nobody's."""
+    """The last slot of a range has no owner."""
     right = StickyRanges.owner
 
     def owner(self: StickyRanges, slot: int) -> Any:

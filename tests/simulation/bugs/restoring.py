@@ -1,4 +1,4 @@
-"""A broker that believes what stands outside of its data directory."""
+"""A broker that trusts state outside its data directory."""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from pybroker.broker.deduplication.deduplication import Deduplication
 
 @contextmanager
 def sequence_ids_kept_elsewhere() -> Iterator[None]:
-    """What was stored counts as stored, though the directory is put back to before."""
+    """Messages count as stored although an older directory was restored."""
     right = Deduplication.recover
     known: WeakKeyDictionary[Any, dict[str, Deduplication]] = WeakKeyDictionary()  # by world
 

@@ -1,4 +1,4 @@
-"""Deletions that stop half-way, space that does not come back, failures that are none."""
+"""Interrupted deletions, space that is not freed, and errors misjudged."""
 
 import asyncio
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from pybroker.broker.topics import Topics
 
 @contextmanager
 def deletion_without_a_tombstone() -> Iterator[None]:
-    """A crash in the middle leaves partitions behind that nobody knows of."""
+    """A crash in the middle leaves partitions that no topic knows."""
 
     async def remove(self: Deletions, doomed: Any, vacate: Any) -> None:
         await vacate()
@@ -35,7 +35,7 @@ def deletion_without_a_tombstone() -> Iterator[None]:
 
 @contextmanager
 def deletion_overtaken_by_an_unload() -> Iterator[None]:
-    """Who deletes a topic that is being unloaded is told that it is gone when it is closed."""
+    """A caller who deletes a topic during an unload gets success once the topic is closed."""
     right = Topics.delete
 
     async def delete(self: Topics, name: Any, force: bool = False) -> None:
@@ -57,7 +57,7 @@ def missing_descriptors_taken_for_a_failed_disk() -> Iterator[None]:
 
 @contextmanager
 def journal_kept_on_a_full_disk() -> Iterator[None]:
-    """What was deleted stands in a journal that does not go, for nothing more fits in."""
+    """Deleted data stays in the journal, because its checkpoint finds no room."""
     with patch.object(journal, "EARLY_JOURNAL_BYTES", 1024 * 1024):
         yield
 
@@ -75,21 +75,21 @@ def reserve_kept_at_a_start() -> Iterator[None]:
 
 @contextmanager
 def reserve_not_regained() -> Iterator[None]:
-    """A reserve that was used up comes back with the next checkpoint, whenever that may be."""
+    """A used reserve returns only with the next checkpoint, whenever that is."""
     with patch.object(EmbeddedBackend, "_see_to_the_reserve", lambda self: None):
         yield
 
 
 @contextmanager
 def reserve_for_records_only() -> Iterator[None]:
-    """What was deleted stays in the journal where the rest of that finds no room."""
+    """The reserve does not serve a checkpoint, so deleted data stays in the journal."""
     with patch.object(Checkpoints, "_checkpoint_even_if_full", Checkpoints._checkpoint):
         yield
 
 
 @contextmanager
 def expired_within_a_visit() -> Iterator[None]:
-    """A ledger that expires while an older one is being let go stays."""
+    """A ledger that expires while an older one is being deleted stays."""
     right = ManagedLedger.next_visit_s
 
     def next_visit_s(self: ManagedLedger) -> float | None:
@@ -102,7 +102,7 @@ def expired_within_a_visit() -> Iterator[None]:
 
 @contextmanager
 def rollover_turns_the_order() -> Iterator[None]:
-    """What was held while a new ledger was made goes into it from behind."""
+    """Appends held during a rollover go into the new ledger in reverse order."""
     right = Appender.release
 
     def release(self: Appender) -> None:
@@ -115,14 +115,14 @@ def rollover_turns_the_order() -> Iterator[None]:
 
 @contextmanager
 def ages_by_the_wall_clock() -> Iterator[None]:
-    """A clock that is set back keeps consumed ledgers for as long again."""
+    """If the clock is set back, consumed ledgers stay that much longer."""
     with patch.object(SteadyTime, "now_ms", lambda self: self._clock.now_ms()):
         yield
 
 
 @contextmanager
 def evicted_entries_mistaken() -> Iterator[None]:
-    """Who reads from before what is in memory is given what is in memory in its stead."""
+    """A read from before the cached entries returns cached ones instead."""
     right = BlockReader.cached
 
     def cached(self: BlockReader, state: Any, first: int, last: int, *limits: int) -> Any:

@@ -1,4 +1,4 @@
-"""Deduplication that is on again believes what held before it went off."""
+"""Deduplication that is switched on again trusts its state from before."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ from pybroker.broker.deduplication.producer_sequence import ProducerSequence
 
 @contextmanager
 def ids_begun_anew_are_copies() -> Iterator[None]:
-    """What was stored unchecked below a producer's highest id does not say where it stands."""
+    """Unchecked messages below a producer's highest id do not restart its sequence."""
     with patch.object(ProducerSequence, "began_again", lambda *_: None):
         yield
 
 
 @contextmanager
 def resent_never_answered() -> Iterator[None]:
-    """A transaction that ended while deduplication was off is waited for, for good."""
+    """A message waits forever for a transaction that ended while deduplication was off."""
     with (
         patch.object(Deduplication, "_outcome_lost", lambda *_: None),
         patch.object(topic, "forget_sequence_ids", nothing),

@@ -1,4 +1,4 @@
-"""Terminations gone wrong."""
+"""Wrong terminations."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffe
 
 @contextmanager
 def end_before_open_transactions() -> Iterator[None]:
-    """The answer names the last message that can be read now, and an open transaction's come."""
+    """The answer names the last message readable now, although an open transaction's may follow."""
     right = LogOrderBuffer.last_visible_position
 
     def last(self: LogOrderBuffer, up_to: Position | None = None) -> Position:
@@ -25,7 +25,7 @@ def end_before_open_transactions() -> Iterator[None]:
 
 @contextmanager
 def termination_not_durable() -> Iterator[None]:
-    """That a topic was terminated is known in memory only."""
+    """A topic's termination is in memory only."""
     right = ManagedLedger.update_properties
 
     def update(self: ManagedLedger, changes: Mapping[str, str | None]) -> Any:

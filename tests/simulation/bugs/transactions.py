@@ -1,4 +1,4 @@
-"""Receipts, markers, outcomes and read positions gone wrong."""
+"""Wrong receipts, markers, outcomes and read positions."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +19,7 @@ from pybroker.transaction.pending_acks.records import AckRecord
 
 @contextmanager
 def receipt_before_the_fsync() -> Iterator[None]:
-    """A commit of the journal is acknowledged when it is written, not when it is synced."""
+    """A journal commit is acknowledged when written, not when synced."""
     right = JournalWriter.write
 
     def write(self: JournalWriter, group: Any, sync: bool, rotate: bool) -> None:
@@ -31,7 +31,7 @@ def receipt_before_the_fsync() -> Iterator[None]:
 
 @contextmanager
 def marker_skipped() -> Iterator[None]:
-    """A topic says that a transaction is over there, and has not written so into its log."""
+    """A topic reports a transaction as ended without a marker in its log."""
 
     def end(self: LogOrderBuffer, *_: Any) -> None:
         return None
@@ -42,7 +42,7 @@ def marker_skipped() -> Iterator[None]:
 
 @contextmanager
 def pending_ack_forgotten_at_recovery() -> Iterator[None]:
-    """Replay leaves out what open transactions had acknowledged."""
+    """Replay omits acknowledgements of open transactions."""
     right = PendingAcks._apply
 
     def apply(self: PendingAcks, record: Any) -> Any:
@@ -54,21 +54,21 @@ def pending_ack_forgotten_at_recovery() -> Iterator[None]:
 
 @contextmanager
 def outcome_dropped() -> Iterator[None]:
-    """A coordinator does not remember how a transaction ended."""
+    """A coordinator does not remember how transactions ended."""
     with patch.object(OutcomeWindow, "record", lambda self, local_id, status: None):
         yield
 
 
 @contextmanager
 def outcomes_forgotten_at_recovery() -> Iterator[None]:
-    """A coordinator that comes back does not read how older transactions ended."""
+    """A restarted coordinator does not read how older transactions ended."""
     with patch.object(OutcomeWindow, "restore_chunk", lambda self, number, packed: None):
         yield
 
 
 @contextmanager
 def opposite_end_answered() -> Iterator[None]:
-    """Who asks for the other end is told that all is well."""
+    """A request for the opposite end gets success."""
     right = TransactionMetadataStore.decide_end
 
     def decide_end(self: TransactionMetadataStore, *arguments: Any) -> Any:
@@ -83,7 +83,7 @@ def opposite_end_answered() -> Iterator[None]:
 
 @contextmanager
 def max_read_position_moved_early() -> Iterator[None]:
-    """Readers may go on when a transaction begins to end, not when its marker is durable."""
+    """Readers may pass a transaction when its end begins, not when its marker is durable."""
 
     def limit(self: OpenTransactions) -> Position | None:
         ongoing = (open_.limit for _, open_ in self.items() if open_.ending is None)
@@ -95,8 +95,8 @@ def max_read_position_moved_early() -> Iterator[None]:
 
 @contextmanager
 def left_open_and_not_asked_about() -> Iterator[None]:
-    """A topic that is not loaded counts as having followed an end; and what it finds open when it
-    is, it waits for.
+    """A topic that is not loaded counts as having followed an end. Once loaded, it waits for the
+    transactions that it finds open.
     """
     with (
         patch.object(LocalParticipants, "_not_loaded", lambda self, name, end, not_later: None),

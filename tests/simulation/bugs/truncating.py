@@ -1,4 +1,4 @@
-"""Truncations gone wrong."""
+"""Wrong truncations."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from pybroker.broker.subscription import Subscription
 
 @contextmanager
 def truncation_takes_what_is_open() -> Iterator[None]:
-    """What an open transaction wrote goes, and what stands behind that."""
+    """Messages of open transactions are deleted, and those after them."""
 
     async def skip_to(self: Subscription, position: Position) -> None:
         self.cursor.mark_delete(self._topic.ledger.last_confirmed)
@@ -24,7 +24,7 @@ def truncation_takes_what_is_open() -> Iterator[None]:
 
 @contextmanager
 def truncation_stops_at_deduplication() -> Iterator[None]:
-    """What deduplication would read after a restart stays."""
+    """Entries that deduplication would read after a restart stay."""
     with patch.object(Deduplication, "catch_up", nothing):
         yield
 

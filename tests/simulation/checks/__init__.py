@@ -1,1 +1,1 @@
-"""What clients saw, and what holds it against the promises."""
+"""What clients saw, and the checks of it against the promises."""

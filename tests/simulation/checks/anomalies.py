@@ -1,7 +1,7 @@
-"""What went wrong among transactions and messages, each named, with the shortest evidence.
+"""Anomalies of transactions and messages, each named, with the shortest evidence.
 
-Like `checks.promises`, a pure function of what clients did and saw, and of what the topics show
-when all has come to rest. `checks.history` tells how evidence gets here.
+Like `checks.promises`, a pure function of what clients did and saw, and of what the topics show at
+rest. `checks.history` says how to add evidence.
 """
 
 from collections import Counter, defaultdict
@@ -13,7 +13,7 @@ from checks.history import History, Logs, Outcome, Read, Sent, Session, Txn, was
 
 
 def anomalies(history: History, logs: Logs) -> list[str]:
-    """Most telling first."""
+    """The most telling one first."""
     visible = {read.value for log in logs.values() for read in log}
     return [
         *_contradictory_ends(history.txns),
@@ -54,7 +54,7 @@ def _aborted_but_visible(txns: Iterable[Txn], visible: set[str]) -> Iterator[str
 
 
 def _fenced(history: History, visible: set[str]) -> Iterator[str]:
-    """What a session did when it had been told, or could have been, that it is not the newest."""
+    """Actions of a session after it was told, or could have been, that it is not the newest."""
     for sent in history.sent.values():
         session = _session_of(sent)
         fenced = None if session is None else session.fenced
@@ -69,7 +69,7 @@ def _fenced(history: History, visible: set[str]) -> Iterator[str]:
 
 
 def _partial(txns: Iterable[Txn], visible: set[str]) -> Iterator[str]:
-    """A transaction, or those that were decided together, shows whole or not at all."""
+    """A transaction, or all transactions of one decision, are visible as a whole or not at all."""
     decided: dict[object, list[Txn]] = defaultdict(list)
     for txn in txns:
         decided[txn if txn.group is None else txn.group].append(txn)
@@ -140,15 +140,15 @@ def _acknowledged_twice(txns: Iterable[Txn], visible: set[str]) -> Iterator[str]
 
 
 def _first_occurrences(history: History, log: Iterable[Read]) -> Iterator[Sent]:
-    """Without deduplication a message may come once more, later."""
+    """Without deduplication a message may appear again later."""
     for value in dict.fromkeys(read.value for read in log):
         if (sent := history.sent.get(value)) is not None:
             yield sent
 
 
 def _out_of_order(history: History, logs: Logs) -> Iterator[str]:
-    """Per producer and topic (or partition), first occurrences count up; in commit order, those
-    of one transaction do.
+    """Per producer and topic (or partition), first occurrences count up; in commit order they do so
+    within one transaction.
     """
     commit_ordered = {ordered.topic for ordered in history.commit_ordered}
     for topic, log in logs.items():
@@ -162,7 +162,7 @@ def _out_of_order(history: History, logs: Logs) -> Iterator[str]:
 
 
 def _sessions_out_of_order(history: History, logs: Logs) -> Iterator[str]:
-    """What one session wrote stands before all that the next one did."""
+    """All writes of a session precede those of the next one."""
     for topic, log in logs.items():
         newest: dict[str, tuple[int, Sent]] = {}
         for sent in _first_occurrences(history, log):
@@ -184,12 +184,12 @@ def _session_of(sent: Sent) -> Session | None:
 
 
 def _later_before_earlier(history: History, logs: Logs) -> Iterator[str]:
-    """In a log's order, what was answered before something else was sent stands before that."""
+    """In log order, a message that was answered precedes those sent after the answer."""
     commit_ordered = {ordered.topic for ordered in history.commit_ordered}
     for topic, log in logs.items():
         if topic in commit_ordered:
             continue
-        answered, earliest = FOR_EVER, ""  # of those behind
+        answered, earliest = FOR_EVER, ""  # of those after it
         for sent in reversed(list(_first_occurrences(history, log))):
             if answered < (sent.asked or 0):
                 yield (

@@ -1,18 +1,19 @@
-"""Which transaction must come before which, and why: graphs that may have no cycle.
+"""Which transaction must precede which, and why: graphs that must have no cycle.
 
-A writer is a transaction, or one message that was sent without one. `a` comes before `b` where
+A writer is a transaction, or one message sent without one. `a` precedes `b` if
 
-- `b` acknowledged what `a` wrote, on a subscription to committed messages ("reads");
-- `a` was known to be done before anybody asked for `b` ("then"): its commit, or its message;
-- `a` belongs to an earlier session of one transactional id ("session");
-- a topic in commit order has a message of `a` before one of `b`, as it was read from its start in
-  the end ("log"), or as anybody read it on the way ("seen").
+- `b` acknowledged a message of `a`, on a subscription to committed messages ("reads");
+- `a` was known to be done before `b` was requested ("then"): its commit, or its message;
+- `a` belongs to an earlier session of the same transactional id ("session");
+- a topic in commit order has a message of `a` before one of `b`, when read from its start in the
+  end ("log"), or when read by a client earlier ("seen").
 
-Where topics keep the order of their logs, transactions that are open at the same time interleave,
-and only the first three count. Each topic in commit order has a graph of its own (`on_topic`), with
-its plain messages: a commit takes its time, and who has seen it on one topic may write to another
-before it gets there. Topics together (`across_topics`) agree on the transactions of one coordinator
-that no topic had to be told of again: a topic that is being unloaded is, and others overtake.
+In topics in log order, transactions that are open at the same time interleave, so only the first
+three reasons count. Each topic in commit order has its own graph (`on_topic`), with its plain
+messages. Plain messages count there only: a commit takes time, and a client that has seen it on one
+topic may write to another before the commit gets there. All topics together (`across_topics`) agree
+on the order of one coordinator's transactions. This excludes a topic that had to be told again of
+an end: a topic that is being unloaded is told again, and other transactions overtake.
 """
 
 from bisect import bisect_left
@@ -43,7 +44,7 @@ def name_of(writer: Writer) -> str:
 
 
 def on_topic(history: History, logs: Logs, topic: str) -> list[Edge]:
-    """Of all transactions that have committed, and of what this topic in commit order shows."""
+    """Edges among all committed transactions, and the messages of this topic in commit order."""
     by_place: list[Edge] = []
     for shown in _shown(history, logs):
         if shown.topic == topic:
@@ -57,7 +58,7 @@ def on_topic(history: History, logs: Logs, topic: str) -> list[Edge]:
 
 
 def across_topics(history: History, logs: Logs) -> list[Edge]:
-    """Of all transactions that have committed, whatever their topics' order."""
+    """Edges among all committed transactions, in any topic."""
     by_place: list[Edge] = []
     for shown in _shown(history, logs):
         by_coordinator: dict[int, list[Sent]] = defaultdict(list)
@@ -79,7 +80,7 @@ def _committed(history: History, logs: Logs) -> dict[Txn, None]:
 
 
 def shortest_cycle(edges: Iterable[Edge]) -> list[Edge]:
-    """Of the fewest edges; empty where there is none."""
+    """A cycle with the fewest edges; empty if there is none."""
     following: dict[Writer, list[Edge]] = defaultdict(list)
     for edge in edges:
         if edge.before is not edge.after:
@@ -90,7 +91,7 @@ def shortest_cycle(edges: Iterable[Edge]) -> list[Edge]:
 
 
 def _drop_what_leads_nowhere(following: dict[Writer, list[Edge]]) -> None:
-    """What remains lies on cycles, or leads to one: mostly nothing."""
+    """The rest lies on cycles, or leads to one: usually nothing."""
     leading: dict[Writer, list[Writer]] = defaultdict(list)
     left = {writer: len(edges) for writer, edges in following.items()}
     for edges in following.values():
@@ -157,13 +158,13 @@ def _by_session(txns: Iterable[Txn]) -> Iterator[Edge]:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What a topic in commit order showed to one who read it from its start."""
+    """A topic in commit order as seen by a reader from its start."""
 
     topic: str
     kind: str
     where: str
     row: list[Sent]
-    log: list[Sent]  # all that is there in the end
+    log: list[Sent]  # the whole log in the end
 
     def edges(self, row: Sequence[Sent]) -> Iterator[Edge]:
         return _by_place(row, self.kind, self.where)
@@ -184,20 +185,20 @@ def _shown(history: History, logs: Logs) -> Iterator[_Shown]:
 
 
 def _of_transactions(row: Sequence[Sent]) -> list[Sent]:
-    """They stand one after the other, as wholes."""
+    """The transactions' messages. Transactions do not interleave."""
     return [sent for sent in row if sent.txn is not None]
 
 
 def _with_plain_ones(row: Sequence[Sent], log: Sequence[Sent]) -> list[Sent]:
-    """Plain messages may come between those of a transaction that is copied piece by piece: what
-    counts is where its last one is.
+    """Plain messages may come between those of a transaction that is copied in pieces. So only the
+    transaction's last message counts.
     """
     last = {sent.txn: sent for sent in log if sent.txn is not None}
     return [sent for sent in row if sent.txn is None or last.get(sent.txn) is sent]
 
 
 def _first_ones(history: History, reads: Sequence[Read]) -> list[Sent]:
-    """Each message counts where it comes first: without deduplication it may come twice."""
+    """The first occurrence of each message: without deduplication it may appear twice."""
     first = {read.value: history.sent.get(read.value) for read in reads}
     return [sent for sent in first.values() if sent is not None]
 
@@ -212,7 +213,7 @@ def _by_place(row: Sequence[Sent], kind: str, where: str) -> Iterator[Edge]:
 
 
 def _decided_with(sent: Sent) -> object:
-    """In what order one decision shows itself is nobody's business."""
+    """The order within one decision does not matter."""
     if sent.txn is not None and sent.txn.group is not None:
         return sent.txn.group
     return sent.txn or sent
@@ -236,7 +237,7 @@ def _done(writer: Writer) -> int:
 
 
 def _by_time(writers: list[Writer]) -> Iterator[Edge]:
-    """Only from those that nothing lies between: the others follow."""
+    """Edges from direct predecessors only; the others follow from them."""
     writers = sorted(writers, key=_done)
     done = [_done(writer) for writer in writers]
     for writer in writers:

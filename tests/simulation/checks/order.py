@@ -1,14 +1,14 @@
-"""In what order a subscription's consumers, all together, were handed its messages.
+"""The order in which all consumers of a subscription together received its messages.
 
-Redeliveries may come at any time; what counts is when each message came for the first time.
+Redeliveries may come at any time; only the first delivery of each message counts.
 """
 
 from checks.history import History, Read
 
 
 def order_violations(history: History, subscription: str, kind: str, by_key: bool) -> list[str]:
-    """Exclusive and Failover keep the log's order. Key_Shared keeps it for each key, which can be
-    told only where batches do not mix keys (`by_key`). Shared keeps none.
+    """Exclusive and Failover keep the log's order. Key_Shared keeps it for each key. This can be
+    checked only if batches do not mix keys (`by_key`). Shared keeps no order.
     """
     if kind == "Shared" or (kind == "KeyShared" and not by_key):
         return []
@@ -27,7 +27,7 @@ def order_violations(history: History, subscription: str, kind: str, by_key: boo
 
 
 def _key(value: str) -> str:
-    """As the producers choose it; what hostile clients send, or what is delayed, has none."""
+    """The key that producers choose. Messages of hostile clients and delayed ones have none."""
     if value.startswith(("hostile", "late")):
         return value
     return f"key-{int(value.rpartition('/')[2]) % 3}"

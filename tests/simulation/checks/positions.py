@@ -1,4 +1,4 @@
-"""Holds what one consumer alone on its subscription was handed against where it had moved to."""
+"""Checks what the only consumer of a subscription was handed against its moves."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ Times = list[tuple[tuple[int, int], int]]
 def position_violations(
     navigator: Navigator, log: Log, left: list[Read], times: Times
 ) -> list[str]:
-    """`left`: what a fresh consumer is handed in the end. `times`: where each message stands in the
-    topic, what was aborted too, and when it was published.
+    """`left`: what a fresh consumer is handed in the end. `times`: the position and publish time of
+    every message of the topic, including aborted ones.
     """
     found: list[str] = []
     for number, epoch in enumerate(navigator.epochs):
@@ -25,7 +25,7 @@ def position_violations(
 
 
 def _starts(epoch: Epoch, log: Log, times: Times) -> range:
-    """Where in the log the epoch may have begun."""
+    """The indexes of the log at which the epoch may have begun."""
     if epoch.loose:
         return range(len(log) + 1)
     if epoch.behind is not None:
@@ -37,10 +37,10 @@ def _starts(epoch: Epoch, log: Log, times: Times) -> range:
 
 
 def _found(since_ms: int, end: Place, log: Log, times: Times) -> tuple[int, int]:
-    """Between which places of the log a search ends that begins when the log ends there.
+    """The lowest and highest index of the log that a search may find, if the log ends at `end`.
 
-    Messages are not quite in the order of their times: what comes again keeps its own. Nor is all
-    of them in the log: what a search by time hits may be a message that was aborted.
+    Messages are not quite in the order of their times, because resent ones keep theirs. The log
+    does not have all of them either: a search by time may find an aborted message.
     """
     places = [read.message_id[:2] for read in log]
     later = [at for at, published_ms in times if published_ms >= since_ms and at <= end]
@@ -50,7 +50,7 @@ def _found(since_ms: int, end: Place, log: Log, times: Times) -> tuple[int, int]
 
 
 def _not_in_order(epoch: Epoch, number: int, log: Log, times: Times) -> Iterator[str]:
-    """For the first time each is handed over in the order of the log, without a gap."""
+    """First deliveries must be in the order of the log, without a gap."""
     if epoch.loose or not epoch.reads:
         return
     seen = [read for read in epoch.seen if not _left_out(read, epoch.behind)]
@@ -64,8 +64,8 @@ def _not_in_order(epoch: Epoch, number: int, log: Log, times: Times) -> Iterator
 
 
 def _left_out(read: Read, behind: tuple[int, int, int] | None) -> bool:
-    """Brokers seek to an entry; the client acknowledges what it was not to get, and a crash may
-    forget that acknowledgement like any other.
+    """Brokers seek to an entry, and the client acknowledges the messages before the place. A crash
+    may forget that acknowledgement like any other.
     """
     return behind is not None and read.message_id[:2] == behind[:2] and read.message_id <= behind
 
@@ -90,9 +90,10 @@ def _wrongly_left(epoch: Epoch, log: Log, left: list[Read], times: Times) -> Ite
 
 
 def _was_spared(read: Read, by: Held, epoch: Epoch) -> bool:
-    """Perhaps: an acknowledgement up to a message spares what another transaction holds by then.
+    """Perhaps: a cumulative acknowledgement spares what another transaction holds at that time.
 
-    It also spares what came again after that one's abort, if it came behind that message.
+    It also spares a message that the other's abort gave back, if the message came after the
+    acknowledged one.
     """
     if by.singly:
         return False

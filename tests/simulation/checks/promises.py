@@ -1,7 +1,7 @@
-"""Holds what clients saw against what they were promised; every broken promise is one sentence.
+"""Checks what clients saw against what they were promised; each broken promise is a sentence.
 
-What transactions and producers were promised is in checks/anomalies.py; here is what was invented,
-and what readers and consumers were handed.
+Promises to transactions and producers are in checks/anomalies.py. This module checks for invented
+messages, and what readers and consumers were handed.
 """
 
 from collections import defaultdict
@@ -12,7 +12,7 @@ from checks.history import History, Logs, Outcome, Read
 
 
 def violations(history: History, logs: Logs) -> list[str]:
-    """Everything that is wrong, most telling first."""
+    """All broken promises, the most telling first."""
     return [
         *history.failures,
         *anomalies(history, logs),
@@ -32,8 +32,8 @@ def _unknown_values(history: History, logs: Logs) -> Iterator[str]:
 
 
 def _reads_that_no_log_confirms(history: History, logs: Logs) -> Iterator[str]:
-    """What anybody was handed at any time stays readable for ever, at the same place; not what
-    reads what is not committed.
+    """A message that a client was handed stays readable forever, at the same place. This does not
+    hold for readers of uncommitted messages.
     """
     places = {(read.topic, read.message_id): read.value for read in _all(logs)}
     for receiver in history.receivers:
@@ -47,7 +47,7 @@ def _reads_that_no_log_confirms(history: History, logs: Logs) -> Iterator[str]:
 
 
 def _readers_that_skipped(history: History, logs: Logs) -> Iterator[str]:
-    """A reader is handed a topic's log from its start, without a gap, repetition or swap."""
+    """A reader receives a topic's log from its start, without gap, repetition or swap."""
     for receiver in history.receivers:
         if receiver.subscription is not None or not receiver.committed_only:
             continue

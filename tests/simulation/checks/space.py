@@ -1,4 +1,4 @@
-"""What a broker at rest still keeps that nobody can want."""
+"""What a broker at rest keeps without need."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ UNTIL_UNLINKED_S: Final = 5.0
 
 
 def leftovers(process: BrokerProcess) -> list[str]:
-    """Of the broker at rest. What a trim lets go of at this very moment is gone soon."""
+    """Leftovers of the broker at rest, except for those that a current trim is about to delete."""
     if not _leftovers(process):
         return []
     process.world.sleep(UNTIL_UNLINKED_S)
@@ -21,7 +21,7 @@ def leftovers(process: BrokerProcess) -> list[str]:
 
 
 def _leftovers(process: BrokerProcess) -> list[str]:
-    """Ledgers and files that no managed ledger has, and deletions that nobody finishes."""
+    """Ledgers and files without a managed ledger, and unfinished deletions."""
     assert process.broker is not None
     metadata = process.broker._backend.metadata
     known: dict[str, None] = {}
@@ -42,11 +42,11 @@ def _leftovers(process: BrokerProcess) -> list[str]:
 
 
 def not_trimmed(process: BrokerProcess) -> list[str]:
-    """Retention is over and housekeeping had its time: what all durable cursors have consumed is
-    gone.
+    """Ledgers that remain although all durable cursors have consumed them, retention is over, and
+    housekeeping had time to run.
     """
     assert process.broker is not None and process.node is not None
-    # There, because what asks what is still needed may start to make it needless.
+    # On the broker's node, because a check of what is needed may start to free it.
     return process.world.call(process.node, _not_trimmed(process.broker))
 
 

@@ -1,1 +1,1 @@
-"""The client processes: each does one kind of work and writes down what it was told."""
+"""The client processes: each does one kind of work and records the answers."""

@@ -1,4 +1,4 @@
-"""An administrator's requests from a client process: as over HTTP, without the HTTP."""
+"""An administrator's requests from a client process: like HTTP requests, without HTTP."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,13 +17,13 @@ REFUSALS = (PulsarError, ManagedLedgerError, Conflict)
 
 
 class Unanswered(Exception):
-    """The broker was not there, or died over it: it may have done what was asked, or not."""
+    """The broker was down, or died: it may or may not have done the work."""
 
 
 async def ask(
     broker: BrokerProcess, work: Callable[[Topics], Awaitable[Any]], crash: Fault | None = None
 ) -> Any:
-    """The answer, or what the broker refused with. `crash` comes while it works.
+    """The answer, or the error with which the broker refused. `crash` happens during the work.
 
     Raises Unanswered.
     """

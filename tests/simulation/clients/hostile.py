@@ -1,7 +1,7 @@
-"""A client that lies: forged metadata, other people's transactions, impossible names, half frames.
+"""A hostile client: forged metadata, others' transactions, impossible names, partial frames.
 
-Nobody but itself may notice. Its messages are messages like any others: what was acknowledged is
-there, and what was refused is not.
+No other client may notice. Its messages are ordinary ones: acknowledged ones exist, refused ones do
+not.
 """
 
 from typing import Any, Final
@@ -71,7 +71,7 @@ class Hostile(Process):
     # -- what it knows
 
     def _somebody(self) -> Txn | None:
-        """A transaction of somebody else's, a late one."""
+        """A recent transaction of another client."""
         return self.rng.choice(self.history.txns[-5:]) if self.history.txns else None
 
     def _txn_id(self) -> TxnId:
@@ -94,7 +94,7 @@ class Hostile(Process):
     # -- what it does
 
     async def _forge_metadata(self, peer: RawPeer) -> None:
-        """A plain SEND whose metadata says that it belongs to a transaction, or ends one."""
+        """A plain SEND whose metadata claims to belong to a transaction, or to end one."""
         metadata = self._metadata()
         txn_id = self._txn_id()
         metadata.txnid_most_bits, metadata.txnid_least_bits = txn_id
@@ -103,7 +103,7 @@ class Hostile(Process):
         await self._send(peer, metadata)
 
     async def _send_in_another_s(self, peer: RawPeer) -> None:
-        """Without metadata of its own, into a transaction that does not know the producer."""
+        """Sends into a transaction to which the producer does not belong, with plain metadata."""
         txn_id = self._txn_id()
         await self._send(peer, self._metadata(), txn_id)
 
@@ -167,7 +167,7 @@ class Hostile(Process):
         )  # fmt: skip
 
     async def _join_impossibly(self, peer: RawPeer) -> None:
-        """A transaction of its own over what can take no part in one: it must be over in time."""
+        """Its own transaction over impossible participants: it must end in time."""
         answer = await peer.request(pb.CommandNewTxn(txn_ttl_millis=2000, tc_id=0))
         if answer.HasField("error"):
             return
@@ -185,7 +185,7 @@ class Hostile(Process):
             await peer.request(pb.CommandEndTxn(txn_action=pb.COMMIT, **ids))
 
     async def _end_another_s(self, peer: RawPeer) -> None:
-        """Of a coordinator or an id that does not exist: those that do are anybody's to end."""
+        """With an unknown coordinator or id: anyone may end an existing transaction."""
         txn_id = self.rng.choice((TxnId(0, 10**7), TxnId(10**4, 3), TxnId(2**64 - 1, 2**64 - 1)))
         await peer.request(
             pb.CommandEndTxn(
@@ -194,7 +194,7 @@ class Hostile(Process):
         )
 
     async def _acknowledge_anything(self, peer: RawPeer) -> None:
-        """On a subscription of its own: batches of any size, entries that nobody has written."""
+        """On its own subscription: batches of any size, entries that do not exist."""
         name = f"{self.name}-{self.rng.randrange(3)}"
         answer = await peer.request(
             pb.CommandSubscribe(

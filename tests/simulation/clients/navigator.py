@@ -1,7 +1,7 @@
-"""A consumer alone on its subscription that moves about: seeks, unsubscribes, comes again.
+"""A consumer alone on its subscription that seeks, unsubscribes and resubscribes.
 
-What it is handed between two such moves is an epoch: checks.positions says what may be in it. A
-move whose answer did not come leaves it open where the next epoch begins.
+An epoch is what it is handed between two such moves. checks.positions says what an epoch may
+contain. If a move gets no answer, the start of the next epoch is unknown.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from clients.transacting import FAILURES, Transacting
 from pybroker.client import aio
 from pybroker.client.errors import Timeout
 
-LONGEST_TXN_S: Final = 40.0  # any timeout, and any broker's absence
+LONGEST_TXN_S: Final = 40.0  # any timeout, and any outage of a broker
 SUBSCRIPTION: Final = "navigator"
-UNTIL_WRITTEN_S: Final = 6.0  # lazy acknowledgements are on disk by then, stalls and all
+UNTIL_WRITTEN_S: Final = 6.0  # lazy acknowledgements are on disk by then, even after stalls
 OrderKey = tuple[int, int, int]
 Place = tuple[int, int]  # ledger and entry
 SOMEWHERE: Final = (-1, -1), (1 << 63, 0)
@@ -26,7 +26,7 @@ SOMEWHERE: Final = (-1, -1), (1 << 63, 0)
 
 @dataclass(slots=True)
 class Held:
-    """What one transaction has acknowledged, perhaps."""
+    """Messages that one transaction may have acknowledged."""
 
     txn: Txn
     reads: list[Read] = field(default_factory=list)
@@ -35,17 +35,17 @@ class Held:
 
 @dataclass(slots=True)
 class Epoch:
-    """What was asked of the subscription, and handed out, since it was last moved."""
+    """Requests on the subscription, and messages received, since the last move."""
 
     behind: OrderKey | None = None  # the last message that is left out
     since_ms: int | None = None  # or: the publish time to begin with
-    # Where the log ended when that was asked for, and when it was answered: what came later is not
-    # searched, whatever its time.
+    # The end of the log when that was requested, and when it was answered. Later messages are not
+    # searched, whatever their time.
     ends: tuple[Place, Place] = SOMEWHERE
-    loose: bool = False  # nobody knows where it began, or what an open transaction withholds
+    loose: bool = False  # unknown start, or unknown messages that an open transaction withholds
     reads: list[Read] = field(default_factory=list)
     acknowledged: dict[Read, None] = field(default_factory=dict)  # perhaps
-    surely: dict[Read, None] = field(default_factory=dict)  # and these for certain
+    surely: dict[Read, None] = field(default_factory=dict)  # and these surely
     txns: list[Held] = field(default_factory=list)
 
     @property
@@ -54,7 +54,7 @@ class Epoch:
 
 
 class Navigator(Transacting):
-    """`epochs`: the last one is under way."""
+    """The last of `epochs` is the current one."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class Navigator(Transacting):
     ) -> None:
         super().__init__(*args)
         self.topic = topic
-        self.after_a_seek = after_a_seek  # called when its answer has come
-        self.end_of_log = end_of_log  # of the topic; None while nobody knows
+        self.after_a_seek = after_a_seek  # called after its answer
+        self.end_of_log = end_of_log  # of the topic; None while unknown
         self.subscription = SUBSCRIPTION
         self.kind = "Exclusive"
         self.epochs = [Epoch(behind=(-1, -1, -1))]
-        self.moving = False  # a move was asked for, and its answer has not come
+        self.moving = False  # a move was requested, and its answer is missing
         self.received: list[Any] = []  # messages of this session
         self.began_s: dict[str, float] = {}
 
@@ -105,7 +105,7 @@ class Navigator(Transacting):
         self.moving = False
 
     def _holds_open(self) -> bool:
-        """A transaction of before may still withhold something, or acknowledge it."""
+        """An earlier transaction may still withhold or acknowledge messages."""
         return any(
             not held.txn.ended and self.world.now < self.began_s[held.txn.name] + LONGEST_TXN_S
             for epoch in self.epochs
@@ -197,13 +197,13 @@ class Navigator(Transacting):
         return await self._subscribe(client)
 
     async def _move(self, asking: Any, what: str) -> None:
-        """While its answer is out, nothing is known; that stays so if none comes."""
+        """The position is unknown until the answer, and stays so without one."""
         self.moving = True
         self.history.counts[what] += 1
         await asking
 
     def _some(self) -> list[Any]:
-        """Of what was received last, in order."""
+        """Some of the last received messages, in order."""
         recent = self.received[-12:]
         count = min(len(recent), self.rng.randint(1, 4))
         chosen = sorted(self.rng.sample(range(len(recent)), count))

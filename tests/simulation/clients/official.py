@@ -1,4 +1,4 @@
-"""What Apache's clients do otherwise than this project's, and the broker must know of."""
+"""Behaviour of Apache's clients that differs from that of this project's client."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from pybroker.client.consuming.acks import AckGroup, EntryKey, all_bits
 
 
 class WholeBatches(AckGroup):
-    """As Java's without batch indexes: who is through with what he was given of a batch
-    acknowledges all of it, whatever the broker left out.
+    """Like Java's without batch indexes: a client that has processed its part of a batch
+    acknowledges the whole batch, whatever the broker left out.
     """
 
     def delivered(self, key: EntryKey, sent: int, unacked: int, batch_size: int) -> None:
@@ -15,14 +15,14 @@ class WholeBatches(AckGroup):
 
 
 def acknowledge_whole_batches(consumer: Any) -> None:
-    """From now on. It must be one that was subscribed without `batch_index_ack_enabled`."""
+    """From now on. The consumer must be subscribed without `batch_index_ack_enabled`."""
     for part in consumer._parts.values():
         part._acks._group.__class__ = WholeBatches
 
 
 class Dropping:
-    """As Java's, which drops what comes up to its own last plain cumulative acknowledgement, for as
-    long as the application keeps the consumer.
+    """Like Java's: drops messages up to its own last plain cumulative acknowledgement, as long as
+    the application keeps the consumer.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""The client processes of a simulation, each with one job for the asyncio client: the plain ones.
+"""The plain client processes of a simulation, each with one job for the asyncio client.
 
-A process may crash at any moment and starts anew on a node of its own; what it was about is then
-unknown to it, but stays in the history. Any error of the client that a job does not expect ends
-its work with that client and lets it begin again with a fresh one, as a supervisor would.
+A process may crash at any moment and restarts on a new node. It has forgotten its work then, but
+the history has not. After an unexpected error of the client, the job begins again with a new
+client, as under a supervisor.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ REFUSALS = (errors.InvalidTxnStatus, errors.TransactionNotFound)
 
 
 def new_client(world: ClientsWorld, rng: random.Random, **options: Any) -> Any:
-    """To be called on the node where it shall live."""
+    """Call it on the node where the client is to live."""
     return aio.Client(
         world.service_url,
         operation_timeout_seconds=10,
@@ -43,7 +43,7 @@ class Process:
         self.rng: random.Random = world.stream(f"client {name}")
         self.incarnation = 0
         self.finished = False
-        self.stopping = False  # take no new work; finish what was begun
+        self.stopping = False  # take no new work; finish the current one
         self.session: Session | None = None  # with a transactional id, if it has one
         self.node: Node | None = None
 
@@ -54,7 +54,7 @@ class Process:
 
     def crash(self, down_s: float) -> None:
         if self.node is None or self.node.dead or self.finished:
-            return  # or it would come to life twice
+            return  # it would come to life twice
         self.node.crash()
         self.note("crashed")
         self.world.after(down_s, self.start)
@@ -84,12 +84,12 @@ class Process:
         await asyncio.sleep(longest_s * self.rng.random())
 
     async def send(self, producer: Any, sent: Sent, txn: Any = None, **options: Any) -> None:
-        """Raises what the client raises, having noted what it means."""
+        """Raises the client's error, after recording its meaning."""
         data = sent.value.encode() + b"|" + bytes(self.rng.choice((0, 10, 700)))
         if sent.asked is None:
             sent.asked, sent.session = self.history.turn(), self.session
         elif sent.session is not self.session:
-            sent.session = None  # who knows which of the two was heard
+            sent.session = None  # it is unknown which of the two was answered
         try:
             await producer.send(data, txn=txn, **options)
             sent.outcome, sent.answered = Outcome.DONE, self.history.turn()
@@ -102,7 +102,7 @@ async def _close(client: Any) -> None:
     try:
         await client.close()
     except (PulsarException, errors.PulsarError):
-        return  # the broker is gone; it will find out by itself
+        return  # the broker is gone; it will notice
 
 
 def value_of(message: Any) -> str:
@@ -115,12 +115,12 @@ def read_of(message: Any) -> Read:
 
 
 class PlainProducer(Process):
-    """Sends numbered messages, several at a time; under deduplication until each is confirmed."""
+    """Sends numbered messages, several at a time; with deduplication until each is confirmed."""
 
     def __init__(self, *args: Any, topic: str, count: int, dedup: bool, batching: bool) -> None:
         super().__init__(*args)
         self.topic = topic
-        # A batch that overlaps an earlier one is no duplicate: whoever sends again batches anew.
+        # A batch that overlaps an earlier one is no duplicate, and a resend forms new batches.
         self.batching = batching and not dedup
         self.dedup = dedup
         self.waiting = [self._message(number) for number in range(count)]
@@ -143,7 +143,7 @@ class PlainProducer(Process):
         await producer.close()
 
     async def _send_group(self, producer: Any, group: list[Sent]) -> None:
-        """Without deduplication a message is tried once: a second try might double it."""
+        """Without deduplication a message is sent once: a second attempt might duplicate it."""
         if not self.dedup:
             del self.waiting[: len(group)]
         for sent in group:
@@ -164,7 +164,7 @@ class PlainProducer(Process):
 
 
 class PlainConsumer(Process):
-    """Receives, notes and acknowledges, one by one or cumulatively, until it is stopped."""
+    """Receives, records and acknowledges, one by one or cumulatively, until it is stopped."""
 
     def __init__(self, *args: Any, topic: str, subscription: str, kind: str) -> None:
         super().__init__(*args)
@@ -193,7 +193,7 @@ class PlainConsumer(Process):
 
 
 class LiveReader(Process):
-    """Reads one topic from its start all the while: the observer of what is visible when."""
+    """Reads one topic from its start continuously: observes what is visible when."""
 
     def __init__(self, *args: Any, topic: str) -> None:
         super().__init__(*args)
@@ -229,7 +229,7 @@ async def subscribe(
 async def receive(
     history: History, consumer: Any, receiver: Receiver, timeout_millis: int = 1000
 ) -> Any:
-    """The next message, noted; None when there is none for a while."""
+    """The next message, recorded; None if none comes in time."""
     message = await receive_one(consumer, timeout_millis)
     if message is not None:
         history.hand(receiver, read_of(message))
@@ -237,7 +237,7 @@ async def receive(
 
 
 async def receive_one(consumer: Any, timeout_millis: int = 1000) -> Any:
-    """The next message; None when there is none for a while."""
+    """The next message; None if none comes in time."""
     try:
         return await consumer.receive(timeout_millis=timeout_millis)
     except Timeout:

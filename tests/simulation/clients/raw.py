@@ -1,4 +1,4 @@
-"""A client without manners on the simulated network: sends any command, and bytes that are none."""
+"""A raw client on the simulated network: sends any command, and invalid bytes."""
 
 import asyncio
 from typing import Any
@@ -66,7 +66,7 @@ class RawPeer(asyncio.Protocol):
         self.post(pb.CommandSend(**fields), build_entry(metadata, payload))
 
     async def request(self, body: Any) -> Any:
-        """The answer's body, an error or not."""
+        """The body of the answer, which may be an error."""
         self._request_id += 1
         body.request_id = wanted = self._request_id
         self.post(body)

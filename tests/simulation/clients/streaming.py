@@ -1,4 +1,4 @@
-"""Traffic on a topic that is trimmed behind its consumers: its log is never read as a whole."""
+"""Traffic on a topic that is trimmed after consumption: its log is never read as a whole."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from pybroker.client.errors import Timeout
 
 
 class StreamProducer(Process):
-    """Each number once; what is answered has to reach every durable subscription."""
+    """Sends each number once. Every durable subscription must receive what was confirmed."""
 
     def __init__(self, *args: Any, topic: str, count: int) -> None:
         super().__init__(*args)
@@ -29,7 +29,7 @@ class StreamProducer(Process):
 
 
 class StreamConsumer(Process):
-    """Acknowledges what it was handed: at once, or long after."""
+    """Acknowledges received messages: at once, or much later."""
 
     kind = "Exclusive"
 
@@ -38,7 +38,7 @@ class StreamConsumer(Process):
         self.topic = topic
         self.subscription = subscription
         self.slow = slow
-        self.handed: dict[str, None] = {}  # in the order of the first time
+        self.handed: dict[str, None] = {}  # in the order of first delivery
 
     async def work(self, client: Any) -> None:
         consumer = await subscribe(self, client, self.topic, self.subscription, self.kind)

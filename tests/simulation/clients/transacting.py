@@ -15,14 +15,14 @@ FAILURES = (PulsarException, errors.PulsarError)
 
 
 class Transacting(Process):
-    """What they share: ending transactions, and learning how they ended.
+    """Shared parts: ending transactions, and learning their outcome.
 
-    The id of the last transaction is as good as on disk: a process that starts anew may end what
-    its predecessor left open, and so finds out what became of it.
+    The id of the last transaction counts as stored. A restarted process may end what its
+    predecessor left open, and so learns its outcome.
     """
 
-    # The newest transaction, until it is known to have ended everywhere. A refusal to commit does
-    # not say that: the abort may be under way.
+    # The newest transaction, until it is known to have ended everywhere. A refused commit does not
+    # prove that: the abort may be in progress.
     last: tuple[Any, Txn] | None = None
 
     async def begin(self, client: Any) -> tuple[Any, Txn]:
@@ -36,7 +36,9 @@ class Transacting(Process):
         return txn, record
 
     async def end(self, client: Any, txn: Any, record: Txn) -> bool:
-        """Commit, abort, both at once, or leave it to its timeout; True if it was committed."""
+        """Commits, aborts, does both at once, or leaves it to its timeout; True if it was
+        committed.
+        """
         fate = self.rng.choices(("commit", "abort", "race", "abandon"), (70, 15, 7, 8))[0]
         if fate == "commit":
             await self.commit(txn, record)
@@ -48,7 +50,7 @@ class Transacting(Process):
         return record.committed
 
     async def commit(self, txn: Any, record: Txn) -> None:
-        """Ask until there is an answer: outcomes are kept, so asking again is safe."""
+        """Asks until there is an answer: outcomes are kept, so asking again is safe."""
         record.commit = Outcome.UNKNOWN
         record.commit_asked = record.commit_asked or self.history.turn()
         record.commit = await self._until_answered(txn.commit, f"commit of {record.name}")
@@ -79,7 +81,7 @@ class Transacting(Process):
                 return Outcome.DONE
 
     async def settle_the_last(self, client: Any) -> None:
-        """End what an earlier incarnation left behind; a refusal means that it was committed."""
+        """Ends what an earlier incarnation left; a refusal means that it was committed."""
         if self.last is None:
             return
         txn_id, record = self.last
@@ -130,13 +132,13 @@ class TxnProducer(Transacting):
         topic = self.rng.choice(self.topics)
         number = self._numbers[topic] = self._numbers[topic] + 1
         name = f"{self.name}-{topic}"
-        # Across incarnations nothing orders a process's messages.
+        # A process's messages have no order across incarnations.
         sent = Sent(f"{name}/{number}", topic, f"{name}.{self.incarnation}", number, True, record)
         return self.publish(producers[topic], self.history.send(sent), txn)
 
 
 class Transformer(Transacting):
-    """Consume, transform, produce: inputs acknowledged and outputs sent in one transaction."""
+    """Consume, transform, produce: acknowledges inputs and sends outputs in one transaction."""
 
     def __init__(
         self, *args: Any, topic: str, subscription: str, kind: str, output: str, cumulative: bool
@@ -152,7 +154,8 @@ class Transformer(Transacting):
 
     async def work(self, client: Any) -> None:
         self._reached.clear()
-        # A cumulative acknowledgement covers what an open predecessor withholds: end that first.
+        # A cumulative acknowledgement covers what an open predecessor withholds, so end that one
+        # first.
         if self.cumulative or self.rng.random() < 0.5:
             await self.settle_the_last(client)
         consumer = await subscribe(self, client, self.topic, self.subscription, self.kind)
@@ -180,8 +183,8 @@ class Transformer(Transacting):
         return messages
 
     def _only_new(self, batch: list[Any]) -> list[Any]:
-        """A reconnection delivers again what is not acknowledged yet; a cumulative
-        acknowledgement beyond it would not be refused, so it must not count as new.
+        """A reconnection delivers unacknowledged messages again. A cumulative acknowledgement
+        beyond them would not be refused, so they must not count as new.
         """
         reached, new = dict(self._reached), []
         for message in batch:
@@ -219,7 +222,7 @@ class Transformer(Transacting):
         record.acknowledged += [(self.subscription, read_of(message)) for message in batch]
 
     async def _rewind(self, client: Any, consumer: Any) -> None:
-        """What was received but not committed is to come again."""
+        """Makes received but uncommitted messages come again."""
         await self.pause(0.5)
         if self.cumulative:
             await self.settle_the_last(client)

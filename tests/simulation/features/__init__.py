@@ -1,5 +1,6 @@
-"""What a seed does beyond the ordinary. Each enables a random handful, so that they meet: "swarm
-testing". A module per subject, a class per feature.
+"""What a seed does beyond the ordinary: a module per subject, a class per feature.
+
+Each seed enables some features at random, so that they meet ("swarm testing").
 """
 
 import random

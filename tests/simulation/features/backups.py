@@ -1,9 +1,10 @@
-"""The data directory is put back to an older copy, and the clients begin again where the broker is.
+"""An older copy of the data directory is restored, and clients continue from the broker's state.
 
-Both happen while the broker is down; the operator stops the clients for the second. What was
-acknowledged before the copy is there. What was done between the two is gone, or whole where the
-copy had its decision. Who sends again what the broker does not know any more ends with each message
-once; who consumes, transforms and produces in transactions, with each output once.
+The copy is made and restored while the broker is down; the operator stops the clients for the
+restoring. Messages acknowledged before the copy exist. A transaction between the copy and its
+restoring is gone, or whole if the copy had its decision. A client that resends what the broker no
+longer knows ends with each message once. A client that consumes, transforms and produces in
+transactions ends with each output once.
 """
 
 import random
@@ -25,11 +26,11 @@ from pybroker.simulation.faults import Fault
 TOPIC: Final = "persistent://public/default/backed-up"
 OUTPUT: Final = "persistent://public/default/backed-up-out"
 SUBSCRIPTION: Final = "transformer"
-BEFORE, BETWEEN, AFTER = range(3)  # the copy, the copy and the putting back, that
+BEFORE, BETWEEN, AFTER = range(3)  # before the copy, between it and its restoring, after that
 
 
 class Sender(Process):
-    """Has its messages at hand, and sends those that the broker does not know."""
+    """Keeps its messages, and sends those that the broker does not know."""
 
     def __init__(self, *args: Any, count: int, feature: "OlderBackups") -> None:
         super().__init__(*args)
@@ -46,14 +47,14 @@ class Sender(Process):
             await producer.send(self.values[number].encode(), sequence_id=number)
             number += 1
             await self.pause(0.6)
-        while not self.feature.is_over:  # it may have to begin again
+        while not self.feature.is_over:  # it may have to resume earlier
             await self.pause(1.0)
         await producer.close()
 
 
 @dataclass(slots=True)
 class Group:
-    """A transaction's messages, and in which phase what was heard of it."""
+    """A transaction's messages, and the phases in which it last sent and in which it ended."""
 
     txn: Txn
     values: list[str] = field(default_factory=list)
@@ -62,7 +63,7 @@ class Group:
 
 
 class GroupSender(Transacting):
-    """Each value once, in a transaction."""
+    """Sends each value once, in a transaction."""
 
     def __init__(self, *args: Any, feature: "OlderBackups") -> None:
         super().__init__(*args)
@@ -94,7 +95,7 @@ class GroupSender(Transacting):
 
 
 class OnceTransformer(Transacting):
-    """An output for each input, with the acknowledgement in one transaction."""
+    """Sends an output for each input, with its acknowledgement in the same transaction."""
 
     topic, subscription, kind = TOPIC, SUBSCRIPTION, "Failover"
 
@@ -119,7 +120,7 @@ class OnceTransformer(Transacting):
 
 
 class Witness(Process):
-    """Reads from the first message on, in each of its lives."""
+    """Reads from the first message on, again in each life."""
 
     def __init__(self, *args: Any, feature: "OlderBackups") -> None:
         super().__init__(*args)
@@ -140,7 +141,7 @@ class Witness(Process):
 
 class OlderBackups(Feature):
     name = "older backups"
-    meets_others = False  # what others are promised holds only if nothing is put back
+    meets_others = False  # promises of other features hold only if nothing is restored
 
     @classmethod
     def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
@@ -172,11 +173,11 @@ class OlderBackups(Feature):
 
     @property
     def is_over(self) -> bool:
-        """Nothing will be put back any more."""
+        """Nothing will be restored any more."""
         return self.phase == AFTER or self.given_up
 
     def _stop_for(self, phase: int) -> None:
-        """In good order, or not: to a broker, a snapshot of a running disk is a power cut."""
+        """An orderly stop or a crash: for a broker, a snapshot of a running disk is a power cut."""
         if self.given_up:
             return
         if not self.broker.serving or self.phase < phase - 1:
@@ -201,13 +202,13 @@ class OlderBackups(Feature):
             self.phase = AFTER
             self.count("older copies put back")
             self.note("the copy is put back")
-            self.history.txns.clear()  # their ids come again
+            self.history.txns.clear()  # their ids are reused
             for client in self.clients:
                 client.last = None
                 client.crash(0.2 * self.rng.random())
 
     def heal(self) -> None:
-        """If it has not come to it by now, nothing is put back, and nothing is lost."""
+        """If nothing has been restored by now, nothing will be, and nothing is lost."""
         self.given_up = self.phase < AFTER
         if self.given_up:
             self.phase = BEFORE

@@ -1,8 +1,8 @@
-"""Transactions that commit by one decision, as the tasks of a Spark job do: of a group all are
+"""Transactions that commit by one decision, like the tasks of a Spark job: all of a group are
 visible, or none is.
 
-Of some groups one ends alone, before or meanwhile; then the decision is refused, and nothing of the
-others is visible. The broker crashes about where it decides.
+In some groups one member ends alone, before the decision or during it. Then the decision is
+refused, and no message of the others is visible. The broker crashes around the decision.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ TOPICS: Final = tuple(f"persistent://public/default/{name}" for name in NAMES)
 class Group:
     name: str
     members: list[Txn] = field(default_factory=list)
-    # Of each member what it sent, and got a receipt for.
+    # By member: the messages sent and confirmed.
     values: list[list[str]] = field(default_factory=list)
     decision: Outcome | None = None
-    # A member of which somebody asked for the end alone.
+    # The member whose end alone was requested.
     alone: int | None = None
 
     def of_the_rest(self) -> list[str]:
-        """What was sent by those that can only end together."""
+        """The messages of the members that can only end together."""
         parts = [part for number, part in enumerate(self.values) if number != self.alone]
         return [value for part in parts for value in part]
 
@@ -51,7 +51,7 @@ class Committer(Transacting):
 
     async def work(self, client: Any) -> None:
         for group in self.groups:
-            if group.decision is Outcome.UNKNOWN:  # An earlier life died before it knew.
+            if group.decision is Outcome.UNKNOWN:  # an earlier life died before it knew
                 await self._decide(client, group)
         producers = [await client.create_producer(topic) for topic in self.topics]
         while self._left:
@@ -96,7 +96,7 @@ class Committer(Transacting):
                 group.values[-1].append(value)
 
     async def _decide(self, client: Any, group: Group) -> None:
-        """What could not commit is aborted."""
+        """Asks for the decision. If it is refused, aborts the members."""
         group.decision = Outcome.UNKNOWN
         self._about_to_decide()
         leader, *others = [member.txn_id for member in group.members]

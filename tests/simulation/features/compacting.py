@@ -1,8 +1,8 @@
-"""A topic that is compacted again and again: keyed messages and deletions of keys, alone and in
-transactions, while readers read it compacted and the broker crashes half-way.
+"""A topic that is compacted repeatedly: keyed messages and deletions of keys, alone and in
+transactions. Meanwhile readers read it compacted, and the broker crashes in the middle.
 
-What is read compacted stands in the log; of each key its last message is there, or nothing if that
-deletes the key.
+A compacted message is in the log. For each key its last message is there, or nothing if that
+message deletes the key.
 """
 
 from dataclasses import dataclass, replace
@@ -67,7 +67,7 @@ class KeyedProducer(Transacting):
 
 
 class CompactedReader(Process):
-    """From the first message on, again and again; notes what it was handed."""
+    """Reads from the first message on, repeatedly, and records what it was handed."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

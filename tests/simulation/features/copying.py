@@ -1,8 +1,8 @@
-"""One message sent in many copies under deduplication: in this transaction, in that, or in none.
+"""One message sent in many copies under deduplication: in different transactions, or in none.
 
-A job that died comes back and sends its batch again while the transaction of its earlier life is
-still open. Whatever becomes of the transactions: of a message with any receipt that counts exactly
-one copy is visible, and of one without none.
+A job dies, comes back and resends its batch while the transaction of its earlier life is open.
+Whatever happens to the transactions: of a message with a valid receipt exactly one copy is visible,
+and of one without a receipt none.
 """
 
 import random
@@ -42,16 +42,16 @@ class Numbered:
 
     @property
     def stored(self) -> bool:
-        """The broker has taken it once: later numbers may be sent."""
+        """The broker has accepted it once: later numbers may be sent."""
         return any(copy.outcome is Outcome.DONE for copy in self.copies)
 
 
 class Copier(Transacting):
-    """Numbers go up only when the one before was taken, as deduplication asks of producers.
+    """Sends a number only after the previous one was accepted, as deduplication requires.
 
-    A copy waits for what becomes of an open one, which may outlast its own transaction: then the
-    process begins again, with the first message. Once the world is healed no message that was
-    taken is sent again, or bad luck might keep it at that for ever.
+    A copy waits for the outcome of an open copy, perhaps for longer than its own transaction lives.
+    Then the process begins again with the first message. Once faults have ended, it does not resend
+    accepted messages; otherwise bad luck might repeat that forever.
     """
 
     healed = False
@@ -59,7 +59,7 @@ class Copier(Transacting):
     def __init__(self, *args: Any, count: int) -> None:
         super().__init__(*args)
         self.messages = [Numbered(number, f"{self.name}/{number}") for number in range(count)]
-        self.open: list[tuple[Any, Txn]] = []  # of this life, to be ended some time
+        self.open: list[tuple[Any, Txn]] = []  # of this life, still to be ended
 
     async def work(self, client: Any) -> None:
         self.open.clear()
@@ -94,7 +94,7 @@ class Copier(Transacting):
         copy.outcome = Outcome.DONE
 
     async def _some_transaction(self, client: Any) -> tuple[Any, Txn | None]:
-        """None, one that is open, or a new one."""
+        """None, an open transaction, or a new one."""
         choice = self.rng.random()
         if choice < 0.25:
             return None, None
@@ -115,7 +115,7 @@ class Copier(Transacting):
             await self.abort(txn, record)
 
     async def _send_the_aborted_again(self, client: Any, producer: Any) -> None:
-        """All that is known to be nowhere, in one transaction."""
+        """Sends all messages that surely do not exist, in one transaction."""
         lost = [m for m in self.messages if not any(copy.possible for copy in m.copies)]
         if not lost:
             return

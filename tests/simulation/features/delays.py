@@ -1,8 +1,8 @@
-"""Messages that are delivered later, alone and in transactions, to consumers that come and go.
+"""Delayed messages, alone and in transactions, to consumers that come and go.
 
-They are on a topic of their own, which everybody else uses too. Nothing is lost over a restart,
-nothing comes before its time; order is promised to none of them. Where delayed delivery is switched
-off, everything comes at once, even what has waited until then.
+They have their own topic, which other clients use, too. Nothing is lost over a restart, and no
+message comes before its time; their order is not promised. When delayed delivery is switched off,
+all messages come at once, including those that waited.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ TICK_MS: Final = 200
 KINDS: Final = ("Shared", "KeyShared")
 IMPATIENCE: Final = 0.2
 DELAYS_MS: Final = (-500, 300, 1500, 9000)
-FAR_MS: Final = 100_000_000  # more than any seed lasts
+FAR_MS: Final = 100_000_000  # longer than any seed lasts
 CRASH_CHANCE: Final = 0.3
 
 
 @dataclass(slots=True)
 class Due:
-    """When each message may come; once it is `off`, at any time."""
+    """When each message may come; once `off`, at any time."""
 
     at_ms: dict[str, int] = field(default_factory=dict)
     off: bool = False
@@ -46,7 +46,7 @@ class Due:
 
 
 class LateProducer(Transacting):
-    """Some messages at once, some later, some in transactions that end before or after that."""
+    """Sends messages due at once, later, or in transactions that end before or after that."""
 
     def __init__(self, *args: Any, count: int, due: Due, delays_ms: tuple[int, ...]) -> None:
         super().__init__(*args)
@@ -73,10 +73,10 @@ class LateProducer(Transacting):
         self.left = max(0, self.left - 1)
         value = f"{self.name}/{self.left}"
         if value in self.history.sent:
-            return  # the last of them, once more
+            return  # the last message was sent already
         deliver_at = SimulatedClock(self.world).now_ms() + self.rng.choice(self.delays_ms)
         self.due.at_ms[value] = deliver_at
-        # Each has a producer of its own, as far as order is concerned.
+        # As far as order is concerned, each message has its own producer.
         sent = self.history.send(Sent(value, TOPIC, value, 0, txn=record))
         key = f"late-{self.rng.randrange(3)}"
         await self.send(producer, sent, txn, partition_key=key, deliver_at=deliver_at)
@@ -84,20 +84,20 @@ class LateProducer(Transacting):
 
 
 class PunctualConsumer(PlainConsumer):
-    due: Due | None  # None: nobody can say
+    due: Due | None  # None: unknown
 
     async def _answer(self, consumer: Any, message: Any) -> None:
         now_ms, value = SimulatedClock(self.world).now_ms(), value_of(message)
         if self.due is not None and (early_ms := self.due.early_ms(value, now_ms)) > 0:
             self.history.failures.append(f"EARLY: {value} came {early_ms} ms before its time")
-        if self.rng.random() < IMPATIENCE:  # it is read again, and acknowledged meanwhile
+        if self.rng.random() < IMPATIENCE:  # it is read again, and meanwhile acknowledged
             consumer.redeliver_unacknowledged_messages()
             await self.pause(0.02)
         await super()._answer(consumer, message)
 
 
 class DelaySwitcher(Process):
-    """Switches delayed delivery off, and asks until it is answered."""
+    """Switches delayed delivery off, and retries until it is answered."""
 
     def __init__(self, *args: Any, broker: BrokerProcess, due: Due) -> None:
         super().__init__(*args)
@@ -140,7 +140,7 @@ class Delays(Feature):
         )
 
     def heal(self) -> None:
-        """A clock that was set back would have everybody wait as long as that."""
+        """If a clock stayed set back, all consumers would wait that much longer."""
         self.broker.clock.offset_ms = max(0, self.broker.clock.offset_ms)
 
     def begin(self) -> None:
@@ -156,7 +156,7 @@ class Delays(Feature):
                 subscription=f"delayed-{kind}",
                 kind=kind,
             )
-            # When clocks are set, nobody can say what is early.
+            # If clocks are set, it is unknown which message is early.
             consumer.due = None if "clocks" in self.simulation.enabled else due
             self.simulation.consumers.append(consumer)
         if self.rng.random() < 0.4:

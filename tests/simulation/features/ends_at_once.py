@@ -1,5 +1,6 @@
-"""Transactions that commit at once on the same topics, while the broker crashes: in commit order,
-the topics agree on their order, whatever was half done before.
+"""Transactions that commit at the same time on the same topics, while the broker crashes.
+
+In commit order, the topics agree on the order of the commits, even after a crash in the middle.
 """
 
 import asyncio
@@ -65,7 +66,7 @@ class Overlapping(Transacting):
 
 
 class EndsAtOnce(CommitOrder):
-    """The whole broker stays in commit order."""
+    """The whole broker uses commit order."""
 
     name = "ends at once"
     meets_others = False

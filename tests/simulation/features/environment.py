@@ -1,4 +1,4 @@
-"""What happens to a broker from outside: unloads, clocks that are set, descriptors that run out."""
+"""External events of a broker: unloads, changed clocks, missing file descriptors."""
 
 import random
 from dataclasses import replace
@@ -14,8 +14,8 @@ YEAR_MS: Final = 365 * 24 * HOUR_MS
 
 
 class Unloads(Feature):
-    """An administrator unloads topics while they are used, or come back with the broker; some
-    crash it half-way.
+    """An administrator unloads topics that are in use, or that are being loaded after a restart.
+    Some unloads crash in the middle.
     """
 
     name = "unloads"
@@ -26,7 +26,7 @@ class Unloads(Feature):
         self.broker.on_serving.append(self._unload_at_a_start)
 
     def _unload_at_a_start(self) -> None:
-        """Coordinators that came back are ending transactions on them."""
+        """Restarted coordinators are ending transactions on these topics."""
         for _ in range(self.rng.choice((0, 0, 1, 3))):
             self.world.after(self.rng.choice((0.001, 0.03)) * self.rng.random(), self._unload)
 
@@ -40,7 +40,7 @@ class Unloads(Feature):
         name = again if again in there else self.rng.choice(there)
         self.note(f"unloads {name}")
         self.count("unloads")
-        if self.rng.random() < 0.4:  # it may be on its way back by then
+        if self.rng.random() < 0.4:  # it may be loading again by then
             self.world.after(0.3 * self.rng.random(), self._unload, name)
         elif self.rng.random() < 0.3:
             self.count("crashes in an unload")
@@ -49,13 +49,13 @@ class Unloads(Feature):
 
 
 class Clocks(Feature):
-    """The machine's wall clock is set: back or forward, by seconds or by a year."""
+    """The machine's wall clock is set back or forward, by seconds or by a year."""
 
     name = "clocks"
 
     @classmethod
     def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
-        # A jump forward may outlast any other promise to remember.
+        # A jump forward may exceed any other retention.
         return replace(scenario, outcome_retention_s=20 * YEAR_MS / 1000, last_rest_s=0.0)
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""The base of all features: where a simulation asks them what they want."""
+"""The base class of features: the hooks that a simulation calls."""
 
 import random
 from typing import TYPE_CHECKING, ClassVar
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class Feature:
-    """Made once the scenario is prepared; everything it draws comes from a stream of its own."""
+    """Created once the scenario is prepared; all its random draws come from its own stream."""
 
     name: ClassVar[str]
-    meets_others: ClassVar[bool] = True  # else it is drawn alone
-    topics: ClassVar[tuple[str, ...]] = ()  # what the account shall read, beside the scenario's
+    meets_others: ClassVar[bool] = True  # otherwise it is drawn alone
+    topics: ClassVar[tuple[str, ...]] = ()  # topics that the account reads, besides the scenario's
 
     @classmethod
     def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
-        """The scenario as the feature needs it."""
+        """The scenario, changed as the feature needs it."""
         return scenario
 
     def __init__(self, simulation: "Simulation") -> None:
@@ -32,23 +32,23 @@ class Feature:
         self.rng = self.world.stream(f"feature {self.name}")
 
     def begin(self) -> None:
-        """The broker serves for the first time: create processes, plan what is to happen."""
+        """The broker serves for the first time: create processes, plan events."""
 
     def heal(self) -> None:
         """Faults end here."""
 
     def rest(self) -> None:
-        """Wait for what has to come to its end."""
+        """Wait for work that must complete."""
 
     def account(self, logs: Logs) -> list[str]:
-        """All has come to rest: which promises were broken?"""
+        """The broken promises, once all is at rest."""
         return []
 
     def end(self) -> None:
-        """Called last of all, however the seed ended."""
+        """Called at the very end, even after a failure of the seed."""
 
     def some_time(self) -> float:
-        """When something shall happen: rather early, while most is going on."""
+        """A time for an event: usually early, while most is going on."""
         return ACTIVE_S * self.rng.random() ** 1.5
 
     def note(self, what: str) -> None:
@@ -59,6 +59,6 @@ class Feature:
 
 
 def half_way(rng: random.Random) -> Fault:
-    """A crash at one of the next disk operations: in the middle of what is about to begin."""
+    """A crash at one of the next disk operations, in the middle of the work that begins now."""
     down_s = rng.choice((0.0, 0.1, 1.0))
     return Fault(0.0, "crash", rng.random() < 0.6, False, rng.randint(1, 12), down_s)

@@ -1,9 +1,9 @@
-"""Workers that share a transactional id: whoever begins anew fences the others, who do not know it.
+"""Workers that share a transactional id: each new session fences the others unnoticed.
 
-They publish plainly and in transactions, stall for a while, and come back as zombies. What one
-sends after a newer one has heard that it is the newest must never be seen, and what was open is
-aborted; the broker crashes about where a newer one begins. A worker that hears that it was fenced
-begins anew, until it has done its work.
+They publish plainly and in transactions, stall for a while, and come back as zombies. Messages that
+a worker sends after a newer one was granted must never be visible, and its open transactions are
+aborted. The broker crashes around the start of a newer session. A worker that learns that it was
+fenced begins again, until its work is done.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ TOPICS: Final = ("fenced-0", "fenced-1")
 
 
 class Epochs:
-    """Which were heard, and of whom: an epoch is one session's."""
+    """Epochs that workers were told, with their sessions: each epoch belongs to one session."""
 
     def __init__(self) -> None:
         self.heard: dict[tuple[str, int], str] = {}
@@ -32,7 +32,7 @@ class Epochs:
         self.broken: list[str] = []
 
     def hear(self, transactional_id: str, epoch: int, session: str) -> bool:
-        """Whether it is the newest that anybody has heard of."""
+        """Records the epoch; True if it is the newest so far."""
         other = self.heard.setdefault((transactional_id, epoch), session)
         if other != session:
             self.broken.append(
@@ -59,7 +59,7 @@ class Worker(Transacting):
         self._epochs = epochs
         self._about_to_begin = about_to_begin
         self._numbers = dict.fromkeys(TOPICS, 0)
-        self._lives = 0  # of its clients
+        self._lives = 0  # counts the lives of its clients
 
     def new_client(self) -> Any:
         return new_client(self.world, self.rng, transactional_id=self.transactional_id)
@@ -98,7 +98,7 @@ class Worker(Transacting):
             await self._publish(producers, None)
         else:
             await self._transact(client, producers)
-        stalls = self.rng.random() < 0.3  # and does not hear what happens meanwhile
+        stalls = self.rng.random() < 0.3  # it does not notice what happens meanwhile
         await self.pause(4.0 if stalls else 0.3)
 
     async def _transact(self, client: Any, producers: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""Transactions of several coordinators that commit by one decision, some of which span the
-namespace: of a group all are visible, or none is, and no promise binds anybody for ever.
+"""Transactions of several coordinators that commit by one decision; some span the namespace.
 
-As with "committing together" some group has a member that ends alone, and the broker crashes about
-where it decides: before a promise, between the promises and the decision, before members follow.
+All of a group are visible, or none is, and no promise stays pending forever. As with "committing
+together", some groups have a member that ends alone. The broker crashes around the decision: before
+a promise, between the promises and the decision, or before members follow.
 """
 
 import random

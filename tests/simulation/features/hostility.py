@@ -1,4 +1,4 @@
-"""Clients that lie, beside all the others: nobody else may notice."""
+"""Hostile clients beside all others, which must not notice them."""
 
 from typing import Final
 

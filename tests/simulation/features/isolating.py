@@ -1,8 +1,8 @@
-"""A subscription that is read_uncommitted: it is handed what is open, and keeps nothing aborted.
+"""A read_uncommitted subscription: it receives open messages, and keeps no aborted ones.
 
-Hasty consumers acknowledge at once what they are handed, in transactions of their own; patient ones
-wait until they hear what became of it, and acknowledge only what was committed. So what was aborted
-after they had it stays unacknowledged, and must not stay in the backlog.
+Hasty consumers acknowledge received messages at once, in their own transactions. Patient ones wait
+for the outcome, and acknowledge only committed messages. So a message that was aborted after its
+delivery stays unacknowledged, and must not stay in the backlog.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ KINDS: Final = ("Exclusive", "Failover", "Shared", "KeyShared")
 
 @dataclass(slots=True)
 class Known:
-    """What the writers know, and what their readers were handed and have acknowledged."""
+    """What the writers know, and what the readers received and acknowledged."""
 
     written: dict[str, Txn] = field(default_factory=dict)
-    aborted_s: dict[Txn, float] = field(default_factory=dict)  # since when that is known
-    truth: set[str] | None = None  # what is committed, once all has come to rest
+    aborted_s: dict[Txn, float] = field(default_factory=dict)  # when the abort became known
+    truth: set[str] | None = None  # the committed values, known at rest
     handed: set[str] = field(default_factory=set)
-    acknowledged: list[tuple[Read, str]] = field(default_factory=list)  # and by which transaction
+    acknowledged: list[tuple[Read, str]] = field(default_factory=list)  # with the transaction
 
     def hear(self, txn: Txn, now_s: float) -> None:
         if txn.surely_aborted and txn.abort is Outcome.DONE:
@@ -92,13 +92,13 @@ class Writer(Transacting):
 
 
 class EarlyReader(Transacting):
-    """In one session after the other, each with a consumer of its own."""
+    """One session after another, each with its own consumer."""
 
     def __init__(self, *args: Any, known: Known, kind: str) -> None:
         super().__init__(*args)
         self.known = known
         self.kind = kind
-        self.stays = False  # no session ends any more: a new one would hide what sticks
+        self.stays = False  # no session ends any more: a new one would hide stuck messages
 
     async def work(self, client: Any) -> None:
         while not self.stopping:

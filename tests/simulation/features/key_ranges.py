@@ -1,9 +1,8 @@
-"""Readers, and Exclusive consumers that take turns on one subscription, each with some of the keys.
+"""Readers, and Exclusive consumers that alternate on one subscription, with ranges of the keys.
 
-The parts make up all keys, and each ends at the slot of a key that is used. A reader is handed the
-messages of its keys, in order, and no others; so of all readers exactly one is handed a message.
-What one consumer was not to get stays for those that come after it, whatever transactions held or
-gave back meanwhile.
+The ranges cover all keys, and each ends at the slot of a used key. A reader receives exactly the
+messages of its keys, in order; so exactly one reader receives each message. Messages outside a
+consumer's range stay for later consumers, whatever transactions held or gave back meanwhile.
 """
 
 from dataclasses import dataclass, field, replace
@@ -50,7 +49,7 @@ def options(slots: Range, queue: int) -> dict[str, Any]:
 
 
 class KeyedWriter(Transacting):
-    """Each number once; the number says which key."""
+    """Sends each number once; the number determines the key."""
 
     def __init__(self, *args: Any, count: int) -> None:
         super().__init__(*args)
@@ -80,7 +79,7 @@ class KeyedWriter(Transacting):
 
 
 class RangeReader(Process):
-    """From the first message on, in each of its lives."""
+    """Reads from the first message on, again in each life."""
 
     def __init__(self, *args: Any, slots: Range) -> None:
         super().__init__(*args)
@@ -117,7 +116,7 @@ class RangeReader(Process):
 
 @dataclass(slots=True)
 class Turns:
-    """What all who share the subscription did, in all their lives."""
+    """What all consumers of the subscription did, in all lives."""
 
     handed: dict[Read, None] = field(default_factory=dict)
     wrongly: list[str] = field(default_factory=list)
@@ -126,7 +125,7 @@ class Turns:
 
 
 class TurnTaker(Transacting):
-    """Comes for a while with some range, and once more with the next one."""
+    """Subscribes for a while with a random range, again and again."""
 
     topic, subscription, kind = TOPIC, SUBSCRIPTION, "Exclusive"
 

@@ -1,4 +1,4 @@
-"""Ends that take long to come into force, as if each transaction had acknowledged very much."""
+"""Ends that take long to take effect, as if transactions had many acknowledgements."""
 
 import asyncio
 import random
@@ -17,8 +17,8 @@ A_PIECE_S: Final = 0.1
 
 
 class LongEnds(Feature):
-    """An entry in a piece, and other work between two of them, on subscriptions whose logs are
-    written anew all the time.
+    """Each piece of an end is one entry, with other work in between. The subscriptions' logs are
+    rewritten all the time.
     """
 
     name = "long ends"

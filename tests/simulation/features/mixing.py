@@ -1,7 +1,7 @@
-"""Consumers that acknowledge parts of batches plainly and in transactions, all at once.
+"""Consumers that acknowledge parts of batches plainly and in transactions at the same time.
 
-What a transaction holds comes back if it aborts, whatever is acknowledged beside it, and stays away
-if it commits.
+A message that a transaction holds comes back after an abort, whatever is acknowledged meanwhile,
+and stays away after a commit.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from pybroker.client.errors import Timeout
 
 KINDS: Final = ("Shared", "KeyShared", "Failover", "Exclusive")
 TOPICS: Final = ("one", "mixed")
-LATELY: Final = 20  # what is acknowledged is among so many messages that came last
+LATELY: Final = 20  # acknowledged messages are among the last so many received
 
 
 @dataclass(slots=True)
 class Deeds:
-    """Of all who share a subscription, in all their lives."""
+    """What all consumers of a subscription did, in all lives."""
 
     plainly: dict[Read, None] = field(default_factory=dict)  # perhaps
     txns: list[tuple[Txn, list[Read]]] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Mixer(Transacting):
                 consumer.negative_acknowledge(message)
 
     async def _in_transaction(self, client: Any, consumer: Any) -> None:
-        """And something else meanwhile, about when it ends."""
+        """Acknowledges in a transaction, with other work before its end and during it."""
         messages = self._some()
         if not messages:
             return
@@ -109,7 +109,7 @@ class Mixer(Transacting):
         await asyncio.gather(self.end(client, txn, record), self._meanwhile(client, consumer))
 
     async def _cross(self, client: Any, consumer: Any) -> Any:
-        """It acknowledges what it was given of a batch while the rest is on its way, and goes."""
+        """Acknowledges its part of a batch while the rest is in flight, and leaves."""
         batches = {each.order_key[:2] for each in self.held[-LATELY:] if each.order_key[2] >= 0}
         if not batches:
             return None
@@ -131,7 +131,7 @@ class Mixer(Transacting):
         await asyncio.gather(self.abort(txn, record), self._soon(consumer, parts))
         (part,) = consumer._parts.values()
         if not (consumer.is_connected() and all(map(part.holds, parts))):
-            # The broker does not know what it left out of a batch before a reconnect.
+            # After a reconnect the broker does not know what it had left out of a batch.
             self.deeds.plainly[read_of(held)] = None
         self.history.counts["acknowledged while the rest of a batch came"] += bool(parts)
         return await self._come_anew(client, consumer)
@@ -170,7 +170,7 @@ class Mixing(Feature):
         )
 
     def _members(self) -> int:
-        """Also those whose connections are silent, which the broker finds out some time."""
+        """Includes consumers of silent connections, which the broker has not noticed yet."""
         first = self.mixers[0]
         found = self.broker.topics.serving(TopicName.parse(first.topic))
         subscription = None if found is None else found.subscriptions.get(first.subscription)

@@ -1,5 +1,7 @@
-"""Names that are alike: "one" with "x-s" beside "one-x" with "s", and a subscription that ends as
-logs once did; and small pending-ack logs.
+"""Similar names, and small pending-ack logs.
+
+Topic "one" with subscription "x-s" beside "one-x" with "s", and a subscription whose name ends like
+an old log.
 """
 
 import random
@@ -12,7 +14,7 @@ from sim_scenario import Scenario
 from features.feature import Feature
 
 OLD_ENDING: Final = "__transaction_pending_ack"
-PAIRS: Final = (  # and where they write
+PAIRS: Final = (  # topic, subscription, output topic
     ("one", "x-s", "out-x-s"),
     ("one-x", "s", "out-s"),
     ("one", f"old{OLD_ENDING}", "out-s"),
@@ -20,8 +22,8 @@ PAIRS: Final = (  # and where they write
 
 
 class SimilarNames(Feature):
-    """Subscriptions that acknowledge in transactions: two whose joined names are the same, and one
-    whose log is named as such logs once were.
+    """Subscriptions that acknowledge in transactions: two with the same joined name, and one whose
+    log is named like an old log.
     """
 
     name = "similar names"
@@ -50,7 +52,7 @@ class SimilarNames(Feature):
 
 
 class SmallLogs(Feature):
-    """Pending acknowledgements are written anew after a few records, of parts of batches too."""
+    """Pending-ack logs are rewritten after a few records, also with parts of batches."""
 
     name = "small logs"
 

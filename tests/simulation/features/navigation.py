@@ -1,5 +1,5 @@
-"""A consumer that seeks, unsubscribes and comes again; its position must be exactly there, also
-where the broker crashes as soon as it has answered.
+"""A consumer that seeks, unsubscribes and resubscribes; its position must be exact, even if the
+broker crashes just after the answer.
 """
 
 from typing import Final

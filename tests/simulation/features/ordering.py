@@ -1,7 +1,8 @@
-"""Topics in commit order: what is open holds nobody back, and transactions show as they commit.
+"""Topics in commit order: open transactions block no reader, and transactions appear as they
+commit.
 
-The whole broker is in commit order from start to end, or topics switch to it and back while they
-are used. Copies are made at once, or in pieces.
+The whole broker uses commit order from start to end, or topics switch to it and back while they are
+used. Copies are made at once, or in pieces.
 """
 
 import random
@@ -39,7 +40,7 @@ CRASH_CHANCE: Final = 0.15
 
 
 class Orders:
-    """Since when which topic (of partitions: the whole) has been in commit order for certain."""
+    """Since when each topic (as a whole, if partitioned) has surely been in commit order."""
 
     def __init__(self, history: History, usual: str) -> None:
         self._history, self._usual = history, usual
@@ -50,11 +51,11 @@ class Orders:
         return topic in self._since or (self._usual == COMMIT_ORDER and topic not in self._changed)
 
     def will_change(self, topic: str, parts: Iterable[str]) -> None:
-        """Nobody knows what holds from now on until the answer comes."""
+        """From now until the answer, the order of the topic is unknown."""
         until = self._history.turn()
         since = self._since.pop(topic, None) if self._holds(topic) else until
         self._changed[topic] = None
-        for part in parts:  # nothing is in no time, but such topics are not in log order either
+        for part in parts:  # an empty period also excludes log order
             self._history.in_commit_order(part, since, until)
 
     def has_changed(self, topic: str, order: str | None) -> None:
@@ -68,7 +69,9 @@ class Orders:
 
 
 class OrderSwitcher(Process):
-    """Asks again, in a later life too, until it is answered: what was asked may come late."""
+    """Retries until it is answered, in later lives too: an earlier request may still be carried
+    out.
+    """
 
     def __init__(self, *args: Any, broker: BrokerProcess, orders: Orders) -> None:
         super().__init__(*args)
@@ -136,7 +139,7 @@ class CommitOrder(Feature):
         self.plan()
 
     def plan(self) -> None:
-        """What is to happen."""
+        """Plans the events."""
         if self.rng.random() < 0.5:
             switcher = OrderSwitcher(
                 self.world, self.history, "order-switcher", broker=self.broker, orders=self.orders
@@ -155,7 +158,7 @@ class CommitOrder(Feature):
         self.cuts.enter_context(patch.object(ParticipantEnds, "note", note))
 
     def _cut_to_small_pieces(self) -> None:
-        """What is large in life comes in some entries here: copies, deletions, side logs."""
+        """Copies, deletions and side logs that are large in life come in few entries here."""
         cuts, entries = self.cuts, self.rng.choice((1, 2, 5))
         most_bytes = self.rng.choice((0, 100, 1000))
         logs = replace(side_log._CONFIG, max_entries_per_ledger=self.rng.choice((2, 8, 50_000)))
@@ -171,7 +174,7 @@ class CommitOrder(Feature):
         self.cuts.close()
 
     def rest(self) -> None:
-        """All topics that anybody wrote to, now that they are all there."""
+        """Records the order of all topics with messages, now that all are loaded."""
         names = {
             TopicName.parse(sent.topic).partitioned_name for sent in self.history.sent.values()
         }

@@ -1,5 +1,5 @@
-"""Topics that are used in all ways for a moment and deleted, one after the other: nothing of them
-stays, on the disk or in memory, and nobody has to look for garbage.
+"""Topics that are used in all ways and then deleted: nothing of them stays, on the disk or in
+memory, without any garbage collection.
 """
 
 import gc
@@ -22,14 +22,14 @@ from pybroker.client.errors import PulsarException
 
 KINDS: Final = ("Exclusive", "Failover", "Shared", "KeyShared")
 CRASH_CHANCE: Final = 0.1
-# A connection that went silent is given up by then, and so is what it had asked for.
+# By then the broker has given up a silent connection, and its requests.
 UNTIL_FREED_S: Final = 150.0
 
 
 @dataclass(slots=True)
 class Gone:
     topic: TopicName
-    incarnation: int  # the broker's
+    incarnation: int  # of the broker
     parts: list[weakref.ref[Any]]
 
 
@@ -38,7 +38,7 @@ class Visitor(Process):
         super().__init__(*args)
         self.broker = broker
         self.left = self.rng.randint(2, 6)
-        self.used = False  # the topic that is to be deleted next
+        self.used = False  # the next topic to delete has been used
         self.gone: list[Gone] = []
 
     @property
@@ -101,7 +101,7 @@ class PassingTopics(Feature):
     name = "deleted topics"
 
     def begin(self) -> None:
-        gc.disable()  # what it would find is what this looks for
+        gc.disable()  # garbage collection would hide what this looks for
         self.visitors = [
             Visitor(self.world, self.history, f"visitor-{number}", broker=self.broker)
             for number in range(self.rng.randint(1, 2))
@@ -113,7 +113,7 @@ class PassingTopics(Feature):
         gc.enable()
 
     def rest(self) -> None:
-        """Before the broker is started anew: one that has died keeps everything in this world."""
+        """Runs before the broker is restarted: a dead one keeps everything in this world."""
         self.world.sleep(UNTIL_FREED_S)
         assert self.broker.node is not None
         self.broker.node.forget_what_is_done()
@@ -122,7 +122,7 @@ class PassingTopics(Feature):
                 self._look_at(gone)
 
     def _look_at(self, gone: Gone) -> None:
-        if self.broker.disk_had_faults:  # a deletion that failed leaves an error that keeps it
+        if self.broker.disk_had_faults:  # a failed deletion leaves an error that keeps it
             return
         if gone.incarnation != self.broker.incarnation or self.broker.topics.exists(gone.topic):
             return

@@ -1,10 +1,10 @@
-"""Messages that are dropped: too old, or too much of a backlog, on a subscription nobody reads.
+"""Messages that are dropped as expired, or as too large a backlog of an unread subscription.
 
-They are on a topic of their own, with a subscription that only expiry and eviction acknowledge, at
-moments of which some meet an unload or a crash. What is missing there in the end must have been
-droppable: up to a message that was old enough, or to where the quota reached; and never one of a
-transaction whose commit nobody had asked for by then, nor what stood behind one. The cursor is
-looked at when each has ended, too: what is right in the end may have gone too early.
+They have their own topic, with a subscription that only expiry and eviction acknowledge; some of
+these meet an unload or a crash. Each message missing in the end must have been droppable: old
+enough or before an old enough one, or within the quota's reach. It must neither be of a transaction
+whose commit had not been requested, nor come after one. The cursor is also checked after each drop:
+a message may be dropped too early, although its drop is right in the end.
 """
 
 import random
@@ -33,13 +33,13 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class Drop:
-    older_than_ms: int | None  # or up to a place
+    older_than_ms: int | None  # None: up to a place
     up_to: Place = (-1, -1)
-    ended_s: float = inf  # nobody knows, where the broker died over it
+    ended_s: float = inf  # unknown if the broker died during it
 
 
 class Perishable(Transacting):
-    """Alone and, so often, in transactions."""
+    """Sends messages alone and, with probability `in_txns`, in transactions."""
 
     def __init__(self, *args: Any, count: int, sent: dict[str, Sent], in_txns: float) -> None:
         super().__init__(*args)
@@ -81,11 +81,11 @@ class Perishing(Feature):
 
     def begin(self) -> None:
         often, in_txns = 1, 0.5
-        if "slow reads" in self.simulation.enabled:  # much is to come while they look
+        if "slow reads" in self.simulation.enabled:  # many messages during the searches
             often, in_txns = 3, self.rng.choice((0.0, 0.2, 0.5))
         self.sent: dict[str, Sent] = {}
         self.drops: list[Drop] = []
-        self.marks: list[tuple[Place, int]] = []  # the cursor's, when so many drops had begun
+        self.marks: list[tuple[Place, int]] = []  # the cursor's, with drops begun by then
         self.producers = [
             Perishable(
                 self.world, self.history, f"perishable-{number}", sent=self.sent,
@@ -129,7 +129,7 @@ class Perishing(Feature):
 
     def account(self, logs: Logs) -> list[str]:
         assert self.broker.node is not None
-        # First of all: what was dropped may be trimmed at any moment.
+        # First of all, because dropped messages may be trimmed at any moment.
         times = self.world.call(self.broker.node, self.broker.times_in(TOPIC))
         log = self.simulation.read_all([TOPIC])[TOPIC]
         reader = SimpleNamespace(topic=TOPIC, subscription=SUBSCRIPTION, kind="Shared")
@@ -143,14 +143,14 @@ class Perishing(Feature):
         ]
 
     def _before_it_went(self, read: Read, left: set[str]) -> list[Drop] | None:
-        """Those that had begun when it was first seen to be gone; None: it is still there."""
+        """The drops begun before it was first seen to be gone; None: it still exists."""
         for mark, begun in self.marks:
             if read.message_id[:2] <= mark:
                 return self.drops[:begun]
         return None if read.value in left else self.drops
 
     def _may(self, drop: Drop, log: list[Read], times: list[tuple[Place, int]]) -> bool:
-        """Might it take the last one of `log`? All of those stand before it, or are it."""
+        """Whether the drop may take the last message of `log`, which has all messages up to it."""
         asked: dict[Txn, float] = {}
         for producer in self.producers:
             asked |= producer.asked_s

@@ -1,7 +1,7 @@
-"""Topics that are deleted and created again under the same name, whatever happens in between.
+"""Topics that are deleted and created again under the same name, whatever happens meanwhile.
 
-Each generation begins empty: with sequence ids from 0, without subscriptions, without anything that
-an earlier one held. A deletion that was answered is complete.
+Each generation begins empty: with sequence ids from 0, without subscriptions, and without anything
+that an earlier one held. A deletion that was answered is complete.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from pybroker.client.errors import PulsarException, Timeout
 
 PARTITIONS: Final = 3
 NAMESPACE: Final = "public/rebirth"
-# Longer than any transaction stays open, any disk is full, and the client needs to notice that the
-# other end of a silent connection is gone (twice its keep-alive).
+# Longer than any transaction stays open, any disk is full, or the client needs to notice that a
+# silent connection is dead (twice its keep-alive).
 LOOK_S: Final = 120.0
 
 
@@ -36,7 +36,7 @@ class Message:
     value: str
     number: int
     outcome: Outcome = Outcome.UNKNOWN
-    committed: bool = True  # or sent outside of a transaction
+    committed: bool = True  # also if sent without a transaction
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Generation:
 
 
 class Phoenix(Process):
-    """Goes through its generations: fill, look, delete. A step that fails is begun again."""
+    """Repeats for each generation: fill, look, delete. A failed step is repeated."""
 
     def __init__(self, *args: Any, broker: BrokerProcess, topic: str, partitions: int) -> None:
         super().__init__(*args)
@@ -85,7 +85,7 @@ class Phoenix(Process):
     # -- the steps
 
     async def prepare(self, client: Any) -> None:
-        """A namespace of its own, where deduplication goes on and off."""
+        """A separate namespace, where deduplication is switched on and off."""
         deduplicated = self.rng.random() < 0.7
 
         async def prepare(topics: Topics) -> None:
@@ -99,11 +99,11 @@ class Phoenix(Process):
             await self.ask(prepare)
         except Conflict as conflict:
             self.note(f"there already: {conflict}")
-        consumer = await client.subscribe(self.topic, "look")  # what it waits for is not trimmed
+        consumer = await client.subscribe(self.topic, "look")  # this subscription prevents trimming
         await consumer.close()
 
     async def fill(self, client: Any) -> None:
-        """Messages 0, 1, 2 … of one name, in transactions or not; each sent once."""
+        """Sends messages 0, 1, 2 … of one producer name, in transactions or not; each once."""
         producer = await client.create_producer(self.topic, producer_name="etl")
         for _ in range(self.rng.randint(1, 5)):
             number = len(self.generation.messages)
@@ -131,7 +131,7 @@ class Phoenix(Process):
             await txn.abort()
 
     async def look(self, client: Any) -> None:
-        """A new subscription is handed this generation, all of it, and nothing else."""
+        """A new subscription receives exactly this generation."""
         kind = self.rng.choice((aio.ConsumerType.Exclusive, aio.ConsumerType.Shared))
         consumer = await client.subscribe(
             self.topic, "look", kind, initial_position=aio.InitialPosition.Earliest
@@ -168,7 +168,7 @@ class Phoenix(Process):
         self.generation.seen[value] = None
 
     def _missing(self) -> list[str]:
-        """Acknowledged, committed, and not seen yet."""
+        """Values acknowledged, committed, and not yet seen."""
         return [
             message.value
             for message in self.generation.messages
@@ -178,7 +178,7 @@ class Phoenix(Process):
         ]
 
     async def delete(self, client: Any) -> None:
-        stays = self.left > 1 and self.rng.random() < 0.3  # thrown out, and perhaps back at once
+        stays = self.left > 1 and self.rng.random() < 0.3  # disconnected, may reconnect at once
         if not stays:
             await client.close()
         self.history.counts["deletions"] += 1
@@ -193,7 +193,7 @@ class Phoenix(Process):
             old = self._ledgers()
             rivals = self._rivals(topics)
             if self.rng.random() < 0.5:
-                await asyncio.sleep(0)  # they have begun
+                await asyncio.sleep(0)  # the rivals have begun
             try:
                 await (
                     topics.delete_partitioned(name, True)
@@ -230,19 +230,21 @@ class Phoenix(Process):
         return [n for name in self._topics() for n in ledgers.ledger_ids(name.ledger_name)]
 
     def _outlived(self, topics: Topics, old: list[int], stays: bool) -> bool:
-        """Its ledgers did; or there is one though nobody is here who could have made it anew."""
+        """Whether old ledgers remain, or the topic exists although no client could have recreated
+        it.
+        """
         if any(ledger_id in old for ledger_id in self.running._backend.ledger_ids()):
             return True
         nobody = not stays and not self._connected()
         return nobody and any(map(topics.exists, self._topics()))
 
     def _connected(self) -> bool:
-        """As the broker sees it: a client that closed while it connected anew may be heard yet."""
+        """For the broker: a client that closed while it reconnected may still be connected."""
         peers = [session._transport.peer for session in self.running.server.sessions]
         return any(peer.node.name.startswith(f"{self.name}.") for peer in peers)
 
     def _rivals(self, topics: Topics) -> list[Any]:
-        """Others who want something of the topic at the same time; none would create it."""
+        """Other requests for the topic at the same time; none would create it."""
         rivals: list[Any] = []
         if self.rng.random() < 0.5:
             name = self.parsed.partition_at(0) if self.partitions else self.parsed

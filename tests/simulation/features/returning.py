@@ -1,9 +1,9 @@
-"""A producer that comes back when all that told of its last transaction may have gone.
+"""A producer that returns when all records of its last transaction may be gone.
 
-Deduplication goes off while a transaction holds its message; the transaction ends, and the topic is
-truncated with what says how. When deduplication is on again, the producer sends its message again,
-and others. It is not known whether it was stored, so it may be taken for a copy, or not; but each
-message is answered.
+Deduplication is switched off while a transaction holds its message. The transaction ends, and the
+topic is truncated along with the marker. When deduplication is on again, the producer resends its
+message, and sends others. It is unknown whether the first was stored, so it may count as a
+duplicate or not; but each message is answered.
 """
 
 from dataclasses import replace
@@ -46,15 +46,15 @@ async def _truncate(topics: Topics) -> None:
 
 
 class Returner(Transacting):
-    """Each round numbers on, so a copy is one of this round's message only."""
+    """Each round uses new numbers, so a duplicate can only be of this round's message."""
 
     def __init__(self, *args: Any, broker: BrokerProcess) -> None:
         super().__init__(*args)
         self.broker = broker
         self.rounds = self.rng.randint(1, 4)
         self.number = 0
-        self.is_gone = False  # and tries to come back, in one life after the other
-        self.last_of_all: list[Sent] = []  # sent when nothing was open: these are there
+        self.is_gone = False  # it is trying to return, in one life after another
+        self.last_of_all: list[Sent] = []  # sent when no transaction was open: these exist
 
     async def work(self, client: Any) -> None:
         await self.settle_the_last(client)
@@ -120,7 +120,7 @@ class Returning(Feature):
         self.simulation.producers.append(self.returner)
 
     def account(self, logs: Logs) -> list[str]:
-        """What was published when nothing was open, and nobody truncated after that."""
+        """Messages published when no transaction was open, and not truncated since."""
         there = {read.value for read in self.simulation.read_all([TOPIC])[TOPIC]}
         return [
             f"LOSS: {sent.value} was new, and is not in {TOPIC}"

@@ -1,6 +1,4 @@
-"""A disk that is full for moments, and has room again: some writes are refused in the middle of
-what others, before and behind them, are told is done.
-"""
+"""A disk that is full for moments: some writes are refused between others that succeed."""
 
 import random
 from dataclasses import replace
@@ -12,7 +10,7 @@ from features.feature import Feature
 
 MOMENTS: Final = 100
 MOST_S: Final = (0.0005, 0.002, 0.02, 0.2)
-ROOM_BYTES: Final = (0, 200, 3_000, 2 << 20)  # the last: new ledgers are made, messages refused
+ROOM_BYTES: Final = (0, 200, 3_000, 2 << 20)  # the last: new ledgers, but messages refused
 
 
 class Shortages(Feature):
@@ -20,7 +18,7 @@ class Shortages(Feature):
 
     @classmethod
     def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
-        # Many new ledgers: what is held until one is there goes on when there is room again.
+        # Many new ledgers: appends held for one continue when there is room again.
         return replace(scenario, max_entries_per_ledger=rng.choice((4, 8, 30)))
 
     def begin(self) -> None:
@@ -31,7 +29,7 @@ class Shortages(Feature):
     def _fill(self) -> None:
         disk = self.broker.disk
         if disk.capacity_bytes != disk.usual_capacity_bytes:
-            return  # it is full
+            return  # it is full already
         self.count("disks full for a moment")
         disk.fill_up(self.rng.choice(ROOM_BYTES))
         self.world.after(self.rng.random() * self.rng.choice(MOST_S), disk.make_room)

@@ -1,7 +1,7 @@
-"""Reads that take their time and give less than was asked, and a memory that forgets at random.
+"""Slow reads that return less than requested, and a cache that forgets at random.
 
-The storage promises no more: what is in memory is anybody's guess, a read gives one entry or some,
-and while it lasts everything else goes on. Trimming comes sooner, too, and falls into that.
+The storage guarantees no more: the cache may hold anything, a read returns one entry or some, and
+other work runs meanwhile. Trimming also comes sooner, during reads.
 """
 
 import asyncio
@@ -55,12 +55,12 @@ class Luck:
 
 
 class SlowBackend(EmbeddedBackend):
-    """Its contract is the embedded engine's, and it gives no more than that."""
+    """Provides the contract of the embedded engine, and no more."""
 
     def __init__(
         self, luck: Luck, meanwhile: Callable[[int], None], *args: Any, **options: Any
     ) -> None:
-        """`meanwhile` is called when a read of some ledger begins to take its time."""
+        """`meanwhile` is called with the ledger's id when a slow read begins."""
         super().__init__(*args, **options)
         self._luck = luck
         self._meanwhile = meanwhile
@@ -93,7 +93,7 @@ class SlowBackend(EmbeddedBackend):
     async def read(
         self, ledger_id: int, first: int, last: int, max_entries: int, max_bytes: int
     ) -> EntryRun:
-        """Others go on before it looks, and before it is heard."""
+        """Other work runs before the read, and before its result is returned."""
         await self._pause(ledger_id)
         most = self._luck.at_most(max_entries)
         run = await super().read(ledger_id, first, last, most, max_bytes)
@@ -106,7 +106,7 @@ class SlowBackend(EmbeddedBackend):
         return summary
 
     async def _pause(self, ledger_id: int) -> None:
-        """None, some time, or just until something has come, if that is soon enough."""
+        """Waits not at all, for some time, or until something is appended, with a limit."""
         rng, most_s = self._luck.rng, self._luck.most_s
         kind = rng.choice(("none", "time", "until appended")) if most_s else "none"
         if kind != "none":
@@ -120,8 +120,8 @@ class SlowBackend(EmbeddedBackend):
 
 
 class Impatient(Transformer):
-    """Often asks for all that it holds once more, and acknowledges it in a transaction just then:
-    it is being read again, and nobody is to get it.
+    """Often requests redelivery of all that it holds, and acknowledges that in a transaction at the
+    same time: the messages are being read again, and must not be delivered.
     """
 
     async def _acknowledge(self, consumer: Any, batch: Any, txn: Any, record: Txn) -> None:
@@ -160,7 +160,7 @@ class SlowReads(Feature):
         self.simulation.outputs.append("out-impatient")
 
     def _meanwhile(self, ledger_id: int) -> None:
-        """What housekeeping does with a ledger, just while it is read."""
+        """Does what housekeeping may do with a ledger during a read."""
         luck = self.rng.random()
         if luck >= max(VISITED, self.keeps_in_order) or self.broker.broker is None:
             return
@@ -170,7 +170,7 @@ class SlowReads(Feature):
                 break
 
     def _look_after(self, ledger: ManagedLedger, keep_in_order: bool) -> None:
-        """Whoever does something with it now and then; and perhaps what takes its time."""
+        """Visits the ledger as regular work does, and perhaps starts slow work on it."""
         for visited in ledger.on_visit:
             visited()
         if keep_in_order:
@@ -183,8 +183,8 @@ class SlowReads(Feature):
         self.broker.broker.ledgers._trim_interval_s = self.trim_interval_s
 
     def heal(self) -> None:
-        """As forgetful, but fast enough for an account that reads everything entry by entry; and
-        what it is about to read is not closed, so that it could be trimmed.
+        """The storage stays as forgetful, but fast enough for an account that reads every entry.
+        Ledgers that it is about to read are not closed, because they could be trimmed then.
         """
         self.keeps_in_order = 0.0
         self.luck.most_s = min(self.luck.most_s, RESTING_S)

@@ -1,4 +1,4 @@
-"""Space: what was consumed or deleted comes back, what is still wanted stays, full disks heal."""
+"""Space: consumed or deleted data is freed, needed data stays, full disks recover."""
 
 import random
 from dataclasses import replace
@@ -23,15 +23,15 @@ STREAM: Final = "persistent://public/default/stream"
 BALLAST: Final = "persistent://public/default/ballast"
 MOMENT: Final = "persistent://public/default/moment"
 MOMENT_S: Final = 1.0
-ROOM_BYTES: Final = 1 << 30  # so that the broker knows how much there is
+ROOM_BYTES: Final = 1 << 30  # so that the broker knows its room
 BALLAST_MESSAGES: Final = 60
 CRASH_CHANCE: Final = 0.3
 UNTIL_TRIMMED_S: Final = 45.0  # a few rounds of housekeeping
 
 
 class Trimming(Feature):
-    """Short retention and small ledgers: what each durable subscription has consumed goes when its
-    time is over, no more.
+    """Short retention and small ledgers: what each durable subscription has consumed is deleted
+    after the retention time, and nothing else is.
     """
 
     name = "trimming"
@@ -63,10 +63,10 @@ class Trimming(Feature):
             )
 
     def account(self, logs: Logs) -> list[str]:
-        """Once more something is written, so that the last ledger is closed."""
+        """Writes once more, so that the last ledger is closed."""
         self.simulation.on_a_fresh_node(self._write_a_little())
         self.world.sleep(60.0 * self.simulation.scenario.retention + UNTIL_TRIMMED_S)
-        if not_trimmed(self.broker):  # a snapshot may have held them until a moment ago
+        if not_trimmed(self.broker):  # a snapshot may have held them until just now
             self.world.sleep(UNTIL_TRIMMED_S)
         found = [text for consumer in self.consumers for text in consumer.violations()]
         return [*found, *not_trimmed(self.broker), *leftovers(self.broker)]
@@ -86,7 +86,7 @@ class Trimming(Feature):
 
 
 class Filler(Process):
-    """Fills the disk, then deletes something: there is room again, without a restart."""
+    """Fills the disk, then deletes a topic: there is room again, without a restart."""
 
     def __init__(self, *args: Any, feature: "FullDisk") -> None:
         super().__init__(*args)
@@ -95,7 +95,7 @@ class Filler(Process):
         self.written = 0
 
     async def work(self, client: Any) -> None:
-        """An earlier life may have come some way."""
+        """An earlier life may have done some of the steps."""
         if not self.feature.filled_bytes:
             if self.rng.random() < 0.3:
                 await self._use_the_reserve(client)
@@ -115,7 +115,7 @@ class Filler(Process):
         self.feature.make_room()
 
     async def _use_the_reserve(self, client: Any) -> None:
-        """The disk is full for a moment, in which something is deleted."""
+        """Fills the disk for a moment, and deletes a topic meanwhile."""
         producer = await client.create_producer(MOMENT)
         await producer.send(b"soon deleted")
         await producer.close()
@@ -126,8 +126,8 @@ class Filler(Process):
             self.note(f"deletion: {error!r}")
 
     async def _until_there_is_a_reserve(self) -> None:
-        """A disk may have filled up a moment ago, and the broker used what it held in reserve:
-        it is promised for a disk that had room for some seconds.
+        """Waits for the reserve. The broker may just have used it on a full disk; it is guaranteed
+        once the disk has had room for some seconds.
         """
         gave_up_s = self.world.now + 60.0
         while self.feature.reserve_bytes() < RESERVE_BYTES:
@@ -142,10 +142,12 @@ class Filler(Process):
         while self.written < BALLAST_MESSAGES:
             await producer.send(bytes(3000))
             self.written += 1
-        # Left open: a topic that nobody uses might be deleted before it is wanted.
+        # The producer stays open: an unused topic might be deleted too early.
 
     async def _deleted(self) -> bool:
-        """Some crash half-way: the next start has to go on, and find room to."""
+        """Deletes the ballast; False to retry. After a crash in the middle, the next start must
+        complete the deletion, and find room for that.
+        """
         crash = half_way(self.rng) if self.rng.random() < CRASH_CHANCE else None
         if crash is not None and self.broker.serving:
             self.history.counts["crashes in a deletion on a full disk"] += 1
@@ -169,16 +171,16 @@ class Filler(Process):
 
 class FullDisk(Feature):
     name = "full disk"
-    filled_bytes = 0  # what stood on the disk when it was filled, without the reserve
+    filled_bytes = 0  # bytes on the disk when it was filled, without the reserve
 
     @classmethod
     def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
-        # A journal that is full soon, or one that has to go before it is.
+        # A journal that is soon full, or one that must be replaced earlier.
         journal_max_bytes = rng.choice((10_000, 64 * 1024 * 1024))
         return replace(
             scenario,
             storage={**scenario.storage, "journal_max_bytes": journal_max_bytes},
-            guards=(*scenario.guards, (BALLAST, "guard")),  # it is not to be trimmed
+            guards=(*scenario.guards, (BALLAST, "guard")),  # prevents trimming
         )
 
     def __init__(self, simulation: "Simulation") -> None:
@@ -202,7 +204,7 @@ class FullDisk(Feature):
         room_bytes = self.rng.choice((0, 500, 3000, 20_000))
         disk = self.broker.disk
         disk.fill_up(room_bytes)
-        disk.usual_capacity_bytes = disk.capacity_bytes  # so it is until the filler is through
+        disk.usual_capacity_bytes = disk.capacity_bytes  # until the filler is done
         self.filled_bytes = self.data_bytes()
         self.note(f"the disk is full: {self.filled_bytes} bytes, {room_bytes} are left")
 

@@ -1,8 +1,8 @@
-"""Processors that die or leave, and successors that go on where the subscription stands.
+"""Processors that die or leave, and successors that continue from the subscription's position.
 
-They acknowledge singly and cumulatively, plainly and in transactions, and leave transactions open
-behind them, to be ended by their timeout while the successor is at work. No message may count as
-acknowledged on the word of a processor that was never given it.
+They acknowledge singly and cumulatively, plainly and in transactions. They leave transactions open,
+which time out while the successor works. An acknowledgement must not cover a message that its
+processor never received.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ NAME: Final = TopicName.parse(TOPIC)
 
 @dataclass(slots=True)
 class Deeds:
-    """Of all who share a subscription, in all their lives."""
+    """What all consumers of a subscription did, in all lives."""
 
     plainly: dict[Read, None] = field(default_factory=dict)  # perhaps
     txns: list[tuple[Txn, list[Read], bool]] = field(default_factory=list)  # cumulatively?
-    # Cumulatively, of messages that came before a reconnect: the broker cannot know whether what
-    # came again is meant, too. See ARCHITECTURE.md, "What dispatch skips".
+    # Cumulative ones of messages from before a reconnect: it is unknown whether they cover
+    # redelivered messages. See ARCHITECTURE.md, "What dispatch skips".
     ambiguously: list[tuple[Txn | None, tuple[int, int, int]]] = field(default_factory=list)
 
     def may_cover(self, read: Read) -> bool:
@@ -65,10 +65,10 @@ class Processor(Transacting):
         self.kind = kind
         self.subscription = f"inherited-{kind}"
         self.deeds = deeds
-        self.held: list[Held] = []  # since reading began, in the order they came
+        self.held: list[Held] = []  # since reading began, in order of arrival
         self.is_like_java = self.world.stream(f"manners {self.name}").random() < 0.5
         self.dropping = Dropping()
-        self.unload: Callable[[], None] | None = None  # where topics are unloaded
+        self.unload: Callable[[], None] | None = None  # set if topics are unloaded
 
     async def work(self, client: Any) -> None:
         consumer = await self._take_up(client)
@@ -107,7 +107,7 @@ class Processor(Transacting):
         consumer.redeliver_unacknowledged_messages()
 
     def _covered_by(self, consumer: Any, index: int, txn: Txn | None = None) -> list[Read]:
-        """What a cumulative acknowledgement of what came as number `index` speaks of."""
+        """The messages that a cumulative acknowledgement of message number `index` covers."""
         last = self.held[index]
         if last.session != _session(consumer):
             self.deeds.ambiguously.append((txn, last.order_key))
@@ -128,14 +128,14 @@ class Processor(Transacting):
     async def _up_to(self, consumer: Any, index: int) -> None:
         last = self.held[index].message
         if self.is_like_java and self.dropping.drops(last):
-            return  # nor does it acknowledge less than it has
+            return  # nor does it acknowledge an earlier message
         self.deeds.plainly.update(dict.fromkeys(self._covered_by(consumer, index)))
         self.note(f"acknowledges up to {last.order_key}")
         self.dropping.acknowledged_up_to(last)
         await consumer.acknowledge_cumulative(last)
 
     async def _in_transaction(self, client: Any, consumer: Any) -> bool:
-        """True if it leaves, with the transaction open, or not knowing whether it is."""
+        """True if it leaves. The transaction may still be open then."""
         if not self.held:
             return False
         txn, record = await self.begin(client)
@@ -167,13 +167,13 @@ class Processor(Transacting):
             return True
         await self.end(client, txn, record)
         aborted = record.abort is Outcome.DONE
-        if aborted and not cumulative:  # these come again by themselves
+        if aborted and not cumulative:  # these are redelivered
             self.held = [each for each in self.held if read_of(each.message) not in reads]
             await self._acknowledge_over_an_unload(consumer)
         return not (record.committed or aborted)
 
     async def _acknowledge_over_an_unload(self, consumer: Any) -> None:
-        """All that it has, while it is cut off: before it is given anything again."""
+        """Acknowledges everything it holds while disconnected, before a redelivery."""
         if self.unload is None or not self.held or not consumer.is_connected():
             return
         self.unload()
@@ -226,8 +226,8 @@ class Succession(Feature):
         self.simulation.wait(lambda: not self._members(), "the end of the processors")
         left = dict.fromkeys(self.simulation.left_on_subscription(self.processors[0]))
         held = [(txn, read) for txn, reads, _ in self.deeds.txns for read in reads]
-        # A consumer that was cut off, or is not the active one any more, may acknowledge
-        # cumulatively what came before. What came late then is delivered once more.
+        # A consumer that is disconnected, or no longer active, may acknowledge cumulatively what
+        # came before. Late messages are then delivered once more.
         committed = {
             read
             for txn, reads, cumulative in self.deeds.txns
@@ -239,7 +239,7 @@ class Succession(Feature):
             read
             for topic in self.simulation.partitions_of([TOPIC])
             for read in logs[topic]
-            # A batch may come in part and then as a whole. An acknowledgement of the whole of it
+            # A batch may come in part and then as a whole. An acknowledgement of the whole batch
             # does not say which it means: see ARCHITECTURE.md, "What dispatch skips".
             if read.message_id[2] < 0
             and read not in perhaps

@@ -1,9 +1,9 @@
-"""A topic's deduplication goes on and off while producers of one name send and send again.
+"""A topic's deduplication is switched on and off while producers of one name send repeatedly.
 
-Copies may be stored while it is off. Whatever it was and is, every message is answered, and one
-whose receipt counts is there: a producer that numbers its messages itself goes back to earlier
-ones, and one that lets its client number them begins with what the broker tells it, which is 0
-while nobody compares sequence ids.
+Duplicates may be stored while it is off. Whether it is on or off, every message is answered, and
+each message with a valid receipt exists. A producer that sets its own sequence ids goes back to
+earlier ones. A producer whose client sets them begins with the id that the broker returns, which is
+0 while deduplication is off.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Switcher(Process):
 
 
 class Collector(Process):
-    """Notes what it is handed, and lets the log be trimmed behind it."""
+    """Records what it receives, and lets the log be trimmed."""
 
     def __init__(self, *args: Any, topic: str) -> None:
         super().__init__(*args)
@@ -86,7 +86,7 @@ class Collector(Process):
 
 
 class Repeater(Transacting):
-    """Goes on to the next number when the one before is stored for good, and back at times.
+    """Sends the next number once the previous one is surely stored; sometimes goes back.
 
     A copy waits for the end of an open transaction that holds its number.
     """
@@ -144,12 +144,12 @@ class Said:
 
 
 class Beginner(Transacting):
-    """Sends everything once, under the numbers that its client makes of what the broker tells.
+    """Sends each value once; its client derives the sequence ids from the broker's answer.
 
-    One life's first message may be taken for an earlier life's while it is under way: then
-    nothing says yet that the numbers begin anew. So it is sent alone, and the life ends if the
-    broker calls it a copy. In commit order nor may an earlier life's transactions still be open:
-    what waits aside is told after all that the log has.
+    The first message of a life may be taken for one of an earlier life while that one is in flight:
+    the broker cannot know yet that the ids start again. So the first message is sent alone, and the
+    life ends if the broker calls it a duplicate. In commit order, transactions of an earlier life
+    must not be open either, because recovery reads waiting messages after the log.
     """
 
     def __init__(self, *args: Any, count: int, batching: bool, settles: bool) -> None:

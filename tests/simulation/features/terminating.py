@@ -1,9 +1,9 @@
 """A topic that is terminated while producers write to it, alone and in transactions, and while the
-broker crashes half-way.
+broker crashes in the middle.
 
-The answer names the last message. Nothing that can be read stands behind it, except for what
-commits later in commit order. What was confirmed is there, and from then on the topic takes no more
-messages, over restarts too.
+The answer names the last message. No readable message comes after it, except for later commits in
+commit order. Confirmed messages exist. From then on the topic takes no more messages, even after
+restarts.
 """
 
 from dataclasses import replace
@@ -65,7 +65,7 @@ class LastWriter(Transacting):
 
 
 class Terminator(Process):
-    """Asks until it is answered, and perhaps once more."""
+    """Requests the termination until it is answered, and perhaps once more."""
 
     def __init__(self, *args: Any, broker: BrokerProcess, after_s: float) -> None:
         super().__init__(*args)

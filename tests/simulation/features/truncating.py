@@ -1,8 +1,8 @@
-"""A topic that is truncated while producers write to it and the broker crashes half-way.
+"""A topic that is truncated while producers write to it and the broker crashes in the middle.
 
-What could be read when a truncation began is gone when it was answered. What an open transaction
-wrote stays, and so does what came behind it, or later: a subscription that nobody reads is still to
-get it. At rest a last truncation leaves one empty ledger; deduplication still knows what was there.
+Messages that were readable when a truncation began are gone when it was answered. Messages of open
+transactions stay, and so do later ones: an unread subscription must still receive them. At rest a
+last truncation leaves one empty ledger, and deduplication still knows the deleted messages.
 """
 
 import random
@@ -26,7 +26,7 @@ from pybroker.broker.truncation import truncate
 
 NAME: Final = "truncated"
 TOPIC: Final = f"persistent://public/default/{NAME}"
-KEEPER: Final = "keeper"  # nobody reads it
+KEEPER: Final = "keeper"  # it has no reader
 COLLECTOR: Final = "collector"
 CRASH_CHANCE: Final = 0.2
 Place = tuple[int, int]
@@ -34,9 +34,9 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class Truncation:
-    incarnation: int  # the broker's
-    before: Place | None = None  # how far the topic could be read when it began
-    after: Place | None = None  # and when it was answered
+    incarnation: int  # of the broker
+    before: Place | None = None  # the readable end of the topic when it began
+    after: Place | None = None  # the readable end when it was answered
     ended_s: float = inf
 
 
@@ -44,16 +44,16 @@ class Truncation:
 class Written:
     sent: Sent
     asked_s: float
-    place: Place | None = None  # where the broker said that it stands
+    place: Place | None = None  # its position, as the broker answered
 
 
 class Author(Transacting):
-    """Sends each number once, under a name of its own."""
+    """Sends each number once, under its own name."""
 
     def __init__(self, *args: Any, count: int, knows_places: bool) -> None:
         super().__init__(*args)
         self.left = count
-        self.knows_places = knows_places  # of what it sends in transactions
+        self.knows_places = knows_places  # of messages in transactions
         self.written: list[Written] = []
         self.commit_asked_s: dict[Txn, float] = {}
 
@@ -89,7 +89,7 @@ class Author(Transacting):
         message_id = await producer.send(data, txn=txn, sequence_id=number)
         sent.outcome = Outcome.DONE
         if message_id.entry_id() < 0:
-            return  # it came twice, and is somewhere
+            return  # a duplicate: it is stored somewhere
         if txn is None or self.knows_places:
             self.written[-1].place = message_id.order_key[:2]
 
@@ -98,7 +98,7 @@ class Author(Transacting):
         await super().commit(txn, record)
 
     def readable_since_s(self, written: Written) -> float:
-        """Not before."""
+        """The earliest time at which it may have been readable."""
         txn = written.sent.txn
         return written.asked_s if txn is None else self.commit_asked_s.get(txn, inf)
 
@@ -124,7 +124,7 @@ class Truncator(Process):
                 self.note(f"was not answered: {why!r}")
 
     async def _truncate(self, topics: Topics, truncation: Truncation) -> None:
-        """On the broker, which may die over it."""
+        """Runs on the broker, which may die during it."""
         topic: Any = await topics.get(TopicName.parse(TOPIC))
         self.done.append(truncation)
         self.history.counts["truncations"] += 1
@@ -168,7 +168,7 @@ class Truncating(Feature):
         self.simulation.others.append(Collector(*common, "truncated-collector", topic=TOPIC))
 
     def account(self, logs: Logs) -> list[str]:
-        self.simulation.read_all([TOPIC])  # or the reader below might give up on a slow disk
+        self.simulation.read_all([TOPIC])  # otherwise the reader below might give up on a slow disk
         left = self._left()
         found = [*self._lost(left), *self._there_still(left)]
         found += self.simulation.on_a_fresh_node(self._truncated_at_rest())
@@ -204,7 +204,9 @@ class Truncating(Feature):
         return found
 
     async def _truncated_at_rest(self) -> list[str]:
-        """It is empty then; and what was stored is still known to deduplication."""
+        """Truncates at rest: the topic is empty then, and deduplication still knows stored
+        messages.
+        """
 
         async def work(topics: Topics) -> list[int]:
             topic: Any = await topics.get(TopicName.parse(TOPIC))
