@@ -203,7 +203,7 @@ class Bookies:
 def _address(bookie: str) -> tuple[str, int]:
     host, _, port = bookie.rpartition(":")
     if not host or not port.isdigit():
-        raise ValueError("its id is not an address (host:port), and it has registered none")
+        raise ValueError("its id is not an address (host:port), and it has registered no address")
     return host, int(port)
 
 

@@ -121,7 +121,7 @@ class BookieConnection(asyncio.Protocol):
         for entry_id, request in zip(entry_ids, requests, strict=True):
             key = (ledger_id, entry_id)
             if key in adds:
-                why = f"entry {entry_id} of ledger {ledger_id} is already on its way"
+                why = f"entry {entry_id} of ledger {ledger_id} is already in flight"
                 failure = BookieFailed(f"{why} to {self.bookie}")
                 self._loop.call_soon(adder.failed, entry_id, failure)
                 continue

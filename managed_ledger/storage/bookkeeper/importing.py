@@ -42,6 +42,6 @@ async def take_over(
         except BadVersion:
             pass
     raise LedgerExists(
-        f"another client is recovering ledger {ledger_id}, whose copy is incomplete: give up the "
+        f"another client is recovering ledger {ledger_id}, whose copy is incomplete: discard the "
         "copy with --discard, then start again"
     )

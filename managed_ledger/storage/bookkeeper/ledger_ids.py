@@ -41,7 +41,7 @@ class LedgerIds:
         self._keep(await self._store.new_id())
         if not self._ids:
             raise BookKeeperError(
-                f"ledger {ledger_id} exists, and the cluster's next number is not above it: was "
+                f"ledger {ledger_id} exists, and the cluster's next number is not larger: was "
                 f"{self._store.root}/idgen deleted, or restored from a backup?"
             )
 

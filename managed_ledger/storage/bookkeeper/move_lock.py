@@ -22,8 +22,8 @@ async def hold(zookeeper: ZooKeeper) -> None:
     brokers = await _children(zookeeper, BROKERS_PATH)
     if brokers:
         raise DirectoryInUse(
-            f"brokers use the cluster: {', '.join(sorted(brokers))}; stop them first. One that was "
-            "killed is listed until its session ends"
+            f"brokers use the cluster: {', '.join(sorted(brokers))}; stop them first. A "
+            "killed broker is listed until its session ends"
         )
 
 
@@ -48,7 +48,7 @@ async def _take(zookeeper: ZooKeeper) -> None:
         if owner != zookeeper.session_id:  # otherwise the answer was lost and the request repeated
             raise DirectoryInUse(
                 "another `pybroker move` or `pybroker hand-over` uses this cluster: wait until it "
-                "ends; one that was killed holds the cluster until its session ends"
+                "ends; a killed one holds the cluster until its session ends"
             ) from None
 
 

@@ -440,7 +440,7 @@ class LedgerWriter:
 
     def abandon(self) -> None:
         """Stop without closing the ledger, as after a crash; the next process recovers it."""
-        self._end(LedgerClosed(f"ledger {self.ledger_id} was given up"))
+        self._end(LedgerClosed(f"ledger {self.ledger_id} was abandoned"))
 
     def _end(self, why: LedgerClosed | LedgerEnded) -> None:
         if self.ended is not None:

@@ -39,6 +39,6 @@ def unreadable(error: Exception, name: str) -> ManagedLedgerError:
 def failed(error: Exception, name: str) -> StorageFailed:
     """The error of a sync, for any reason: after a failed sync the disk's contents are unknown."""
     return StorageFailed(
-        f"the disk failed on {name} ({error}): what the file holds is known only after a restart; "
-        "check the disk, then start again"
+        f"the disk failed on {name} ({error}): its contents are known only after a restart; check "
+        "the disk, then start again"
     )

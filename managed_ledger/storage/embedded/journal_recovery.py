@@ -77,7 +77,7 @@ class Recovery(Replay):
             log.warning(
                 "%s ends in a write that a crash cut short: %d bytes at offset %d, never "
                 "acknowledged, were removed. If there was no crash, the file was truncated and "
-                "data behind this point is missing: restore the data directory from a backup",
+                "data after this point is missing: restore the data directory from a backup",
                 name,
                 torn.lost_bytes,
                 torn.offset,

@@ -141,8 +141,8 @@ def _read_all(file: DiskFile, name: str) -> bytes:
         size = file.size()
         if size > _JOURNAL_AT_MOST:
             raise CorruptStorage(
-                f"{name} is {size:,} bytes long, and no journal becomes so long: check the file "
-                "system, and restore the data directory from a backup"
+                f"{name} is {size:,} bytes long, longer than any journal: check the file system, "
+                "and restore the data directory from a backup"
             )
         return file.pread(size, 0)
     finally:

@@ -141,7 +141,7 @@ class ZooKeeperConnection(asyncio.Protocol):
                 self._pinged_s = None
         else:
             if not self._waiting:
-                raise ZooKeeperError("ZooKeeper sent a response to no request")
+                raise ZooKeeperError("ZooKeeper sent a response without a request")
             request = self._waiting.popleft()
             self.alive_s = max(self.alive_s, request.asked_s)
             if request.done.done():
@@ -155,7 +155,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         reader.i32()
         timeout_ms, session_id = reader.i32(), reader.i64()
         if timeout_ms <= 0:
-            self.end(SessionExpired("ZooKeeper has forgotten the session; open a new client"))
+            self.end(SessionExpired("ZooKeeper no longer knows the session; open a new client"))
             return
         self._grant.timeout_ms, self._grant.session_id = timeout_ms, session_id
         self._grant.password = reader.buffer()

@@ -249,7 +249,7 @@ def _batches(messages: Sequence[bytes], acked: _Acked, what: str) -> dict[tuple[
                 for word in numbers(field, what):
                     data += (word & _WORD).to_bytes(8, "little")
         if position is None:
-            raise CorruptStorage(f"{what} has a batch's set without a position")
+            raise CorruptStorage(f"{what} has a batch bitset without a position")
         if bits := int.from_bytes(data, "little"):
             found[position] = bits
         else:

@@ -45,5 +45,5 @@ def a_position(ledger_id: int, entry_id: int, what: str) -> Position:
 def natural(value: int, what: str) -> int:
     """Raises CorruptStorage."""
     if value < 0:
-        raise CorruptStorage(f"{what} has the number {value} where none is below 0")
+        raise CorruptStorage(f"{what} has the negative number {value}")
     return value
