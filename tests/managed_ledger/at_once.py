@@ -1,4 +1,4 @@
-"""An executor without threads: what is asked of it is done when the call returns."""
+"""An executor without threads: submitted work is done when `submit` returns."""
 
 from concurrent.futures import Executor, Future
 from typing import Any

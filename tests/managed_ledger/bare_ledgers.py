@@ -1,4 +1,4 @@
-"""Ledgers without a managed ledger, engines over a test's disk, and all that a log holds."""
+"""Ledgers without a managed ledger, engines over a test's disk, and the entries of a log."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ async def read_all(
 
 
 async def make_ledger(backend: Backend) -> int:
-    """A ledger is made with a key; that of this one goes at once."""
+    """A ledger can only be created together with a key; this key is deleted at once."""
     ledger_id = backend.new_ledger_id()
     made = backend.metadata.put("made", b"", new_ledger_id=ledger_id)
     await backend.metadata.delete("made")
@@ -36,6 +36,6 @@ async def make_ledger(backend: Backend) -> int:
 
 
 def acknowledged_behind(cursor: ManagedCursor) -> int:
-    """How many entries behind the mark-delete position are acknowledged one by one."""
+    """The number of individually acknowledged entries after the mark-delete position."""
     index, mark = cursor._index, cursor.mark_delete_position
     return index.count_between(mark, index.last_confirmed) - cursor.backlog(index.last_confirmed)

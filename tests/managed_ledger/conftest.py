@@ -1,4 +1,4 @@
-"""Backends to run the same facts against."""
+"""The backends that the contract's tests run against."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -15,7 +15,7 @@ from managed_ledger.storage.memory import MemoryBackend
 
 @pytest.fixture(params=["memory", "embedded"])
 def make_backend(request: Any, tmp_path: Path, clock: StillClock) -> MakeBackend:  # noqa: F811
-    """Each call is a restart: another backend object over the same contents."""
+    """Each call is a restart: it returns a new backend object over the same contents."""
     if request.param == "memory":
         memory = MemoryBackend()
         return lambda: memory
@@ -29,5 +29,5 @@ def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
 
 @pytest.fixture
 def append_at_once() -> int:
-    """How many entries the storage takes in one append without sending any of them twice."""
+    """The number of entries that the storage takes in one append without resending any."""
     return 40_000

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 from managed_ledger.errors import DirectoryInUse
 
-Fault = Callable[[str, str], None]  # operation, file name; raises what the operation should
+Fault = Callable[[str, str], None]  # operation, file name; raises the operation's error
 
 
 class FaultyDisk:
-    """Everything written is there at once; `fault` is asked before every operation."""
+    """Writes are visible at once; `fault` is called before every operation."""
 
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
         self.files = {name: bytearray(data) for name, data in (files or {}).items()}
@@ -74,7 +74,7 @@ class FaultyFile:
         disk.open_files += 1
 
     def pwritev(self, parts: Sequence[bytes], offset: int) -> None:
-        """A failing write leaves half of itself behind."""
+        """A failing write still writes half of its data."""
         data = b"".join(parts)
         try:
             self._disk.note("write", self._name)
@@ -111,7 +111,7 @@ class FaultyFile:
 
 
 def failing(number: int, *operations: tuple[str, str]) -> Fault:
-    """Raise that errno on the named operations (operation, start of the file name)."""
+    """A fault that raises this errno in these operations (operation, start of the file name)."""
 
     def fault(operation: str, name: str) -> None:
         for failing_operation, prefix in operations:

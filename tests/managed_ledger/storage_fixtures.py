@@ -1,4 +1,4 @@
-"""A clock that stands still, and a factory over whatever `make_backend` makes."""
+"""A clock that stands still, and a factory over the backend of `make_backend`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from managed_ledger.storage.backend import Backend
 
 @dataclass
 class StillClock:
-    """Time passes when a test says so."""
+    """Time passes only when a test advances it."""
 
     ms: int = 1_700_000_000_000
 
@@ -33,7 +33,7 @@ MakeBackend = Callable[[], Backend]
 
 
 class Storage:
-    """A backend and a factory over it, for the length of an `async with`."""
+    """A backend and a factory over it, for the duration of an `async with`."""
 
     def __init__(self, backend: Backend, clock: StillClock, config: ManagedLedgerConfig) -> None:
         self.backend = backend

@@ -1,4 +1,4 @@
-"""Managed ledgers that are opened for somebody who does not wait any more."""
+"""Openings of managed ledgers whose callers no longer wait."""
 
 import asyncio
 import gc

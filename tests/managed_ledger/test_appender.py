@@ -1,4 +1,4 @@
-"""Appends on their way, over a storage that answers when the test says so."""
+"""Appends in flight, over a storage that answers when the test says so."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from managed_ledger.position import Position
 
 
 class Log:
-    """An appender of ledger 1 that is full with 3 entries or 100 bytes, and what happened."""
+    """An appender to ledger 1, which is full at 3 entries or 100 bytes, and a record of events."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, int, list[bytes], list[int], bytes]] = []
@@ -164,9 +164,9 @@ def test_a_failure_takes_along_all_that_was_numbered_behind_it_and_what_is_held(
         assert log.told == [("a", StorageFull), ("b", StorageFull), ("held", StorageFull)]
         log.appender.release()
         log.full = 0
-        log.send("again", 80)  # before the storage has come to say of b that it failed, too
+        log.send("again", 80)  # before the storage has reported b's failure
         assert log.calls[-1][:2] == (1, 1)
-        assert log.full == 0  # 10 bytes are durable, and 80 on their way
+        assert log.full == 0  # 10 bytes are durable, 80 in flight
         log.answer(FULL)
         assert len(log.told) == 3
         log.answer()
@@ -188,7 +188,7 @@ def test_a_failure_of_one_alone_leaves_nothing_to_be_ignored():
 
 
 class Mistaken(Exception):
-    """Of who is told."""
+    """An error in a callback."""
 
 
 @pytest.mark.parametrize("outcome", [None, FULL])
@@ -250,7 +250,7 @@ def test_who_refuses_fails_what_is_held_and_whatever_comes_but_not_what_is_on_it
         log.appender.refuse(LedgerClosed("closed"))
         assert log.told == [("held", LedgerClosed)]
         log.send("late")
-        assert len(log.told) == 1  # nobody is called back from within its own call
+        assert len(log.told) == 1  # no callback runs within its own call of `append`
         await asyncio.sleep(0)
         assert log.told[1:] == [("late", LedgerClosed)]
         log.answer()

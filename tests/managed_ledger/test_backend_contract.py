@@ -1,4 +1,4 @@
-"""What every backend promises, run against each."""
+"""The contract of every backend, run against each."""
 
 import asyncio
 
@@ -143,7 +143,7 @@ def test_outcomes_come_in_the_order_of_the_calls(make_backend, run):
         for ledger in "ab":
             of_ledger = [name for name in order if name.startswith(ledger)]
             assert of_ledger == [f"{ledger}{n} None" for n in range(3)]
-        if in_order == {True}:  # ordered with all appends, not only with those of the same ledger
+        if in_order == {True}:  # in one order with the appends of all ledgers
             appends = [name for name in order if not name.startswith("put")]
             assert appends == [f"{name}{n} None" for n in range(3) for name in "ab"]
         assert [name for name in order if name.startswith("put")] == ["put 0", "put 1", "put 2"]

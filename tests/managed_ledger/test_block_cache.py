@@ -1,4 +1,4 @@
-"""What of the ledger files stays in memory: so many bytes, and only what somebody reads."""
+"""The cache of blocks: its limit in bytes, and the eviction of blocks without readers."""
 
 import asyncio
 
@@ -81,7 +81,7 @@ def test_how_many_ledgers_have_blocks_counts_new_and_old_ones(run):
 def test_by_itself_a_block_goes_between_once_and_twice_the_idle_time_after_its_last_use():
     async def scenario() -> None:
         cache = BlockCache()
-        for _ in range(2):  # after a rest it is as at the beginning
+        for _ in range(2):  # after an idle time the cache behaves as new
             cache.add((0, 0), block(200))
             cache.add((1, 0), block(300))
             await asyncio.sleep(0.9 * IDLE_S)

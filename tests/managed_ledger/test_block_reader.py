@@ -1,4 +1,4 @@
-"""Reading what is in ledger files: how far ahead, what stays in memory, what is said of damage."""
+"""Reads from ledger files: read-ahead, what stays in memory, and how damage is reported."""
 
 import errno
 
@@ -22,7 +22,7 @@ LARGE = BLOCK_BYTES  # an entry of that size has a block of its own
 
 
 class World:
-    """A ledger whose entries are all in its file, none in memory."""
+    """A ledger with all entries in its file and none in memory."""
 
     def __init__(self, entries: list[bytes]) -> None:
         self.disk = FaultyDisk()

@@ -1,4 +1,4 @@
-"""Entries on their way from the journal into ledger files; a crash before every operation."""
+"""Entries move from the journal into ledger files; crashes before every operation."""
 
 import asyncio
 import errno
@@ -24,7 +24,7 @@ CONFIG = ManagedLedgerConfig(max_entries_per_ledger=7, min_rollover_time_ms=0)
 
 
 async def start(disk: FaultyDisk, clock, **options) -> tuple[EmbeddedBackend, ManagedLedgerFactory]:
-    """One thread for everything: operations on the disk come one at a time."""
+    """One thread for all work, so that disk operations run one at a time."""
     executor = ThreadPoolExecutor(1)
     backend = EmbeddedBackend(disk, clock, executor=executor, journal_max_bytes=600, **options)
     await backend.open()
@@ -43,7 +43,7 @@ async def read_all(ledger) -> dict[Position, bytes]:
 
 @pytest.mark.slow
 def test_a_crash_before_any_disk_operation_loses_nothing_acknowledged(run, clock):
-    """Rotations, flushes, snapshots, deletions and a restart are among the operations."""
+    """The operations include rotations, flushes, snapshots, deletions and a restart."""
     crashes: list[tuple[dict[str, bytes], dict[Position, bytes], Position]] = []
     acknowledged: dict[Position, bytes] = {}
     marks = [EARLIEST]
@@ -77,7 +77,7 @@ def test_a_crash_before_any_disk_operation_loses_nothing_acknowledged(run, clock
         first = ledger.first_position
         left = {position: entry for position, entry in acknowledged.items() if position >= first}
         assert found.items() >= left.items()
-        assert len(found) - len(left) <= 1  # the one that was on its way
+        assert len(found) - len(left) <= 1  # the append in flight
         trimmed = [position for position in acknowledged if position < first]
         assert all(position <= cursor.mark_delete_position for position in trimmed)
         await factory.close()
@@ -105,15 +105,15 @@ def test_recent_entries_are_in_memory_and_older_ones_come_from_their_file(run, c
         for first in (0, 41, 17, 99, 0):
             run_ = await backend.read(ledger, first, 99, 1, 1)
             assert run_.entries == [b"%d" % first * 20]
-        assert backend.read_cached(ledger, 0, 0, 1, 1) is not None  # its block was just read
+        assert backend.read_cached(ledger, 0, 0, 1, 1) is not None  # its block is cached
         await backend.close()
 
     run(scenario())
 
 
 def test_names_of_files_that_could_not_be_synced_are_synced_before_their_journal_goes():
-    """For want of a descriptor, say. A power cut would take the files, and with them what was
-    acknowledged.
+    """The sync may fail for lack of descriptors. Without the sync, a power cut would remove the
+    files, with acknowledged entries.
     """
     done: list[str] = []
 
@@ -250,8 +250,8 @@ def test_relaxed_durability_syncs_by_a_timer(run, clock, monkeypatch):
 def test_with_relaxed_durability_a_snapshot_is_not_ahead_of_what_a_power_cut_leaves_of_the_journal(
     run, clock, monkeypatch
 ):
-    """It lacks a ledger whose entries are in the journal, and so would be the deletion that lies
-    behind them, had it not been synced.
+    """The snapshot lacks a ledger that has entries in the journal. The ledger's deletion, which
+    follows them in the journal, must be synced before the snapshot.
     """
     monkeypatch.setattr("managed_ledger.storage.embedded.journal.RELAXED_SYNC_S", 3600)
 
@@ -277,7 +277,7 @@ def test_with_relaxed_durability_a_snapshot_is_not_ahead_of_what_a_power_cut_lea
         await ledger.append_one(b"x" * 600)
         await ledger.append_one(b"y")  # in the next journal
         await flushed.wait()
-        written = disk.contents()["journal/0000000002"]  # by the system, before the power cut
+        written = disk.contents()["journal/0000000002"]  # on the disk at the power cut
         await factory.delete("log")
         flushing.set()
         await done.wait()
@@ -312,7 +312,7 @@ def test_with_relaxed_durability_no_file_goes_before_its_deletion_is_on_the_plat
         backend, factory = await start(disk, clock)
         await (await factory.open("log")).append_one(b"x")
         await factory.close()
-        await backend.close()  # it is in a file of its own
+        await backend.close()  # the entry is now in the ledger's file
         disk.fault = note
         backend, factory = await start(disk, clock, durability="relaxed")
         await factory.delete("log")
@@ -330,7 +330,7 @@ def test_with_relaxed_durability_no_file_goes_before_its_deletion_is_on_the_plat
 def test_ledgers_are_flushed_some_bytes_at_a_time_however_many(
     run, clock, monkeypatch, entry_bytes
 ):
-    """A batch is full with so many bytes; one that lacks a single byte takes one entry more."""
+    """A batch is full at FLUSH_BYTES; a batch one byte short takes one more entry."""
     monkeypatch.setattr(checkpoints, "FLUSH_BYTES", 1000)
     batches: list[int] = []
 
@@ -432,7 +432,7 @@ def test_a_commit_that_waited_for_the_work_behind_it_is_written_into_the_next_jo
 
 
 def test_a_write_that_did_not_fit_into_a_new_journal_does_not_stop_the_next_ones():
-    """The old journal is to go all the same: the next commit waits until it has gone."""
+    """The old journal must still be removed: the next commit waits for that."""
 
     async def scenario():
         disk = FaultyDisk()

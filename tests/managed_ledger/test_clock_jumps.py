@@ -1,4 +1,4 @@
-"""A wall clock that is set, by a year and back: rollover and retention go by what has passed."""
+"""The wall clock is set a year ahead and back: rollover and retention use the elapsed time."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class SetClock:
 
 
 class World:
-    """A log of ten entries a ledger whose consumed ledgers stay for a day."""
+    """A log with ten entries per ledger; consumed ledgers stay for a day."""
 
     def __init__(self) -> None:
         self.clock = SetClock()
@@ -51,7 +51,7 @@ class World:
         await self.start()
 
     async def fill_a_ledger(self) -> int:
-        """Of entries that are consumed; returns how many ledgers there are then."""
+        """Append and consume a ledger's entries; returns the number of ledgers afterwards."""
         for _ in range(10):
             position = await self.ledger.append_one(b"x")
         self.cursor.mark_delete(position)
@@ -110,7 +110,7 @@ def test_a_ledger_closed_in_the_future_goes_one_retention_time_after_the_start(r
         world.clock.wall_ms -= YEAR_MS
         await world.restart()
         world.clock.pass_ms(20 * HOUR_MS)
-        await world.restart()  # which does not begin it anew
+        await world.restart()  # a restart does not reset the age
         assert await world.kept() == 1
         world.clock.pass_ms(4 * HOUR_MS)
         assert await world.kept() == 0

@@ -1,4 +1,4 @@
-"""Cursors: acknowledging in every way, and finding it again after a restart."""
+"""Cursors: all kinds of acknowledgements, and their state after a restart."""
 
 import asyncio
 from typing import Any
@@ -275,14 +275,14 @@ def test_a_write_that_failed_for_lack_of_space_is_made_again(run, clock, still_w
 
 
 def test_acknowledgements_are_written_though_recovery_had_moved_the_cursor(clock) -> None:
-    """Nobody was told of that move, and so of nothing that came after it."""
+    """The move marked the cursor dirty without a callback, so later changes had none either."""
 
     async def scenario() -> None:
         backend = MemoryBackend()
         await backend.open()
         first = ManagedLedgerFactory(backend, clock)
         await (await first.open("x")).open_cursor("s", EARLIEST)
-        await first.close()  # nothing was appended: the next one drops the empty ledger
+        await first.close()  # nothing was appended: the next opening drops the empty ledger
         config = ManagedLedgerConfig(cursor_flush_interval_ms=0)
         factory = ManagedLedgerFactory(backend, clock, config)
         ledger = await factory.open("x")
@@ -302,7 +302,7 @@ def _stored_mark(backend: MemoryBackend) -> Position:
 
 
 async def on_a_disk_that_fills_up(clock):
-    """A log with three entries over a disk; `full(True)` lets no write into the journal."""
+    """A log with three entries on a disk; `full(True)` fails all writes to the journal."""
     import errno
 
     from faulty_disk import FaultyDisk, failing
@@ -393,13 +393,13 @@ def test_a_flush_waits_for_the_write_that_is_under_way(start, run):
             assert cursor.write() is write
             await cursor.flush()
             assert write.done()
-            assert cursor.write() is None  # nothing is dirty, nothing under way
+            assert cursor.write() is None  # nothing is dirty or in flight
 
     run(scenario())
 
 
 def cursor_with_store(entries: int) -> tuple[ManagedCursor, list[tuple[CursorRecord, Any]]]:
-    """And what it writes down: each record with the future that says it is durable."""
+    """A cursor, and the records that it writes, each with the future that makes it durable."""
     index = LedgerIndex([], 0)
     index.grow(entries, entries)
     writes: list[tuple[CursorRecord, Any]] = []

@@ -1,4 +1,4 @@
-"""A ManagedCursor against a dict of what is left of each entry, after any series of steps."""
+"""A ManagedCursor against a dict of each entry's unacknowledged bits, after random steps."""
 
 import asyncio
 from itertools import product
@@ -26,7 +26,7 @@ STEPS = st.lists(
         st.sampled_from(["delete", "range", "indexes", "mark", "reset"]),
         st.sampled_from(POSITIONS),
         st.integers(0, 3),
-        st.integers(0, 2 * ALL + 1),  # a peer may set bits that are no messages of the entry
+        st.integers(0, 2 * ALL + 1),  # a client may set bits beyond the batch
     ),
     max_size=14,
 )
@@ -51,14 +51,14 @@ class Twins:
         self.told = 0
         self.cursor = self.made(Position(3, -1))
         self.left = dict.fromkeys(THERE, ALL)
-        self.partly: set[Position] = set()  # of which some index was acknowledged
+        self.partly: set[Position] = set()  # entries with acknowledged indexes
 
     def made(self, mark: Position) -> ManagedCursor:
         return ManagedCursor("s", self.index, mark, {"k": "v"}, self.store, self.dirty)
 
     def store(self, name: str, value: bytes) -> Any:
         self.written.append(value)
-        return Mock(spec=asyncio.Future)  # under way
+        return Mock(spec=asyncio.Future)  # in flight
 
     def dirty(self, cursor: ManagedCursor) -> None:
         self.told += 1
@@ -72,7 +72,7 @@ class Twins:
         self.partly -= {at for at in THERE if not self.left[at] or what == "reset"}
         changed = self.left != before
         assert self.told <= 1
-        assert self.told or not changed  # or it would not be written
+        assert self.told or not changed  # otherwise the change would not be written
         if what in ("delete", "mark"):
             assert returned == changed
         if what == "indexes":
@@ -103,7 +103,7 @@ class Twins:
         return cursor.reset(position)
 
     def mark(self, position: Position, bits: int) -> bool:
-        """A mark where no entry is means the entry before; the bits then, too."""
+        """A mark without an entry, and its bits, apply to the entry before."""
         before = [at for at in THERE if at <= position]
         for at in before:
             self.left[at] &= bits if at == before[-1] else 0
@@ -112,7 +112,7 @@ class Twins:
     def around(
         self, position: Position, spared: dict[Position, int], bits: int, after: Position
     ) -> None:
-        """Bits are those of an entry that is there: the broker takes its size from it."""
+        """Bits require an existing entry: the broker takes the batch size from it."""
         still_unacked = bits & ALL if position in THERE else 0
         before = dict(self.left)
         self.cursor.write()
@@ -140,7 +140,7 @@ class Twins:
             lambda: self.backlogs_agree(cursor, behind),
             lambda: self.ranges_agree(cursor),
         ]
-        for number in range(len(questions)):  # no answer may hang on what was asked before
+        for number in range(len(questions)):  # no answer may depend on earlier questions
             assert questions[(asked_first + number) % len(questions)]()
 
     def backlogs_agree(self, cursor: ManagedCursor, behind: list[Position]) -> bool:
@@ -207,7 +207,7 @@ def test_what_is_written_down_is_found_again(steps):
     again = twins.made(record.mark_delete_position)
     again.restore(record)
     assert record.properties == {"k": "v"}
-    for ledger_id, value in record.acked.items():  # nothing that the mark says already
+    for ledger_id, value in record.acked.items():  # no entries that the mark already covers
         ((first, _), *_) = AckSet.decode(value).runs(0, 10)
         assert (ledger_id, first) > record.mark_delete_position
     twins.agree(again, 0)
@@ -215,7 +215,7 @@ def test_what_is_written_down_is_found_again(steps):
 
 @pytest.mark.parametrize("count", [511, 512, 513, 514, 1200])
 def test_long_runs_of_acknowledgements_in_order_and_backwards(count):
-    """Behind the mark things are forgotten some at a time."""
+    """Entries that the mark has passed are forgotten in groups."""
     index = index_of((3, count), (5, 10))
     forwards = ManagedCursor("f", index, EARLIEST, {})
     backwards = ManagedCursor("b", index, EARLIEST, {})

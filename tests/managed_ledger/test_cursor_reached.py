@@ -1,4 +1,4 @@
-"""Where a cursor would be if nothing had gone."""
+"""The position of a cursor without the adjustment for deleted ledgers."""
 
 import asyncio
 from typing import Any
@@ -48,7 +48,7 @@ def test_what_has_gone_is_remembered_as_reached_and_written_down_over_a_restart(
 def test_what_is_acknowledged_right_behind_what_has_gone_stays_so_over_two_restarts(
     clock: Any,
 ) -> None:
-    """The first restart passes it, and what is written then begins before it."""
+    """After the first restart the mark is past these entries, but the record begins before them."""
 
     async def scenario() -> None:
         backend = MemoryBackend()

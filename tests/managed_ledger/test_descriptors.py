@@ -1,4 +1,4 @@
-"""No file descriptor left: writes are refused and go on later, nothing is lost or fatal."""
+"""Without free file descriptors writes are refused and later resume; nothing is lost or fatal."""
 
 import asyncio
 import errno

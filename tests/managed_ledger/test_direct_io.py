@@ -1,4 +1,4 @@
-"""Writing around the page cache: the file is the same as if written the usual way."""
+"""Writes that bypass the page cache: the file is the same as after normal writes."""
 
 import errno
 import fcntl
@@ -130,7 +130,7 @@ def test_only_the_whole_blocks_of_a_large_write_go_around_the_cache(
     behind: int,
     too_few: bool,
 ) -> None:
-    """In pieces of the buffer's size; the file's flags are as before afterwards."""
+    """They are written in pieces of the buffer's size; afterwards the file's flags are restored."""
     flags, straight, pwrite = [os.O_RDWR], [], os.pwrite
 
     def fake_fcntl(descriptor: int, command: int, argument: int = 0) -> int:
@@ -153,7 +153,7 @@ def test_only_the_whole_blocks_of_a_large_write_go_around_the_cache(
         (BLOCK_BYTES + at, min(BUFFER_BYTES, blocks * BLOCK_BYTES - at))
         for at in range(0, blocks * BLOCK_BYTES, BUFFER_BYTES)
     ]
-    if too_few:  # by one byte of the last block
+    if too_few:  # one byte less than the last block
         blocks -= 1
         pieces[-1] = pieces[-1][0], pieces[-1][1] - BLOCK_BYTES
     assert straight == (pieces if blocks * BLOCK_BYTES >= LEAST_BYTES else [])
@@ -207,7 +207,7 @@ def test_taking_the_front_divides_a_view_where_it_must() -> None:
 def test_a_ledgers_blocks_go_around_the_cache_too(
     disk: OsDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are read from memory before they are written, and later seldom."""
+    """Before they are written they are read from memory, and afterwards rarely."""
     pwrite, direct_bytes = os.pwrite, []
 
     def counted(descriptor: int, data: memoryview, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""The embedded engine as a whole: its beginning, its end, and whose threads do the work."""
+"""The embedded engine as a whole: opening, closing, and the threads that do the work."""
 
 import asyncio
 import errno
@@ -103,7 +103,7 @@ def test_after_its_end_no_timer_is_left_and_nothing_is_taken(run, clock):
 
 
 def test_after_the_disk_has_failed_it_is_told_once_and_nothing_is_written_at_the_end(run, clock):
-    """Though both a commit and the work behind it fail."""
+    """Both a commit and the background work fail."""
 
     async def scenario():
         disk, fatal = FaultyDisk(), list[Exception]()
@@ -160,7 +160,7 @@ def test_with_relaxed_durability_each_commit_is_synced_within_a_second(fails):
             with pytest.raises(StorageFailed):
                 await backend.metadata.put("key", b"value")
         await backend.close()
-        del backend  # nothing knows of it any more
+        del backend  # the last reference
         gc.collect()
         assert alarms == []
 
@@ -196,7 +196,7 @@ def test_closing_waits_for_what_is_being_written(run, clock, folder):
                 await done
         await asyncio.to_thread(begun.wait)
         closing = asyncio.ensure_future(backend.close())
-        for _ in range(20):  # turns enough for a close that does not wait
+        for _ in range(20):  # enough turns for a `close` that does not wait
             await asyncio.get_running_loop().run_in_executor(backend._file_executor, int)
         assert not closing.done()
         may_end.set()

@@ -1,6 +1,7 @@
-"""A ledger that takes no more (it lost a bookie that nobody replaces): the log goes on in another.
+"""A ledger accepts no more entries (a lost bookie has no replacement): the log continues in a new
+one.
 
-On a storage in memory whose ledgers end on command; tests/bookkeeper has bookies that do it.
+These tests use a storage in memory whose ledgers end on command; tests/bookkeeper has bookies.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Columns of entries, and runs of tags, against a list of entries that each have their tag."""
+"""Columns of entries, and runs of tags, against a list of entries with a tag each."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""The factory: opening, deleting and closing in each other's way, and what was left half done."""
+"""The factory: concurrent opening, deleting and closing, and unfinished work of earlier runs."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ SMALL = ManagedLedgerConfig(max_entries_per_ledger=2, min_rollover_time_ms=0)
 
 
 class FullMemory(MemoryBackend):
-    """Has no room while `full`."""
+    """A backend without room while `full`."""
 
     full = False
 
@@ -62,7 +62,7 @@ def mark_of(backend: MemoryBackend, cursor: str) -> Position:
     return CursorRecord.decode(found.value, cursor).mark_delete_position
 
 
-# -- opening what an earlier life left
+# -- opening after an earlier run
 
 
 def test_the_ledger_that_was_being_written_gets_its_counts_and_empty_ones_go(run, clock):
@@ -86,7 +86,7 @@ def test_the_ledger_that_was_being_written_gets_its_counts_and_empty_ones_go(run
         assert ledger.ledgers() == [*kept, LedgerInfo(current, 0, 0, None)]
         assert backend.ledger_ids() == sorted([full, last, current])
         assert ledger.properties == {"k": "v"}
-        assert ledger.created_at_ms == 0  # it was made before that was written down
+        assert ledger.created_at_ms == 0  # the list has no creation time
         await ledger.set_property("k", "w")
         assert stored(backend).deleting == ()
 
@@ -137,7 +137,7 @@ def test_an_opening_that_failed_is_tried_again_by_the_next(run, clock):
     run(scenario())
 
 
-# -- in each other's way
+# -- concurrent calls
 
 
 def test_a_deletion_waits_for_the_opening_and_the_next_opening_for_the_deletion(run, clock):
@@ -248,7 +248,7 @@ def test_a_fenced_log_that_is_opened_again_writes_its_old_cursors_no_more(run, c
         fenced = await factory.open("log")
         positions = [await fenced.append_one(b"x") for _ in range(2)]
         old = await fenced.open_cursor("sub", EARLIEST)
-        await backend.metadata.put(ledgers_key("log"), stored(backend).encode())  # somebody else
+        await backend.metadata.put(ledgers_key("log"), stored(backend).encode())  # another writer
         with pytest.raises(BadVersion):
             await fenced.roll_over()
         ledger = await factory.open("log")
@@ -263,7 +263,7 @@ def test_a_fenced_log_that_is_opened_again_writes_its_old_cursors_no_more(run, c
     run(scenario())
 
 
-# -- deleting, and what a crash left of it
+# -- deleting, and deletions cut short by a crash
 
 
 def test_a_deletion_that_failed_is_finished_by_the_next_or_by_the_next_start(run, clock):
@@ -279,7 +279,7 @@ def test_a_deletion_that_failed_is_finished_by_the_next_or_by_the_next_start(run
                 await factory.delete("log")
             backend.full = False
             assert ledger.closed
-            assert factory.exists("log")  # nothing was decided
+            assert factory.exists("log")  # the deletion was not decided
             if finish == "again":
                 await factory.delete("log")
             else:
@@ -335,7 +335,7 @@ def test_all_work_ends_before_the_first_failure_is_raised(run):
     run(scenario())
 
 
-# -- by time, without room
+# -- timed work without room
 
 
 def test_the_work_of_visits_is_over_when_the_factory_is_closed_and_leaves_nothing_behind() -> None:

@@ -1,4 +1,4 @@
-"""A disk that is full is said once, and once when there is room again."""
+"""A full disk is logged once, and once when there is room again."""
 
 import asyncio
 import errno
@@ -19,7 +19,7 @@ NAME = "managed_ledger.storage.fullness"
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The levels and the first words of its lines since the last look."""
+    """The levels and first words of the lines logged since the last call."""
     lines = [(r.levelname, r.getMessage().split(":")[0]) for r in caplog.records if r.name == NAME]
     caplog.clear()
     return [f"{level} {words}" for level, words in lines]

@@ -1,4 +1,4 @@
-"""Groups by hand: what is written together, who hears when, and what a failure takes along."""
+"""Groups by hand: what is written together, the order of callbacks, and what a failure fails."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from managed_ledger.storage.operations import Append, Operation, Put, append_ope
 
 
 class Commits:
-    """Writes end when the test says so; everything that happens is noted."""
+    """Writes end when the test says so; all events are recorded."""
 
     def __init__(self) -> None:
         self.happened: list[str] = []
@@ -174,7 +174,7 @@ def test_where_room_is_low_only_what_must_wait_is_refused(during_a_write):
         it.since()
         if during_a_write:
             await it.end()
-            assert it.since()[:2] == ["apply first", "first ok"]  # before: its caller waits no more
+            assert it.since()[:2] == ["apply first", "first ok"]  # callers wait no longer
             it.since()
         else:
             await settle()
@@ -190,13 +190,13 @@ def test_where_room_is_low_only_what_must_wait_is_refused(during_a_write):
 
 
 def test_pending_bytes_are_right_where_room_is_low_while_something_is_written():
-    """What a caller submits when it hears is written at once; then it is looked for room again."""
+    """An operation submitted by a callback is written at once; then room is checked again."""
 
     async def scenario(it: Commits) -> None:
         it.append("a")
         await settle()
         it.low, it.waiting = True, {"c"}
-        it.append("b")  # is written on a full disk, too
+        it.append("b")  # need not wait for room
 
         def again(error: Exception | None) -> None:
             it.append("d")

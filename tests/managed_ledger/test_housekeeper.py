@@ -1,4 +1,4 @@
-"""Who is visited when; and that managed ledgers in which nothing happens are left alone."""
+"""The times of visits; idle managed ledgers are not visited."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from managed_ledger.trim import Retention
 
 
 def visited(delays_s: list[float], cancelled: tuple[int, ...] = ()) -> list[tuple[int, float]]:
-    """Who was visited, at what second."""
+    """The visits, and the second of each."""
     seen: list[tuple[int, float]] = []
 
     async def scenario() -> None:
@@ -296,7 +296,7 @@ def test_what_was_consumed_is_trimmed_some_seconds_later() -> None:
 
 @pytest.mark.parametrize("acknowledged_s", [10.0, 10.1, 10.4, 10.6])
 def test_what_was_consumed_just_after_a_visit_is_trimmed_by_the_next(acknowledged_s: float) -> None:
-    """The visit comes after 10 s; what has been acknowledged since 9.5 s is written at 10.5 s."""
+    """The visit is at 10 s; acknowledgements since 9.5 s are written at 10.5 s."""
 
     async def scenario(factory: ManagedLedgerFactory) -> None:
         ledger = await factory.open("log")

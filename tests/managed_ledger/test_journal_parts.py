@@ -1,4 +1,4 @@
-"""A frame is written from parts: large entries from where they are. Its bytes are the same."""
+"""A frame is written in parts, without copying large entries. Its bytes are the same."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A journal cut at every byte, a bit flipped in every byte; what is torn, and what corrupt."""
+"""A journal cut at every byte, or with a flipped bit in every byte: torn or corrupt."""
 
 import asyncio
 import errno
@@ -24,7 +24,7 @@ WRITTEN = [entry for group in GROUPS for entry in group]
 async def write_journal(
     clock, groups: Sequence[Sequence[bytes]], disk: FaultyDisk | None = None, **options
 ) -> FaultyDisk:
-    """One ledger, one commit per group; the process ends without a clean close."""
+    """Write one ledger, one commit per group; the process ends without a clean close."""
     disk = disk or FaultyDisk()
     backend = EmbeddedBackend(disk, clock, **options)
     await backend.open()
@@ -40,7 +40,7 @@ async def write_journal(
 
 
 def recovered(disk: FaultyDisk) -> tuple[list[bytes], int]:
-    """The entries of ledger 0, and the counter that was put after each group."""
+    """The entries of ledger 0, and the counter, which is written after each group."""
     recovery = Recovery(disk)
     recovery.run()
     entries = recovery.ledgers[0].tail.entries if recovery.ledgers else []
@@ -128,7 +128,7 @@ def test_a_cut_journal_that_is_not_the_last_is_corrupt(run, clock):
             if (operation, name) == ("create", "metadata/snapshot.new") and next(snapshots):
                 raise OSError(errno.ENOSPC, "full", name)
 
-        disk.fault = full_after_the_start  # so the old journal stays
+        disk.fault = full_after_the_start  # so that the old journal stays
         await write_journal(clock, GROUPS, disk, journal_max_bytes=1000)
         files = disk.contents()
         assert len(disk.names("journal")) == 2
@@ -214,7 +214,7 @@ def test_a_lost_sector_with_a_synced_frame_behind_it_is_corrupt():
 
 
 def test_a_lost_sector_with_only_unsynced_frames_behind_it_is_torn():
-    """Relaxed durability: many writes at once may be missing after a crash."""
+    """With relaxed durability several writes may be missing after a crash."""
     data = frames(BODY, b"\x05behind", synced=False)
     torn = scan(without(data, 512, 1024)).torn
     assert torn is not None

@@ -1,4 +1,4 @@
-"""The end of the journal: frames in their order, and what a disk that refuses leaves there."""
+"""The journal's writer: the order of frames, and what a failed write leaves in the file."""
 
 import errno
 from typing import Any
@@ -20,7 +20,7 @@ from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.operations import Operation, Put, Remove, Sync
 
 FIRST, SECOND = "journal/0000000001", "journal/0000000002"
-NOBODY: Any = None  # waits
+NOBODY: Any = None  # no caller waits
 
 
 def writer_on(disk: FaultyDisk) -> JournalWriter:
@@ -35,7 +35,7 @@ def group(*keys: str, makes_room: bool = False) -> Group:
 
 
 def bodies(disk: FaultyDisk, name: str = FIRST) -> list[bytes]:
-    """Of the good frames; the file holds nothing else."""
+    """The bodies of the good frames; the file must contain nothing else."""
     scan = JournalScan(name, int(name[-1]), bytes(disk.files[name]), is_last=True)
     found = list(scan)
     assert scan.torn is None
@@ -153,7 +153,7 @@ def test_what_makes_room_is_written_into_the_reserve(has_reserve):
 
     disk.fault = full
     with pytest.raises(StorageFull):
-        writer.write(group("a", "b"), sync=True, rotate=False)  # as it need not be written
+        writer.write(group("a", "b"), sync=True, rotate=False)  # nothing needs to be written
     mixed = Group([*group("a", makes_room=True).operations, *group("b").operations])
     with pytest.raises(StorageFull):
         writer.write(mixed, sync=True, rotate=False)
@@ -191,7 +191,9 @@ def test_a_new_journal_that_cannot_be_made_matters_unless_room_is_low(operation,
 
 
 def test_half_a_frame_is_gone_for_good_before_it_is_written_anew_into_the_reserve():
-    """Else a power cut may leave the beginning of the first in a file as long as the second."""
+    """Otherwise a power cut may leave the beginning of the first frame in a file with the length of
+    the second.
+    """
     disk = FaultyDisk()
     disk.free = lambda: SPARE_BYTES
     writer = writer_on(disk)

@@ -1,4 +1,4 @@
-"""Managed ledgers: append, read, roll over, trim, close, open again."""
+"""Managed ledgers: append, read, roll over, trim, close, reopen."""
 
 import asyncio
 
@@ -201,7 +201,7 @@ def test_retention_keeps_consumed_ledgers_until_they_expire(start, run, clock):
 
 
 def test_a_cursor_whose_ledger_was_trimmed_still_moves_on(start, run):
-    """Its mark-delete position must not stick at a ledger that is gone."""
+    """Its mark-delete position must not stay in a deleted ledger."""
 
     async def scenario():
         async with start(max_entries_per_ledger=5) as factory:

@@ -1,4 +1,4 @@
-"""A ledger's file: what is written block by block reads back from any entry on, or is damaged."""
+"""A ledger's file: its blocks can be read from any entry on, or damage is reported."""
 
 import errno
 from array import array
@@ -36,7 +36,7 @@ SIZES = [
     [0, 0, 3],
     [BLOCK_BYTES - 1, 1, 7, BLOCK_BYTES // 2],
 ]
-BLOCKS = [2, 1, 1, 3, 2, 2]  # entries of each
+BLOCKS = [2, 1, 1, 3, 2, 2]  # entries per block
 
 
 def job_of(flushed: FlushedPart, sizes: list[int], tag: bytes = b"") -> FlushJob:
@@ -50,7 +50,7 @@ def job_of(flushed: FlushedPart, sizes: list[int], tag: bytes = b"") -> FlushJob
 
 
 def written() -> tuple[FaultyDisk, FlushedPart, list[bytes]]:
-    """Four flushes, of which the third and the fourth carry tags."""
+    """Four flushes; the third and the fourth carry tags."""
     disk, flushed, entries = FaultyDisk(), FlushedPart(), []
     for sizes, tag in zip(SIZES, (b"", b"", b"t", b"long tag"), strict=True):
         job = job_of(flushed, sizes, tag)
@@ -225,7 +225,7 @@ def test_an_index_ends_where_a_header_is_bad_and_what_is_before_is_read(block):
     assert [entry for entry in range(11) if index.covers(entry)] == list(range(start))
     if block:
         assert index.end_of_block(start - 1, 11) == start - 1
-        blocks = read_blocks(disk, LEDGER, 0, flushed.file_bytes)  # as far as they are good
+        blocks = read_blocks(disk, LEDGER, 0, flushed.file_bytes)  # up to the first bad block
         assert blocks[-1].next_entry_id == start
     else:
         with pytest.raises(CorruptStorage):
@@ -259,7 +259,7 @@ def test_a_file_that_does_not_hold_what_it_should_is_damaged(part):
 
 
 def test_a_block_of_another_place_in_the_file_does_not_pass():
-    """Its checksums are right, its entries are those of another time."""
+    """Its checksums are right, but its entries are others."""
     disk, flushed, _ = written()
     data = disk.files[NAME]
     index = load_index(disk, LEDGER, flushed)

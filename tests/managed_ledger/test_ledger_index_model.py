@@ -1,4 +1,4 @@
-"""Every question to a LedgerIndex against a sorted list of the positions that are there."""
+"""Every query of a LedgerIndex against a sorted list of the existing positions."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""What a log is asked for while something else is on its way to the disk."""
+"""Calls of a log while another write is in flight."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ SMALL = ManagedLedgerConfig(max_entries_per_ledger=2, min_rollover_time_ms=0)
 
 
 class SlowMemory(MemoryBackend):
-    """Writes are made once `may_write` is set, or fail while it is `full`."""
+    """Writes wait for `may_write`, and fail while the backend is `full`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ async def some_turns() -> None:
 
 @pytest.mark.parametrize("change", ["trim", "property"])
 def test_the_next_opening_begins_with_the_last_change_of_the_list(run, clock, change):
-    """Which nobody waits for who closes the log, or opens it."""
+    """Neither the closing nor the opening caller waits for this change itself."""
 
     async def scenario():
         backend = SlowMemory()
@@ -127,7 +127,7 @@ def test_all_logs_of_a_prefix_are_deleted_with_those_that_are_about_to_be_made(r
 
 
 def test_a_cursor_that_is_there_is_not_forgotten_when_it_cannot_be_written(run, clock):
-    """Who opened it again would begin at the end of the log."""
+    """A recreated cursor would begin at the end of the log."""
 
     async def scenario():
         backend = SlowMemory()

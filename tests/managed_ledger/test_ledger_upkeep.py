@@ -1,4 +1,4 @@
-"""Rolling over, trimming, closing: when, how far, and what becomes of it on a full disk."""
+"""Rollover, trimming and closing: when, how far, and on a full disk."""
 
 import asyncio
 import errno
@@ -27,7 +27,7 @@ async def filled(ledger, count: int) -> list[Position]:
 
 
 async def over_a_disk(clock, **limits):
-    """A log, and `full(True)` to let no write into the journal."""
+    """A log on a disk; `full(True)` fails all writes to the journal."""
     disk = FaultyDisk()
     backend = await opened(disk, clock)
     config = ManagedLedgerConfig(**limits)
@@ -41,7 +41,7 @@ async def over_a_disk(clock, **limits):
 
 
 async def rolled(ledger) -> None:
-    """Whatever rollover is under way has ended."""
+    """Wait until no rollover is in progress."""
     await ledger._rollover.settled()
 
 
@@ -137,7 +137,7 @@ def test_without_room_for_the_next_ledger_the_full_one_takes_more_and_it_is_trie
         await rolled(ledger)
         assert [info.entries for info in ledger.ledgers()] == [4, 0]
         await filled(ledger, 3)
-        assert [info.entries for info in ledger.ledgers()] == [4, 3]  # it is young
+        assert [info.entries for info in ledger.ledgers()] == [4, 3]  # the ledger is too young
 
     run(scenario())
 
@@ -157,7 +157,7 @@ def test_a_ledger_has_its_maximum_age_from_when_it_was_begun(run, clock):
         clock.ms += 1
         assert ledger.next_visit_s() == 0.0
         ledger.settle_down()
-        assert ledger.next_visit_s() is None  # it is being seen to
+        assert ledger.next_visit_s() is None  # the rollover has begun
         ledger.roll_over_when_old()
         await rolled(ledger)
         assert len(ledger.ledgers()) == 2
@@ -184,7 +184,7 @@ def test_the_next_visit_is_when_the_oldest_ledger_expires(run, clock):
         assert ledger.next_visit_s() == 3.5
         clock.ms += 3500
         ledger.settle_down()
-        assert ledger.next_visit_s() == 5.0  # of the current one, from when it was begun
+        assert ledger.next_visit_s() == 5.0  # the age of the current ledger
         await ledger.trim()
         assert len(ledger.ledgers()) == 1
 
@@ -192,7 +192,7 @@ def test_the_next_visit_is_when_the_oldest_ledger_expires(run, clock):
 
 
 def test_what_expires_while_what_expired_before_is_let_go_is_trimmed_too() -> None:
-    """Two ledgers were closed within the time that it takes to write a list."""
+    """Two ledgers were closed within the time that one write of the list takes."""
 
     class SlowBackend(MemoryBackend):
         slow_s = 0.0
@@ -292,7 +292,7 @@ def test_a_new_cursor_begins_where_it_was_told_with_the_properties_it_was_given(
 
 
 class Watched(MemoryBackend):
-    """Something happens before its next read."""
+    """A backend that runs a function before its next read."""
 
     happens = None
 

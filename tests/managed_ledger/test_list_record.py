@@ -1,4 +1,4 @@
-"""The durable list of ledgers while changes to it fail, follow each other, or lose a race."""
+"""The durable list of ledgers: changes that fail, follow each other, or lose a race."""
 
 import asyncio
 import errno
@@ -51,8 +51,8 @@ def test_a_change_that_failed_is_forgotten_and_the_next_one_succeeds(run, clock)
 
 
 def test_a_ledger_that_a_full_disk_kept_from_rolling_over_rolls_over_later(run, clock):
-    """What failed together: the message that fills the ledger, and a change of the list behind it.
-    The new list is made in the turn in which the message failed.
+    """Two writes fail together: the message that fills the ledger, and a later change of the list.
+    The new list is built in the turn in which the message fails.
     """
 
     async def scenario():
@@ -127,7 +127,7 @@ def test_a_change_that_is_made_before_anybody_heard_of_a_failure_does_not_rest_o
         record = ListRecord(backend.metadata, "managed-ledgers/x")
         disk.fault = FULL
         other = backend.metadata.delete("other")
-        other.add_done_callback(lambda _: again())  # heard of first
+        other.add_done_callback(lambda _: again())  # its callback runs first
         lost = record.write(LedgerList(deleting=(1,)))
         made = asyncio.get_running_loop().create_future()
 
@@ -148,7 +148,7 @@ def test_a_change_that_is_made_before_anybody_heard_of_a_failure_does_not_rest_o
 
 
 class Puts:
-    """Metadata whose writes end when they are told to."""
+    """Metadata whose writes end when the test says so."""
 
     def __init__(self) -> None:
         self.stored: Versioned | None = None
@@ -257,8 +257,9 @@ def test_a_log_is_there_from_its_first_opening_and_its_cursors_from_theirs(run, 
 
 
 def test_a_list_that_was_made_from_one_that_found_no_room_finds_none_either(run, clock):
-    """Though it may make room itself. It would end the ledger that is gone on with, and name one
-    that was never made: what came after it would be lost at the next opening.
+    """The second change would make room, but it must fail, too: its list counts the current ledger
+    as closed and names a ledger that was never created. Later entries would be lost at the next
+    opening.
     """
 
     async def scenario():
@@ -272,7 +273,7 @@ def test_a_list_that_was_made_from_one_that_found_no_room_finds_none_either(run,
         rolling = asyncio.ensure_future(ledger.roll_over())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert len(ledger._record.queued.ledgers) == 2  # the new list is on its way
+        assert len(ledger._record.queued.ledgers) == 2  # the new list is in flight
         named = ledger.set_property("name", "value")
         outcomes = await asyncio.gather(rolling, named, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [StorageFull] * 2

@@ -1,4 +1,4 @@
-"""Hypothesis drives a managed ledger, over each backend, beside a model made of dicts and sets."""
+"""Hypothesis compares a managed ledger, over each backend, with a model of dicts and sets."""
 
 import asyncio
 import tempfile
@@ -32,7 +32,7 @@ class Clock:
 
 
 class ManagedLedgerMachine(RuleBasedStateMachine):
-    """`entries` are all there ever were, in order; `unacked` the indexes left of each."""
+    """`entries` are all entries ever appended, in order; `unacked` their unacknowledged indexes."""
 
     def __init__(self) -> None:
         super().__init__()

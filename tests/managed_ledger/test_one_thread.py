@@ -1,4 +1,4 @@
-"""The thread of the commits: what it is given, in its order, and how it ends."""
+"""The commit thread: its jobs, their order, and its end."""
 
 import asyncio
 import gc
@@ -111,7 +111,7 @@ def test_a_job_is_not_kept_while_the_next_one_is_waited_for():
         pass
 
     class Jobs:
-        """One job, then the end; `kept` is what is left of the job while the end is waited for."""
+        """One job, then the end; `kept` is what still refers to the job while the thread waits."""
 
         def __init__(self, loop):
             large = Large()

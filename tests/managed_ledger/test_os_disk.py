@@ -1,4 +1,4 @@
-"""The disk of the operating system: what it writes in pieces, and what it may leave half done."""
+"""The disk of the operating system: writes in pieces, and incomplete operations."""
 
 import errno
 import os
@@ -177,8 +177,9 @@ def test_a_directory_is_one_process_s_until_it_lets_go(tmp_path: Path):
 def test_the_names_of_folders_that_are_there_are_made_to_last(
     tmp_path: Path, monkeypatch, refusal: int
 ):
-    """Who made them may have been killed before it came to that. What the data directory is mounted
-    in may be another's, or of a file system that never changes: that is no reason not to start.
+    """The process that created them may have been killed before it synced them. The parent of the
+    data directory may belong to another user or to a read-only file system; the engine starts
+    anyway.
     """
     (tmp_path / "data" / "journal").mkdir(parents=True)
     real, synced = os_disk.sync_folder, []
@@ -230,7 +231,7 @@ def test_a_folder_that_another_process_makes_meanwhile_is_used(tmp_path: Path, m
     real = os_disk.OsDisk._make_folder
 
     def made_meanwhile(disk: OsDisk, folder: Path) -> None:
-        if folder == tmp_path:  # asked for when `f` was found to be missing
+        if folder == tmp_path:  # synced when `f` was missing
             (tmp_path / "f").mkdir()
         real(disk, folder)
 
@@ -261,9 +262,7 @@ def test_free_bytes_exclude_those_reserved_for_root(tmp_path: Path, monkeypatch)
 
 
 def test_unknown_free_bytes_do_not_stop_writing(run, clock, tmp_path: Path, monkeypatch):
-    """The loop asks, between two commits: what it raised there, nobody would hear of, nor of the
-    commit.
-    """
+    """The loop asks between two commits: an error there would be lost, and the commit with it."""
 
     def fails(path: object) -> None:
         raise OSError(errno.ESTALE, "stale file handle")

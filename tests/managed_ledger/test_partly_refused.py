@@ -1,5 +1,5 @@
-"""What is queued on a disk without any room: some of it goes on, some is refused, and what comes
-later knows which.
+"""Queued operations on a full disk: some continue, some are refused, and later ones build on those
+that continue.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ PLENTY = 1_000_000_000
 
 
 class FullDisk(FaultyDisk):
-    """As full as a test says."""
+    """A disk with the free space that a test sets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class FullDisk(FaultyDisk):
 
 
 class Held(AtOnce):
-    """Does nothing while it is held; what it was asked for then is done when it is let go."""
+    """While held, it only collects work; `let_go` does the collected work."""
 
     def __init__(self) -> None:
         self._work: list[Callable[[], None]] | None = None
@@ -43,7 +43,7 @@ class Held(AtOnce):
         self._work = []
 
     def do(self) -> None:
-        """What it was asked for so far."""
+        """Do the work collected so far."""
         work, self._work = self._work or [], []
         for each in work:
             each()
@@ -70,13 +70,13 @@ class Refused(ListRecord):
 
 
 async def some_turns() -> None:
-    """Of the loop: what needs nothing else is queued by then."""
+    """Let the loop run until work that waits for nothing else is queued."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 def test_what_goes_on_counts_though_what_came_behind_it_finds_no_room(run, clock):
-    """The next change is made on top of it, whether or not it is written by then."""
+    """The next change builds on the change that continues, whether or not it is written by then."""
 
     async def scenario():
         disk, executor = FullDisk(), Held()
@@ -87,7 +87,7 @@ def test_what_goes_on_counts_though_what_came_behind_it_finds_no_room(run, clock
         executor.hold()
         first = backend.metadata.delete("first")  # is being written; what comes now waits for it
         await some_turns()
-        named = ledger.set_property("name", "value")  # what is small, and may make room
+        named = ledger.set_property("name", "value")  # a small change that may make room
         rolling = asyncio.ensure_future(ledger.roll_over())
         await some_turns()
         assert len(ledger._record.queued.ledgers) == 2

@@ -1,4 +1,4 @@
-"""Positions across ledgers, some empty and some gone."""
+"""Positions across ledgers, some of them empty or deleted."""
 
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import LedgerInfo

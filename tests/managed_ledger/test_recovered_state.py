@@ -1,4 +1,4 @@
-"""What a start makes of a snapshot, of journals older and younger than it, and of the files."""
+"""Recovery from a snapshot, from journals older and newer than it, and from the files."""
 
 import errno
 import logging
@@ -22,7 +22,7 @@ from managed_ledger.storage.operations import (
     append_operation,
 )
 
-NOBODY = None  # waits
+NOBODY = None  # no caller waits
 
 
 def created(ledger_id: int) -> Put:
@@ -60,8 +60,8 @@ def flushed(disk: FaultyDisk, ledger_id: int, entries: list[bytes]) -> FlushedPa
 
 
 def test_a_journal_that_the_snapshot_has_overtaken_changes_nothing() -> None:
-    """The last checkpoint was cut short before it removed the journals it stands for, and those
-    since; some of what they say is in the snapshot, or was deleted behind it.
+    """The last checkpoint was cut short before it removed the old journals. The snapshot already
+    contains some records of the journals, or lacks what they delete later.
     """
     disk = FaultyDisk()
     kept = flushed(disk, 1, [b"a", b"b"])
@@ -175,7 +175,7 @@ def test_a_directory_of_journals_alone_says_its_format_too() -> None:
 def test_a_directory_of_a_later_format_is_refused_and_left_as_it_is(reads_as_before: bool) -> None:
     disk = with_journals(FaultyDisk(), 1, [created(0)])
     later = b"pybroker data directory, format 3\nand what nobody can read yet"
-    if reads_as_before:  # what later journals hold may mean something else all the same
+    if reads_as_before:  # later journals may still differ in meaning
         snapshot.write(disk, Snapshot(1, 0, [], []))
         later = bytes(disk.files[snapshot.NAME]).replace(b"format 2", b"format 3")
     disk.files[snapshot.NAME] = bytearray(later)

@@ -1,4 +1,4 @@
-"""A disk that fills up while it is in use, and has room again while it is in use."""
+"""A disk that fills up while it is in use, and later has room again."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ PLENTY = 1000 * MB
 
 
 class Disk(FaultyDisk):
-    """Has so many bytes free; where there are none only what the reserve gave back is written."""
+    """A disk with `free_bytes` left. At 0 it refuses writes until a file is deleted."""
 
     def __init__(self, free_bytes: int = PLENTY) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def test_messages_are_refused_before_the_journal_could_not_be_written_again(run,
         with pytest.raises(StorageFull, match="delete topics"):
             await ledger.append_one(b"refused")
         assert backend._making_room is None, "so short a journal would make none"
-        cursor = await ledger.open_cursor("reader", EARLIEST)  # what is small goes on
+        cursor = await ledger.open_cursor("reader", EARLIEST)  # small writes continue
         assert await read_all(ledger) == [b"before"]
         cursor.mark_delete(ledger.last_confirmed)
         await cursor.flush()
@@ -75,7 +75,7 @@ def test_what_waits_to_be_written_needs_its_room_twice_over_too(run, clock):
 
 
 def test_the_journal_goes_though_there_is_room_without_the_message_that_was_refused():
-    """Every message was refused, with half of the disk free, for as long as all were as large."""
+    """Otherwise every message of that size would be refused, with half of the disk free."""
 
     async def scenario():
         disk = Disk(SPARE_BYTES + 4 * MB)
@@ -108,7 +108,7 @@ def test_a_disk_that_fails_when_room_is_to_be_made_is_told_once(run, clock):
         await asyncio.sleep(0)
         assert [type(error) for error in fatal] == [StorageFailed]
         await backend.close()
-        fatal.clear()  # nothing knows of it any more
+        fatal.clear()  # the last reference
         del backend, ledger
         gc.collect()
         assert alarms == []
@@ -178,7 +178,7 @@ def test_on_a_disk_without_any_room_a_deletion_is_written_into_the_reserve(run, 
 
 
 def test_a_reserve_that_was_given_up_is_there_again_soon_after_there_is_room():
-    """Though nothing is written meanwhile: who filled the disk up may do so once more."""
+    """It returns even without writes, because other processes may fill the disk again."""
 
     async def scenario():
         disk = Disk()
@@ -201,7 +201,7 @@ def test_a_reserve_that_was_given_up_is_there_again_soon_after_there_is_room():
 
 
 def test_a_reserve_that_went_though_room_did_not_look_low_is_there_again_too():
-    """Others filled the disk up after it was looked at, and have let go of it since."""
+    """Other processes filled the disk after the check, and have freed it since."""
 
     async def scenario():
         disk = Disk()
@@ -306,7 +306,7 @@ def test_a_deletion_after_a_restart_is_written_into_the_reserve(run, clock):
 
 
 def test_a_ledger_whose_list_finds_no_room_is_not_made(run, clock):
-    """Neither for a log that is opened nor for one that rolls over, and nothing need be deleted."""
+    """Neither an opening nor a rollover creates it, so nothing needs to be deleted."""
 
     async def scenario():
         disk = FaultyDisk()
@@ -374,7 +374,7 @@ def test_files_of_deleted_ledgers_go_though_the_checkpoint_finds_no_room(run, cl
 def test_what_was_deleted_goes_though_the_rest_of_its_journal_fits_only_into_the_reserve(
     entry_bytes,
 ):
-    """And nothing else than a deletion is worth it, nor what would not fit."""
+    """Only a deletion justifies the use of the reserve, and only if the rest fits."""
 
     async def scenario():
         disk = Disk()

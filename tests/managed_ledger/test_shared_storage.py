@@ -1,4 +1,4 @@
-"""A storage that other processes use, too: what is not certainly ours is not deleted."""
+"""A shared storage: a process deletes only what certainly belongs to it."""
 
 import asyncio
 

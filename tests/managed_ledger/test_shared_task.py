@@ -1,4 +1,4 @@
-"""Tasks with several waiters: each may give up; the failure is told to those who have not."""
+"""Tasks with several waiters: each may be cancelled; the others get the failure."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""A disk that is full, fails, or belongs to somebody else; and files that rot."""
+"""A disk that is full, fails or is in use by another process, and damaged files."""
 
 import asyncio
 import errno
@@ -65,7 +65,7 @@ def test_a_log_that_a_full_disk_kept_from_closing_well_is_closed_and_opens_again
 
 
 def test_appends_that_wait_for_the_next_ledger_fail_with_those_before_them(run, clock):
-    """Or they would get ahead of them: the disk may have room again by then."""
+    """Otherwise they would overtake the failed appends: the disk may have room again by then."""
 
     async def scenario():
         disk = FaultyDisk()
@@ -91,7 +91,7 @@ def test_appends_that_wait_for_the_next_ledger_fail_with_those_before_them(run, 
 
 
 def test_appends_queued_behind_a_failed_one_fail_with_it(run, clock):
-    """They were numbered on top of it; an append made by a failure's callback is not among them."""
+    """Their numbers follow that of the failed append. An append by a failure's callback is new."""
 
     async def scenario():
         disk = FaultyDisk()
@@ -203,7 +203,7 @@ def test_commits_that_wait_for_the_background_work_hear_that_it_failed(run, cloc
 
 
 def test_commits_fail_for_lack_of_space_when_the_background_work_has_none(run, clock):
-    """Memory is bounded: the journal does not run ahead of the ledger files for ever."""
+    """This limits memory: the journal does not run ahead of the ledger files forever."""
 
     async def scenario():
         disk = FaultyDisk()
@@ -268,7 +268,7 @@ def test_a_ledger_file_that_lacks_something_is_corrupt(run, clock, damage):
 
 @pytest.mark.parametrize("damage", ["missing", "short"])
 def test_a_ledger_file_that_lacks_something_stops_nothing_when_it_is_written_to(run, clock, damage):
-    """The journal has more of that ledger; the rest of the journal has to go to its files, too."""
+    """The journal has more entries of that ledger, and must still be flushed completely."""
 
     async def scenario():
         disk = FaultyDisk()
@@ -304,7 +304,7 @@ def test_a_ledger_file_that_lacks_something_stops_nothing_when_it_is_written_to(
 def test_what_the_journal_has_of_a_ledger_outlives_what_its_file_lacks(
     run, clock, kept: int | None, reads_first: bool
 ):
-    """`kept` bytes of the file are left; None: it is missing."""
+    """`kept` bytes of the file are left; None: the file is missing."""
     flushed = [bytes([number]) * 300_000 for number in range(10)]
 
     async def checkpoint(backend: EmbeddedBackend) -> None:
@@ -336,7 +336,7 @@ def test_what_the_journal_has_of_a_ledger_outlives_what_its_file_lacks(
             with pytest.raises(DamagedEntries):
                 await read(restarted, left)
         await checkpoint(restarted)
-        for number in range(3):  # until it leaves memory
+        for number in range(3):  # until the entry leaves memory
             await restarted.metadata.put("key", bytes([number]))
             await checkpoint(restarted)
         for backend in (restarted, await opened(FaultyDisk(disk.contents()), clock)):

@@ -1,4 +1,4 @@
-"""The parts of the embedded engine one by one: room, snapshot, keys, a ledger's state, frames."""
+"""The parts of the embedded engine: room, snapshot, keys, a ledger's state, frames."""
 
 import asyncio
 import errno
@@ -41,7 +41,7 @@ from managed_ledger.storage.operations import (
     append_operation,
 )
 
-NOBODY: Any = None  # waits
+NOBODY: Any = None  # no caller waits
 
 
 def append_of(ledger_id: int, first: int, entries: list[bytes], tag: bytes = b"") -> Append:
@@ -77,7 +77,7 @@ def test_room_is_low_where_what_is_wanted_and_some_more_does_not_fit(free_bytes,
     assert (found.is_low, found.is_out) == (low, out)
 
 
-OPERATIONS: list[tuple[Operation, bool]] = [  # and whether it makes room
+OPERATIONS: list[tuple[Operation, bool]] = [  # operation, whether it makes room
     (append_of(1, 0, [b"x"]), False),
     (Put("key", Versioned(b"", 0), NOBODY), False),
     (Put("key", Versioned(b"", 0), NOBODY, makes_room=True), True),
@@ -203,7 +203,7 @@ def test_the_bytes_of_a_snapshot_stay_what_they_are():
 
 
 def test_a_snapshot_of_the_first_format_is_read():
-    """It had no line that tells the format."""
+    """The first format had no line that states the format."""
     body = bytes.fromhex(SNAPSHOT_BODY)
     header = b"PBS1" + crc32c(body).to_bytes(4, "little") + len(body).to_bytes(8, "little")
     assert snapshot.decode(header + body) == replace(SNAPSHOT, format=1)
@@ -305,7 +305,7 @@ def test_versions_count_on_from_what_was_loaded_and_from_what_is_queued():
         assert isinstance(first, Put)
         assert isinstance(second, Put)
         assert (first.stored.version, second.stored.version) == (5, 6)
-        table.apply(first)  # the second is still on its way
+        table.apply(first)  # the second is still in flight
         table.put("k", b"3", 6)
         table.withdraw(second)
         assert isinstance(submitted[2], Put)
@@ -483,7 +483,7 @@ def test_the_bytes_of_a_frame_stay_what_they_are():
     assert (header.body_start, header.body_bytes, header.end) == (1040, 4, len(data))
     assert decode_header(data[: 1000 + HEADER_BYTES - 1], 1000) is None
     assert decode_header(data[: 1000 + HEADER_BYTES], 1000) is not None
-    assert decode_header(bytes(999) + frame, 999) is None  # it belongs to another offset
+    assert decode_header(bytes(999) + frame, 999) is None  # the frame states another offset
     for at in range(1000, 1000 + HEADER_BYTES):
         flipped = bytearray(data)
         flipped[at] ^= 1
@@ -491,7 +491,7 @@ def test_the_bytes_of_a_frame_stay_what_they_are():
 
 
 def test_a_frame_counts_the_sectors_of_its_body_that_are_rightly_zeros():
-    """They begin at multiples of 512 in the file; the end byte is in the last one."""
+    """Sectors begin at multiples of 512 in the file; the end byte is in the last sector."""
     data = bytes(1000) + b"".join(encode_frame([bytes(2000)], 3, 1000, 0))
     header = decode_header(data, 1000)
     assert header is not None
