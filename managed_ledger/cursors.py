@@ -9,7 +9,7 @@ from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import CursorRecord, cursor_key, cursor_name, cursors_prefix
 from managed_ledger.position import Position
-from managed_ledger.storage.backend import MetadataStore
+from managed_ledger.storage.backend import KeyAt, MetadataStore
 
 
 def nobody_cares(*news: object) -> None:
@@ -83,8 +83,8 @@ class Cursors:
         self._by_name[name] = cursor
         return cursor
 
-    async def delete(self, name: str) -> None:
-        """Idempotent."""
+    async def delete(self, name: str, only_while: KeyAt | None = None) -> None:
+        """Idempotent. BadVersion if `only_while` does not hold."""
         cursor = self._by_name.pop(name, None)
         if cursor is None:
             return
@@ -93,7 +93,8 @@ class Cursors:
             return
         cursor.retired = True
         try:
-            await self._metadata.delete(cursor_key(self._ledger_name, name))
+            key = cursor_key(self._ledger_name, name)
+            await self._metadata.delete(key, only_while=only_while)
         except ManagedLedgerError:
             cursor.retired = False
             self._by_name[name] = cursor

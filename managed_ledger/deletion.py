@@ -17,43 +17,47 @@ from managed_ledger.ledger_metadata import (
     ledgers_key,
 )
 from managed_ledger.list_record import ListRecord
-from managed_ledger.storage.backend import Backend, MetadataStore
+from managed_ledger.storage.backend import Backend, KeyAt, MetadataStore
 
 log = logging.getLogger(__name__)
 
 
-async def delete_managed_ledger(name: str, backend: Backend, record: ListRecord) -> None:
-    """Call when there is no writer any more. Raises ManagedLedgerError; then try again."""
+async def delete_managed_ledger(
+    name: str, backend: Backend, record: ListRecord, only_while: KeyAt | None = None
+) -> None:
+    """Call when there is no writer any more. Raises ManagedLedgerError; then try again. BadVersion:
+    another process has taken it over, or `only_while` does not hold.
+    """
     found = record.queued
     ids = (*found.deleting, *(info.ledger_id for info in found.ledgers))
     tombstone = LedgerList(deleting=ids, deleted=True)
     if not found.deleted and backend.is_shared:
         # Another process may have taken it over: then this fails, and the ledgers belong to it.
-        await record.write(tombstone)
+        await record.write(tombstone, only_while=only_while)
         found = tombstone
     # Not bound to a name, see `all_done`.
     await all_done(
         [
-            *(() if found.deleted else (record.write(tombstone),)),
+            *(() if found.deleted else (record.write(tombstone, only_while=only_while),)),
             *map(backend.delete_ledger, ids),
         ]
     )
     metadata = backend.metadata
     keys = [*metadata.keys(cursors_prefix(name)), ledgers_key(name)]
-    await all_done(_forget(metadata, key) for key in keys)
+    await all_done(_forget(metadata, key, only_while) for key in keys)
 
 
-async def _forget(metadata: MetadataStore, key: str) -> None:
+async def _forget(metadata: MetadataStore, key: str, only_while: KeyAt | None = None) -> None:
     """Unless another process has finished the deletion, and the managed ledger exists again."""
     try:
         known = metadata.get(key)
     except CorruptStorage:
-        await metadata.delete(key)
+        await metadata.delete(key, only_while=only_while)
         return
     if known is None:  # as far as is known here; without a version, a new one would be deleted
         return
     try:
-        await metadata.delete(key, known.version)
+        await metadata.delete(key, known.version, only_while)
     except BadVersion:
         log.info("%s is not deleted here: another process has written it meanwhile", key)
 

@@ -31,7 +31,7 @@ from managed_ledger.list_record import ListRecord
 from managed_ledger.recovery import recover_list
 from managed_ledger.shared_task import shared_task
 from managed_ledger.steady_time import SteadyTime
-from managed_ledger.storage.backend import Backend
+from managed_ledger.storage.backend import Backend, KeyAt
 from managed_ledger.storage.commit_stats import CommitStats
 from managed_ledger.storage.fullness import Fullness
 
@@ -147,31 +147,35 @@ class ManagedLedgerFactory:
             for name in sorted(running[opening] for opening in late):
                 log.warning("%s is still being opened, and may fence its next writer", name)
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, only_while: KeyAt | None = None) -> None:
         """Delete the managed ledger with all its contents, open or not. Idempotent.
 
-        Raises ManagedLedgerError; it is closed even then.
+        Raises ManagedLedgerError; it is closed even then. BadVersion: another process has taken it
+        over, or `only_while` does not hold: that protects one of the same name that another process
+        has created meanwhile.
         """
         while name in self._opening:
             await asyncio.wait([self._opening[name]])
         if name not in self._deleting:
             if self._backend.metadata.get(ledgers_key(name)) is None:
                 return
-            own(self._deleting, name, self._delete(name))
+            own(self._deleting, name, self._delete(name, only_while))
         await asyncio.shield(self._deleting[name])
 
-    async def delete_all(self, prefix: str) -> None:
+    async def delete_all(self, prefix: str, only_while: KeyAt | None = None) -> None:
         """Delete every managed ledger with this prefix, including partly deleted ones."""
         keys = self._backend.metadata.keys(LEDGERS_PREFIX + prefix)
         names = dict.fromkeys(key.removeprefix(LEDGERS_PREFIX) for key in keys)
         names.update(dict.fromkeys(name for name in self._opening if name.startswith(prefix)))
-        await all_done(map(self.delete, names))
+        await all_done(self.delete(name, only_while) for name in names)
 
-    async def delete_cursor(self, name: str, cursor: str) -> None:
-        """Delete a durable cursor, whether or not its managed ledger is open. Idempotent."""
+    async def delete_cursor(self, name: str, cursor: str, only_while: KeyAt | None = None) -> None:
+        """Delete a durable cursor, whether or not its managed ledger is open. Idempotent.
+        BadVersion: `only_while` does not hold.
+        """
         if (ledger := self.opened(name)) is not None:
-            await ledger.delete_cursor(cursor)
-        await self._backend.metadata.delete(cursor_key(name, cursor))
+            await ledger.delete_cursor(cursor, only_while)
+        await self._backend.metadata.delete(cursor_key(name, cursor), only_while=only_while)
 
     async def sweep(self) -> None:
         """Call at start, before anything is opened: see managed_ledger.deletion."""
@@ -235,13 +239,13 @@ class ManagedLedgerFactory:
             ledger.touch()
         return ledger
 
-    async def _delete(self, name: str) -> None:
+    async def _delete(self, name: str, only_while: KeyAt | None) -> None:
         ledger = self._ledgers.pop(name, None)
         if ledger is not None:
-            await ledger.delete()
+            await ledger.delete(only_while)
         else:
             record = ListRecord(self._backend.metadata, ledgers_key(name))
-            await delete_managed_ledger(name, self._backend, record)
+            await delete_managed_ledger(name, self._backend, record, only_while)
 
     async def _end_earlier(self, name: str) -> None:
         """Closing or deleting a ledger of this name must end before it is opened again."""

@@ -32,7 +32,7 @@ from managed_ledger.recovery import CREATED_AT_MS
 from managed_ledger.rollover import Rollover, as_it_is
 from managed_ledger.shared_task import shared_task
 from managed_ledger.steady_time import SteadyTime
-from managed_ledger.storage.backend import Backend, EntryRun, Span
+from managed_ledger.storage.backend import Backend, EntryRun, KeyAt, Span
 from managed_ledger.trim import Retention, releasable
 
 log = logging.getLogger(__name__)
@@ -279,9 +279,9 @@ class ManagedLedger:
         self._check_open()
         return self._cursors.new_non_durable(name, start)
 
-    async def delete_cursor(self, name: str) -> None:
-        """Idempotent."""
-        await self._cursors.delete(name)
+    async def delete_cursor(self, name: str, only_while: KeyAt | None = None) -> None:
+        """Idempotent. BadVersion if `only_while` does not hold."""
+        await self._cursors.delete(name, only_while)
         self.touch()
 
     async def flush_cursors(self) -> None:
@@ -416,11 +416,11 @@ class ManagedLedger:
             return  # an earlier caller got the outcome
         await asyncio.shield(self._closing)
 
-    async def delete(self) -> None:
+    async def delete(self, only_while: KeyAt | None = None) -> None:
         """Delete the managed ledger, its entries and its cursors; see managed_ledger.deletion."""
         await self._stop(LedgerClosed(f"{self.name} was deleted"))
         self._break_cycles()
-        await delete_managed_ledger(self.name, self._backend, self._record)
+        await delete_managed_ledger(self.name, self._backend, self._record, only_while)
 
     def _check_open(self) -> None:
         if self._closed is not None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from managed_ledger.ledger_metadata import LedgerList
-from managed_ledger.storage.backend import MetadataStore, Versioned
+from managed_ledger.storage.backend import KeyAt, MetadataStore, Versioned
 
 ABSENT = Versioned(LedgerList().encode(), -1)
 
@@ -61,15 +61,21 @@ class ListRecord:
         self._forget_failed()
         return self._queued
 
-    def write(self, value: LedgerList, new_ledger_id: int | None = None) -> asyncio.Future[None]:
-        """Fails with BadVersion if another writer has written the list. A new ledger is created in
-        the same write as its list, so no ledger is missing from every list.
+    def write(
+        self,
+        value: LedgerList,
+        new_ledger_id: int | None = None,
+        only_while: KeyAt | None = None,
+    ) -> asyncio.Future[None]:
+        """Fails with BadVersion if another writer has written the list, or `only_while` does not
+        hold. A new ledger is created in the same write as its list, so no ledger is missing from
+        every list.
         """
         self._forget_failed()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         makes_room = new_ledger_id is None
         put = self._metadata.put(
-            self._key, value.encode(), self._version, makes_room, new_ledger_id
+            self._key, value.encode(), self._version, makes_room, new_ledger_id, only_while
         )
         self._queued = value
         self._version += 1

@@ -51,6 +51,13 @@ class Versioned(NamedTuple):
     version: int  # counts from 0 at creation
 
 
+class KeyAt(NamedTuple):
+    """The condition that a key is at a version."""
+
+    key: str
+    version: int
+
+
 class MetadataStore(Protocol):
     """Small durable values by key, with compare-and-set.
 
@@ -71,11 +78,13 @@ class MetadataStore(Protocol):
         expected_version: int | None = None,
         makes_room: bool = False,
         new_ledger_id: int | None = None,
+        only_while: KeyAt | None = None,
     ) -> asyncio.Future[int]:
         """Write; the result is the new version. `expected_version` -1 means "must not exist", None
         means "any"; it is compared with the state after all mutations queued before this one. Fails
         with BadVersion. `makes_room`: it is written even on a full disk. `new_ledger_id`: an empty
-        ledger of that number is created if and only if this is written.
+        ledger of that number is created if and only if this is written. `only_while`: as in
+        `delete`.
         """
         ...
 
@@ -83,12 +92,12 @@ class MetadataStore(Protocol):
         self,
         key: str,
         expected_version: int | None = None,
-        only_while: tuple[str, int] | None = None,
+        only_while: KeyAt | None = None,
     ) -> asyncio.Future[None]:
         """Idempotent: a key that is absent is deleted. With `expected_version` it fails with
         BadVersion if the key is at another one. Versions start over when a key is created again.
-        `only_while`: another key and its version; with BadVersion nothing is deleted if that key is
-        absent or at another version in that same moment.
+        `only_while`: with BadVersion nothing is changed if that other key is absent, or at another
+        version, in that same moment.
         """
         ...
 

@@ -7,11 +7,12 @@ alone.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from sortedcontainers import SortedDict
 
 from managed_ledger.errors import BadVersion
-from managed_ledger.storage.backend import Versioned
+from managed_ledger.storage.backend import KeyAt, Versioned
 from managed_ledger.storage.operations import Put, Remove, call_safely
 
 ABSENT = -1
@@ -41,13 +42,16 @@ class MetadataTable:
         expected_version: int | None = None,
         makes_room: bool = False,
         new_ledger_id: int | None = None,
+        only_while: KeyAt | None = None,
     ) -> asyncio.Future[int]:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if only_while is not None and not self._holds(only_while, done):
+            return done
         version = self._version_to_come(key)
         if expected_version is not None and expected_version != version:
             done.set_exception(bad_version(key, version, expected_version))
             return done
-        put = Put(key, Versioned(value, version + 1), done, makes_room, new_ledger_id)
+        put = Put(key, Versioned(value, version + 1), done, makes_room, new_ledger_id, only_while)
         self._queue(put)
         return done
 
@@ -55,14 +59,10 @@ class MetadataTable:
         self,
         key: str,
         expected_version: int | None = None,
-        only_while: tuple[str, int] | None = None,
+        only_while: KeyAt | None = None,
     ) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if (
-            only_while is not None
-            and (now := self._version_to_come(only_while[0])) != only_while[1]
-        ):
-            done.set_exception(bad_version(only_while[0], now, only_while[1]))
+        if only_while is not None and not self._holds(only_while, done):
             return done
         if expected_version is not None:
             version = self._version_to_come(key)
@@ -111,6 +111,13 @@ class MetadataTable:
     def _queue(self, mutation: Put | Remove) -> None:
         self._queued.setdefault(mutation.key, []).append(mutation)
         self._submit(mutation)
+
+    def _holds(self, condition: KeyAt, done: asyncio.Future[Any]) -> bool:
+        """Otherwise `done` fails."""
+        key, expected = condition
+        if (version := self._version_to_come(key)) != expected:
+            done.set_exception(bad_version(key, version, expected))
+        return version == expected
 
     def _version_to_come(self, key: str) -> int:
         if queued := self._queued.get(key):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from managed_ledger.storage.backend import Appended, Versioned
+from managed_ledger.storage.backend import Appended, KeyAt, Versioned
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +34,7 @@ class Put:
     done: asyncio.Future[int]
     makes_room: bool = False  # it leads to space being released: written even on a full disk
     new_ledger_id: int | None = None  # a ledger that exists from then on
+    only_while: KeyAt | None = None
 
     def complete(self, error: Exception | None) -> None:
         settle(self.done, self.stored.version, error)
@@ -44,7 +45,7 @@ class Remove:
     key: str
     done: asyncio.Future[None]
     version: int | None = None  # None: whatever it is
-    only_while: tuple[str, int] | None = None  # another key is at this version
+    only_while: KeyAt | None = None
 
     def complete(self, error: Exception | None) -> None:
         settle(self.done, None, error)

@@ -13,12 +13,10 @@ flight has arrived.
 """
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from managed_ledger.deletion import all_done
-from managed_ledger.errors import BadVersion
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.storage.backend import MetadataStore
+from managed_ledger.storage.backend import KeyAt, MetadataStore
 from pybroker.base.names import (
     COMPACTED_LOGS,
     PENDING_ACK_LOGS,
@@ -41,13 +39,9 @@ from pybroker.broker.policies.policies import topic_key
 from pybroker.broker.schemas import known_versions
 from pybroker.transaction.buffer.log_order import buffer_snapshot
 
-# Called before each step: raises if nothing more may be removed. The result is the key of the
-# decision and its version, for what is removed only while that stands.
-Decided = Callable[[], tuple[str, int] | None]
-
-
-class FinishedElsewhere(Exception):
-    """The decision is gone: another broker has carried the deletion out."""
+# Called before each step: the decision to delete. The storage compares it once more, because this
+# broker may not know yet that it is gone. Raises BadVersion if nothing more may be removed.
+Decided = Callable[[], KeyAt]
 
 
 class Belongings:
@@ -61,23 +55,17 @@ class Belongings:
     async def remove_subscription(
         self, topic: TopicName, subscription: str, check: Decided
     ) -> None:
-        check()
-        await self._factory.delete(pending_ack_log(topic, subscription))
-        check()
-        await self._factory.delete_cursor(topic.ledger_name, subscription)
+        await self._factory.delete(pending_ack_log(topic, subscription), check())
+        await self._factory.delete_cursor(topic.ledger_name, subscription, check())
 
     async def remove_topic(self, topic: TopicName, check: Decided) -> None:
         """One topic, or one partition."""
-        check()
-        await self._factory.delete_all(pending_ack_logs(topic))
-        check()
-        await self._factory.delete_all(compacted_logs(topic))
-        check()
-        await self._factory.delete(side_log(topic.ledger_name))
+        await self._factory.delete_all(pending_ack_logs(topic), check())
+        await self._factory.delete_all(compacted_logs(topic), check())
+        await self._factory.delete(side_log(topic.ledger_name), check())
         # They may be stored below the managed ledger, which can only be deleted after them.
         await self._remove_snapshots(topic.ledger_name, check())
-        check()
-        await self._factory.delete(topic.ledger_name)
+        await self._factory.delete(topic.ledger_name, check())
 
     async def remove_shared(self, topic: TopicName, check: Decided) -> None:
         """What exists once per topic, with or without partitions."""
@@ -111,14 +99,9 @@ class Belongings:
                 if not self._factory.exists(name):
                     await self._remove_snapshots(name, None)
 
-    async def _remove_snapshots(self, ledger_name: str, decision: tuple[str, int] | None) -> None:
+    async def _remove_snapshots(self, ledger_name: str, decision: KeyAt | None) -> None:
         for module in (deduplication_snapshot, buffer_snapshot):
             await self._remove_keys(module.snapshot_keys(self._metadata, ledger_name), decision)
 
-    async def _remove_keys(self, keys: Iterable[str], decision: tuple[str, int] | None) -> None:
-        """What is known here may be out of date: the storage compares the decision once more."""
-        delete = partial(self._metadata.delete, only_while=decision)
-        try:
-            await all_done(map(delete, keys))
-        except BadVersion as why:
-            raise FinishedElsewhere(str(why)) from None
+    async def _remove_keys(self, keys: Iterable[str], decision: KeyAt | None) -> None:
+        await all_done(self._metadata.delete(key, only_while=decision) for key in keys)

@@ -19,13 +19,13 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from managed_ledger.deletion import all_done
-from managed_ledger.errors import ManagedLedgerError, StorageFull
+from managed_ledger.errors import BadVersion, ManagedLedgerError, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.storage.backend import MetadataStore
+from managed_ledger.storage.backend import KeyAt, MetadataStore
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Tasks
-from pybroker.broker.belongings import Belongings, FinishedElsewhere
+from pybroker.broker.belongings import Belongings
 from pybroker.broker.permissions import Permissions
 from pybroker.logs import audit
 
@@ -198,20 +198,23 @@ class Deletions:
                     await all_done(remove(each, decided) for each in topics[at : at + _AT_ONCE])
                 await self._belongings.remove_shared(doomed.topic, decided)
             decided()
-        except FinishedElsewhere:
+        except BadVersion:
+            await self._metadata.refresh(doomed.key)
+            if self._metadata.get(doomed.key) == stored:
+                raise
             log.info("another broker has finished the deletion of %s", doomed)
         else:
             await self._metadata.delete(doomed.key)
 
-    def _check_decided(self, key: str, version: int) -> tuple[str, int]:
+    def _check_decided(self, key: str, version: int) -> KeyAt:
         """Another broker may have finished the deletion meanwhile, and then the name may be in use
         again. The tombstone goes before anything new is created, also in what this broker knows.
-        Raises FinishedElsewhere.
+        Raises BadVersion.
         """
         stored = self._metadata.get(key)
         if stored is None or stored.version != version:
-            raise FinishedElsewhere(key)
-        return key, version
+            raise BadVersion(f"{key} has changed")
+        return KeyAt(key, version)
 
     async def at_rest(self, concerned: Callable[[TopicName], bool]) -> None:
         """Waits for deletions of these topics that run now."""

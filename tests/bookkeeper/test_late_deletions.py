@@ -1,6 +1,7 @@
 """What a process deletes that another one has written anew meanwhile, on the simulated cluster."""
 
 import asyncio
+from unittest.mock import Mock
 
 import pytest
 from apache_storage import storage  # noqa: F401
@@ -8,12 +9,19 @@ from simulated_storage import life, process, run  # noqa: F401
 
 from managed_ledger import deletion
 from managed_ledger.errors import BadVersion
-from managed_ledger.ledger_metadata import LedgerList, ledgers_key
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.ledger_metadata import LedgerList, cursor_key, ledgers_key
+from managed_ledger.storage.backend import KeyAt
 from pybroker.base.names import TopicName
 from pybroker.broker import tenants
+from pybroker.broker.belongings import Belongings
+from pybroker.broker.deletions import Doomed
+from pybroker.simulation.world import SimulatedClock
 
-LOG = "public/default/persistent/orders"
+TOPIC = TopicName.parse("persistent://public/default/orders")
+LOG = TOPIC.ledger_name
 KEY = ledgers_key(LOG)
+DECISION = Doomed(TOPIC).key
 
 
 @pytest.fixture
@@ -72,11 +80,11 @@ def test_the_end_of_a_slow_deletion_spares_what_this_process_does_not_know_yet(s
     run(scenario())
 
 
-PARTITIONS = tenants.partitions_key(TopicName.parse("persistent://public/default/orders"))
+PARTITIONS = tenants.partitions_key(TOPIC)
 
 
 @pytest.mark.parametrize("key", ["anything/1", KEY, PARTITIONS])
-def test_nothing_is_deleted_once_its_reason_is_gone(storage, run, key):  # noqa: F811
+def test_nothing_is_changed_once_its_reason_is_gone(storage, run, key):  # noqa: F811
     """Another broker has finished the deletion, and the name is in use again: this one cannot know
     that yet.
     """
@@ -85,20 +93,73 @@ def test_nothing_is_deleted_once_its_reason_is_gone(storage, run, key):  # noqa:
         async with storage() as one, storage() as two:
             value = LedgerList().encode() if key == KEY else b'{"partitions": 3}'
             await one.metadata.put(key, value)
-            await one.metadata.put("/deletions/orders", b"decided")
-            decided = one.metadata.get("/deletions/orders")
-            await one.metadata.delete("anything/2", only_while=("/deletions/orders", 0))
+            await one.metadata.put(DECISION, b"decided")
+            decided = one.metadata.get(DECISION)
+            await one.metadata.put("anything/2", b"", only_while=KeyAt(DECISION, 0))
+            await one.metadata.delete("anything/2", only_while=KeyAt(DECISION, 0))
             await two.seen()
-            await two.metadata.delete("/deletions/orders")
+            await two.metadata.delete(DECISION)
             await one.seen()
-            one.metadata._durable["/deletions/orders"] = decided
+            one.metadata._durable[DECISION] = decided
             known = one.metadata.get(key)
             for beside in (0, 1):  # alone, and in one transaction with others
                 others = [one.metadata.put(f"beside/{each}", b"x") for each in range(beside)]
                 with pytest.raises(BadVersion):
-                    await one.metadata.delete(key, only_while=("/deletions/orders", 0))
+                    await one.metadata.delete(key, only_while=KeyAt(DECISION, 0))
+                with pytest.raises(BadVersion):
+                    await one.metadata.put(key, value, known.version, only_while=KeyAt(DECISION, 0))
                 await asyncio.gather(*others)
             await one.seen()
-            await one.metadata.put(key, value, known.version)  # it is still there
+            assert one.metadata.get(key) == known
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("what", ["managed ledger", "subscription"])
+def test_a_late_deletion_spares_a_managed_ledger_and_a_subscription_that_were_made_anew(
+    storage,  # noqa: F811
+    run,  # noqa: F811
+    life,  # noqa: F811
+    what,
+):
+    """Also where all versions are those that the late broker knows."""
+
+    async def made(factory):
+        ledger = await factory.open(LOG)
+        cursor = await ledger.open_cursor("sub")
+        cursor.mark_delete(await ledger.append_one(b"entry"))
+        await ledger.flush_cursors()
+        return ledger
+
+    async def scenario():
+        async with storage() as late, storage() as other:
+            factory = ManagedLedgerFactory(other.backend, SimulatedClock(life.world))
+            await made(factory)
+            await other.metadata.put(DECISION, b"decided")
+            await late.seen()
+            keys = [KEY, cursor_key(LOG, "sub"), DECISION]
+            known = {key: late.metadata.get(key) for key in keys}
+            await factory.delete(LOG)
+            await other.metadata.delete(DECISION)
+            ledger = await made(factory)
+            await late.seen()
+            for key in keys:
+                late.metadata._durable[key] = known[key]
+
+            behind = ManagedLedgerFactory(late.backend, SimulatedClock(life.world))
+            with pytest.raises(BadVersion):
+                if what == "managed ledger":
+                    await behind.delete(LOG, KeyAt(DECISION, 0))
+                else:
+                    belongings = Belongings(behind, late.metadata, Mock())
+                    await belongings.remove_subscription(TOPIC, "sub", lambda: KeyAt(DECISION, 0))
+            await behind.close()
+            await ledger.append_one(b"another")
+            await factory.close()
+        async with storage() as later:
+            factory = ManagedLedgerFactory(later.backend, SimulatedClock(life.world))
+            ledger = await factory.open(LOG)
+            assert ledger.cursors["sub"].backlog(ledger.last_confirmed) == 1
+            await factory.close()
 
     run(scenario())

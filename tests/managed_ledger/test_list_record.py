@@ -157,7 +157,7 @@ class Puts:
     def get(self, key: str) -> Versioned | None:
         return self.stored
 
-    def put(self, key, value, version, makes_room, new_ledger_id) -> asyncio.Future[int]:
+    def put(self, key, value, version, makes_room, new_ledger_id, only_while):
         done = asyncio.get_running_loop().create_future()
         self.begun.append((value, version, done))
         return done

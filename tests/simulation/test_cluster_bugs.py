@@ -25,6 +25,7 @@ CASES = {
     "no-entry-by-timeout": (("exodus", "partitions"), 44, "STILL OPEN"),
     "others-are-not-asked-to-fence": (("fencing over brokers",), 25, "FENCED WRITE"),
     "promises-are-kept-to-oneself": (("sent bundles",), 0, "ASTRAY"),
+    "reasons-are-not-compared": (("administration", "sent bundles"), 31, "SWALLOWED"),
     "recovery-add-on-the-normal-path": (("exodus",), 227, "FORGOTTEN"),
     "serving-after-the-session-is-lost": ((), 0, ""),
     "torn-appends-taken-for-whole": (("exodus",), 92, "LOSS"),

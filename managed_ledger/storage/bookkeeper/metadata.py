@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 from managed_ledger.errors import BadVersion, CorruptStorage, ManagedLedgerError
@@ -214,7 +213,7 @@ class Metadata:
         if isinstance(deletion, DeleteLedger) or deletion.only_while is None:
             return None
         try:
-            await self._zookeeper.get(self._formats.path_of(deletion.only_while[0]))
+            await self._zookeeper.get(self._formats.path_of(deletion.only_while.key))
         except NoNode as why:
             return BadVersion(f"{why}: {deletion.key} is not deleted without it")
         except ZooKeeperError as why:
@@ -235,10 +234,13 @@ class Metadata:
     async def _parts(self, mutation: Mutation) -> list[Operation]:
         if isinstance(mutation, DeleteLedger):
             return [Delete(self._store.path(mutation.ledger_id))]
-        if isinstance(mutation, Remove) and mutation.only_while is not None:
-            key, version = mutation.only_while
-            parts = await self._parts(replace(mutation, only_while=None))
-            return [Check(self._formats.path_of(key), version), *parts] if parts else []
+        parts = await self._change_parts(mutation)
+        if mutation.only_while is None or not parts:
+            return parts
+        key, version = mutation.only_while
+        return [Check(self._formats.path_of(key), version), *parts]
+
+    async def _change_parts(self, mutation: Put | Remove) -> list[Operation]:
         if self._formats.is_shared(mutation.key):
             return await self._shared_parts(mutation)
         path = self._formats.path_of(mutation.key)

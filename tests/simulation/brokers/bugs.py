@@ -11,6 +11,8 @@ from bugs.committing import decided_one_by_one
 from sim_bugs import no_entry_by_timeout, recovery_add_on_the_normal_path
 
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
+from managed_ledger.storage.bookkeeper.metadata import Metadata
+from managed_ledger.storage.operations import DeleteLedger
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.admin.routes import topic as topic_routes
 from pybroker.base.names import TopicName
@@ -147,6 +149,26 @@ def promises_are_kept_to_oneself() -> AbstractContextManager[Any]:
     return patch.object(LiveBrokers, "told", lambda self, bundle: [])
 
 
+@contextmanager
+def reasons_are_not_compared() -> Iterator[None]:
+    """What is to be changed only while another key stands is changed without a look at that key."""
+    parts = Metadata._parts
+
+    async def of_the_change_alone(self: Any, mutation: Any) -> Any:
+        if isinstance(mutation, DeleteLedger):
+            return await parts(self, mutation)
+        return await self._change_parts(mutation)
+
+    async def nothing_to_delete(self: Any, deletion: Any) -> None:
+        return None
+
+    with (
+        patch.object(Metadata, "_parts", of_the_change_alone),
+        patch.object(Metadata, "_nothing_to_delete", nothing_to_delete),
+    ):
+        yield
+
+
 BUGS: Final[dict[str, Bug]] = {
     "any-bundle-is-given-back": any_bundle_is_given_back,
     "decided-one-by-one": decided_one_by_one,
@@ -160,6 +182,7 @@ BUGS: Final[dict[str, Bug]] = {
     "no-entry-by-timeout": no_entry_by_timeout,
     "others-are-not-asked-to-fence": others_are_not_asked_to_fence,
     "promises-are-kept-to-oneself": promises_are_kept_to_oneself,
+    "reasons-are-not-compared": reasons_are_not_compared,
     "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,
     "serving-after-the-session-is-lost": serving_after_the_session_is_lost,
     "torn-appends-taken-for-whole": torn_appends_taken_for_whole,
