@@ -137,7 +137,9 @@ class Client:
         self._closed = False
 
     def keep_messages_in(self, new_queue: Callable[[], ReceiveQueue]) -> None:
-        """For a wrapper whose callers are on other threads; call it before creating anything."""
+        """Sets the kind of receive queue, for a wrapper whose callers are on other threads. Call it
+        before creating anything.
+        """
         self._cluster.new_queue = new_queue
 
     async def create_producer(
@@ -187,8 +189,9 @@ class Client:
     ) -> Reader:
         """Reads after `start_message_id` (or from it, if inclusive), without a subscription.
 
-        `create_topic=False`: raises TopicNotFound for a topic that does not exist; the reader does
-        too once its topic is deleted. Differs: official clients always let the broker create it.
+        `create_topic=False`: raises TopicNotFound for a topic that does not exist, and the reader
+        raises it once its topic is deleted. Differs: official clients always let the broker create
+        the topic.
         """
         name = f"{subscription_role_prefix or 'reader'}-{self._cluster.rng.getrandbits(40):010x}"
         options = ConsumerOptions(
@@ -254,7 +257,7 @@ class Client:
         return await self._cluster.topics_of_namespace(namespace)
 
     def connections_made(self) -> int:
-        """How many connections have been opened so far; growth means that one was lost in between.
+        """How many connections have been opened so far; growth may mean that one was lost.
         Differs: official clients do not expose it."""
         return self._cluster.connections_made
 
@@ -305,8 +308,8 @@ class Client:
         namespace: str | None = None,
         abort_on_disconnect: bool = False,
     ) -> Transaction:
-        """The broker aborts it if it has not ended within `timeout_ms`. `beside`: use the same
-        coordinator as that transaction, so that the two may commit together.
+        """Begins a transaction; the broker aborts it if it has not ended within `timeout_ms`.
+        `beside`: use the same coordinator as that transaction, so that both can commit together.
 
         `namespace`, such as "public/default": the broker itself adds the topics and subscriptions
         used in that namespace, which saves a request for each. Differs: with Apache Pulsar the
@@ -326,17 +329,17 @@ class Client:
         namespace: str | None = None,
         abort_on_disconnect: bool = False,
     ) -> TransactionGroup:
-        """Several transactions that commit atomically. Use it as `async with`. `namespace`,
-        `abort_on_disconnect`: see `new_transaction`.
+        """Begins several transactions that commit atomically. Use the group as `async with`.
+        `namespace`, `abort_on_disconnect`: see `new_transaction`.
 
-        Raises NotAllowed if the broker cannot, as with Apache Pulsar: see `commits_together`.
+        Raises NotAllowed if the broker cannot do this, like Apache Pulsar: see `commits_together`.
         """
         return await begin_together(
             self._transactions(), count, timeout_ms, namespace, abort_on_disconnect
         )
 
     async def commit_together(self, transactions: Sequence[Transaction]) -> None:
-        """Commits all of them or none: those of `new_transactions`, or begun with `beside`.
+        """Commits all of them or none. They come from `new_transactions` or were begun `beside`.
 
         Raises TransactionAborted if an operation of any of them failed, InvalidTxnStatus if one
         was aborted meanwhile or has committed alone (the others are aborted then), and
@@ -363,7 +366,7 @@ class Client:
             raise InvalidConfiguration("This Client was created with enable_transaction=False")
         return self._coordinators
 
-    # --- the end ----------------------------------------------------------------------------
+    # --- closing ----------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Closes all producers, consumers and readers first. Open transactions time out."""

@@ -1,9 +1,9 @@
 """Messages larger than an entry: the producer splits them into chunks, this module joins them.
 
-The chunks of one message carry its uuid and their number. Chunks of other messages and whole
+Each chunk contains the message's uuid and the chunk's number. Chunks of other messages and whole
 messages may lie between them. The number of incomplete messages is limited: the oldest is dropped
-when another begins, and each is dropped when its next chunk does not come in time. The broker keeps
-a dropped message unacknowledged.
+when another begins, and each is dropped if it is not complete in time after its first chunk. At the
+broker a dropped message stays unacknowledged.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ class ChunkAssembler:
         self._expire_s = expire_ms / 1000
         self._dropped = dropped
         self._incomplete: dict[str, _Incomplete] = {}  # the oldest first
-        # Where messages begin that were incomplete at the last full redelivery and have not come
-        # again.
+        # First entries of messages that were incomplete at the last full redelivery and have not
+        # arrived again.
         self._given_back: list[EntryKey] = []
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def first_keys(self) -> list[EntryKey]:
-        """Where each incomplete message begins."""
+        """The first entry of each incomplete message."""
         return [*self._given_back, *(each.keys[0] for each in self._incomplete.values())]
 
     @property
@@ -47,13 +47,15 @@ class ChunkAssembler:
         return bool(self._given_back)
 
     def reached(self, key: EntryKey) -> None:
-        """Everything is redelivered in order: whatever has not arrived went to another consumer."""
+        """Redelivery is in order: messages that begin before `key` and have not arrived went to
+        another consumer.
+        """
         if self._given_back:
             self._given_back = [first for first in self._given_back if first > key]
 
     def goes_on_with(self, metadata: pb.MessageMetadata) -> bool:
-        """For entries before the start: whether it is a chunk of a message that may end after it.
-        A message that ends here was already delivered and is forgotten."""
+        """For an entry before the start: whether it is a chunk of a message that may end after the
+        start. A message that ends with this entry was already delivered and is forgotten."""
         number, count = metadata.chunk_id, metadata.num_chunks_from_msg
         if count > 1 and number == count - 1:
             self._incomplete.pop(metadata.uuid, None)
@@ -63,7 +65,7 @@ class ChunkAssembler:
     def add(
         self, metadata: pb.MessageMetadata, key: EntryKey, payload: bytes
     ) -> tuple[bytes, list[EntryKey]] | None:
-        """Returns the whole message and its entries once the last chunk is here."""
+        """Returns the whole message and its entries with the last chunk, otherwise None."""
         number = metadata.chunk_id
         if number == 0:
             self._begin(metadata.uuid, key)
@@ -90,15 +92,15 @@ class ChunkAssembler:
     def _begin(self, uuid: str, key: EntryKey) -> None:
         known = self._incomplete.get(uuid)
         if known is not None:
-            # It is redelivered, or was sent again, from its beginning.
+            # The message is redelivered, or was sent again, from its beginning.
             del self._incomplete[uuid]
         if len(self._incomplete) >= self._max_pending:
             self._drop(next(iter(self._incomplete)), "too many messages are incomplete at once")
         loop = asyncio.get_running_loop()
         begun = self._incomplete[uuid] = _Incomplete(loop.time())
         if known is not None and key != known.keys[0]:
-            # A restarted producer may reuse the uuid for another message: never join chunks of two
-            # sendings. The earlier chunks are acknowledged with the message.
+            # A restarted producer may reuse the uuid for another message: never join the chunks of
+            # both. The earlier chunks are acknowledged with the message.
             begun.keys = known.keys
         if self._timer is None and self._expire_s > 0:
             self._timer = loop.call_later(self._expire_s, self._expire)
@@ -115,10 +117,10 @@ class ChunkAssembler:
             if due_s > loop.time():
                 self._timer = loop.call_at(due_s, self._expire)
                 return
-            self._drop(uuid, "its next chunk did not come in time")
+            self._drop(uuid, "it was not complete in time")
 
     def clear(self) -> None:
-        """The broker will send everything again."""
+        """Called when the broker will send everything again."""
         self._given_back = sorted(set(self.first_keys))
         self._incomplete.clear()
         if self._timer is not None:

@@ -1,6 +1,6 @@
-"""Codecs by wire number. zlib is always there; the others if their library is installed.
+"""Codecs by wire number. zlib is always available, the others if their library is installed.
 
-LZ4 is the block format without a size prefix (the size travels in MessageMetadata).
+LZ4 is the block format without a size prefix (MessageMetadata contains the size).
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Where the RSA keys of end-to-end encryption come from."""
+"""Supplies the RSA keys of end-to-end encryption."""
 
 from collections.abc import Mapping
 from pathlib import Path

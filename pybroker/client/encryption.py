@@ -1,7 +1,7 @@
 """End-to-end encryption, as the official clients do it.
 
 A payload is encrypted with AES-GCM (the nonce is the metadata's encryption_param) after
-compression; a batch is encrypted as a whole. The AES key travels in the metadata, wrapped with OAEP
+compression; a batch is encrypted as a whole. The metadata contains the AES key, wrapped with OAEP
 (SHA-1) once for each RSA key that may read it. Needs the package `cryptography`.
 """
 
@@ -45,7 +45,7 @@ class _Library:
 
 
 class Decryption:
-    """What a consumer does with encrypted entries."""
+    """Decrypts a consumer's entries."""
 
     def __init__(
         self, reader: CryptoKeyReader | None, failure_action: ConsumerCryptoFailureAction
@@ -86,10 +86,10 @@ class Decryption:
 
 
 class Encryption:
-    """What a producer does with its payloads: one AES key for its lifetime."""
+    """Encrypts a producer's payloads, with one AES key for its lifetime."""
 
     def __init__(self, reader: CryptoKeyReader | None, names: Sequence[str]) -> None:
-        """Raises CryptoError, and what the reader raises."""
+        """Raises CryptoError, and the reader's errors."""
         if reader is None:
             raise CryptoError(
                 "encryption_key is set: pass the crypto_key_reader that supplies the key"
@@ -105,11 +105,11 @@ class Encryption:
 
     @property
     def overhead_bytes(self) -> int:
-        """The number of bytes added to an entry."""
+        """How many bytes encryption adds to an entry, at most."""
         return sum(key.ByteSize() + 8 for key in self._keys) + 64
 
     def encrypt(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
-        """Returns the new payload and adds to `metadata` what is needed to decrypt it."""
+        """Returns the encrypted payload; adds the keys and the nonce to `metadata`."""
         nonce = os.urandom(_NONCE_BYTES)
         del metadata.encryption_keys[:]
         metadata.encryption_keys.extend(self._keys)

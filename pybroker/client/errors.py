@@ -69,7 +69,7 @@ class TransactionAborted(InvalidTxnStatus):
 class TransactionOutcomeUnknown(ClientError):
     """The broker did not confirm the end within the operation timeout; it may have happened.
 
-    Attach to `txn_id` and request the same end again: this broker handles that idempotently.
+    Attach to `txn_id` and request the same end again: in pybroker that is idempotent.
     """
 
     def __init__(self, txn_id: TxnId) -> None:

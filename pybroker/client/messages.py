@@ -1,7 +1,7 @@
 """Messages and their ids, as the application sees them.
 
-A `ReceivedEntry` holds what one MESSAGE command brought. Its messages share it and parse what they
-need only on demand, because most applications ask for the data and little else.
+A `ReceivedEntry` holds the content of one MESSAGE command. Its messages share it and parse the rest
+on demand, because most applications ask for the data and little else.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ OrderKey = tuple[int, int, int]
 
 @total_ordering
 class MessageId:
-    """The position where a message is stored, and its sort order. Picklable; `serialize` writes
-    what Java reads.
+    """The position where a message is stored, and its sort order. Picklable; `serialize` uses the
+    Java client's format.
 
     `batch_size` and `topic` are kept so that the id alone can be acknowledged, `first_chunk` (the
     entry in which a chunked message begins) so that a consumer can seek to it.
@@ -194,9 +194,9 @@ class Outgoing(NamedTuple):
 
 
 class ReceivedEntry:
-    """`receiver` is the TopicConsumer it came through; `session` is the number of its subscription.
+    """`receiver` is the TopicConsumer that received it, in its session number `session`.
 
-    `first_chunk` is the entry in which a chunked message begins; this one is then its last.
+    `first_chunk` is the entry in which a chunked message begins; it then ends in this entry.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""Choices a caller makes, under the official Python client's names and numbers."""
+"""Options of producers and consumers, with the official Python client's names and numbers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -96,8 +96,8 @@ class ConsumerBatchReceivePolicy:
 
 
 class SubscriptionMode(IntEnum):
-    """NonDurable: the broker keeps no durable cursor, as for a reader; it goes away with its
-    consumers.
+    """NonDurable: the broker keeps no durable cursor, as for a reader; the subscription is deleted
+    with its last consumer.
     """
 
     Durable = 0
@@ -113,7 +113,7 @@ class SchemaType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """A producer registers it with the topic when it opens, or raises IncompatibleSchema."""
+    """A producer registers the schema when it opens, or raises IncompatibleSchema."""
 
     type: SchemaType
     definition: str | bytes = ""
@@ -162,8 +162,8 @@ class IsolationLevel(Enum):
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
     """Differs: batch_index_ack_enabled is on, so acknowledged parts of a batch stay acknowledged.
-    With create_topic=False, which official clients lack, a topic that does not exist, or is deleted
-    later, is not created: TopicNotFound is raised."""
+    With create_topic=False, which official clients lack, the broker does not create a topic that
+    does not exist or is deleted later: the consumer raises TopicNotFound."""
 
     consumer_type: ConsumerType = ConsumerType.Exclusive
     initial_position: InitialPosition = InitialPosition.Latest
@@ -175,9 +175,9 @@ class ConsumerOptions:
     is_read_compacted: bool = False
     properties: dict[str, str] | None = None
     subscription_properties: dict[str, str] | None = None
-    # READ_UNCOMMITTED: messages of open transactions are delivered as they are published. Fixed
-    # when the subscription is created; None keeps its level, or read_committed. Apache Pulsar
-    # ignores it.
+    # READ_UNCOMMITTED: messages of open transactions are delivered as they are published. The level
+    # is fixed when the subscription is created. None: that level, or read_committed for a new
+    # subscription. Apache Pulsar ignores it.
     isolation_level: IsolationLevel | None = None
     replicate_subscription_state_enabled: bool = False
     subscription_mode: SubscriptionMode = SubscriptionMode.Durable

@@ -37,11 +37,11 @@ class TopicQuestion(NamedTuple):
     """About one topic or partition, which must exist."""
 
     topic: str
-    # Count the entries after it and sample the next of them.
+    # Count the entries after this place, and sample the first of them.
     after: Place | None = None
-    # Find the first deliverable entry at or after it.
+    # Find the first deliverable entry at or after this place.
     first_from: Place | None = None
-    # Move the subscription's cursor to it, forward only.
+    # Move the subscription's cursor to this place, forward only.
     acknowledge: Place | None = None
     # Find the publish time of the message at this entry.
     published: Place | None = None
@@ -65,18 +65,17 @@ class TopicState:
     schema_digest: bytes = b""
     # In ms; None if there is no deliverable message.
     published_ms: int | None = None
-    # Whether `entries` are all up to `read_to`. False: read them with a reader; None: ask
-    # again, unless no topic of the request was answered: then the broker returns no entries at
-    # all.
+    # Whether `entries` has all entries up to `read_to`. False: read them with a reader. None: ask
+    # again; but if it is None for every topic of the request, the broker returns no entries at all.
     is_read: bool | None = None
     entries: Sequence[StoredEntry] = ()
-    # Why there is no answer for the topic; if set, ignore the other fields.
+    # Why there is no answer about the topic; if set, ignore the other fields.
     error: PulsarError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What is asked about all topics."""
+    """The parameters of a request, which apply to all its topics."""
 
     subscription: str | None = None
     # Create a missing subscription at this position.
@@ -96,10 +95,10 @@ async def can_ask(cluster: Cluster) -> bool:
 
 
 class Questions:
-    """What a client asks about topics: each question goes to the broker that serves the topic.
+    """Sends each question to the broker that serves its topic.
 
-    The broker of the service URL is asked first. A single broker serves all topics, so that costs
-    no lookup. The brokers of the topics that it does not serve are looked up and remembered.
+    The broker of the service URL is asked first: a single broker serves all topics, so it needs no
+    lookup. The brokers of topics that it does not serve are looked up and remembered.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -107,10 +106,10 @@ class Questions:
         self._brokers: dict[str, Connection] = {}
 
     async def ask(self, questions: Sequence[TopicQuestion], asking: Asking) -> list[TopicState]:
-        """One answer for each question, in order. What is asked about a topic that moves from
-        broker to broker is asked again, up to the operation timeout. Raises NoSuchQuestions if the
-        broker of the service URL does not answer; if only that of a topic does not, this is the
-        error in the topic's answer.
+        """Returns one answer for each question, in order. Repeats questions about topics that are
+        moving to another broker, up to the operation timeout. Raises NoSuchQuestions if the broker
+        of the service URL does not support questions; if only a topic's broker does not, the
+        topic's answer has this error.
         """
         open_yet = dict(enumerate(questions))
         states: dict[int, TopicState] = {}
@@ -129,15 +128,15 @@ class Questions:
 
         try:
             await self._cluster.patiently(ask, f"A question about {len(questions)} topics")
-        except ServiceNotReady as error:  # for some; the others have been answered
+        except ServiceNotReady as error:  # about some topics; the others have been answered
             states |= {at: TopicState(each.topic, error=error) for at, each in open_yet.items()}
         return [states[at] for at in range(len(questions))]
 
     async def _ask_each(
         self, open_yet: dict[int, TopicQuestion], states: dict[int, TopicState], asking: Asking
     ) -> dict[str, PulsarError]:
-        """Moves questions that are answered from `open_yet` to `states`. Returns by topic why the
-        others were not.
+        """Moves answered questions from `open_yet` to `states`. Returns, by topic, why the others
+        were not answered.
         """
         refusals: dict[str, PulsarError] = {}
         nearest = await self._cluster.service_connection()
@@ -194,7 +193,7 @@ class Questions:
         ]
 
     async def _look_up(self, topics: Sequence[str]) -> dict[str, PulsarError]:
-        """Remembers the topics' brokers. Returns why others have none."""
+        """Looks up and remembers the topics' brokers. Returns, by topic, why a lookup failed."""
         if len(self._brokers) > _MOST_REMEMBERED:
             self._brokers.clear()
         failures: dict[str, PulsarError] = {}

@@ -1,12 +1,13 @@
 """OpenTelemetry spans, if the standard OTEL_… variables name an endpoint or the application calls
 `enable`. Until then nothing of OpenTelemetry is imported, and a message costs one look at `spans`.
 
-    publish      from the call until the receipt; its context travels in the message's properties
+    publish      from the call until the receipt; the message's properties contain its context
     receive      when the application takes a message; linked to the span that published it
     process      the application's own work on a message, within `with processing(message):`
-    transaction  from the begin until the end is known, with an event for each participant
+    transaction  from its beginning until its end is known, with an event for each participant
 
-The context is W3C's, in the property `traceparent`, so consumers in other languages find it too.
+The context has the W3C's format, in the property `traceparent`, so consumers in other languages
+find it too.
 """
 
 import logging
@@ -21,7 +22,7 @@ log = logging.getLogger("pybroker.client")
 
 _SYSTEM: Final = {"messaging.system": "pulsar"}
 _CARRIED: Final = ("traceparent", "tracestate")
-# Characters, the minimum that W3C requires. Old SDKs parse more in quadratic time, and log each.
+# Characters: the minimum that the W3C requires. Old SDKs parse longer values in quadratic time.
 _MOST_CARRIED: Final = 512
 
 
@@ -35,7 +36,9 @@ class Spans:
         self._propagator = TraceContextTextMapPropagator()
 
     def carried(self, properties: Mapping[str, str] | None) -> dict[str, str] | None:
-        """Adds the caller's context, unless there is one: another thread may publish it."""
+        """Adds the caller's context, unless the properties contain one. Called before another
+        thread publishes the message.
+        """
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier)
         if not carrier:
@@ -61,7 +64,9 @@ class Spans:
         return message._replace(properties=properties), _ending(span, done)
 
     def publish_batch(self, topic: str, messages: int, txn_id: object, done: Done) -> Done:
-        """The span of encoded messages, whose contexts do not change."""
+        """Starts a span for encoded messages, whose properties cannot change. Returns the callback
+        that ends the span.
+        """
         return _ending(self._producing(topic, messages, txn_id, None), done)
 
     def _producing(self, topic: str, messages: int, txn_id: object, parent: Any) -> Any:
@@ -109,7 +114,7 @@ spans: Spans | None = None  # None: not enabled
 
 
 def enable(provider: Any = None) -> None:
-    """Create spans with this TracerProvider; None: the one that the application has set."""
+    """Creates spans with this TracerProvider; None: with the one that the application has set."""
     global spans
     spans = Spans(provider)
 

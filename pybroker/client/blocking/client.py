@@ -1,7 +1,7 @@
 """The blocking client: pybroker.client.aio, run on an event loop on the Client's own thread.
 
-Every call that must wait for the broker waits here. What need not wait (send_async, plain
-acknowledgements, messages already in the queue) costs no round trip to the loop's thread.
+A call that needs the broker's answer blocks until it arrives. Calls that need not wait (send_async,
+plain acknowledgements, messages already in the queue) cost no round trip to the loop's thread.
 Producers, consumers and transactions may be used from several threads. Callbacks of send_async
 run on the loop's thread, so they must be quick and must not make blocking calls.
 """
@@ -106,10 +106,11 @@ class Client:
         namespace: str | None = None,
         abort_on_disconnect: bool = False,
     ) -> Transaction:
-        """The broker aborts it if it has not ended within `timeout_ms`. `beside`: use the same
-        coordinator as that transaction, so that the two may commit together. `namespace`: the
-        broker itself adds the topics used there. `abort_on_disconnect`: abort it as soon as the
-        connection breaks, unless a commit has been decided. See pybroker.client.aio."""
+        """Begins a transaction; the broker aborts it if it has not ended within `timeout_ms`.
+        `beside`: use the same coordinator as that transaction, so that both can commit together.
+        `namespace`: the broker itself adds the topics used there. `abort_on_disconnect`: abort it
+        as soon as the connection breaks, unless a commit has been decided. See pybroker.client.aio.
+        """
         beginning = self._core.new_transaction(timeout_ms, beside, namespace, abort_on_disconnect)
         core = self._thread.call(beginning)
         return Transaction(self._thread, core)
@@ -121,10 +122,10 @@ class Client:
         namespace: str | None = None,
         abort_on_disconnect: bool = False,
     ) -> TransactionGroup:
-        """Several transactions that commit atomically. `with client.new_transactions(2) as
+        """Begins several transactions that commit atomically. `with client.new_transactions(2) as
         (debits, credits):` commits both at the end, and aborts both on an exception.
 
-        Raises NotAllowed if the broker cannot, as with Apache Pulsar: see `commits_together`.
+        Raises NotAllowed if the broker cannot do this, like Apache Pulsar: see `commits_together`.
         """
         core = self._thread.call(
             self._core.new_transactions(count, timeout_ms, namespace, abort_on_disconnect)

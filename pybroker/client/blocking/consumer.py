@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class _Receiving:
-    """What consumers and readers have in common."""
+    """The part that consumers and readers share."""
 
     def __init__(self, thread: LoopThread, core: consumer.Consumer) -> None:
         self._thread = thread
@@ -49,7 +49,7 @@ class _Receiving:
             self._thread.post(handover.watch)
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs after everything taken and acknowledged before it has been settled."""
+        """Runs `work` once everything taken and acknowledged so far has been settled."""
         try:
             self._thread.post(self._handover.settle)
         except ClientError:
@@ -80,11 +80,11 @@ class Consumer(_Receiving):
         return self._core.is_connected()
 
     def receive(self, timeout_millis: int | None = None) -> Message:
-        """The next message; waits for it. Raises Timeout."""
+        """Waits for the next message. Raises Timeout."""
         return self._receive(timeout_millis)
 
     def batch_receive(self) -> list[Message]:
-        """Returns up to the batch_receive_policy's limits; empty if nothing came in time."""
+        """Returns messages up to the batch_receive_policy's limits; empty if none came in time."""
         return self._call(self._core.batch_receive())
 
     def acknowledge(
@@ -95,7 +95,7 @@ class Consumer(_Receiving):
         """Acknowledges one message or several.
 
         Without a transaction this does not wait for the broker. In one it does, and raises
-        TransactionConflict if the message was already acknowledged, in another transaction or none.
+        TransactionConflict if the message was already acknowledged, with or without a transaction.
         """
         if txn is None:
             self._acknowledge(message)
@@ -122,8 +122,8 @@ class Consumer(_Receiving):
         self, message: Acknowledgeable, txn: Transaction | None = None
     ) -> None:
         """Acknowledges everything of the message's topic or partition up to and including it.
-        Raises NotAllowed on Shared and Key_Shared, and in a transaction for a message between the
-        chunks of another, whose first chunks it would acknowledge."""
+        Raises NotAllowed on Shared and Key_Shared; in a transaction also for a message between the
+        chunks of another, because it would acknowledge the first of those chunks."""
         if txn is None:
             self._core.refuse_cumulative()
             self._post(self._core.acknowledge_cumulative_now, message)
@@ -195,7 +195,7 @@ class Reader(_Receiving):
         return self._core.is_connected()
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
-        """The next message; waits for it. Raises Timeout."""
+        """Waits for the next message. Raises Timeout."""
         return self._receive(timeout_millis)
 
     def batch_read(self, max_messages: int, timeout_millis: int | None = None) -> list[Message]:
@@ -211,7 +211,7 @@ class Reader(_Receiving):
         return self._call(self._core.get_last_message_id())
 
     def get_backlog(self) -> int:
-        """The number of entries since the reader's start."""
+        """The number of entries that have not been read yet."""
         return self._call(self._core.get_backlog())
 
     def seek(self, messageid: MessageId | int) -> None:

@@ -1,8 +1,8 @@
-"""Hands what threads did with messages to the loop's thread in batches, not one by one.
+"""Tells the loop's thread in batches which messages other threads took and acknowledged.
 
-Waking the loop for each message, and letting it do little each time, would cost more than the
-messages. So the first acknowledgement wakes the loop, and those of the next moment wait until it
-has run; taken messages are reported once they are worth permits.
+Waking the loop for each message would cost more than the message. So the first acknowledgement
+wakes the loop, and those of the next _MOMENT_S wait until it runs again; taken messages are
+reported once there are enough of them to request permits.
 """
 
 import asyncio
@@ -24,27 +24,29 @@ class Handover:
         assert isinstance(core.queue, ThreadQueue)
         self.queue = core.queue
         self.acknowledged: deque[Acknowledgeable] = deque()
-        # The loop will look here soon and needs no wake-up.
+        # Whether the loop will look here soon and needs no wake-up.
         self.watched = False
         self._core = core
         core.settle = self.settle
 
     def settle(self) -> None:
-        """Runs on the loop's thread. What was acknowledged had been taken before."""
+        """Runs on the loop's thread. Collects acknowledgements before it settles taken messages, so
+        that every acknowledged message counts as taken.
+        """
         acknowledged = [self.acknowledged.popleft() for _ in range(len(self.acknowledged))]
         self.queue.settle()
         if acknowledged:
-            # The consumer has ended: the broker redelivers them.
+            # If the consumer has ended, the broker redelivers the messages.
             with contextlib.suppress(PulsarException):
                 self._core.acknowledge_now(acknowledged)
         if self.queue.awaited:
-            # After the callbacks that write to the connections at the end of this turn.
+            # Runs after the callbacks that write to the connections at the end of this turn.
             asyncio.get_running_loop().call_soon(self.queue.told)
 
     def watch(self) -> None:
-        """Runs on the loop's thread: settles what there is, until nothing new comes in a turn.
+        """Runs on the loop's thread: settles what is pending, until nothing new came for a moment.
 
-        First clear the flag, then look a last time: what is added after that finds it cleared.
+        Clears the flag before it looks a last time: a later message finds the flag cleared.
         """
         while not (self.acknowledged or self.queue.taken):
             self.watched = False

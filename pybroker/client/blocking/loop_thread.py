@@ -3,9 +3,9 @@
 `call` runs a coroutine there and waits for it. `post` hands over a function without waiting;
 functions run in the order of posting, and a burst of them wakes the loop once.
 
-The thread refers to its `_Running`, not to the `LoopThread`: once nothing refers to that any more,
-no one can close it, so it shuts down automatically. However the loop ends, every call waiting for
-it raises AlreadyClosed, and everything posted before has run.
+The thread refers to its `_Running`, not to the `LoopThread`. So it shuts down automatically once
+nothing refers to the `LoopThread` any more, because nobody can close it then. However the loop
+ends, every waiting call raises AlreadyClosed, and everything posted before has run.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ T = TypeVar("T")
 class Space:
     """Limits the messages in flight; threads wait for room.
 
-    They wait until half of it is free: waking a thread for each message would cost more than the
-    message.
+    They wait until half of the room is free: waking a thread for each message would cost more than
+    the message.
     """
 
     def __init__(self, limit: int) -> None:
@@ -37,14 +37,14 @@ class Space:
         self._changed = threading.Condition()
 
     def take(self, count: int) -> None:
-        """Waits, unless it is closed. A request above the limit passes alone."""
+        """Waits for room, unless closed. A request above the limit passes alone."""
         with self._changed:
             if self._used + count > self._limit:
                 self._wait_for(max(0, min(self._limit // 2, self._limit - count)))
             self._used += count
 
     def _wait_for(self, used: int) -> None:
-        """Waits until no more than that is in use."""
+        """Waits until no more than `used` is in use."""
         self._awaited.append(used)
         try:
             self._changed.wait_for(lambda: self._closed or self._used <= used)
@@ -52,7 +52,7 @@ class Space:
             self._awaited.remove(used)
 
     def take_now(self, count: int) -> None:
-        """Exceeds the limit if need be; for the thread that frees room, which must not wait."""
+        """Exceeds the limit if necessary; for the thread that frees room, which must not wait."""
         with self._changed:
             self._used += count
 
@@ -77,8 +77,8 @@ class WaitedOn(Protocol):
     def close(self) -> None: ...
 
     def forked(self, error: Exception) -> None:
-        """For a forked process: a thread that does not exist here may hold the locks. `error` says
-        why nothing works any more."""
+        """Called in a forked process: a thread that does not exist there may hold the locks.
+        `error` says why nothing works any more."""
         ...
 
 
@@ -97,7 +97,7 @@ class _Running:
         self.ending = False
         self.posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.woken = False
-        # What threads wait for without a call into this one; they must be notified.
+        # Objects on which threads wait without a call into this thread: closed when it ends.
         self.waited_on: weakref.WeakSet[WaitedOn] = weakref.WeakSet()
         _all_running.add(self)
 
@@ -181,12 +181,12 @@ class LoopThread:
         self._thread.start()
 
     def on_abandonment(self, goodbye: Callable[[], Awaitable[None]]) -> None:
-        """What to do before a shutdown that starts because nothing refers to this object."""
+        """Sets what runs before the shutdown that starts once nothing refers to this object."""
         end = weakref.finalize(self, self._running.abandoned, goodbye, self._process_id)
         end.atexit = False
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`. An interrupt (Ctrl-C) cancels it. Raises AlreadyClosed."""
+        """Returns the result of `work`. An interrupt (Ctrl-C) cancels it. Raises AlreadyClosed."""
         try:
             self.refuse_on_own_thread()
             with self._running.lock:
@@ -198,7 +198,7 @@ class LoopThread:
         try:
             return future.result()
         except concurrent.futures.CancelledError as error:
-            raise AlreadyClosed("The client was closed before this was done") from error
+            raise AlreadyClosed("The client was closed before the call completed") from error
         except BaseException:
             future.cancel()
             raise
@@ -220,7 +220,7 @@ class LoopThread:
         return space
 
     def ends(self, waited_on: WaitedOn) -> None:
-        """A queue that is closed when this thread ends."""
+        """Closes `waited_on` when this thread ends."""
         self._running.waited_on.add(waited_on)
 
     @property

@@ -120,8 +120,8 @@ class Producer:
             self._space.take(count)
 
     def flush(self) -> None:
-        """Returns when everything sent so far is answered. Raises the first failure since the last
-        flush among messages sent without a callback, or still unanswered when this was called."""
+        """Returns when everything sent so far is answered. Raises the first failure of a message
+        that was sent without a callback since the last flush, or was unanswered at this call."""
         self._thread.call(self._core.flush())
 
     def close(self) -> None:

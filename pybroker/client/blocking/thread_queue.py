@@ -1,12 +1,12 @@
-"""A receive queue that threads take from without needing the loop's thread.
+"""A receive queue from which threads take messages without the loop's thread.
 
-What they took is recorded, and reported to the TopicConsumers together when the loop's thread calls
-`settle`. Taking and recording are one step under the lock, so nothing that is discarded or counted
-in the meantime is forgotten.
+Taken messages are recorded, and reported to the TopicConsumers together when the loop's thread
+calls `settle`. Taking and recording are one step under the lock, so no message is forgotten that is
+discarded or counted in the meantime.
 
-A thread that keeps taking holds the interpreter, and the loop's thread would report to the broker
-only once the queue is empty: broker and application would work in turn, each waiting for the other.
-So a thread that took half of the queue waits until that report has left, and then works on the
+A thread that keeps taking messages holds the interpreter, so the loop's thread would report to the
+broker only once the queue is empty: broker and application would work in turn, each waiting for the
+other. So a thread that took half of the queue waits until the report is sent, and then works on the
 other half.
 """
 
@@ -29,7 +29,7 @@ class ThreadQueue(ReceiveQueue):
         self._waiting_threads = 0
         self.taken: list[Message] = []  # by threads, not yet settled
         self.telling = False  # enough was taken: the loop's thread will settle it
-        self.awaited = False  # a thread waits until what was settled has left
+        self.awaited = False  # a thread waits until the report is sent
 
     def _make_locks(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class ThreadQueue(ReceiveQueue):
             return message
 
     def take_within(self, timeout_s: float | None) -> Message:
-        """Waits for one. Raises Timeout, or what ended the consumer."""
+        """Waits for a message. Raises Timeout, or the error that ended the consumer."""
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             while not self._messages:
@@ -70,7 +70,7 @@ class ThreadQueue(ReceiveQueue):
             self._waiting_threads -= 1
 
     def wait_until_told(self) -> None:
-        """Only while there are more messages: a thread that finds none waits anyway."""
+        """Waits only while there are more messages: a thread that finds none waits anyway."""
         with self._lock:
             if self.awaited and self._messages:
                 self._told.wait(_PATIENCE_S)
@@ -99,7 +99,7 @@ class ThreadQueue(ReceiveQueue):
         tell_taken(taken)
 
     def told(self) -> None:
-        """What was settled has been sent to the broker."""
+        """Called when the report of settled messages has been sent to the broker."""
         with self._lock:
             self.awaited = False
             self._told.notify_all()

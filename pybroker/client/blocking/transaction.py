@@ -12,7 +12,7 @@ from pybroker.client.transactions.transaction import TxnState
 
 
 class _EndsWithItsBlock:
-    """What a transaction and a group of them have in common."""
+    """The part that transactions and groups of them share."""
 
     def __init__(
         self, thread: LoopThread, core: transaction.Transaction | group.TransactionGroup
@@ -33,7 +33,7 @@ class _EndsWithItsBlock:
         self._end(self._core.__aexit__(kind, error, traceback))
 
     def _end(self, work: Coroutine[Any, Any, None]) -> None:
-        """A commit that the client's close interrupts may have happened."""
+        """If closing the client interrupts a commit, it may have happened nevertheless."""
         try:
             self._thread.call(work)
         except AlreadyClosed as closed:
@@ -60,14 +60,14 @@ class Transaction(_EndsWithItsBlock):
         return self.core.state
 
     def commit(self, together_with: Sequence[TxnId] = ()) -> None:
-        """Durable and visible when this returns.
+        """The commit is durable and visible when this returns.
 
-        `together_with`: transactions begun with `beside` that commit atomically with this one. All
-        sends of their own processes must have been answered. Differs: not with Apache Pulsar.
+        `together_with`: transactions begun with `beside` that commit atomically with this one.
+        Their own processes must have received all receipts. Differs: not with Apache Pulsar.
 
         Raises TransactionAborted if an operation failed, TransactionOutcomeUnknown if the broker
         did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile, or if one
-        of the others was: then none committed, and this one should be aborted.
+        of the others was: then none has committed, and you should abort this one.
         """
         self._end(self.core.commit(together_with))
 
@@ -77,7 +77,7 @@ class Transaction(_EndsWithItsBlock):
 
     def join(self, topic: str) -> None:
         """Adds `topic` to the transaction before a message is sent. Raises InvalidTxnStatus or
-        TransactionNotFound if the transaction is over."""
+        TransactionNotFound if the transaction has ended."""
         self._thread.call(self.core.joined(topic))
 
 

@@ -1,8 +1,8 @@
 """Keeps a producer or a consumer registered at its topic's broker.
 
-`open` looks up the broker and registers the member. Whenever the registration is lost (the
-connection broke, or the broker closed it to move the topic), the member is told and registered
-again, with bounded backoff, until that succeeds or fails for good.
+`open` looks up the broker and registers the member. If the registration is lost (the connection
+broke, or the broker closed it to move the topic), the member is told and registered again, with
+bounded backoff, until that succeeds or fails permanently.
 """
 
 import asyncio
@@ -72,9 +72,9 @@ class Attachment:
             raise AlreadyClosed(f"{self._topic} was closed while being opened")
 
     def lost(self, pause: bool = False) -> None:
-        """Registers again: at once, or after a `pause` if the broker asked for patience.
+        """Registers again: at once, or after a `pause` if the broker asked for one.
 
-        Does nothing while `open` is still running: that checks again when it is done.
+        Does nothing while `open` is still running, which checks for this when it is done.
         """
         self._lost = True
         if self.connection is None or self._closed:
@@ -101,7 +101,7 @@ class Attachment:
                 self._member.failed(error)
 
     def close(self) -> Connection | None:
-        """The connection to send the close command on, if there is one."""
+        """Returns the connection on which to send the close command, if there is one."""
         self._closed = True
         connection, self.connection = self.connection, None
         return connection

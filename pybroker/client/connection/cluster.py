@@ -89,7 +89,7 @@ class Part(Closeable, Protocol):
 
 
 class Cluster:
-    """What producers, consumers and transactions need of the client."""
+    """What producers, consumers and transactions need from the client."""
 
     def __init__(
         self, service_url: str, options: ConnectionOptions, clock: Clock, rng: random.Random
@@ -98,7 +98,7 @@ class Cluster:
         self.clock = clock
         self.rng = rng
         self.tasks = Tasks("pybroker client")
-        # Producer and consumer ids: unique within any one connection.
+        # Producer and consumer ids: unique on each connection.
         self.ids = itertools.count(1)
         # The receive queue of consumers; the blocking client has its own kind.
         self.new_queue: Callable[[], ReceiveQueue] = ReceiveQueue
@@ -144,7 +144,7 @@ class Cluster:
             await member.close()
             raise
         except BaseException:
-            self.close_behind(member, "what was cancelled while it was opened")
+            self.close_behind(member, "a member whose opening was cancelled")
             raise
 
     async def open_more(self, parts: Sequence[Part]) -> None:
@@ -189,7 +189,7 @@ class Cluster:
     async def topics_of_namespace(self, namespace: str) -> list[str]:
         """All persistent topics; of a partitioned topic, its partitions.
 
-        If the list is unchanged, the broker answers only that.
+        The broker does not send the list again if it is unchanged.
         """
         known = self._topic_lists.get(namespace)
 
@@ -241,7 +241,7 @@ class Cluster:
             broker = found.brokerServiceUrlTls if self._uses_tls else found.brokerServiceUrl
             if not broker:
                 raise ServiceNotReady(f"The broker named no address for {topic}")
-            if found.proxy_through_service_url:  # the address that could be reached is the proxy
+            if found.proxy_through_service_url:  # only the proxy can be reached
                 connection = await self._connection(service, urlsplit(broker).netloc)
             else:
                 self._check_encrypted(broker, topic)
@@ -321,10 +321,10 @@ class Cluster:
 
 
 async def _open(parts: Sequence[Part]) -> None:
-    """Runs all concurrently; the first failure cancels the others.
+    """Opens all concurrently; the first failure cancels the others.
 
-    No TaskGroup: one that fails leaves its task counted as cancelled, and before Python 3.11.3 the
-    next `asyncio.timeout` there ends in CancelledError.
+    Not with a TaskGroup: when one fails, its task still counts as cancelled, and before Python
+    3.11.3 the next `asyncio.timeout` in that task ends in CancelledError.
     """
     opening = [asyncio.ensure_future(part.open()) for part in parts]
     try:

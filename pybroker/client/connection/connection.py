@@ -53,7 +53,7 @@ _ANSWERS: Final = {
     _Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
     _Type.END_TXN_RESPONSE,
     _Type.ASK_TOPICS_RESPONSE,
-    _Type.ASK_TRANSACTION_RESPONSE,  # these are for brokers
+    _Type.ASK_TRANSACTION_RESPONSE,  # this one and the next ones are for brokers
     _Type.TRANSACTION_GROUP_RESPONSE,
     _Type.FENCE_SESSIONS_RESPONSE,
     _Type.END_TXN_ON_PARTITION_RESPONSE,
@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
     # --- requests -----------------------------------------------------------------------------
 
     async def handshake(self, proxy_to: str | None) -> None:
-        """CONNECT; returns when the broker has accepted the client."""
+        """Sends CONNECT; returns when the broker has accepted the client."""
         body = pb.CommandConnect(
             client_version=CLIENT_VERSION,
             protocol_version=PROTOCOL_VERSION,
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
         self._keep_alive = self._loop.call_later(KEEP_ALIVE_S, self._check_alive)
 
     async def request(self, body: Any, timeout_s: float | None) -> Any:
-        """The answer's body. Raises the broker's refusal, ConnectError, Timeout."""
+        """Returns the answer's body. Raises the broker's refusal, ConnectError, Timeout."""
         self._last_request_id += 1
         request_id = body.request_id = self._last_request_id
         answer = self._loop.create_future()
@@ -160,14 +160,14 @@ class Connection(asyncio.Protocol):
             self._requests.pop(request_id, None)
             if timer is not None:
                 timer.cancel()
-            del answer  # a failure's traceback keeps this frame, which must not keep it
+            del answer  # a failure's traceback refers to this frame: break the cycle
 
     def _late(self, answer: asyncio.Future[Any], body: Any, timeout_s: float) -> None:
         name = type(body).__name__.removeprefix("Command")
         _fail(answer, Timeout(f"{self.address} did not answer {name} within {timeout_s} s"))
 
     def post(self, body: Body) -> None:
-        """A command that needs no answer. Raises ConnectError."""
+        """Sends a command that needs no answer. Raises ConnectError."""
         self.write(encode_frame(wrap(body)))
 
     def write(self, frame: bytes) -> None:
@@ -305,7 +305,7 @@ class Connection(asyncio.Protocol):
         )
 
     def _credentials(self, authentication: Authentication) -> bytes:
-        """Raises ConnectError, so that the application's function is asked again later."""
+        """Raises ConnectError, so that the application's function is called again later."""
         try:
             return authentication.data()
         except Exception as error:
@@ -325,4 +325,4 @@ class Connection(asyncio.Protocol):
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # A waiter gets the exception; having no waiter is fine.
+        future.exception()  # Marks it as retrieved: there may be no waiter.

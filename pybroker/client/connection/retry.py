@@ -1,4 +1,4 @@
-"""When to retry, and how long to wait before it."""
+"""When to retry, and how long to wait before."""
 
 import asyncio
 import random
@@ -11,8 +11,8 @@ from pybroker.client.errors import AlreadyClosed, ConnectError, Timeout
 T = TypeVar("T")
 
 FIRST_DELAY_S: Final = 0.1
-# Who waits for another broker to take a topic over is late by so much at most. Longer pauses would
-# make it as late as the dead broker's session is long.
+# After a fail-over a client notices at most this much later that another broker serves its topic.
+# Longer pauses could double the fail-over time, which is the dead broker's session timeout.
 LAST_DELAY_S: Final = 1.0
 
 # Transient errors. Everything else is a final answer.
@@ -25,8 +25,8 @@ PASSING: Final = (
     errors.PersistenceError,
     errors.TransactionCoordinatorNotFound,
 )
-# What ends a producer or consumer that was already at work. Any other error may come from its own
-# old session, whose end the broker has not yet noticed, or from a topic being moved.
+# Errors that end a producer or consumer that was already open. Any other error may come from its
+# own old session, whose end the broker has not noticed yet, or from a topic that is being moved.
 FINAL: Final = (
     AlreadyClosed,
     errors.ProducerFenced,
@@ -87,5 +87,5 @@ def passing(error: Exception) -> bool:
 
 
 def not_final(error: Exception) -> bool:
-    """For what had worked before. Errors that are not the broker's are bugs and final."""
+    """For operations that have worked before. Errors that are not PulsarErrors are bugs: final."""
     return isinstance(error, errors.PulsarError) and not isinstance(error, FINAL)

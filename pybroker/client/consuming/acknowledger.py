@@ -24,7 +24,7 @@ from pybroker.client.consuming.acks import (
 )
 from pybroker.wire import pulsar_api_pb2 as pb
 
-# Delivered and not yet acknowledged; beyond this number the oldest are forgotten.
+# Chunked messages without an acknowledgement; beyond this number the oldest are forgotten.
 _MAX_CHUNKED: Final = 10_000
 # Per command. Brokers accept 1 MiB, and close the connection above that.
 _MAX_BYTES: Final = 512 * 1024
@@ -32,7 +32,7 @@ _MAX_IDS: Final = 10_000  # pybroker's limit for one command in a transaction
 
 
 class Acknowledger:
-    """Plain acknowledgements made without a connection are sent with the next session."""
+    """Plain acknowledgements made without a connection are sent in the next session."""
 
     def __init__(self, consumer_id: int, attachment: Attachment, by_batch_index: bool) -> None:
         self._consumer_id = consumer_id
@@ -67,7 +67,7 @@ class Acknowledger:
         return self._chunks.get(key, (key,)) if self._chunks else (key,)
 
     def add(self, places: Sequence[Place]) -> list[EntryKey]:
-        """The entries with nothing left to acknowledge, by the last one of each message."""
+        """Returns the entries with nothing left to acknowledge; of a chunked message, the last."""
         self._schedule()
         if self._chunks:
             for place in places:
@@ -82,7 +82,7 @@ class Acknowledger:
         if begun is None:
             self._group.add_cumulative(*place)
             return
-        # The first chunks of a later message lie before this one: they stay.
+        # The first chunks of a later message lie before this one: they stay unacknowledged.
         if begun[1] > 0:
             self._group.add_cumulative(begun[0], begun[1] - 1, -1, 0)
         self._group.add((*chunk, -1, 0) for chunks in covered for chunk in chunks)
@@ -99,7 +99,7 @@ class Acknowledger:
             )
 
     def begun_before(self, key: EntryKey) -> EntryKey | None:
-        """Where the first message begins that ends behind `key`, if it begins before it."""
+        """The first entry of a message that begins before `key` and ends after it, if any."""
         begun = [chunks[0] for last, chunks in self._chunks.items() if last > key]
         if self.incomplete is not None:
             begun += self.incomplete.first_keys
@@ -144,7 +144,7 @@ class Acknowledger:
         return [individually(*place)]
 
     def _commands(self, ids: Sequence[AckId], cumulative: bool) -> Iterator[pb.CommandAck]:
-        """Several if one would be too large for a broker."""
+        """Yields several commands if one would be too large for a broker."""
         command = self._command(ids, cumulative)
         if len(ids) == 1 or (len(ids) <= _MAX_IDS and command.ByteSize() <= _MAX_BYTES):
             yield command

@@ -2,7 +2,7 @@
 
 The broker stores a batch as one entry. Its unacknowledged messages are a bit set here (bit i set:
 message i is still unacknowledged); an entry is finished when its set is empty. On the wire the
-set travels as little-endian 64-bit words.
+set is sent as little-endian 64-bit words.
 """
 
 from collections.abc import Iterable
@@ -12,8 +12,8 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 _WORD_BITS: Final = 64
 _UINT64: Final = 2**64
-# Batches with something left; beyond this number the oldest are forgotten. They are redelivered
-# if the broker does not know their parts either.
+# Partly acknowledged batches; beyond this number the oldest are forgotten. A forgotten batch is
+# redelivered whole if the broker does not know its parts either.
 MAX_PARTLY: Final = 100_000
 
 EntryKey = tuple[int, int]
@@ -89,8 +89,8 @@ class AckGroup:
         return bool(self._waiting) or self._cumulative is not None
 
     def delivered(self, key: EntryKey, sent: int, unacked: int, batch_size: int) -> None:
-        """A batch arrived: the messages that the broker sent, and which of them are unacknowledged;
-        the rest was not wanted.
+        """Called when a batch arrives. As bits: the messages that the broker sent, and those of
+        them that are unacknowledged; the others are not wanted.
         """
         self._forget(key)
         everything = all_bits(batch_size)
@@ -110,18 +110,20 @@ class AckGroup:
         self._left_out.pop(key, None)
 
     def given_back(self, keys: Iterable[EntryKey]) -> None:
-        """They are redelivered, to any consumer, together with what is unacknowledged in them."""
+        """The entries will be redelivered, to any consumer, with their unacknowledged messages."""
         for key in keys:
             self._forget(key)
 
     def all_given_back(self) -> None:
-        """Without indexes the broker does not know what was acknowledged in part: keep it here."""
+        """Everything will be redelivered. Without batch indexes the broker does not know which
+        parts of batches were acknowledged: keep them here.
+        """
         if self._by_batch_index:
             self._partly.clear()
             self._left_out.clear()
 
     def add(self, places: Iterable[Place]) -> list[EntryKey]:
-        """The entries with nothing left to acknowledge."""
+        """Returns the entries with nothing left to acknowledge."""
         done, waiting, partly = [], self._waiting, self._partly
         for ledger_id, entry_id, batch_index, batch_size in places:
             key = (ledger_id, entry_id)
@@ -137,14 +139,14 @@ class AckGroup:
         return done
 
     def _rest(self, key: EntryKey, batch_size: int) -> Left:
-        """What is left of a batch that is finished here: what the broker left out."""
+        """What stays unacknowledged of a batch that is finished here: what the broker left out."""
         left_out = self._left_out.get(key, 0)
         if (waiting := self._waiting.get(key)) is not None:
             left_out &= waiting[0]
         return (left_out, batch_size) if left_out else NOTHING
 
     def _add_part(self, key: EntryKey, batch_index: int, batch_size: int) -> bool:
-        """Whether anything of the batch is left."""
+        """Acknowledges one message; returns whether anything of the batch is left."""
         left = self._partly.get(key, all_bits(batch_size)) & ~(1 << batch_index)
         left_out = self._left_out.get(key, 0)
         if (waiting := self._waiting.get(key)) is not None:
@@ -188,5 +190,5 @@ class AckGroup:
 
 
 def _reach(ack: AckId) -> tuple[EntryKey, int]:
-    """The order of cumulative acknowledgements: fewer remaining bits are further."""
+    """Sorts cumulative acknowledgements: fewer remaining bits reach further."""
     return ack[0], -ack[1][0]

@@ -38,7 +38,7 @@ class Consumer:
         self._topic = topic
         self._spec = spec
         self.queue = cluster.new_queue()
-        # Settles what threads took and acknowledged; called before anything else.
+        # Settles the messages that threads took and acknowledged; called first on closing.
         self.settle: Callable[[], None] = self.queue.settle
         size = self._queue_size(len(partitions))
         self._capacity, self._part_capacity = size * len(partitions), size
@@ -87,7 +87,7 @@ class Consumer:
     # --- receiving --------------------------------------------------------------------------
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
-        """The next message; waits for it. Raises Timeout."""
+        """Waits for the next message. Raises Timeout."""
         message = await self.queue.get(None if timeout_millis is None else timeout_millis / 1000)
         tell_taken([message])
         if tracing.spans is not None:
@@ -95,7 +95,7 @@ class Consumer:
         return message
 
     async def batch_receive(self) -> list[Message]:
-        """Returns up to the batch_receive_policy's limits; empty if nothing came in time."""
+        """Returns messages up to the batch_receive_policy's limits; empty if none came in time."""
         policy = self._spec.options.batch_receive_policy
         timeout_s = policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
         messages: list[Message] = []
@@ -105,15 +105,16 @@ class Consumer:
         except TimeoutError:
             pass
         except BaseException:
-            # Nobody gets them now, so the next caller must.
+            # This caller does not get the messages, so the next one must.
             self.queue.put_back([each for each in messages if each.entry.receiver.holds(each)])
             raise
         tell_taken(messages)
         return messages
 
     async def _collect(self, messages: list[Message], policy: ConsumerBatchReceivePolicy) -> None:
-        """Until a limit is reached. The queue's size is one too: without permits no more messages
-        come. All may be of one partition, and without a timeout this would wait for ever."""
+        """Collects until a limit is reached. The queue's size is a limit too: without permits no
+        more messages come. Without a timeout the limit is one partition's share of the queue: all
+        messages may be of one partition, and this would wait forever for more."""
         limit = self._capacity if policy.timeout_ms > 0 else self._part_capacity
         if policy.max_num_message > 0:
             limit = min(limit, policy.max_num_message)
@@ -136,7 +137,7 @@ class Consumer:
 
     @property
     def is_prompt(self) -> bool:
-        """Whether taking a message has an effect: it starts its timeout, or moves a reader."""
+        """Whether taking a message has an effect at once: it starts a timeout or moves a reader."""
         return self._spec.start is not None or bool(self._spec.options.unacked_messages_timeout_ms)
 
     @property
@@ -153,7 +154,7 @@ class Consumer:
         """Acknowledges one message or several.
 
         Without a transaction this does not wait for the broker. In one it does, and raises
-        TransactionConflict if the message was already acknowledged, in another transaction or none.
+        TransactionConflict if the message was already acknowledged, with or without a transaction.
         """
         groups = self._by_part(message)
         if txn is None:
@@ -167,8 +168,8 @@ class Consumer:
         self, message: Acknowledgeable, txn: Transaction | None = None
     ) -> None:
         """Acknowledges everything of the message's topic or partition up to and including it.
-        Raises NotAllowed on Shared and Key_Shared, and in a transaction for a message between the
-        chunks of another, whose first chunks it would acknowledge."""
+        Raises NotAllowed on Shared and Key_Shared; in a transaction also for a message between the
+        chunks of another, because it would acknowledge the first of those chunks."""
         self.refuse_cumulative()
         for part, places in self._by_part(message):
             if txn is None:
@@ -179,12 +180,12 @@ class Consumer:
             await part.acknowledge_in(txn, places, cumulative=True)
 
     def refuse_if_ended(self) -> None:
-        """Raises AlreadyClosed, or what ended the consumer."""
+        """Raises AlreadyClosed, or the error that ended the consumer."""
         if self.queue.failure is not None:
             raise self.queue.failure
 
     def refuse_cumulative(self) -> None:
-        """The broker refuses it too, but sends no answer."""
+        """Raises NotAllowed. The broker would refuse it too, but without an answer."""
         kind = self._spec.options.consumer_type
         if kind in (ConsumerType.Shared, ConsumerType.KeyShared):
             raise NotAllowed(
@@ -193,13 +194,13 @@ class Consumer:
             )
 
     def acknowledge_now(self, messages: Acknowledgeable | Sequence[Acknowledgeable]) -> None:
-        """`acknowledge` of messages that were gathered, outside transactions: sent in this turn."""
+        """Acknowledges collected messages outside transactions; sends that in this turn."""
         for part, places in self._by_part(messages):
             part.acknowledge(places)
             part.send_acknowledgements()
 
     def refuse_unknown(self, message: Acknowledgeable) -> None:
-        """From any thread. Raises InvalidConfiguration for an id of another topic."""
+        """May run on any thread. Raises InvalidConfiguration for an id of another topic."""
         self._receiver_of(message)
 
     def acknowledge_cumulative_now(self, message: Acknowledgeable) -> None:
@@ -270,7 +271,7 @@ class Consumer:
             await self._parts[self._part_of(messageid)].seek(messageid)
 
     async def seek_last_messages(self) -> None:
-        """Makes the last message of every topic or partition the next one."""
+        """Makes the last message of every topic or partition the next to be delivered."""
         for part in self._parts.values():
             last, _ = await part.last_message_id()
             if last.entry_id() >= 0:
@@ -315,7 +316,7 @@ class Consumer:
         more = await asyncio.gather(*(part.has_more() for part in self._parts.values()))
         return any(more) or bool(self.queued)
 
-    # --- the end ----------------------------------------------------------------------------
+    # --- closing ----------------------------------------------------------------------------
 
     async def unsubscribe(self) -> None:
         """Deletes the subscription and closes the consumer."""
@@ -342,5 +343,5 @@ class Consumer:
 
 
 def _came_from_here(message: Acknowledgeable) -> bool:
-    """Or it is an id that the caller got elsewhere and vouches for."""
+    """False for an id that the caller got elsewhere and is responsible for."""
     return isinstance(message, Message) or bool(message.topic_name())

@@ -1,8 +1,8 @@
 """Reads one topic's entries as stored, in order, for callers that unpack many at once.
 
-The broker sends as many messages as it has permits for. Only the caller, which unpacks an entry,
-knows how many messages it holds: it reports them, which requests more. A new registration
-continues behind the last entry that was taken.
+The broker sends as many messages as it has permits for. Only the caller, which unpacks the entries,
+knows how many messages they hold: it reports the number, which requests more. A new registration
+continues after the last entry that was taken.
 
 Differs: official clients only return messages.
 """
@@ -24,7 +24,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import last_batch_index
 from pybroker.wire.message_run import MessageRun
 
-# Consecutive entries arrive closer together.
+# Consecutive entries arrive faster than this.
 _PAUSE_S: Final = 0.01
 
 
@@ -110,8 +110,8 @@ class EntryReader:
     async def take(
         self, least_bytes: int, until: tuple[int, int], timeout_s: float
     ) -> list[StoredEntry]:
-        """Returns what has arrived once that is `least_bytes`, or includes the entry `until`, or
-        nothing more comes: permits may be used up. Empty if nothing came in `timeout_s`.
+        """Returns the entries that have arrived once they have `least_bytes`, include the entry
+        `until`, or no more come (the permits may be used up). Empty if none came in `timeout_s`.
 
         The caller reports with `unpacked` how many messages the entries held.
         """
@@ -133,7 +133,7 @@ class EntryReader:
         return bool(self._entries) and self._entries[-1][:2] >= until
 
     def unpacked(self, messages: int) -> None:
-        """The broker may send as many more."""
+        """Allows the broker to send as many messages more."""
         self._owed += messages
         connection = self._attachment.connection
         if self._owed < self._permits // 2 or connection is None or connection.closed:

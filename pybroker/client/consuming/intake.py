@@ -1,8 +1,8 @@
 """Turns the MESSAGE commands of one topic into messages.
 
-Entries are examined in order of arrival, as many as one read from the socket held. Those that the
-application does not get (sent before a seek, before the start, a chunk, unreadable) return their
-permits here; the others return theirs when they are taken.
+Entries are examined in order of arrival, as many as one read from the socket held. The permits of
+messages that the application does not get (sent before a seek, before the start, a chunk,
+unreadable) are returned here; those of other messages are returned when they are taken.
 """
 
 import logging
@@ -54,7 +54,7 @@ class Intake:
     def __init__(self, receiver: Receiver, options: ConsumerOptions, acks: Acknowledger) -> None:
         """Raises CryptoError."""
         self.session = 0
-        # Counts full redeliveries, to recognise messages that were under way before.
+        # Counts full redeliveries, to recognise messages that were sent before.
         self.epoch = 0
         self.seeking = False
         # The part of the first entry that lies before the start.
@@ -74,7 +74,7 @@ class Intake:
         acks.incomplete = self.chunks
 
     def begin_again(self) -> None:
-        """Everything under way will be sent again."""
+        """Called when everything unacknowledged will be sent again."""
         self.chunks.clear()
         self.incomplete = None
 
@@ -110,11 +110,11 @@ class Intake:
 
     @property
     def _is_usual(self) -> bool:
-        """Whether everything that arrives is wanted, and acknowledges nothing earlier."""
+        """Whether every message that arrives is wanted, and needs no further check."""
         return not (self.epoch or self.seeking or self.left_out or self.chunks.awaits_some_again)
 
     def _add(self, message: pb.CommandMessage, entry: bytes, messages: list[Message]) -> None:
-        """The wanted messages of an entry; the permits of the rest are returned."""
+        """Adds the wanted messages of an entry; returns the permits of the others."""
         metadata, payload = checked_metadata(entry)
         size, place = checked_batch_size(metadata), message.message_id
         received = ReceivedEntry(
@@ -135,13 +135,13 @@ class Intake:
                 self._acks.delivered(received.key, sent, unacked, size)
             if unacked:
                 self._add_unpacked(received, payload, unacked, messages)
-        # The broker uses none for messages of a batch that are already acknowledged.
+        # The broker uses no permits for messages of a batch that are already acknowledged.
         missing = sent.bit_count() - len(messages) + before
         if missing > 0:
             self._receiver.owe_permits(missing)
 
     def _is_stale(self, message: pb.CommandMessage) -> bool:
-        """Sent before a seek or a full redelivery, which sends it again."""
+        """Whether it was sent before a seek, or before a full redelivery, which sends it again."""
         old = message.HasField("consumer_epoch") and message.consumer_epoch < self.epoch
         return self.seeking or old
 
@@ -165,7 +165,7 @@ class Intake:
             plain = self._decrypted(received, payload)
             if plain is None:
                 return
-            if plain is payload:  # The application wants it undecrypted.
+            if plain is payload:  # The application wants it still encrypted.
                 received.batch_size = 0
                 messages.append(UnpackedMessage(received, -1, payload, None))
                 return

@@ -17,7 +17,7 @@ class Reader:
         return self.consumer.is_connected()
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
-        """The next message; waits for it. Raises Timeout."""
+        """Waits for the next message. Raises Timeout."""
         return await self.consumer.receive(timeout_millis)
 
     async def batch_read(
@@ -35,7 +35,7 @@ class Reader:
         return await self.consumer.get_last_message_id()
 
     async def get_backlog(self) -> int:
-        """The number of entries since the reader's start. Differs: not in official clients."""
+        """The number of entries that have not been read yet. Differs: not in official clients."""
         return await self.consumer.get_backlog()
 
     async def seek(self, messageid: MessageId | int) -> None:

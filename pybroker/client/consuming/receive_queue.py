@@ -34,11 +34,11 @@ class ReceiveQueue:
         self._wake(len(messages))
 
     def poll(self) -> Message | None:
-        """A queued message; its TopicConsumer must still be told."""
+        """A queued message, if any; the caller must report it with `tell_taken`."""
         return self._messages.popleft() if self._messages else None
 
     async def get(self, timeout_s: float | None) -> Message:
-        """Like `poll`, but waits. Raises Timeout, or what ended the consumer."""
+        """Like `poll`, but waits. Raises Timeout, or the error that ended the consumer."""
         if (message := self.poll()) is not None:
             return message
         try:
@@ -64,7 +64,7 @@ class ReceiveQueue:
                 return message
 
     def settle(self) -> None:
-        """Reports what was taken without reporting, if that is possible: see ThreadQueue."""
+        """Reports messages that other threads took, in a queue that allows that: ThreadQueue."""
 
     def discard(self, receiver: object) -> int:
         """Drops the messages of one TopicConsumer; returns their number."""

@@ -48,10 +48,10 @@ class CorruptEntry(Exception):
 
 
 def plain_metadata_ends(entries: Iterable[bytes]) -> list[int]:
-    """Where the metadata of each entry ends, if it need not be parsed before it is read.
+    """Where each entry's metadata ends, if it need not be parsed before the application reads it.
 
-    That is: no batch, not compressed, not encrypted, no chunk, and its checksum is right; else 0.
-    Most entries that are not batches are like this, and need no protobuf parsing.
+    That applies to an entry that is no batch, not compressed, not encrypted, no chunk, and whose
+    checksum is right: most entries that are not batches. For others it is 0.
     """
     ends = []
     unpack, head, is_plain = _HEAD.unpack_from, _HEAD.size, _PLAIN.fullmatch

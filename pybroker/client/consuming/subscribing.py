@@ -1,10 +1,10 @@
 """Where a consumer starts, and its SUBSCRIBE command.
 
-The broker delivers from the start's entry on. The part of it before the start (the entry itself if
-the start is exclusive, or the first messages of a batch) is left out here. That entry can only be
-the first to arrive: if it comes later, another client moved the cursor there, and it is delivered.
-If chunked messages span the start, delivery begins with the first of their chunks, and everything
-else before the start is left out.
+The broker delivers from the start's entry on. The part of the entry before the start (the whole
+entry if the start is exclusive, or the first messages of a batch) is left out here, if the entry
+arrives first. If it comes later, another client moved the cursor there, and it is delivered. If
+chunked messages span the start, delivery begins with the first of their chunks, and everything else
+before the start is left out.
 """
 
 import sys
@@ -34,12 +34,12 @@ class Start:
     inclusive: bool = False
     # A publish time instead of a message: only SEEK can express it.
     publish_time_ms: int | None = None
-    # Where a message begins that ends after the start: its earlier chunks are wanted too.
+    # The first chunk of a message that ends after the start: its earlier chunks are wanted too.
     amid_chunks_from: EntryKey | None = None
 
     @property
     def is_vague(self) -> bool:
-        """The position is known once the first message arrives."""
+        """Whether the position is known only once the first message arrives."""
         return self.message_id == MessageId.latest or self.publish_time_ms is not None
 
     @property
@@ -72,8 +72,9 @@ class Start:
     def seek(self) -> tuple[pb.MessageIdData, OrderKey | None]:
         """Where to put the subscription's cursor, and which part of that entry to leave out here.
 
-        A cursor before an entry that is left out would keep it for ever. So it is put behind the
-        entry, or told which part of a batch is wanted (brokers may ignore that).
+        With the cursor before an entry that is left out, the entry would stay unacknowledged
+        forever. So the cursor is put after the entry, or the broker is told which part of a batch
+        is wanted (brokers may ignore that).
         """
         wanted, left_out = self.entry(), self.left_out
         if left_out is None:
@@ -112,7 +113,7 @@ class SubscriptionSpec:
 
     @property
     def of_new_partition(self) -> "SubscriptionSpec":
-        """From its first message on: a partition added later has none that is older."""
+        """Starts at a partition's first message: none is older than a partition added later."""
         options = replace(self.options, initial_position=InitialPosition.Earliest)
         start = None if self.start is None else Start(MessageId.earliest)
         return SubscriptionSpec(self.name, options, start, self.create_topic)

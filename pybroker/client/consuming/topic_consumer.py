@@ -63,10 +63,10 @@ class TopicConsumer:
         self._attachment = Attachment(cluster, topic, self)
         self._permits_owed = 0
         self._start = spec.start
-        # The target of a SEEK under way; and of one that made the broker close the consumer.
+        # The connection of a SEEK in progress; and of one that made the broker close the consumer.
         self._seeking_on: Connection | None = None
         self._moved_on: Connection | None = None
-        # Messages that arrived while a seek was under way: wanted if the seek fails.
+        # Messages that arrived during a seek: wanted if the seek fails.
         self._held: list[MessageRun] = []
         options = spec.options
         self._acks = Acknowledger(self._id, self._attachment, options.batch_index_ack_enabled)
@@ -117,8 +117,8 @@ class TopicConsumer:
         connection.post(pb.CommandFlow(consumer_id=self._id, messagePermits=self._queue_size))
 
     async def _seek_again(self, connection: Connection) -> None:
-        """A non-durable cursor is lost with its consumer, unless the consumer was closed because
-        its cursor was moved, as Apache Pulsar does it."""
+        """Repeats a seek to a time, because a non-durable cursor is lost with its consumer; unless
+        the seek itself made the broker close the consumer, as it does in Apache Pulsar."""
         start, moved_on, self._moved_on = self._start, self._moved_on, None
         if start is None or start.publish_time_ms is None or connection is moved_on:
             return
@@ -126,8 +126,8 @@ class TopicConsumer:
         await self._request_seek(connection, command)
 
     async def _find_start(self, connection: Connection) -> None:
-        """Resolves `latest` to a position now, so that a reconnection begins there and not at what
-        is latest then. With brokers that do not report it, `latest` is sent again."""
+        """Resolves `latest` to a position now, so that a reconnection begins there, and not at a
+        later message. If the broker does not report the position, `latest` is sent again."""
         if self._start is None or self._start.message_id != MessageId.latest:
             return
         request = pb.CommandGetLastMessageId(consumer_id=self._id)
@@ -173,7 +173,7 @@ class TopicConsumer:
             self._unacked.clear()
 
     def _connection(self) -> Connection:
-        """Raises what ended the consumer, or ConnectError while it is being reopened."""
+        """Raises the error that ended the consumer, or ConnectError while it is being reopened."""
         self._refuse_if_ended()
         connection = self._attachment.connection
         if connection is None or connection.closed:
@@ -196,20 +196,20 @@ class TopicConsumer:
         try:
             messages = self._intake.messages_of(run)
         except UnsupportedCompression as error:
-            # The broker then gives the messages to a consumer that can read them.
+            # After that the broker gives the messages to a consumer that can read them.
             if (connection := self._attachment.close()) is not None:
                 self.leave(connection)
             self.failed(error)
             return
         if messages and self._start is not None and self._start.is_vague:
-            # From here on a new session knows where it was.
+            # From now on a new session knows where to start.
             first = messages[0]
             begun = self._acks.begun_before(first.entry.first_chunk or first.entry.key)
             self._start = Start(first.message_id(), inclusive=True, amid_chunks_from=begun)
         self._queue.put(messages)
 
     def not_delivered(self, keys: Iterable[EntryKey]) -> None:
-        """They stay unacknowledged, and are redelivered like any unacknowledged message."""
+        """The entries stay unacknowledged, and are redelivered like any unacknowledged message."""
         if self._unacked is not None:
             for key in keys:
                 self._unacked.add(key)
@@ -277,7 +277,7 @@ class TopicConsumer:
                 self._unacked.remove(key)
 
     def send_acknowledgements(self) -> None:
-        """Send now, instead of at the end of this turn."""
+        """Sends them now, instead of at the end of this turn."""
         self._acks.flush()
 
     def acknowledge_cumulative(self, place: Place) -> None:
@@ -338,7 +338,7 @@ class TopicConsumer:
                 )
 
     def redeliver_unacknowledged(self) -> None:
-        """Redelivers everything, in order: messages under way are ignored. Without a connection
+        """Requests everything again, in order: messages in flight are ignored. Without a connection
         no request is needed.
 
         Differs: Apache Pulsar's clients count epochs only on Exclusive and Failover.
@@ -371,7 +371,7 @@ class TopicConsumer:
             start, left_out = Start(MessageId.earliest, publish_time_ms=target), None
         intake = self._intake
         places = intake.left_out, intake.amid_chunks, intake.incomplete
-        # Earlier acknowledgements must not apply to messages behind the new position.
+        # Earlier acknowledgements must not apply to messages after the new position.
         self._acks.flush()
         intake.left_out, intake.amid_chunks, intake.incomplete = left_out, False, None
         if self._start is not None:
@@ -431,7 +431,7 @@ class TopicConsumer:
         return await self._cluster.patiently(ask, f"{what} of {self.topic}")
 
     async def has_more(self) -> bool:
-        """Whether the topic holds a message behind the last one taken. If the last entries are
+        """Whether the topic holds a message after the last one taken. If the last entries are
         chunks of an incomplete message, everything before them was taken or is in the queue."""
         last, mark_delete = await self.last_message_id()
         if last.entry_id() < 0:
@@ -444,7 +444,7 @@ class TopicConsumer:
             return last.order_key > known
         return mark_delete is None or last.order_key[:2] > mark_delete.order_key[:2]
 
-    # --- the end ----------------------------------------------------------------------------
+    # --- closing ----------------------------------------------------------------------------
 
     async def unsubscribe(self) -> None:
         request = pb.CommandUnsubscribe(consumer_id=self._id)
@@ -463,6 +463,6 @@ class TopicConsumer:
 
 
 def _check_stats(answer: pb.CommandConsumerStatsResponse) -> None:
-    """Its response has error fields with their own names."""
+    """This response has its own names for the error fields."""
     if answer.HasField("error_code"):
         raise from_wire(answer.error_code, answer.error_message)

@@ -21,7 +21,7 @@ from pybroker.client.messages import Done, Outgoing
 from pybroker.client.options import BatchingType, ProducerOptions
 from pybroker.client.producing.batching import parts_of
 
-_ENCRYPTION_BYTES: Final = 16  # more, encrypted
+_ENCRYPTION_BYTES: Final = 16  # added by encryption
 
 
 @dataclass(slots=True)
@@ -52,8 +52,8 @@ class BatchCollector:
         self._batches: dict[Hashable, OpenBatch] = {}
         self._txn_id: TxnId | None = None
         self._messages = 0
-        self._bytes = 0  # of their content
-        self._entry_bytes = 0  # not compressed
+        self._bytes = 0  # of the messages' content
+        self._entry_bytes = 0  # before compression
 
     @property
     def is_open(self) -> bool:
@@ -92,7 +92,7 @@ class BatchCollector:
 
     def flush(self) -> None:
         if not self._messages:
-            return  # checked before each message that is sent on its own
+            return  # frequent: each message that is sent on its own flushes first
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -32,7 +32,7 @@ class EncodedBatch:
     message_count: int
     uncompressed_size: int
     compression_type: CompressionType = CompressionType.NONE
-    # What all messages share; Key_Shared subscriptions use it.
+    # The key that all messages share; Key_Shared subscriptions use it.
     partition_key: str | None = None
     partition_key_b64_encoded: bool = False
 
@@ -40,8 +40,8 @@ class EncodedBatch:
 def encode_batch(
     messages: Iterable[Outgoing | bytes], compression_type: CompressionType = CompressionType.NONE
 ) -> EncodedBatch:
-    """One batch of all `messages`. A batch above the broker's maximum message size (5 MB unless it
-    says otherwise) is published in several entries."""
+    """One batch of all `messages`. A batch above the broker's maximum message size (by default 5
+    MB) is published in several entries."""
     parts: list[bytes] = []
     count = 0
     for message in messages:
@@ -52,7 +52,7 @@ def encode_batch(
 
 
 def only_message(batch: EncodedBatch) -> Outgoing:
-    """The message of a batch that holds one. Raises BadEntry."""
+    """The message of a batch of one. Raises BadEntry."""
     plain = codec(batch.compression_type).decompress(batch.payload, batch.uncompressed_size)
     [(single, content)] = split_batch(plain, 1)
     return Outgoing(
@@ -67,7 +67,7 @@ def only_message(batch: EncodedBatch) -> Outgoing:
 
 
 def halves(batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
-    """The messages of a batch that holds several, in order. Raises BadEntry."""
+    """Two batches with the messages of a batch of several, in order. Raises BadEntry."""
     plain = codec(batch.compression_type).decompress(batch.payload, batch.uncompressed_size)
     count = batch.message_count // 2
     middle = 0
@@ -104,7 +104,7 @@ def compressed(plain: bytes, count: int, compression_type: CompressionType) -> E
 
 
 def parts_of(message: Outgoing, sequence_id: int | None) -> tuple[bytes, bytes, bytes]:
-    """Splits a batch's payload: the metadata's size, the metadata, the content."""
+    """A message's part of a batch's payload: the metadata's size, the metadata, the content."""
     content, properties, partition_key, ordering_key, _, event_time, _, null_value, *_ = message
     keyed = partition_key is not None or ordering_key is not None
     if keyed or properties or event_time or null_value:

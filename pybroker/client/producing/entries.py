@@ -39,7 +39,7 @@ class EntryWriter:
         txn_id: TxnId | None,
         compression_type: CompressionType | None = None,
     ) -> tuple[pb.MessageMetadata, bytes]:
-        """Compresses with the producer's type, or with `compression_type`, if that helps."""
+        """Compresses with the producer's type or `compression_type`, if that saves bytes."""
         if compression_type is None:
             compression_type = self.compression_type
         metadata = self._metadata(sequence_id, txn_id, message)
@@ -62,7 +62,7 @@ class EntryWriter:
         txn_id: TxnId | None,
         key_source: Outgoing,
     ) -> tuple[pb.MessageMetadata, bytes]:
-        """Key_Shared uses the entry's key, so that of `key_source` applies to all messages."""
+        """Key_Shared uses the entry's key, so the key of `key_source` applies to all messages."""
         metadata = self._metadata(first_sequence_id, txn_id, key_source)
         metadata.highest_sequence_id = last_sequence_id
         metadata.num_messages_in_batch = batch.message_count
@@ -108,7 +108,7 @@ class EntryWriter:
     def frame(
         self, metadata: pb.MessageMetadata, payload: bytes, topic: str, max_bytes: int
     ) -> bytes:
-        """For a broker with the limit `max_bytes`. Raises MessageTooBig."""
+        """The SEND frame for a broker with the limit `max_bytes`. Raises MessageTooBig."""
         if len(payload) > max_bytes:
             raise MessageTooBig(
                 f"{topic} accepts {max_bytes} bytes in one entry, not {len(payload)}"
@@ -125,7 +125,7 @@ class EntryWriter:
         command = pb.BaseCommand(type=pb.BaseCommand.SEND, send=send)
         frame = encode_frame(command, build_entry(metadata, payload))
         if len(frame) > max_bytes + FRAME_OVERHEAD_BYTES:
-            # The broker would close the connection because of it, again and again.
+            # The broker would close the connection each time this is sent.
             raise MessageTooBig(
                 f"{topic} accepts {max_bytes} bytes in one entry; this one has {len(frame)} "
                 "including key and properties"

@@ -29,7 +29,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 _MAX_SEQUENCE_ID: Final = 2**63 - 1
 
 T = TypeVar("T")
-# Builds an entry, or a part of one, from a message or batch; raises first if it cannot.
+# Builds an entry, or a part of one, from a message or batch. Raises before it changes anything.
 Encode = Callable[[T, TxnId | None, Done], None]
 
 
@@ -42,8 +42,8 @@ class Packer:
         leave: Callable[[PendingEntry, Exception | None], None],
         refuse: Callable[[int, Exception, Done], None],
     ) -> None:
-        """`leave` receives each entry, or the error that kept it from being sent; `refuse` receives
-        the number of messages that became no entry, and their callback."""
+        """`leave` receives each entry, and the error if it cannot be sent. `refuse` receives the
+        number of messages that became no entry, the error, and their callback."""
         self._topic = topic
         self._writer = writer
         self._options = options
@@ -74,11 +74,11 @@ class Packer:
         """`encode` is `message` or `batch`; `count` is the number of messages in `content`."""
         try:
             encode(content, txn_id, done)
-        except Exception as error:  # mostly protobuf's, about values of the application
+        except Exception as error:  # mostly protobuf's, about the application's values
             self._refuse(count, _not_encoded(error, self._topic), done)
 
     def message(self, message: Outgoing, txn_id: TxnId | None, done: Done) -> None:
-        """Adds it to a batch or an entry, which calls `done` later."""
+        """Adds the message to a batch or an entry, which calls `done` later."""
         sequence_id = self._take_sequence_id(message.sequence_id)
         # A delayed message is delivered on its own, so it is sent on its own.
         alone = message.deliver_at_ms is not None or message.disable_replication
@@ -110,7 +110,7 @@ class Packer:
             self._whole(*self._writer.single(*alone), txn_id, done)
 
     def flush(self) -> None:
-        """Send the open batch."""
+        """Sends the open batch."""
         self._batches.flush()
 
     def close(self, error: Exception) -> None:

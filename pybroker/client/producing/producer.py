@@ -63,7 +63,7 @@ def outgoing(
 def as_done(callback: SendCallback) -> Done:
     """`callback(Result.Ok, message_id)` or `callback(error, None)`; its exceptions are logged.
 
-    It is called in the middle of the client's own work, which must continue.
+    The client calls it in the middle of its own work, which must continue.
     """
 
     def done(message_id: MessageId | None, error: Exception | None) -> None:
@@ -98,7 +98,7 @@ class Producer:
         self._topic = topic
         self._cluster = cluster
         self._options = options
-        # Counts the messages in flight, for the blocking client.
+        # Called with the number of messages that are no longer in flight, for the blocking client.
         self.room_freed: Callable[[int], None] = _ignore
         self._parts = [self._part(name) for name in partitions]
         self._router = Router(
@@ -120,7 +120,7 @@ class Producer:
         self._watch.start()
 
     async def _grow(self, partitions: Sequence[str]) -> None:
-        """All at once, so that a key that moves to another partition moves only once."""
+        """Adds all at once, so that a key that moves to another partition moves only once."""
         added = [self._part(name) for name in partitions[len(self._parts) :]]
         await self._cluster.open_more(added)
         self._parts += added  # The router reads it.
@@ -250,7 +250,7 @@ class Producer:
         return wanted
 
     def _refuse(self, count: int, error: Exception, txn: Transaction | None, done: Done) -> None:
-        """Whatever belongs to no partition."""
+        """Refuses messages that belong to no partition."""
         if txn is not None:
             txn.refused(error)
         done(None, error)
@@ -258,7 +258,7 @@ class Producer:
 
     @contextlib.contextmanager
     def _given_back(self, count: int) -> Iterator[None]:
-        """Returns the room if the message does not reach a partition."""
+        """Frees the room if the message does not reach a partition."""
         try:
             yield
         except BaseException:
@@ -272,8 +272,8 @@ class Producer:
         return part
 
     async def flush(self) -> None:
-        """Returns when everything sent so far is answered. Raises the first failure since the last
-        flush among messages sent without a callback, or still unanswered when this was called."""
+        """Returns when everything sent so far is answered. Raises the first failure of a message
+        that was sent without a callback since the last flush, or was unanswered at this call."""
         flushing = (part.flush() for part in self._parts)
         failures = await asyncio.gather(*flushing, return_exceptions=True)
         unheard, self._failure = self._failure, None

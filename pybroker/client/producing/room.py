@@ -22,7 +22,7 @@ class Room:
         self._closed: Exception | None = None
 
     def take(self, count: int) -> Exception | None:
-        """Counts the messages, or returns why they are refused; `free` must follow once."""
+        """Counts the messages; returns why they are refused, if so. Call `free` once either way."""
         before = self._outstanding
         self._outstanding += count
         if self._closed is not None:

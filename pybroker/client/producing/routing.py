@@ -23,7 +23,7 @@ class Batching(Protocol):
 
 
 def murmur3_hash(key: str) -> int:
-    """MurmurHash3_x86_32 with seed 0 over UTF-8, without its sign."""
+    """MurmurHash3_x86_32 with seed 0 over UTF-8, without the sign bit."""
     data = key.encode()
     value = 0
     whole = len(data) // 4 * 4

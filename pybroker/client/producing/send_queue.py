@@ -1,7 +1,7 @@
 """Entries without a receipt, sent or not: in order, with deadlines.
 
-They are kept as the frames of the wire, so that a new registration of the producer sends them
-again, in order and with the same sequence ids.
+They are kept as wire frames, so that a new registration of the producer sends them again, in order
+and with the same sequence ids.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class SendQueue:
             connection.write(entry.frame)
 
     async def all_answered(self) -> Exception | None:
-        """Returns when all current entries are answered: the first failure, if any."""
+        """Waits until all current entries are answered. Returns the first failure, if any."""
         failures: list[Exception] = []
         waiting = len(self._entries)
         answered = self._loop.create_future()
@@ -105,7 +105,7 @@ class SendQueue:
         )
 
     def take(self, sequence_id: int) -> PendingEntry | None:
-        """The entry of a receipt or a refusal; a refusal may overtake receipts."""
+        """Removes the entry of a receipt or a refusal; a refusal may overtake receipts."""
         if self._entries and self._entries[0].sequence_id == sequence_id:
             return self._entries.popleft()
         for entry in self._entries:
@@ -115,7 +115,7 @@ class SendQueue:
         return None
 
     def refuse(self, sequence_id: int, error: Exception) -> None:
-        """The entry, and the other chunks of its message."""
+        """Fails the entry, and the other chunks of its message."""
         refused = self.take(sequence_id)
         if refused is None:
             return
@@ -135,7 +135,7 @@ class SendQueue:
         self._finished(entry)
 
     def fail_unsure(self) -> None:
-        """Transactional entries that were in flight: see topic_producer.py for the reason."""
+        """Fails transactional entries that were in flight: see topic_producer.py for the reason."""
         unsure = [entry for entry in self._entries if entry.written and entry.txn_id is not None]
         if not unsure:
             return
@@ -147,8 +147,9 @@ class SendQueue:
             self.finish(entry, None, error)
 
     def not_let_in(self, error: BaseException) -> None:
-        """The producer is opened again; but pending messages fail if the broker wants that at once:
-        the backlog quota says so, or the disk is full. Like the official clients.
+        """Called when the broker refuses the producer, which is then opened again. Pending messages
+        fail at once if the refusal is about the backlog quota or a full disk, as in the official
+        clients.
         """
         if isinstance(error, ProducerBlockedQuotaExceededException):
             self.fail_all(error)

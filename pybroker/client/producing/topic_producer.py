@@ -4,8 +4,8 @@ Messages become entries (`packer.py`), which stay in the send queue until their 
 across reconnections. Callers get each answer through a `done` callback.
 
 Differs: entries of a transaction that were in flight when the connection broke are not sent again.
-They fail, and with them the transaction. Whether the broker stored them is unknown, and sending
-them again would publish them twice if deduplication is off.
+They fail, and so does the transaction. Whether the broker stored them is unknown, and sending them
+again could publish them twice if deduplication is off.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class TopicProducer:
         self._partition = TopicName.parse(topic).partition
         self._id = next(cluster.ids)
         self._epoch = 0
-        # Of exclusive access: a producer admitted meanwhile has a higher one, and keeps the topic.
+        # For exclusive access: a producer admitted meanwhile has a higher one, and keeps the topic.
         self._topic_epoch: int | None = None
         self._attachment = Attachment(cluster, topic, self)
         self._writer = EntryWriter(
@@ -135,7 +135,7 @@ class TopicProducer:
     def _publish_in(
         self, txn: Transaction, count: int, done: Done, encode: Encode[T], content: T
     ) -> None:
-        """Accepts once the topic has joined `txn`."""
+        """Accepts `content` once the topic has joined `txn`."""
         txn_id = txn.txn_id
         self._joining[txn] = self._joining.get(txn, 0) + 1
 
@@ -155,9 +155,9 @@ class TopicProducer:
         await self._room.space()
 
     async def flush(self) -> None:
-        """Returns when everything accepted so far is answered; raises the first failure among it.
+        """Returns when everything accepted so far is answered; raises the first failure.
 
-        That includes messages that wait for their topic to join a transaction.
+        This includes messages that wait for their topic to join a transaction.
         """
         joining = [txn.joined(self.topic) for txn in self._joining]
         refusals = await asyncio.gather(*joining, return_exceptions=True)
@@ -186,11 +186,11 @@ class TopicProducer:
 
     @property
     def _closing_patience_s(self) -> float | None:
-        """Messages with their own deadline end by that."""
+        """None: each message has its own deadline."""
         return None if self._options.send_timeout_millis > 0 else self._cluster.timeout_s
 
     def _close(self) -> Connection | None:
-        """The connection to send the close command on, if there is one."""
+        """Returns the connection on which to send the close command, if there is one."""
         self._end(AlreadyClosed(f"The producer of {self.topic} is closed"))
         return self._attachment.close()
 
@@ -277,7 +277,7 @@ class TopicProducer:
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
         entry = self._queue.take(receipt.sequence_id)
         if entry is None:
-            return  # It timed out here before.
+            return  # It has already timed out here.
         if not entry.partial:
             self.last_sequence_id = max(
                 self.last_sequence_id, receipt.sequence_id, receipt.highest_sequence_id

@@ -2,7 +2,7 @@
 
 Partition i of persistent://pulsar/system/transaction_coordinator_assign stands for coordinator i:
 the broker that serves the partition serves the coordinator. A request is repeated while its
-coordinator moves, is recovering or cannot be reached, up to the operation timeout; all of them are
+coordinator moves, is recovering or cannot be reached, up to the operation timeout. All requests are
 idempotent (a NEW_TXN whose answer was lost leaves an empty transaction behind, which times out).
 
 Source: PIP-31, "Transaction Coordinator".
@@ -33,7 +33,7 @@ class Coordinators:
         self._cluster = cluster
         self._count = 0
         self._turn: int | None = None
-        # Of namespaces with a policy that restricts coordinators.
+        # The allowed coordinators of namespaces whose policy restricts them.
         self._bound_to: dict[str | None, list[int]] = {}
         # Connections on which a coordinator has accepted this client.
         self._serving: dict[int, Connection] = {}
@@ -45,7 +45,7 @@ class Coordinators:
         namespace: str | None = None,
         abort_on_disconnect: bool = False,
     ) -> Transaction:
-        """If the broker cannot span a namespace, each topic and subscription is added on use.
+        """If the broker cannot span a namespace, the client adds each topic and subscription.
 
         Raises NotAllowed if the broker does not know `abort_on_disconnect`.
         """
@@ -96,7 +96,7 @@ class Coordinators:
         return await self._cluster.patiently(begin, "A new transaction")
 
     def attach(self, txn_id: TxnId, namespace: str | None = None) -> Transaction:
-        """`namespace`: the one that it spans at the broker."""
+        """`namespace`: the namespace that the transaction spans at the broker."""
         return Transaction(self, txn_id, self._cluster.tasks, namespace)
 
     async def add_partition(self, txn_id: TxnId, topic: str) -> None:
@@ -136,7 +136,7 @@ class Coordinators:
         """Returns when it has ended. Raises TransactionOutcomeUnknown if that remains unknown.
 
         Apache Pulsar forgets finished transactions, so its "not found" after an unanswered attempt
-        tells nothing.
+        says nothing about the outcome.
         """
         unsure = False
 

@@ -1,10 +1,10 @@
-"""Several transactions that end as one: all of them commit, by one decision, or none.
+"""Several transactions that end as one: one decision commits all of them, or none commits.
 
     async with await client.new_transactions(2) as (debits, credits):
         await debit_producer.send(b"-10", txn=debits)
         await credit_producer.send(b"+10", txn=credits)
 
-Differs: not with Apache Pulsar, which refuses the second one.
+Differs: not with Apache Pulsar, where a group of two or more raises NotAllowed.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from pybroker.client.transactions.transaction import TXN_STATES, Transaction, Tx
 
 MAX_IN_GROUP: Final = 1000
 
-# The broker's errors that mean: none was committed, and they never will be together.
+# Errors that mean: none was committed, and they never will be together.
 _REFUSED: Final = (InvalidTxnStatus, NotAllowed, TransactionNotFound, TransactionAborted)
 
 
@@ -103,11 +103,11 @@ async def begin_together(
 
 async def commit_together(transactions: Sequence[Transaction]) -> None:
     """Commits all or none; durable and visible when this returns. The first one becomes visible
-    last: a reader that sees a part of it also finds what the others hold.
+    last: a reader that sees a part of it also finds the messages of the others.
 
     Raises TransactionAborted if an operation of any of them failed, InvalidTxnStatus if one was
     aborted meanwhile or has committed alone (all others are aborted then), and
-    TransactionOutcomeUnknown if the broker did not answer in time: asking again tells.
+    TransactionOutcomeUnknown if the broker did not answer in time: call this again to find out.
     """
     if not transactions:
         return
@@ -154,7 +154,7 @@ def _require_complete(transactions: Sequence[Transaction]) -> None:
 
 
 async def _abort_because(transactions: Sequence[Transaction], error: BaseException) -> None:
-    """A failure becomes a note on `error`: the transactions time out in the end."""
+    """Aborts them. A failure becomes a note on `error`; that transaction will time out."""
     for trouble in await _abort_all(transactions):
         error.add_note(f"A transaction of the group could not be aborted: {trouble}")
 

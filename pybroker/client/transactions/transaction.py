@@ -1,9 +1,9 @@
 """A transaction, on the client's side.
 
-Before the first message to a topic, or acknowledgement on a subscription, that is added at the
-coordinator (ADD_PARTITION, ADD_SUBSCRIPTION); operations wait for it, in order. Ending waits for
-every operation under way. If one failed, commit aborts instead and raises TransactionAborted: a
-transaction is never committed in part.
+Before the first message to a topic, or the first acknowledgement on a subscription, the client adds
+the topic or subscription at the coordinator (ADD_PARTITION, ADD_SUBSCRIPTION); operations wait for
+that, in order. Ending waits for every operation in progress. If one failed, commit aborts instead
+and raises TransactionAborted: a transaction is never committed in part.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ TXN_STATES: Final = {
 
 
 class Publisher(Protocol):
-    """What a transaction needs of a producer."""
+    """What a transaction needs from a producer."""
 
     topic: str
 
@@ -54,7 +54,7 @@ class Publisher(Protocol):
 
 
 class CoordinatorApi(Protocol):
-    """What a transaction needs of its coordinator; raises the coordinator's refusals."""
+    """What a transaction needs from its coordinator; raises the coordinator's refusals."""
 
     async def add_partition(self, txn_id: TxnId, topic: str) -> None: ...
     async def add_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> None: ...
@@ -67,7 +67,7 @@ Joined = Callable[[Exception | None], None]
 
 
 class Joining:
-    """A topic or subscription being added to the transaction, and the operations waiting for it."""
+    """A topic or subscription that is being added, and the operations that wait for it."""
 
     __slots__ = ("_error", "_settled", "_waiting")
 
@@ -102,7 +102,7 @@ class Transaction:
         self.txn_id = txn_id
         self._namespace = namespace  # whose topics the broker adds on use
         self.state = TxnState.OPEN
-        # Whether an end was requested and not answered.
+        # Whether a commit was requested and not answered.
         self.may_have_committed = False
         # The error of the first failed operation: then nothing is committed.
         self.failure: Exception | None = None
@@ -115,21 +115,21 @@ class Transaction:
         self._idle: asyncio.Future[None] | None = None
 
     def trace(self) -> None:
-        """For the client that has begun it, and will also end it."""
+        """Starts its span; for the client that has begun it and will also end it."""
         if tracing.spans is not None:
             self._span = tracing.spans.transaction(self.txn_id)
 
     # --- ending -----------------------------------------------------------------------------
 
     async def commit(self, together_with: Sequence[TxnId] = ()) -> None:
-        """Durable and visible when this returns.
+        """The commit is durable and visible when this returns.
 
-        `together_with`: transactions begun with `beside` that commit atomically with this one. All
-        sends of their own processes must have been answered. Differs: not with Apache Pulsar.
+        `together_with`: transactions begun with `beside` that commit atomically with this one.
+        Their own processes must have received all receipts. Differs: not with Apache Pulsar.
 
         Raises TransactionAborted if an operation failed, TransactionOutcomeUnknown if the broker
         did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile, or if one
-        of the others was: then none committed, and this one should be aborted.
+        of the others was: then none has committed, and you should abort this one.
         """
         self.move_to(TxnState.COMMITTING)
         await self.settle_operations()
@@ -146,7 +146,7 @@ class Transaction:
         except InvalidTxnStatus:
             raise  # Another client has committed it.
         except PulsarException as trouble:
-            # An unknown end must not be retried as a commit: that would commit a part.
+            # An unknown end must not be retried as a commit: that would commit only a part.
             aborted.add_note(
                 f"The abort was not confirmed ({trouble.__class__.__name__}), so "
                 "it holds its messages until it times out"
@@ -176,7 +176,7 @@ class Transaction:
         try:
             await self.abort()
         except PulsarException as trouble:
-            # The block's own error matters more; the transaction times out in the end.
+            # The block's own error matters more; the transaction will time out.
             error.add_note(f"Transaction {self.txn_id} could not be aborted: {trouble}")
 
     def move_to(self, state: TxnState) -> None:
@@ -223,7 +223,7 @@ class Transaction:
         try:
             await self._coordinator.end(self.txn_id, commit, together_with)
         except InvalidTxnStatus:
-            # It ended the other way: its timeout, another client, an administrator. Or one of
+            # It ended the other way, by its timeout, another client or an administrator. Or one of
             # several did, and this one may still be open.
             ended = TxnState.ABORTED if commit else TxnState.COMMITTED
             self.state = TxnState.UNKNOWN if together_with else ended
@@ -237,7 +237,7 @@ class Transaction:
     # --- operations -------------------------------------------------------------------------
 
     def refused(self, error: Exception) -> None:
-        """An operation could not even begin: nothing may be committed without it."""
+        """An operation could not even begin: the transaction must not commit without it."""
         if self.state is TxnState.OPEN:
             self.failure = self.failure or error
 
@@ -292,7 +292,7 @@ class Transaction:
             self._idle.set_result(None)
 
     async def joined(self, topic: str, subscription: str | None = None) -> None:
-        """Returns once a topic or a subscription is part of it. Raises what prevents that."""
+        """Returns once a topic or subscription is part of it. Raises the error that prevents it."""
         await self._joined(self._join(topic, subscription))
 
     async def _joined(self, joining: Joining) -> None:
@@ -307,7 +307,7 @@ class Transaction:
             raise error
 
     def _take_in(self, topic: str, subscription: str | None) -> Joining:
-        """No request is needed for what the broker adds automatically."""
+        """Joins a participant; without a request if the broker adds it automatically."""
         if self._namespace is None or _namespace_of(topic) != self._namespace:
             return self._join(topic, subscription)
         taken_in = Joining()
@@ -338,7 +338,7 @@ class Transaction:
         finally:
             joining.settle(failure)
             if self.state is not TxnState.OPEN:
-                self._flush_publishers()  # An end is waiting for what was just batched.
+                self._flush_publishers()  # An end waits for the messages that were just batched.
 
 
 def _namespace_of(topic: str) -> str:
