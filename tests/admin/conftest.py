@@ -1,4 +1,4 @@
-"""The admin REST of a running broker, and messages to see in it."""
+"""The admin REST of a running broker, and messages for it to show."""
 
 import itertools
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ def admin_broker() -> Iterator[RunningBroker]:
 @pytest.fixture(scope="session")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Scrape:
     with busy_broker(tmp_path_factory.mktemp("data")) as broker:
-        scrape(broker)  # the first one does not know yet how long it takes
+        scrape(broker)  # the first scrape does not know its own duration
         return scrape(broker)
 
 
 @pytest.fixture
 def admin(admin_broker: RunningBroker) -> Iterator[httpx.Client]:
-    """What its answers look like must stand in the API's description."""
+    """Checks each answer against the API's description."""
     hooks = {"response": [check_described]}
     with httpx.Client(base_url=admin_broker.admin_url, event_hooks=hooks) as client:
         yield client
@@ -38,7 +38,7 @@ def admin(admin_broker: RunningBroker) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def namespace(admin: httpx.Client) -> str:
-    """A fresh one: tenant/namespace."""
+    """A new namespace: tenant/namespace."""
     name = f"public/ns-{next(_numbers)}"
     assert admin.put(f"/admin/v2/namespaces/{name}").status_code == 204
     return name
@@ -46,7 +46,7 @@ def namespace(admin: httpx.Client) -> str:
 
 @pytest.fixture
 def topic(admin: httpx.Client, namespace: str) -> str:
-    """A fresh topic's path: tenant/namespace/topic."""
+    """A new topic: tenant/namespace/topic."""
     name = f"{namespace}/orders"
     assert admin.put(f"/admin/v2/persistent/{name}").status_code == 204
     return name

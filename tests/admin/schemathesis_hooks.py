@@ -1,5 +1,6 @@
-"""Schemathesis loads this where it runs: of the names in a path most are those of things that are
-there, or it would be told of everything that it is not found.
+"""Schemathesis loads these hooks from its working directory.
+
+Most names in a path become those of existing things; otherwise nearly every answer would be 404.
 """
 
 import zlib

@@ -1,4 +1,4 @@
-"""Requests as Apache Pulsar's own Java client and pulsar-admin make them."""
+"""Requests in the form of Apache Pulsar's own Java client and pulsar-admin."""
 
 import httpx
 

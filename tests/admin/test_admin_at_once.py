@@ -1,4 +1,4 @@
-"""What administrators ask for at once, or while clients come, over topics under a virtual clock."""
+"""Simultaneous requests of administrators, or while clients connect, under a virtual clock."""
 
 import asyncio
 from types import SimpleNamespace
@@ -117,7 +117,7 @@ async def shop(world: World) -> tuple[Topic, Topic]:
 
 
 def test_no_topic_comes_again_while_its_namespace_is_deleted() -> None:
-    """By a client that was disconnected, and comes back at once."""
+    """A disconnected client that reconnects at once must not recreate it."""
 
     async def scenario(world: World) -> None:
         await shop(world)
@@ -146,7 +146,7 @@ def test_a_topic_that_goes_by_itself_does_not_stop_its_namespaces_deletion() -> 
 
 
 def test_a_schema_that_is_being_added_goes_with_its_namespace() -> None:
-    """Of a topic that never was, too: it would be that of the next namespace of the name."""
+    """Even if its topic never existed: the next namespace of that name would inherit the schema."""
 
     async def scenario(world: World) -> None:
         await world.tenants.create_namespace(SHOP, {})

@@ -1,4 +1,4 @@
-"""Which transactions hold readers back: routes, stats and metrics."""
+"""Transactions that hold readers back: routes, stats and metrics."""
 
 import asyncio
 from types import SimpleNamespace

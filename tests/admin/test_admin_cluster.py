@@ -1,4 +1,4 @@
-"""The cluster, the broker, tenants, lookups, and what every answer has in common."""
+"""The cluster, the broker, tenants, lookups, and what all answers have in common."""
 
 import httpx
 import pytest

@@ -1,4 +1,4 @@
-"""Clusters, resource groups, quotas, bundles: what operators' tools write down and read again."""
+"""Clusters, resource groups, quotas, bundles: what operators' tools store and read back."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,7 +20,7 @@ WHOLE = "0x00000000_0xffffffff"
 
 @pytest.fixture
 def far(admin: httpx.Client) -> Iterator[str]:
-    """Another cluster's path, while the test lasts."""
+    """The path of another cluster, which exists during the test."""
     path = f"{CLUSTERS}/far"
     assert admin.put(path, json={"serviceUrl": "http://far:8080"}).status_code == 200
     yield path

@@ -1,4 +1,4 @@
-"""What is said of topics and namespaces and kept for those who ask: properties, groups."""
+"""Stored data about topics and namespaces that the broker only returns: properties, groups."""
 
 import json
 

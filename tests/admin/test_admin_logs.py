@@ -1,4 +1,4 @@
-"""The logs behind topics, cursors and transactions, as the admin REST shows them."""
+"""The logs of topics, cursors and transactions in the admin REST."""
 
 from typing import Any
 

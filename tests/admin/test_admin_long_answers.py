@@ -1,4 +1,4 @@
-"""Answers of many parts are described, and written as JSON, some parts in a turn."""
+"""Long answers are described, and written as JSON, over several turns of the loop."""
 
 import asyncio
 import json

@@ -55,7 +55,7 @@ def test_a_peeked_message_comes_with_everything_its_producer_said(
     assert headers["is-encrypted"] == "false"
     assert b"X-Pulsar-PROPERTY-team" in dict(
         answer.headers.raw
-    )  # the Java client looks at the case
+    )  # the Java client is case-sensitive
     assert "num-batch-message" not in headers
     by_id = admin.get(f"{P}/{topic}/ledger/{message_id.ledgerId}/entry/{message_id.entryId}")
     assert (by_id.status_code, by_id.content) == (200, b"hello")

@@ -1,4 +1,4 @@
-"""What /metrics says of policies, compactions, transactions and delays, under Pulsar's names."""
+"""Policies, compactions, transactions and delays in /metrics, under Pulsar's names."""
 
 from collections.abc import Callable, Mapping
 
@@ -50,7 +50,7 @@ def test_a_compaction_is_told_of(
     admin_broker: RunningBroker, client: Client, topic: str, scrape: Scrape
 ) -> None:
     send(client, topic, *((f"k{number % 3}", b"x" * 100) for number in range(10)))
-    for _ in range(2):  # the second finds nothing to do
+    for _ in range(2):  # the second compaction has nothing to do
         compact(admin_broker, topic)
     found = scrape()
     assert found.keys() >= COMPACTION_NAMES

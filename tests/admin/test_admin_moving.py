@@ -1,4 +1,4 @@
-"""Subscriptions that an operator moves on, and topics that an operator empties."""
+"""Subscriptions that an operator moves forward, and topics that an operator empties."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ P = "/admin/v2/persistent"
 
 @pytest.fixture
 def audited(admin: httpx.Client, client: Client, topic: str) -> str:
-    """Five messages wait on subscription audit, in entries 0 to 4."""
+    """A topic with five messages, entries 0 to 4, unread on subscription audit."""
     admin.put(f"{P}/{topic}/subscription/audit", json="earliest")
     publish(client, topic, 5)
     return topic
@@ -34,7 +34,7 @@ def ledger_of(admin: httpx.Client, topic: str) -> Any:
 
 
 def receive_all(consumer: Consumer, count: int) -> list[bytes]:
-    """That many, and no more."""
+    """Receives `count` messages, and asserts that no more come."""
     received = [consumer.receive(timeout_millis=30_000).data() for _ in range(count)]
     with pytest.raises(Timeout):
         consumer.receive(timeout_millis=300)
@@ -60,7 +60,7 @@ def test_a_subscription_is_reset_to_a_message_of_a_batch_or_behind_it(
     place: dict[str, Any],
     waits: tuple[int, list[int]],
 ) -> None:
-    """Apache Pulsar's Java clients say excluded."""
+    """Apache Pulsar's Java clients send `excluded`."""
     path = f"{P}/{topic}/subscription/audit"
     admin.put(path)
     with RawClient(admin_broker.service_url) as raw:
@@ -166,7 +166,7 @@ def test_messages_expire_by_age_on_one_subscription_or_on_all(
 
 
 def expire(admin: httpx.Client, topic: str, by: str) -> httpx.Response:
-    """All five of `audited`."""
+    """Expires all five messages of `audited`."""
     if by != "position":
         return admin.post(f"{P}/{topic}/{by}")
     body = {"ledgerId": ledger_of(admin, topic), "entryId": 4}
@@ -184,7 +184,7 @@ def test_messages_that_open_transactions_hold_do_not_expire_and_the_administrato
     received = [consumer.receive(timeout_millis=30_000) for _ in range(3)]
     txn = client.new_transaction()
     consumer.acknowledge(received[2], txn=txn)
-    for _ in range(2):  # the second time nothing expires at all
+    for _ in range(2):  # the second time nothing can expire
         answer = expire(admin, audited, by)
         assert answer.status_code == 409
         assert f"3 on audit of persistent://{audited}" in answer.json()["reason"]
@@ -235,7 +235,7 @@ def test_properties_of_a_subscription_are_replaced_and_outlive_an_unload(
 def test_endless_properties_of_a_subscription_are_refused(
     admin: httpx.Client, audited: str
 ) -> None:
-    """They are written again with each of its acknowledgements."""
+    """They are written with each acknowledgement of the subscription."""
     endless = {"k" * 1000: "v" * 65_000}
     path = f"{P}/{audited}/subscription"
     assert admin.put(f"{path}/audit/properties", json=endless).status_code == 412
@@ -282,7 +282,7 @@ def test_messages_are_examined_from_either_end(admin: httpx.Client, audited: str
 
 def test_an_impossible_examination_is_refused(admin: httpx.Client, topic: str) -> None:
     path = f"{P}/{topic}/examinemessage"
-    assert admin.get(path).status_code == 412  # nothing is there
+    assert admin.get(path).status_code == 412  # the topic is empty
     assert admin.get(path, params={"messagePosition": "x"}).status_code == 400
     assert admin.get(path, params={"initialPosition": "middle"}).status_code == 412
 

@@ -1,4 +1,4 @@
-"""Topics that keep nothing, as the admin API shows them."""
+"""Non-persistent topics in the admin API."""
 
 import httpx
 import pytest

@@ -1,4 +1,4 @@
-"""Every policy by its routes: set, shown, applied, taken back; a namespace's body carries them."""
+"""Every policy through its routes: set, shown, applied, removed; and in a namespace's body."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from pybroker.broker.policies.table import POLICIES
 
 N = "/admin/v2/namespaces"
 P = "/admin/v2/persistent"
-# A value of each policy that is no number, no flag and no record that may be empty.
+# A value for each policy that is neither a number nor a flag nor a possibly empty record.
 VALUES: dict[str, Any] = {
     "retention": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 7},
     "autoTopicCreation": {"allowAutoTopicCreation": False},

@@ -1,4 +1,4 @@
-"""Deleted schemas in the admin REST, and what consumers still get of them."""
+"""Deleted schemas in the admin REST, and what consumers still receive of them."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ RECORD = '{"type": "record", "name": "R", "fields": []}'
 
 
 def create(admin: httpx.Client, topic: str) -> str:
-    """Its path, with one schema."""
+    """The path of the topic's schemas, after a first schema."""
     path = f"/admin/v2/schemas/{topic}"
     assert admin.post(f"{path}/schema", json=STRING).json() == {"version": {"version": 0}}
     return path

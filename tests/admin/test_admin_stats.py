@@ -1,4 +1,4 @@
-"""What the admin REST says of topics with messages and transactions in them."""
+"""Stats of topics with messages and transactions in the admin REST."""
 
 import logging
 from itertools import pairwise
@@ -440,7 +440,7 @@ def test_a_transaction_shows_topics_by_the_names_that_the_client_sent(
 def test_a_slow_transaction_shows_how_far_it_has_acknowledged_cumulatively(
     admin: httpx.Client, client: Client, topic: str
 ) -> None:
-    """Before and after its topic is loaded again."""
+    """Both before and after its topic is reloaded."""
     publish(client, topic, 3)
     txn = client.new_transaction(timeout_ms=60_000)
     for name in ("cumulative", "single"):

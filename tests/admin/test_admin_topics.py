@@ -127,7 +127,7 @@ def test_a_partitioned_topic_grows_and_goes(admin: httpx.Client, namespace: str)
 def test_what_comes_to_a_new_partition_first_is_not_lost_to_a_subscription(
     admin: httpx.Client, admin_broker: RunningBroker, namespace: str
 ) -> None:
-    """Its consumers hear of the partition later than producers, and ask for the latest."""
+    """Its consumers learn of the partition later than producers, and subscribe at the latest."""
     topic = f"{namespace}/parts"
     admin.put(f"{P}/{topic}/partitions", json=1)
     with RawClient(admin_broker.service_url) as raw:
@@ -145,7 +145,7 @@ def test_what_comes_to_a_new_partition_first_is_not_lost_to_a_subscription(
 def test_a_partitioned_topic_keeps_what_its_creator_says_of_it(
     admin: httpx.Client, namespace: str
 ) -> None:
-    """As the Go client sends it."""
+    """The request is the Go client's."""
     path = f"{P}/{namespace}/parts"
     body = {"partitions": 2, "properties": {"team": "billing"}}
     kind = {"content-type": "application/vnd.partitioned-topic-metadata+json"}
@@ -235,7 +235,7 @@ def test_a_subscription_on_a_partitioned_topic_is_on_every_partition(
 
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
 def test_a_subscription_creates_its_topic(admin: httpx.Client, namespace: str, domain: str) -> None:
-    """As tests do that want a subscription before anything is produced."""
+    """For tests that need a subscription before anything is published."""
     path = f"/admin/v2/{domain}/{namespace}"
     assert admin.put(f"{path}/fresh/subscription/audit", json="earliest").status_code == 204
     assert admin.get(path).json() == [f"{domain}://{namespace}/fresh"]
@@ -311,7 +311,7 @@ def test_a_schema_needs_a_namespace_and_goes_with_it(admin: httpx.Client, namesp
 
 
 def test_a_topic_without_schemas_has_an_empty_list_of_them(admin: httpx.Client, topic: str) -> None:
-    """As with Apache Pulsar: only who asks for one hears that there is none."""
+    """As with Apache Pulsar: only a request for one schema gets 404."""
     for _ in range(2):
         assert admin.get(f"{S}/{topic}/schemas").json() == {"getSchemaResponses": []}
         assert admin.get(f"{S}/{topic}/metadata").status_code == 404
@@ -328,7 +328,7 @@ def test_compatibility_is_told_without_adding_anything(admin: httpx.Client, topi
 
     assert asked("STRING") == {"compatibility": True, "schemaCompatibilityStrategy": "FULL"}
     assert admin.post(f"{S}/{topic}/schema", json={"type": "BYTES"}).status_code == 200
-    assert admin.get(f"{S}/{topic}/schema").json()["type"] == "NONE"  # as with Apache Pulsar
+    assert admin.get(f"{S}/{topic}/schema").json()["type"] == "NONE"  # like Apache Pulsar
     assert asked("STRING")["compatibility"] is False
     assert admin.post(f"{S}/{topic}/schema", json={"type": "STRING"}).status_code == 409
     assert admin.post(f"{S}/{topic}/version", json={"type": "STRING"}).status_code == 404

@@ -1,4 +1,4 @@
-"""Which of Apache Pulsar's routes there are, and why the others are not."""
+"""Which of Apache Pulsar's routes exist here, and why the others do not."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ LISTED: Final = [
     tuple(line.split("\t")[:2])
     for line in (Path(__file__).parent / "apache_routes.tsv").read_text().splitlines()[1:]
 ]
-# By how their paths begin, and why.
+# By the start of the path, with the reason.
 NOT_SERVED: Final = {
     "/admin/v2/bookies/": "there are no bookies: ledgers are files of this broker",
     "/admin/v2/namespaces/{}/{}/scanOffloadedLedgers": "nothing is offloaded",
@@ -34,7 +34,7 @@ OURS: Final = {
     ("POST", "/admin/v3/faults/rules/{}/release"),
     ("GET", "/admin/v3/transactions/blocking"),
     ("GET", "/admin/v3/transactions/blocking/{}/{}/{}"),
-    # Where Apache Pulsar's own Java client asks for these.
+    # Where Apache Pulsar's own Java client requests them.
     ("GET", "/admin/namespaces/{}/antiAffinity/{}"),
     ("GET", "/admin/namespaces/{}/{}"),
     ("DELETE", "/admin/v2/namespaces/{}/{}/deduplicationSnapshotInterval"),

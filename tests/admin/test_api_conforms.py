@@ -1,8 +1,8 @@
-"""Schemathesis reads the API's description and asks a broker for everything in it, well and badly:
-no internal error, and no status, content type or shape that is not described.
+"""Schemathesis tests a broker against the API's description, with valid and invalid requests.
 
-Cases are counted, not seconds, so that a machine that is faster asks nothing new. It takes seconds
-to import, also where it is only installed, so it has an environment of its own.
+It expects no internal error, and no undescribed status, content type or shape. The number of cases
+is limited, not the time, so that a faster machine sends the same requests. Its import takes seconds
+even if it is only installed, so it has a separate environment.
 """
 
 import json
@@ -30,7 +30,7 @@ CHECKS = (
     "response_schema_conformance",
 )
 ENDS_THE_BROKER = "/admin/v2/brokers/shutdown"
-# 501 is described where it may be said: what is not switched on.
+# 501 is described for features that may be switched off.
 CONFIG = '[checks]\nnot_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "501"]\n'
 TOPICS = "/admin/v2/persistent/public"
 
@@ -46,7 +46,7 @@ def schemathesis(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def broker() -> Iterator[RunningBroker]:
-    """With something to see of everything."""
+    """A broker with an example of everything."""
     with (
         pybroker.testing.broker(http=True) as running,
         httpx.Client(base_url=running.admin_url) as admin,

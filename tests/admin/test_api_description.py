@@ -1,4 +1,4 @@
-"""The description of the admin API is made from its routes, and knows what Apache Pulsar's has."""
+"""The description of the admin API is made from its routes, and covers Apache Pulsar's types."""
 
 import ast
 import asyncio
@@ -23,7 +23,7 @@ TYPES = {
     line.split("\t")[0]: line.split("\t")[1].split()
     for line in (Path(__file__).parent / "apache_types.tsv").read_text().splitlines()[1:]
 }
-# Of systems that are not here, or of this broker more than Apache Pulsar tells.
+# Fields of missing systems, and fields that this broker does not report.
 NOT_HERE = {
     "InternalConfigurationData": {
         "zookeeperServers",
@@ -84,7 +84,7 @@ def test_every_route_is_described() -> None:
 
 
 def _bare(path: str) -> str:
-    """Without the names of its variables."""
+    """The path without the names of its variables."""
     return re.sub(r"{\w+}", "{}", path)
 
 
@@ -113,7 +113,7 @@ def test_a_path_belongs_to_the_route_that_the_broker_finds() -> None:
 
 
 def test_handlers_read_queries_and_bodies_as_they_are_declared() -> None:
-    """By the functions of routing.py, which look at the declaration."""
+    """They use the functions of routing.py, which follow the declaration."""
     for path in Path(pybroker.admin.routes.__file__).parent.glob("*.py"):
         tree = syntax_tree(path.read_text())
         read = {

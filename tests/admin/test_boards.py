@@ -1,6 +1,6 @@
-"""Our boards for Grafana, and what compose needs to show them.
+"""Our boards for Grafana, and the files of compose that show them.
 
-Every query finds its metric, with the labels that it selects by.
+Every query must match a metric, with the labels that it selects by.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""How large a body each route takes: as it declares, and no byte more."""
+"""Each route accepts a body up to the size that it declares, and not a byte more."""
 
 import asyncio
 from collections.abc import Iterator

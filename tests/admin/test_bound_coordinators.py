@@ -1,4 +1,4 @@
-"""The policy transactionCoordinators: a namespace's transactions are bound to some coordinators."""
+"""The policy transactionCoordinators binds a namespace's transactions to some coordinators."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +21,7 @@ def raw(admin_broker: RunningBroker) -> Iterator[RawClient]:
 
 
 class Policies:
-    """Of a namespace."""
+    """Policies of a namespace."""
 
     def __init__(self, admin: httpx.Client, topic: str) -> None:
         self._admin = admin
@@ -43,7 +43,7 @@ def policies(admin: httpx.Client, topic: str) -> Policies:
 
 @pytest.fixture
 def bound(policies: Policies) -> str:
-    """The namespace, bound to 1 and 3."""
+    """The namespace, bound to coordinators 1 and 3."""
     policies.bind(1, 3)
     return policies.namespace
 
@@ -132,5 +132,5 @@ def test_what_is_no_list_of_coordinators_is_refused(
     assert admin.get(path).json() == []
     assert admin.post(path, json=[7, 7, 8]).status_code == 204
     assert admin.get(path).json() == [7, 8]
-    assert admin.post(path, json=[]).status_code == 204  # any of them
+    assert admin.post(path, json=[]).status_code == 204  # any coordinator
     assert admin.get(path).json() == []

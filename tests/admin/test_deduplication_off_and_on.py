@@ -1,4 +1,4 @@
-"""A topic's deduplication goes off and on again: nothing is lost, and everything is answered."""
+"""A topic's deduplication is switched off and on: nothing is lost, and every send is answered."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ SOON_MS = 5000
 
 
 def switch(admin: httpx.Client, topic: str, on: bool) -> None:
-    """In force when it returns: the topic is loaded anew."""
+    """In force when it returns, because the topic is reloaded."""
     path = f"/admin/v2/persistent/{topic}/deduplicationEnabled"
     answer = admin.post(path, content=json.dumps(on))
     assert answer.status_code == 204, answer.text
@@ -31,7 +31,7 @@ def received(consumer: Consumer, count: int) -> list[bytes]:
 def test_a_producer_that_began_its_numbers_anew_meanwhile_loses_nothing(
     admin: httpx.Client, client: Client, topic: str, on_before: bool
 ) -> None:
-    """Without deduplication the broker tells a new producer that it has sent nothing yet."""
+    """Without deduplication the broker tells a new producer that it has not sent anything."""
     switch(admin, topic, on_before)
     consumer = client.subscribe(topic, "all", initial_position=InitialPosition.Earliest)
     with client.create_producer(topic, producer_name="p") as producer:
@@ -41,7 +41,7 @@ def test_a_producer_that_began_its_numbers_anew_meanwhile_loses_nothing(
     producer = client.create_producer(topic, producer_name="p")
     producer.send(b"second life 0")
     switch(admin, topic, True)
-    producer.send(b"second life 1")  # its number was here before
+    producer.send(b"second life 1")  # the first life used this number
     assert received(consumer, 12)[-2:] == [b"second life 0", b"second life 1"]
     assert producer.send(b"a copy", sequence_id=1).entry_id() == -1
 
@@ -68,10 +68,10 @@ def test_a_message_comes_again_whose_transaction_ended_while_deduplication_was_o
         switch(admin, topic, False)
         txn.abort() if aborted else txn.commit()
         with client.create_producer(topic, producer_name="q") as other:
-            for _ in range(50):  # what says how it ended goes with its ledger
+            for _ in range(50):  # the marker is deleted with its ledger
                 other.send(b"x")
         broker.trim(f"persistent://{topic}")
         switch(admin, topic, True)
         with client.create_producer(topic, producer_name="p") as producer:
-            producer.send(b"again", sequence_id=2)  # answered, and not within the timeout only
+            producer.send(b"again", sequence_id=2)  # answered, not timed out
             producer.send(b"new", sequence_id=3)

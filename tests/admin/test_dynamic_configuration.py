@@ -1,4 +1,4 @@
-"""Keys of broker.conf that are changed while the broker runs."""
+"""Settings of broker.conf that change while the broker runs."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -19,7 +19,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 PATH = "/admin/v2/brokers/configuration"
 TOPIC = "persistent://public/default/t"
-# What a policy's default is made of, and the housekeeper's rounds, which are set up at the start.
+# A fallback of policies that is read only at the start: the interval of the housekeeper's rounds.
 READ_ONCE = {"broker_delete_inactive_topics_frequency_seconds"}
 
 
@@ -37,7 +37,7 @@ def http(broker: RunningBroker) -> Iterator[httpx.Client]:
 
 
 class Recorded:
-    """A configuration that notes which of its fields are read."""
+    """A configuration that records which of its fields are read."""
 
     def __init__(self) -> None:
         self._config, self.read = BrokerConfig(), set[str]()
@@ -141,7 +141,7 @@ def test_what_cannot_hold_is_refused_and_not_kept(
 
 def test_a_key_that_is_not_dynamic_cannot_be_taken_back(http: httpx.Client) -> None:
     assert http.delete(f"{PATH}/maxTenants").status_code == 412
-    assert http.delete(f"{PATH}/maxProducersPerTopic").status_code == 204  # nothing was set
+    assert http.delete(f"{PATH}/maxProducersPerTopic").status_code == 204  # it was not set
 
 
 def test_a_port_that_there_is_not_is_shown_as_empty(http: httpx.Client) -> None:

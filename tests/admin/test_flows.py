@@ -1,6 +1,4 @@
-"""The broker's sums are the same whether its topics are shown or not, and their rates are those of
-the topics.
-"""
+"""The broker's sums are the same with or without topics, and its rates match the topics'."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What is refused before any route sees it."""
+"""Requests refused before a route sees them."""
 
 import asyncio
 from collections.abc import AsyncIterator

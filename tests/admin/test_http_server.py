@@ -1,4 +1,4 @@
-"""Clients of the HTTP port that do not behave."""
+"""Misbehaving clients of the HTTP port."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ async def hello(_: Request) -> Response:
 
 
 def exchange(sent: bytes) -> bytes:
-    """All that the server says to `sent`, until it hangs up."""
+    """The server's whole output for `sent`, until it closes."""
 
     async def run() -> bytes:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -100,7 +100,7 @@ def test_half_a_second_request_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def with_server(scenario: Callable[[int], Coroutine[Any, Any, None]], answer: bytes) -> None:
-    """`scenario` gets the port of a server that answers so."""
+    """Runs `scenario` with the port of a server that sends `answer`."""
 
     async def respond(_: Request) -> Response:
         return Response(answer)

@@ -1,4 +1,4 @@
-"""Live transactions, those that ended lately, one from beginning to end, and a topic by them."""
+"""Live transactions, recently ended ones, one in full, and those of a topic."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A message's id by its number, where the broker numbers messages."""
+"""Finding a message's id by its index, if the broker adds indexes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the admin REST says of messages whose transaction is open, committed or aborted."""
+"""Messages of open, committed and aborted transactions in the admin REST."""
 
 from collections.abc import Iterator
 
@@ -20,14 +20,14 @@ def raw(admin_broker: RunningBroker, topic: str) -> Iterator[RawClient]:
 
 
 class Shown:
-    """Of messages, by their position."""
+    """The transaction headers of messages, by position."""
 
     def __init__(self, admin: httpx.Client, topic: str) -> None:
         self._admin = admin
         self._topic = topic
 
     def by_id(self, receipt: object) -> tuple[str | None, str | None]:
-        """txn-aborted and txn-uncommitted."""
+        """X-Pulsar-txn-aborted and X-Pulsar-txn-uncommitted."""
         where = receipt.message_id  # type: ignore[attr-defined]
         return self._ask(f"ledger/{where.ledgerId}/entry/{where.entryId}")
 

@@ -1,4 +1,4 @@
-"""Many who scrape /metrics, and many who hang up, cost what one scrape costs."""
+"""Many simultaneous scrapes of /metrics, or many that hang up, cost as much as one."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""A scrape of very many topics lets others have the loop in between."""
+"""A scrape of very many topics lets other tasks run in between."""
 
 import asyncio
 from typing import Any

@@ -1,6 +1,4 @@
-"""What a scrape of a busy broker has: compared with Apache Pulsar's, with what dashboards ask for,
-and with our own table.
-"""
+"""The metrics of a busy broker against Apache Pulsar's, dashboards' queries, and our own table."""
 
 import csv
 from fnmatch import fnmatch
@@ -101,7 +99,7 @@ def test_each_metric_of_the_table_is_in_the_scrape(scraped: Scrape) -> None:
 
 
 def test_what_is_counted_for_ever_is_named_so() -> None:
-    """OpenMetrics asks for that, and Prometheus' own parser renames others."""
+    """OpenMetrics requires it, and Prometheus' own parser renames others."""
     assert not [m.name for m in METRICS.values() if m.kind == "counter" and m.name[-6:] != "_total"]
 
 

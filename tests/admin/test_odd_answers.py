@@ -1,4 +1,4 @@
-"""What was stored when more was taken for JSON is shown, as far as it can be said."""
+"""Values stored by versions with a laxer JSON are shown as far as JSON can express them."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The broker's metrics sent by OTLP, as the standard variables say."""
+"""The broker's metrics over OTLP, configured by the standard variables."""
 
 import asyncio
 

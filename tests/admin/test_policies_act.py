@@ -1,4 +1,4 @@
-"""What is set through the admin API is what a client feels, at once and without a restart."""
+"""Policies set through the admin API affect clients at once, without a restart."""
 
 import random
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def raw(admin_broker: RunningBroker) -> Iterator[RawClient]:
 
 
 class Policies:
-    """Of one topic and its namespace; answers of the admin API are checked."""
+    """Policies of one topic and its namespace; answers of the admin API are checked."""
 
     def __init__(self, admin: httpx.Client, topic: str) -> None:
         self._admin = admin
@@ -179,7 +179,7 @@ def test_a_message_larger_than_the_topic_takes_is_refused_alone(
 def test_the_chunks_of_a_message_may_be_larger_than_the_topic_takes(
     client: Client, policies: Policies
 ) -> None:
-    """As with Apache Pulsar: clients cut by the broker's limit, for they know no other."""
+    """As with Apache Pulsar: clients cut by the broker's limit, because they know no other."""
     policies.set("maxMessageSize", 1000)
     consumer = client.subscribe(policies.topic, "s")
     producer = client.create_producer(policies.topic, chunking_enabled=True)
@@ -193,7 +193,7 @@ def test_the_chunks_of_a_message_may_be_larger_than_the_topic_takes(
 def test_a_topic_that_takes_what_the_broker_takes_counts_as_the_broker_does(
     client: Client, policies: Policies
 ) -> None:
-    """Without the metadata."""
+    """The limit then excludes the metadata."""
     most = BrokerConfig().max_message_size
     policies.set("maxMessageSize", most)
     client.create_producer(policies.topic).send(bytes(most))
@@ -267,14 +267,14 @@ def test_messages_go_out_no_faster_than_the_dispatch_rate(
     for consumer_id, name in ((1, "a"), (2, "b")):
         raw.subscribe(policies.topic, consumer_id, subscription=name)
         raw.flow(100, consumer_id)
-    raw.messages(4)  # each subscription for itself
+    raw.messages(4)  # each subscription has its own rate
     assert raw.waiting_messages() == 0
     policies.reset("subscriptionDispatchRate")
     raw.messages(8)
     policies.set("dispatchRate", rate)
     for number in range(6, 12):
         raw.publish(b"x", number)
-    raw.messages(2)  # both together
+    raw.messages(2)  # both share one rate
     assert raw.waiting_messages() == 0
 
 
@@ -303,7 +303,7 @@ def test_messages_come_in_no_faster_than_the_publish_rate(
             raw.start_publish(b"x", number)
     receipts = [raw.receive(pb.BaseCommand.SEND_RECEIPT) for _ in range(2)]
     raw.send(pb.BaseCommand.PING, "ping", pb.CommandPing())
-    raw.receive(pb.BaseCommand.PONG)  # what waits for its time holds nothing else up
+    raw.receive(pb.BaseCommand.PONG)  # a delayed message blocks nothing else
     receipts += [raw.receive(pb.BaseCommand.SEND_RECEIPT) for _ in range(3)]
     assert [receipt.sequence_id for receipt in receipts] == [0, 1, 2, 3, 4]
 
@@ -342,7 +342,7 @@ def test_which_schema_may_follow_is_a_policy(raw: RawClient, policies: Policies)
     raw.create_producer(policies.topic, 2, schema=record("a", "b"))
     policies.set_all("schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE", verb="PUT")
     answer = raw.ask_for_producer(policies.topic, 3, schema=record("c"))
-    refused(answer, pb.IncompatibleSchema, "incompatible")  # the topic's own counts
+    refused(answer, pb.IncompatibleSchema, "incompatible")  # the topic's own strategy applies
     policies.reset("schemaCompatibilityStrategy")
     raw.create_producer(policies.topic, 3, schema=record("c"))
 

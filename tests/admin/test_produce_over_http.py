@@ -1,4 +1,4 @@
-"""Messages published over HTTP, and what a client then finds of them."""
+"""Messages published over HTTP, as a client then receives them."""
 
 import base64
 import json

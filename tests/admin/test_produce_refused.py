@@ -1,4 +1,4 @@
-"""Messages over HTTP that are refused: for what they are, by their topic, or for who sends them."""
+"""Messages over HTTP that are refused: for their content, their topic, or their sender."""
 
 import asyncio
 import gc
@@ -242,7 +242,7 @@ def test_a_topic_that_goes_while_its_messages_come_is_not_made_again(
     with socket.create_connection((host, int(port)), timeout=30) as slow:
         head = f"POST /topics/persistent/{topic} HTTP/1.1\r\nHost: {address}\r\n"
         slow.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:9])
-        # Two requests, one after the other: the first one's head has been seen by then.
+        # Two requests in sequence: by then the server has seen the first one's head.
         admin.get(f"{P}/{topic}/stats")
         assert admin.delete(f"{P}/{topic}").status_code == 204
         slow.sendall(body[9:])

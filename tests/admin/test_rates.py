@@ -1,4 +1,4 @@
-"""Rates are differences of readings that are at least a second apart."""
+"""Rates are differences of readings at least a second apart."""
 
 import sys
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Routes are found without compiling all their paths."""
+"""Routes are matched without compiling all their paths."""
 
 from described import routes
 from starlette.routing import Match, Route
@@ -6,7 +6,7 @@ from starlette.routing import Match, Route
 from pybroker.admin.http.permitted import plain_path
 from pybroker.admin.operation import DescribedRoute
 
-# With the names of their variables as the values.
+# With the variables' names as values.
 _PATHS = sorted({plain_path(route.path).replace("{domain}", "persistent") for route in routes()})
 _MORE = ("/", "", "/metrics//", "/admin/v2/clusters/", "/admin/v2/persistent/a/b/", "/admin/v2/x")
 
@@ -20,14 +20,14 @@ def test_a_route_fits_the_paths_that_starlette_says() -> None:
                 scope["method"] = method
                 found = _fit(route, scope)
                 assert found == _fit(plain, scope), (route, scope)
-                if found is Match.NONE:  # for no method
+                if found is Match.NONE:  # for any method
                     break
 
 
 def _fit(route: Route, scope: dict[str, str]) -> Match | str:
     try:
         return route.matches(scope)[0]
-    except Exception as refused:  # of a part that cannot be what it should be
+    except Exception as refused:  # an invalid path segment
         return str(refused)
 
 

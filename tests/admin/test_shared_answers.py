@@ -1,4 +1,4 @@
-"""What is dear to render is rendered once for all who ask at about the same time."""
+"""An expensive answer is rendered once for all requests at about the same time."""
 
 import asyncio
 import gc
@@ -16,7 +16,7 @@ KEPT_S = 1.0
 
 
 class Rendered:
-    """Takes `RENDER_S` each time; the first piece says which rendering it is."""
+    """Each rendering takes `RENDER_S`; its first piece is its number."""
 
     def __init__(self) -> None:
         self.begun = self.finished = 0
@@ -43,7 +43,7 @@ class World:
         return asyncio.ensure_future(self.shared.newest())
 
     def take(self, rendering: Rendering) -> None:
-        """Somebody who never finishes taking it."""
+        """Adds a client that never finishes taking the rendering."""
         taken = rendering.taken(lambda: self._cut_off(rendering, taken))
         taken.__enter__()
         self._taking.append(taken)
@@ -122,7 +122,7 @@ def test_a_client_that_still_waits_gets_the_rendering_that_others_gave_up() -> N
 def test_hanging_up_again_and_again_begins_no_more_renderings_than_waiting_would() -> None:
     async def scenario() -> None:
         world = World()
-        for _ in range(100):  # in a tenth of `KEPT_S` each
+        for _ in range(100):  # each waits for a tenth of `KEPT_S`
             asking = world.ask()
             await asyncio.sleep(KEPT_S / 10)
             asking.cancel()

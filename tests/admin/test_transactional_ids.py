@@ -1,4 +1,4 @@
-"""What the admin REST says of transactional ids, and to whom."""
+"""Transactional ids in the admin REST, and which roles may see them."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A topic is emptied or ended, whatever else reads its log."""
+"""Truncation and termination of a topic beside other readers of its log."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ P = "/admin/v2/persistent"
 
 
 def logs(admin: httpx.Client, topic: str) -> Any:
-    """How many entries each ledger holds."""
+    """The number of entries in each ledger."""
     return [each["entries"] for each in _internal_stats(admin, topic)["ledgers"]]
 
 
@@ -53,7 +53,7 @@ def test_a_copy_of_what_was_truncated_is_recognised(
 def test_compaction_goes_on_behind_what_was_truncated(
     admin: httpx.Client, admin_broker: RunningBroker, client: Client, topic: str
 ) -> None:
-    """What it had kept stays, as in Apache Pulsar."""
+    """Compacted messages stay, as in Apache Pulsar."""
     name = f"persistent://{topic}"
     send(client, name, ("a", b"1"), ("b", b"2"))
     compact(admin_broker, name)
@@ -67,7 +67,7 @@ def test_compaction_goes_on_behind_what_was_truncated(
 
 
 def test_a_topic_that_is_being_compacted_is_not_truncated(topic: str) -> None:
-    """What compaction reads twice must stay for as long; it says so, and changes nothing."""
+    """Compaction reads the entries twice. The refusal names it, and changes nothing."""
     with pybroker.testing.broker(http=True) as broker, Client(broker.service_url) as client:
         name = "persistent://public/default/orders"
         send(client, name, ("a", b"1"))

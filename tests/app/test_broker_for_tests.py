@@ -1,4 +1,4 @@
-"""`pybroker.testing.broker()`: what tests of other people's programs rely on."""
+"""`pybroker.testing.broker()`: its guarantees to other projects' tests."""
 
 import socket
 import sys
@@ -77,7 +77,7 @@ def test_a_data_directory_outlives_its_broker(tmp_path: Path) -> None:
 
 
 def acknowledge_in_a_transaction(broker: RunningBroker) -> None:
-    """The commit is durable in the log of acknowledgements; the cursor is written much later."""
+    """The commit is durable in the pending-ack log; the cursor is written much later."""
     client = Client(broker.service_url, enable_transaction=True)
     consumer = client.subscribe(TOPIC, "s", initial_position=InitialPosition.Earliest)
     message = consumer.receive(timeout_millis=30_000)

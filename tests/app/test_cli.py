@@ -1,4 +1,4 @@
-"""`pybroker standalone` as its users start and stop it: a process with an exit code."""
+"""Starting and stopping `pybroker standalone`: a process with an exit code."""
 
 import re
 import signal
@@ -15,13 +15,13 @@ import pybroker
 from pybroker.base.version import version
 from pybroker.process.cli import GARBAGE_THRESHOLDS, main
 
-pytestmark = pytest.mark.slow  # processes
+pytestmark = pytest.mark.slow  # starts processes
 
 READY = re.compile(r"pybroker ready pulsar://localhost:(\d+) (http://localhost:\d+)\n")
 
 
 class Standalone:
-    """A `pybroker standalone` over `data_dir`; every line it prints is looked at."""
+    """A `pybroker standalone` on `data_dir`; every line of output is checked."""
 
     def __init__(self, data_dir: Path, *arguments: str) -> None:
         command = [sys.executable, "-m", "pybroker", "standalone", "--data-dir", str(data_dir)]
@@ -30,7 +30,7 @@ class Standalone:
         )
 
     def ready(self) -> tuple[int, str]:
-        """The binary port and the admin's URL."""
+        """The binary port and the admin URL."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = READY.fullmatch(line)
@@ -44,7 +44,7 @@ class Standalone:
 
 @pytest.fixture
 def started() -> Iterator[list[Standalone]]:
-    """Processes put here are ended, whatever happens."""
+    """Processes in this list are killed after the test."""
     processes: list[Standalone] = []
     yield processes
     for standalone in processes:
@@ -61,7 +61,7 @@ def start(started: list[Standalone], data_dir: Path, *arguments: str) -> Standal
 
 
 def refusal(data_dir: Path, *arguments: str) -> str:
-    """The one line on stderr of a broker that does not start."""
+    """The only line on stderr of a broker that fails to start."""
     command = [sys.executable, "-m", "pybroker", "standalone", "--data-dir", str(data_dir)]
     ended = subprocess.run(
         [*command, *arguments], capture_output=True, text=True, timeout=60, check=False
@@ -143,7 +143,7 @@ def accepts(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port)).close()
     except (ConnectionRefusedError, ConnectionResetError):
-        return False  # reset: the listener closed with this connection still in its backlog
+        return False  # reset: the listener closed while this connection was in its backlog
     return True
 
 
@@ -256,7 +256,7 @@ def test_a_corrupt_journal_is_named_and_left_alone(
 
 
 def corrupt(journal: Path) -> None:
-    """Flip a bit early in what was written: far from a torn tail."""
+    """Flips a bit in the first half of the written part, far from a torn tail."""
     content = bytearray(journal.read_bytes())
     written = len(bytes(content).rstrip(b"\0"))
     content[written // 4] ^= 0x10
@@ -322,7 +322,7 @@ def test_a_port_that_is_none_is_named(port: str, capsys: pytest.CaptureFixture[s
 
 
 def test_help_and_refusals_name_no_file_that_is_not_installed() -> None:
-    """The documents are not in the wheel."""
+    """The wheel does not contain the documents."""
     package = Path(pybroker.__file__).parent
     sources = [path.read_text() for path in package.rglob("*.py")]
     named = [
@@ -332,7 +332,7 @@ def test_help_and_refusals_name_no_file_that_is_not_installed() -> None:
 
 
 def test_looking_for_garbage_delays_no_other_work() -> None:
-    """Objects that one collection of the young generations may have to look at."""
+    """Limits the objects that one collection of the young generations may traverse."""
     first, second, _ = GARBAGE_THRESHOLDS
     assert first * (second + 1) <= 6_000
 

@@ -1,4 +1,4 @@
-"""docker/compose.cluster.yaml, as far as it can be tried without Docker: what the brokers run."""
+"""docker/compose.cluster.yaml, as far as it can be tested without Docker: the brokers' commands."""
 
 import os
 import subprocess

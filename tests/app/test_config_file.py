@@ -1,4 +1,4 @@
-"""A broker.conf is understood completely or refused with the line that is wrong."""
+"""A broker.conf is parsed completely, or refused with the wrong line."""
 
 from dataclasses import Field, fields, replace
 from pathlib import Path
@@ -136,7 +136,7 @@ def test_every_key_of_apache_pulsar_is_taken_and_those_without_effect_are_named_
 ) -> None:
     text = "".join(f"{key}=\n" for key in sorted(APACHE_KEYS)) + "bookkeeper_anything=1\n"
     config = parse_config(text, "broker.conf")
-    ports = {"broker_service_port": None, "web_service_port": None}  # empty is none
+    ports = {"broker_service_port": None, "web_service_port": None}  # empty means none
     assert config == replace(BrokerConfig(), **ports)  # type: ignore[arg-type]
     (record,) = caplog.records
     assert "numIOThreads" in record.message

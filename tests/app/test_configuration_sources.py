@@ -1,4 +1,4 @@
-"""Where each setting comes from: a default, a line of a file, the environment, an option."""
+"""The source of each setting: a default, a line of a file, the environment, an option."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from pybroker.process.cli import main
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
-    """By `key=value`, where it comes from."""
+    """The source of each `key=value`."""
     assert main(["standalone", "--print-config", *words]) == 0
     lines = capsys.readouterr().out.splitlines()
     return {

@@ -1,4 +1,4 @@
-"""Configuration files as other people have them start the broker as they are."""
+"""Configuration files of other projects start the broker unchanged."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import httpx
 import pytest
 from certificates import Authority
 
-pytestmark = pytest.mark.slow  # processes
+pytestmark = pytest.mark.slow  # starts processes
 
 CONFS = sorted((Path(__file__).parent / "confs").glob("*.conf"))
 PORTS = ("brokerServicePort", "brokerServicePortTls", "webServicePort", "webServicePortTls")
@@ -20,10 +20,10 @@ READY_S = 60
 
 @contextmanager
 def started(conf: Path, folder: Path) -> Iterator[tuple[str, Path]]:
-    """The ready line, and where the broker's log is."""
+    """The ready line, and the path of the broker's log."""
     command = [sys.executable, "-m", "pybroker", "standalone", "--insecure"]
     options = ["--config", str(conf), "--data-dir", str(folder / "data")]
-    # Nobody else's ports are taken: the files name Apache Pulsar's.
+    # The files name Apache Pulsar's ports; free ones replace them.
     named = [port for port in PORTS if f"\n{port}=" in conf.read_text()]
     free = {f"PULSAR_PREFIX_{port}": "0" for port in named}
     log = folder / "log"

@@ -1,4 +1,4 @@
-"""How many connections there may be goes by how many descriptors there are."""
+"""The number of connections is limited by the number of descriptors."""
 
 import resource
 

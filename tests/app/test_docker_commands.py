@@ -1,4 +1,4 @@
-"""What the containers run, tried here: not every machine can build an image."""
+"""The containers' commands, tested without building an image."""
 
 import json
 import re

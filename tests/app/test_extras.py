@@ -1,4 +1,4 @@
-"""What a user is told whose feature needs an extra that is not installed."""
+"""The message to a user whose feature needs an extra that is not installed."""
 
 import subprocess
 import sys

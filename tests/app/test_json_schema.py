@@ -1,4 +1,4 @@
-"""Whether a value fits a schema, and what is said of one that does not."""
+"""Whether a value matches a schema, and the message if it does not."""
 
 from typing import Any
 

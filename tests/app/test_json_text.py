@@ -1,4 +1,4 @@
-"""What is taken for JSON: what everybody takes for it, and not too much at once."""
+"""Which texts count as JSON: what the standard allows, and not too much at once."""
 
 import json
 from typing import Any
@@ -62,5 +62,5 @@ def test_what_python_alone_takes_for_json_is_refused(text: str | bytes) -> None:
 
 
 def test_parts_are_as_few_as_were_measured() -> None:
-    """The worst texts of so many, 1 MiB long, took 16 ms: the loop waits for one call."""
+    """Texts of 1 MiB with this many parts took 16 ms at worst; the loop waits for a call."""
     assert MOST_PARTS <= 30_000

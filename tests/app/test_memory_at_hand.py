@@ -1,4 +1,4 @@
-"""What the allocator is told, in a process of its own."""
+"""Settings of the allocator, in a separate process."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ print(told, faults() - before)
 
 
 def told_and_faults(*arguments: str) -> tuple[str, int]:
-    """And the pages that memory of 50 MB had to be made of again."""
+    """The answer of the allocator, and the page faults when 50 MB are allocated again."""
     ended = subprocess.run(
         [sys.executable, "-c", ROUNDS, *arguments], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""The text format of Prometheus."""
+"""Prometheus' text format."""
 
 import gc
 
@@ -47,7 +47,7 @@ def test_many_samples_come_in_pieces() -> None:
 
 
 def test_what_the_garbage_collector_looks_at_does_not_grow_with_the_samples() -> None:
-    """It goes through every list that is young, whatever is in it."""
+    """A collection traverses every young list, whatever it contains."""
     exposition = Exposition({}, TABLE)
     for number in range(20 * SAMPLES_A_PIECE):
         exposition.add("a", number + 0.5)

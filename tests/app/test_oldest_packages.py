@@ -1,4 +1,4 @@
-"""The oldest packages that pyproject.toml allows, beside the newest that all other tests run with.
+"""The oldest packages that pyproject.toml allows; all other tests use the newest.
 
 Those of Spark are in tests/spark/test_spark_versions.py.
 """

@@ -1,4 +1,4 @@
-"""Long works beside each other: how they share the event loop."""
+"""Long tasks share the event loop."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from pybroker.base.runtime import Pace, own_turn
 
 
 class Turns:
-    """Counts the loop's turns, and notes who ran in which."""
+    """Counts the loop's turns, and records in which turn each task ran."""
 
     def __init__(self) -> None:
         self.number = 0

@@ -13,7 +13,7 @@ MANY = range(100, 500)
 
 
 def hear(pacing: Pacing, descriptors: range, every_s: float, from_s: float, seconds: float) -> bool:
-    """Each descriptor in its turn, alone; is it read in ticks at the end?"""
+    """Feeds one event per descriptor in turn; returns whether it reads in ticks at the end."""
     for number in range(int(seconds / every_s)):
         pacing.looked(from_s + number * every_s, [descriptors[number % len(descriptors)]])
     return pacing.by_ticks
@@ -68,12 +68,12 @@ def test_a_tick_begins_when_the_sockets_are_looked_at() -> None:
 
 
 class Clock:
-    """Time passes only when it is let."""
+    """Time passes only when a test lets it."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.slept_s: list[float] = []
-        self.wakers: list[int] = []  # that have something to read
+        self.wakers: list[int] = []  # descriptors that are readable
 
     def let_pass(self, descriptors: Sequence[int], seconds: float) -> list[int]:
         if found := [each for each in descriptors if each in self.wakers]:
@@ -96,7 +96,7 @@ def selector(clock: Clock) -> Iterator[PacedSelector]:
 
 @pytest.fixture
 def readable(selector: PacedSelector) -> Iterator[socket.socket]:
-    """A socket that has something to read."""
+    """A readable socket."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.send(b"x")
@@ -178,7 +178,7 @@ def test_after_the_tick_work_at_hand_does_not_keep_sockets_from_being_read(
 
 
 def test_a_connection_that_was_not_read_for_a_while_counts_as_busy_when_it_goes_on() -> None:
-    """Reading is paused by taking the descriptor out of the selector and putting it in again."""
+    """To pause reading, a descriptor is removed from the selector and added again."""
     pacing = Pacing()
     pacing.looked(1000, [100])
     pacing.looked(1000 + QUIET_S / 2, [100])

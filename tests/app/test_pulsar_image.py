@@ -1,5 +1,7 @@
-"""The image that stands in for Apache Pulsar's, without a container: its files, laid out as the
-Dockerfile does, its commands, run as the testcontainers modules run them, and what these wait for.
+"""The replacement of Apache Pulsar's image, tested without a container.
+
+It checks its files, laid out as in the Dockerfile; its commands, run like those of the
+testcontainers modules; and the conditions that these modules wait for.
 """
 
 import json
@@ -24,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLUSTERS = "/admin/v2/clusters"
 COORDINATORS = "/admin/v2/persistent/pulsar/system/transaction_coordinator_assign/partitions"
 FREE_PORTS = {"PULSAR_PREFIX_brokerServicePort": "0", "PULSAR_PREFIX_webServicePort": "0"}
-# What the modules of Java and Go run, of Rust, and of .NET behind a script of its own.
+# The commands of the modules for Java and Go, for Rust, and for .NET, after its own script.
 COMMANDS = {
     "java and go": "{home}/bin/apply-config-from-env.py {home}/conf/standalone.conf "
     "&& bin/pulsar standalone --no-functions-worker -nss",
@@ -57,7 +59,7 @@ class Container:
         )
 
     def run(self, words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-        """As `docker exec` would."""
+        """Runs words in a shell, like `docker exec`."""
         return subprocess.run(
             ["/bin/bash", "-c", words],
             cwd=self.home,
@@ -87,7 +89,7 @@ class Container:
 
 
 class Started:
-    """What a module that waits for it sees."""
+    """What a waiting module sees."""
 
     def __init__(self, process: "subprocess.Popen[str]", out: IO[str]) -> None:
         self.process = process
@@ -109,7 +111,7 @@ def container(tmp_path: Path) -> Container:
 
 
 def with_ports(container: Container) -> None:
-    """For commands that apply no environment."""
+    """Sets free ports for commands that do not apply the environment."""
     container.run("bin/apply-config-from-env.py conf/standalone.conf", **FREE_PORTS)
 
 
@@ -142,7 +144,7 @@ def test_a_cluster_may_have_another_name(container: Container) -> None:
 
 @pytest.mark.slow
 def test_the_process_that_serves_gets_the_signals(container: Container) -> None:
-    """It takes the shell's place: `docker stop` reaches it, and it ends in order."""
+    """The broker replaces the shell, so `docker stop` reaches it, and it stops in order."""
     with_ports(container)
     with container.started(f"exec {COMMANDS['plain']}") as started:
         os.kill(started.process.pid, signal.SIGTERM)
@@ -171,7 +173,7 @@ def test_its_admin_and_client_talk_to_it(container: Container) -> None:
 
 @pytest.mark.slow
 def test_with_authentication_as_the_dotnet_module_starts_it(container: Container) -> None:
-    """Its script, line by line, with the variables that it sets."""
+    """The module's script, line by line, with its variables."""
     key = container.home / "secret.key"
     plugin = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
     environment = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from documents import ROOT, blocks
 
-pytestmark = pytest.mark.slow  # processes
+pytestmark = pytest.mark.slow  # starts processes
 
 DOCUMENT = ROOT / "docs/testing.md"
 TIME = re.compile(r"^ *[\d:]+\.\d{3}  ")
@@ -22,7 +22,7 @@ HEAD = "import httpx, pytest\nVALUES = '/admin/v2/brokers/configuration/runtime'
 def run(
     folder: Path, test: str, ini: str = "[pytest]\n", options: Sequence[str] = ()
 ) -> "subprocess.CompletedProcess[str]":
-    """A pytest of its own, in a process: its plugins and options are another's."""
+    """Runs pytest in a separate process, with its own plugins and options."""
     (folder / "test_it.py").write_text(test)
     (folder / "pytest.ini").write_text(ini)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers"]
@@ -149,7 +149,7 @@ class TestAsync:
 def test_a_failing_test_shows_what_its_broker_did(tmp_path: Path, options: Sequence[str]) -> None:
     ended = run(tmp_path, STORIES, options=options)
     assert "2 failed, 2 passed" in ended.stdout, ended.stdout + ended.stderr
-    reports = re.split("_{5,} ", ended.stdout)[1:]  # in the order in which they ended
+    reports = re.split("_{5,} ", ended.stdout)[1:]  # in the order of completion
     two, four = sorted(reports, key=lambda report: "test_four" in report.partition(" ")[0])
     assert "what pulsar_broker_module did" in two and "b'of a test that fails'" in two
     assert "FAULT delay at lookup.before: orders" in two

@@ -1,5 +1,6 @@
-"""compose.yaml's profile `secure`, the systemd unit and the lines of docs/running.md, without
-docker and systemd: each command that they run is run here, in a folder instead of a container.
+"""compose.yaml's profile `secure`, the systemd unit, and the lines of docs/running.md.
+
+Their commands are run without docker and systemd, in a folder instead of a container.
 """
 
 import configparser
@@ -28,7 +29,7 @@ IN_IMAGE = "/opt/pybroker/docker"
 
 
 def service(name: str) -> str:
-    """Its lines in compose.yaml."""
+    """The service's lines in compose.yaml."""
     found = re.search(rf"^  {name}:\n((?:    .*\n|\n)+)", COMPOSE, re.MULTILINE)
     assert found is not None, name
     return found[1]
@@ -42,9 +43,7 @@ def words(name: str, key: str = "command") -> list[str]:
 
 
 class Secure:
-    """What the profile's containers share: a folder for /secrets, what the broker's container sees
-    there, one for /data.
-    """
+    """Folders in place of the containers' volumes: /secrets, the broker's part of it, and /data."""
 
     def __init__(self, folder: Path) -> None:
         self.environment = environment_with_pybroker(folder / "tools")
@@ -87,7 +86,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Secure:
 
 @pytest.fixture(scope="module")
 def urls(secure: Secure) -> Iterator[list[str]]:
-    """Of the broker that the profile starts."""
+    """URLs of the broker that the profile starts."""
     with subprocess.Popen(
         ["pybroker", *secure.here(words("secure-broker"))],
         env=secure.environment,
@@ -101,7 +100,7 @@ def urls(secure: Secure) -> Iterator[list[str]]:
 
 
 def client(secure: Secure, role: str, urls: list[str]) -> list[str]:
-    """Behind a command."""
+    """Options that follow a command."""
     return ["--client-conf", str(secure.secrets / f"{role}.conf"), "--url", urls[0]]
 
 

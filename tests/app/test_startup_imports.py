@@ -1,4 +1,4 @@
-"""What the binary port must not wait for, and what a broker on one machine never loads."""
+"""Modules that the binary port must not wait for, and those that a single broker never loads."""
 
 import subprocess
 import sys

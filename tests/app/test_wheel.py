@@ -1,4 +1,4 @@
-"""The wheel, used as somebody does who installs it: from nowhere near the checkout."""
+"""The wheel, used as installed: far from the checkout."""
 
 import os
 import shutil
@@ -16,19 +16,19 @@ PROJECT = Path(__file__).parents[2]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "pybroker", "managed_ledger")
 
 
-MAX_BYTES = 3 * 2**19  # 1.5 MiB without the parts for several brokers
+MAX_BYTES = 3 * 2**19  # 1.5 MiB, without the modules for several brokers
 MAX_CLUSTER_BYTES = 250_000
 OF_CLUSTERS = (
     *("pybroker/cluster/", "pybroker/moving/", "pybroker/formats/"),
     *("pybroker/handing_over/", "pybroker/admin/over_brokers/"),
     *("managed_ledger/storage/bookkeeper/", "managed_ledger/storage/zookeeper/"),
 )
-_HEADERS = 30 + 46  # bytes of a file in a zip, twice with its name
+_HEADERS = 30 + 46  # bytes per file in a zip, without its name, which occurs twice
 BUILT_AT = {"SOURCE_DATE_EPOCH": "1700000000"}
 
 
 def built(source: Path) -> Path:
-    """The wheel of a copy of the project: building leaves files behind."""
+    """The wheel, built from a copy of the project, because a build leaves files."""
     for name in SOURCES:
         path = PROJECT / name
         if path.is_dir():
@@ -48,7 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory that the wheel was installed to."""
+    """The directory into which the wheel was installed."""
     target = tmp_path_factory.mktemp("site")
     pip(["install", "--no-deps", "--target", str(target), str(wheel)])
     return target
@@ -86,7 +86,7 @@ def test_the_wheel_is_small_and_typed(wheel: Path) -> None:
 
 def test_the_command_of_the_wheel_starts(installed: Path, tmp_path: Path) -> None:
     command = installed / "bin" / "pybroker"
-    assert command.exists()  # what `pipx run` starts
+    assert command.exists()  # `pipx run` starts it
     first_steps = python(installed, tmp_path, str(command))
     assert "pybroker demo" in first_steps
     version = python(installed, tmp_path, "-c", "import pybroker; print(pybroker.__version__)")
@@ -94,7 +94,7 @@ def test_the_command_of_the_wheel_starts(installed: Path, tmp_path: Path) -> Non
 
 
 def python(installed: Path, directory: Path, *arguments: str) -> str:
-    """What Python says that has the installed wheel before everything else."""
+    """The output of Python with the installed wheel first in its path."""
     environment = os.environ | {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
         [sys.executable, *arguments],

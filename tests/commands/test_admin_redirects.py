@@ -1,4 +1,4 @@
-"""Who is sent elsewhere by what it asks goes there, but not with its credentials."""
+"""A request follows redirects, but takes its credentials only to its own broker."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from pybroker.commands.admin.rest import Rest, RestError
 
 
 class Listening(HTTPServer):
-    """Sends everybody on to `to`, or says yes; remembers which credentials it was shown."""
+    """Redirects to `to` if set, otherwise answers "yes"; records the credentials that it gets."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answering)
@@ -38,7 +38,7 @@ class Answering(BaseHTTPRequestHandler):
             self.wfile.write(b'"yes"')
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nobody reads it."""
+        """Keeps the log silent."""
 
 
 @contextmanager

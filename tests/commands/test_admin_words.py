@@ -1,4 +1,4 @@
-"""From what is typed after `pybroker admin` to a request, and from an answer to the screen."""
+"""From the words after `pybroker admin` to a request, and from an answer to the screen."""
 
 import argparse
 import subprocess
@@ -27,7 +27,7 @@ def parsed(grammar: str, *words: str) -> argparse.Namespace:
 
 
 class Recorded(Rest):
-    """Answers nothing, and remembers what it was asked."""
+    """Records requests; each answer is empty."""
 
     def __init__(self) -> None:
         super().__init__("http://nowhere")
@@ -100,7 +100,7 @@ def test_times_and_sizes_have_units() -> None:
     ],
 )
 def test_a_position_is_excluded_in_apache_pulsars_word(words: list[str], what: str) -> None:
-    """Its broker takes no notice of another."""
+    """Its broker ignores any other name of the field."""
     verb, path, body, _ = asked("topics", words[0], "t", *words[1:])
     assert (verb, path.rsplit("/", 1)[1]) == ("POST", what)
     assert body == {"ledgerId": 3, "entryId": 4, "excluded": True}
@@ -289,7 +289,7 @@ def test_a_java_class_is_told_where_to_go(capsys: pytest.CaptureFixture[str]) ->
 
 
 class OfSource(Recorded):
-    """Knows one topic with 3 partitions, and what its shadow says of itself."""
+    """Knows one topic with 3 partitions, and the properties of its shadow."""
 
     def ask(self, verb: str, path: str, body: Any = None, query: Any = None) -> Any:
         super().ask(verb, path, body, query)

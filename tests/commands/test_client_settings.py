@@ -1,4 +1,4 @@
-"""Credentials and client.conf: what pulsar-client and pulsar-admin are told, ours understand."""
+"""Credentials and client.conf: our commands accept the settings of pulsar-client and pulsar-admin."""
 
 import json
 from pathlib import Path

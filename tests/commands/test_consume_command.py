@@ -1,4 +1,4 @@
-"""`pybroker consume`, `read` and `peek`: what is shown, and what is acknowledged."""
+"""`pybroker consume`, `read` and `peek`: their output, and what they acknowledge."""
 
 import re
 from collections.abc import Callable
@@ -92,7 +92,7 @@ def test_a_pattern_finds_topics_that_come_later(
 
 
 class Busy:
-    """A consumer that has a message whenever it is asked."""
+    """A consumer that always has a message."""
 
     def __init__(self, topics: list[str]) -> None:
         self.topics = topics

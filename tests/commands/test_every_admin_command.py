@@ -1,4 +1,4 @@
-"""Every command of `pybroker admin` once, against a broker that has something to show."""
+"""Every command of `pybroker admin` once, against a broker with data."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ from pybroker.testing import RunningBroker
 
 pytestmark = pytest.mark.slow
 
-# Where it is not there already.
+# Creates what does not exist yet.
 PREPARED: Final = (
     f"tenants create {TENANT}",
     f"namespaces create {NAMESPACE}",
@@ -33,8 +33,8 @@ PREPARED: Final = (
     f"topics create-subscription {TOPIC} -s audit",
     f"topics create-subscription {WIDE} -s audit",
 )
-# Refused, and with what: nothing is configured while it runs, nothing split, migrated or offloaded;
-# what is in use does not go.
+# Refused commands, with a part of the message. Configuration is fixed while the broker runs;
+# bundles cannot be split, nor data migrated or offloaded; objects in use are not deleted.
 REFUSED: Final = {
     ("brokers", "update-dynamic-config"): "configuration file",
     ("brokers", "delete-dynamic-config"): "configuration file",
@@ -73,7 +73,7 @@ REFUSED: Final = {
 }
 
 
-# What such a command is about has to be made again; those come last.
+# Commands after which objects must be created again; they run last.
 ENDS_SOMETHING: Final = re.compile(
     r"delete|terminate|truncate|unsubscribe|upload|update-partitioned|clear|skip|expire|unload"
 )
@@ -84,7 +84,7 @@ COMMANDS: Final = sorted(
 
 
 class World:
-    """All that a command may be about, in a running broker."""
+    """All objects that a command may need, in a running broker."""
 
     def __init__(self, broker: RunningBroker, schema: str) -> None:
         self.url = broker.admin_url
@@ -100,7 +100,7 @@ class World:
         return code, out.getvalue(), err.getvalue()
 
     def prepare(self) -> None:
-        """Make what is not there, whatever the commands before did."""
+        """Creates missing objects, whatever the earlier commands did."""
         for text in PREPARED:
             self.run(text.split())
         self.run(f"schemas upload {TOPIC} -f {self.schema}".split())
@@ -115,7 +115,7 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     schema = tmp_path_factory.mktemp("schemas") / "schema.json"
     schema.write_text(json.dumps({"type": "BYTES", "schema": "", "properties": {}}))
-    # However slow the machine is, no topic goes because nobody has used it for a minute.
+    # On a slow machine no topic must be deleted as unused.
     kept = {"broker_delete_inactive_topics_enabled": False}
     with pybroker.testing.broker(http=True, **kept) as broker:
         yield World(broker, str(schema))

@@ -1,4 +1,4 @@
-"""`pybroker produce` and its kin as processes, and whom they talk to."""
+"""`pybroker produce` and related commands as processes, and the brokers they connect to."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from pybroker.commands.messages.main import parser
 from pybroker.process.cli import main
 from pybroker.testing import RunningBroker
 
-pytestmark = pytest.mark.slow  # processes
+pytestmark = pytest.mark.slow  # starts processes
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -37,7 +37,7 @@ def test_who_is_told_to_stop_acknowledges_what_was_shown(
         consuming.send_signal(number)
         _, err = consuming.communicate(timeout=60)
     assert (consuming.returncode, err) == (code, b"2 messages successfully consumed\n")
-    assert broker.backlog(topic, "s") <= 1  # the last one may just have been shown
+    assert broker.backlog(topic, "s") <= 1  # the last message may just have been shown
 
 
 def test_a_reader_of_our_output_that_leaves_ends_the_command_quietly(

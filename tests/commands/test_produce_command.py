@@ -1,4 +1,4 @@
-"""`pybroker produce`: what is typed, and what the topic then holds."""
+"""`pybroker produce`: its arguments, and the messages on the topic afterwards."""
 
 import os
 import subprocess

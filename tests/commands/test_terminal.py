@@ -1,4 +1,4 @@
-"""What others have written neither commands a terminal nor is changed on its way into a file."""
+"""Foreign text must not control the terminal, and is unchanged when written to a file."""
 
 import io
 import sys

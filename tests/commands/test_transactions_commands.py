@@ -33,7 +33,7 @@ def transactions(broker: RunningBroker, capsys: pytest.CaptureFixture[str]) -> R
 
 @pytest.fixture
 def blocked(client: Client, topic: str) -> Iterator[Any]:
-    """A transaction that is open on two topics."""
+    """An open transaction on two topics."""
     txn = client.new_transaction()
     for name in (topic, f"{topic}-too"):
         client.create_producer(name).send(b"in", txn=txn)

@@ -15,7 +15,7 @@ from pybroker.testing import RunningBroker
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "images"
 _FORMAT: Final = {"format": "webp", "quality": 60}  # a fifth of a PNG
 _SIZE: Final = (1280, 800)
-_FIGURES_S: Final = 30.0  # until the charts have something to show
+_FIGURES_S: Final = 30.0  # until the charts have data
 
 
 def _be_busy(broker: RunningBroker) -> None:

@@ -1,4 +1,4 @@
-"""Messages as a file: all of them, whatever they hold, and no more than was asked for."""
+"""Messages as a file: all of them, whatever their content, and no more than requested."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Faults and clock in the console: what the admin API says and does, in test mode only."""
+"""Faults and the clock in the console: the same as in the admin API, in test mode only."""
 
 import html
 import re
@@ -56,7 +56,7 @@ def rules(browser: Browser) -> list[dict[str, Any]]:
 
 
 def table(page: str, label: str) -> list[str]:
-    """The rows of one, as words; none if it is not there."""
+    """The rows of a table as words; none if the table is missing."""
     found = re.search(rf'aria-label="{label}".*?</table>', page, re.DOTALL)
     return [words(row) for row in re.findall(r"<tr>.*?</tr>", found[0] if found else "", re.DOTALL)]
 
@@ -127,7 +127,7 @@ def test_what_no_point_contains_is_said(browser: Browser) -> None:
 
 
 def test_it_is_counted_how_often_a_point_was_passed(browser: Browser, client: Client) -> None:
-    browser.page(URL)  # recording begins
+    browser.page(URL)  # starts recording
     client.create_producer("counted").send(b"x")
     counts = browser.http.get(f"{API}/passings?limit=1").json()["counts"]
     row = table(browser.page(f"{URL}?search=before_receipt"), "Fault points")[1]
@@ -266,7 +266,7 @@ def test_of_very_many_rules_the_latest_are_shown(browser: Browser, broker: Runni
 
 
 def test_the_last_passings_come_first(browser: Browser, client: Client) -> None:
-    browser.page(URL)  # recording begins
+    browser.page(URL)  # starts recording
     browser.do(RULES, URL, point="producer.open.before", action="delay", seconds="0.01")
     for number in range(8):
         client.create_producer(f"passed-{number}").close()
@@ -281,7 +281,7 @@ def test_the_last_passings_come_first(browser: Browser, client: Client) -> None:
 
 
 def test_hostile_names_stay_text(browser: Browser, client: Client) -> None:
-    browser.page(URL)  # recording begins
+    browser.page(URL)  # starts recording
     browser.do(RULES, URL, point="subscribe.before", action="delay", seconds="0.01",
                subscription=f"*{EVIL}*", topic="*")  # fmt: skip
     client.subscribe("hostile", f"s {EVIL}").close()
@@ -308,7 +308,7 @@ def test_the_clock_is_advanced(browser: Browser) -> None:
     page = browser.do(f"{URL}/clock", URL, by="1d 2h")
     after = browser.http.get("/admin/v3/clock").json()
     moved_ms = after["aheadMs"] - before["aheadMs"]
-    assert 25 * 3_600_000 < moved_ms <= 26 * 3_600_000  # real time passes too
+    assert 25 * 3_600_000 < moved_ms <= 26 * 3_600_000  # real time passes, too
     assert "The broker's clock now shows 20" in words(page)
     assert tile(page, "Ahead of the machine") == words(duration(round(after["aheadMs"] / 1000)))
 

@@ -1,5 +1,4 @@
-"""The console's pages in Chromium: nothing is refused or fails there, nobody is kept out by
-barriers, and nothing stands beyond the edge of a small screen."""
+"""The console's pages in Chromium: no errors, no barriers, and no overflow on a small screen."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -37,12 +36,12 @@ def driver() -> Iterator[webdriver.Chrome]:
 
 
 def complaints(driver: webdriver.Chrome) -> list[str]:
-    """What the browser refused or failed at, as its console says."""
+    """Errors and refusals in the browser's console."""
     return [each["message"] for each in driver.get_log("browser") if each["level"] != "INFO"]
 
 
 def in_page(driver: webdriver.Chrome, expression: str) -> Any:
-    """Its value, in one step: an element that was found may be replaced before it is read."""
+    """The value of the expression, in one step: an element may be replaced after it was found."""
     return driver.execute_script(f"return {expression}")
 
 

@@ -1,4 +1,4 @@
-"""Without a login nothing is told; who logs in is who REST takes them for, and no longer."""
+"""Without a login the console shows nothing. A login has the role that REST sees, and its lifetime."""
 
 import re
 import time
@@ -192,7 +192,7 @@ def test_a_password_lets_in_until_it_is_changed(tmp_path: Any) -> None:
 
 
 async def _failures(broker: Any) -> int:
-    """Users who failed lately."""
+    """The number of users who failed recently."""
     return len(broker.authentication._providers["basic"].refused)
 
 

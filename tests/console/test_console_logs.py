@@ -1,4 +1,4 @@
-"""The log of a broker that is a process of its own: its last lines, and its level."""
+"""The log of a broker in a separate process: its last lines, and its level."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Over HTTPS the cookie goes nowhere else, and a certificate lets in."""
+"""Over HTTPS the cookie is sent over HTTPS only, and a certificate is a login."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The other pages: figures are those of the broker, and what is hostile stays text."""
+"""The other pages: the figures are the broker's, and hostile text is escaped."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Each role sees and does in the console what REST lets it see and do, and nothing more."""
+"""Each role sees and does in the console exactly what REST allows it."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from browsing import Browser, words
 from credentials import bearer, token
 from permission_world import World
 
-# Pages and what REST calls the same; {ns} is tenant/namespace.
+# Pages with the equivalent REST request; {ns} is tenant/namespace.
 PAGES: Final = {
     "/console": "/metrics",
     "/console/topics?namespace={ns}": "/admin/v2/persistent/{ns}",
@@ -28,7 +28,7 @@ PAGES: Final = {
     "/console/configuration": "/admin/v2/brokers/configuration/runtime",
     "/console/logs": "/admin/v2/brokers/log",
 }
-# What a form does, with its fields, and what REST calls the same. None of it destroys anything.
+# Forms, with their fields and the equivalent REST request. None of them destroys anything.
 DEEDS: Final[tuple[tuple[str, dict[str, str], str, str, Any], ...]] = (
     (
         "/console/topics/persistent/{ns}/t/messages/send",
@@ -106,7 +106,7 @@ TITLES: Final = {
 
 @pytest.fixture
 def there(world: World) -> World:
-    """Its topic, with a subscription and who may use them."""
+    """The world with its topic, a subscription and roles that may use them."""
     world.grant("writer", "produce")
     world.grant("reader", "consume")
     world.admin("PUT", world.on_topic())

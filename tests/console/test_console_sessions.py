@@ -1,4 +1,4 @@
-"""Sessions end in time, are bounded, and are what the credentials behind them are."""
+"""Sessions expire, are limited in number, and end with their credentials."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ class Clock:
 
 
 class Authentication:
-    """Every token is its role's, but those that were revoked."""
+    """Every token names its role, except for revoked ones."""
 
     def __init__(self) -> None:
         self.revoked: set[bytes] = set()

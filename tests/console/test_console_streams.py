@@ -1,6 +1,4 @@
-"""Live parts as server-sent events: for those who may see them, as long as they may, and no more
-of them than the broker bears.
-"""
+"""Live parts as server-sent events: for permitted roles, as long as permitted, in limited number."""
 
 import threading
 import time
@@ -49,7 +47,7 @@ def opened(browser: Browser, path: str) -> Iterator[httpx.Response]:
 
 
 def events(answer: httpx.Response) -> Iterator[tuple[str, str]]:
-    """Kind and data; fails after a minute."""
+    """Kind and data of each event; fails after a minute."""
     due_s = time.monotonic() + PATIENCE_S
     kind, data = "", list[str]()
     for line in answer.iter_lines():
@@ -147,7 +145,7 @@ def test_a_clock_that_is_moved_during_a_part_does_not_delay_the_next(
 
     async def watch() -> None:
         limit = threading.Timer(PATIENCE_S, loop.call_soon_threadsafe, [watching.cancel])
-        limit.start()  # in real time
+        limit.start()  # real time
         try:
             await EventStream(Streams(), "b", Part(b"0"), part, lambda: True)({}, receive, send)
         finally:
@@ -201,7 +199,7 @@ def test_a_stream_ends_with_its_token(broker: RunningBroker) -> None:
     browser = Browser(broker.admin_url)
     browser.log_in(token("admin", exp=int(time.time()) + 2))
     with opened(browser, OVERVIEW) as answer:
-        if answer.status_code == 200:  # a slow machine may be too late
+        if answer.status_code == 200:  # on a slow machine the login may have expired
             assert list(events(answer))[-1] == ("over", "")
 
 

@@ -1,4 +1,4 @@
-"""The topics' pages: right figures, nothing hostile taken for markup, and what is done is said."""
+"""The topics' pages: correct figures, escaped text, and each action is confirmed."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def browser(plain: RunningBroker) -> Browser:
 
 @pytest.fixture(scope="module")
 def orders(client: Client) -> Client:
-    """Five messages, of which a subscription has acknowledged two."""
+    """Five messages; a subscription has acknowledged two of them."""
     consumer = client.subscribe(TOPIC, "billing")
     client.subscribe(TOPIC, EVIL).close()
     producer = client.create_producer(TOPIC, producer_name="shop" + EVIL)
@@ -60,7 +60,7 @@ def orders(client: Client) -> Client:
 
 @pytest.fixture
 def url(browser: Browser) -> str:
-    """A fresh topic's page."""
+    """The page of a new topic."""
     number = sum("fresh-" in name for name in _topics(browser))
     path = f"public/default/fresh-{number}"
     assert browser.http.put(f"/admin/v2/persistent/{path}").status_code == 204
@@ -266,7 +266,7 @@ def test_a_topic_that_is_not_there_is_not_found(browser: Browser) -> None:
 def test_an_avro_value_of_very_many_parts_is_not_decoded() -> None:
     definition = {"type": "array", "items": "null"}
     schema = {"version": 0, "type": "AVRO", "data": json.dumps(definition)}
-    decoder, many, few = Decoder([schema]), b"\x80\xfa\x01\x00", b"\x06\x00"  # 16,000 and 3
+    decoder, many, few = Decoder([schema]), b"\x80\xfa\x01\x00", b"\x06\x00"  # 16,000 parts, and 3
     reply = Reply(200, [(b"x-pulsar-base64-schema-version-b64encoded", b"AAAAAAAAAAA=")], b"")
     for data, what in ((many, "bytes"), (few, "AVRO")):
         (message,) = messages_of(replace(reply, body=data))

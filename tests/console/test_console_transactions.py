@@ -1,4 +1,4 @@
-"""The transactions' pages: what the admin API says, for who may see it, and nothing as markup."""
+"""The transactions' pages: the admin API's facts, for permitted roles, with escaped text."""
 
 import html
 import re
@@ -51,7 +51,7 @@ def browser(plain: RunningBroker) -> Browser:
 
 @pytest.fixture
 def txn(client: Client, browser: Browser) -> Iterator[Transaction]:
-    """Open, with a message, and a plain one behind it."""
+    """An open transaction with a message, and a plain message after it."""
     txn = client.new_transaction(timeout_ms=60_000)
     producer = client.create_producer(TOPIC)
     producer.send(b"in", txn=txn)
@@ -146,7 +146,7 @@ def test_a_transaction_that_ended_with_no_participants_expects_none(
 
 
 def found_url(found: dict[str, Any]) -> str:
-    """Of the one that holds readers back."""
+    """The URL of the transaction that holds readers back."""
     (oldest,) = (e["txnId"] for e in found["transactions"] if e["holdsReadersBack"])
     return f"{PAGE}/{oldest.strip('()').replace(',', '/')}"
 

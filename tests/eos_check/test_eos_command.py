@@ -1,4 +1,4 @@
-"""`pybroker eos-check` as a command: what it refuses, and what it leaves behind."""
+"""`pybroker eos-check` as a command: what it refuses, and what it leaves."""
 
 import contextlib
 import os
@@ -211,7 +211,7 @@ def test_what_has_not_come_when_a_run_is_stuck_is_not_called_lost():
 
 
 def test_a_slow_pipeline_has_more_time_and_longer_pauses():
-    """A machine under load starts Spark in a minute."""
+    """On a loaded machine Spark needs a minute to start."""
     events = [Event("INPUT", at_s=50.0), Event("SEND", at_s=57.0), Event("ACK", at_s=58.0)]
     clean = RunResult((), events=events, duration_s=70.0).clean()
     assert clean.pause_s == 7.0
@@ -235,7 +235,7 @@ def checked(*words: str, **environment: str) -> "subprocess.CompletedProcess[str
 
 @pytest.mark.slow
 def test_a_command_that_does_nothing_is_asked_for_its_placeholders():
-    """An HTTP proxy in the environment is not asked for the broker's admin API."""
+    """A request to the broker's admin API does not go through an HTTP proxy of the environment."""
     ended = checked("--jobs", "1", "--", "true", http_proxy="http://127.0.0.1:9", no_proxy="")
     assert ended.returncode == 2
     assert "ended with code 0, nothing came out on eos-output, and eos-input has" in ended.stderr
@@ -265,7 +265,7 @@ def test_a_broker_that_asks_for_a_login_is_refused(tmp_path):
 
 
 def test_a_disk_without_room_is_no_counter_example(tmp_path, monkeypatch):
-    """The broker would refuse messages, and the pipeline would seem to be stuck."""
+    """The broker would refuse messages, and the pipeline would seem stuck."""
     usage = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(CannotRun, match="set TMPDIR to a folder on another disk"):
@@ -297,7 +297,7 @@ def test_a_command_that_is_not_there_is_named():
 
 
 def heeding_signals() -> None:
-    """What a shell or nohup starts in the background ignores them."""
+    """Processes that a shell or nohup starts in the background ignore them."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
@@ -308,7 +308,7 @@ def test_ctrl_c_ends_all_processes_and_leaves_no_files(tmp_path: Path, numbers):
     with a_check(tmp_path) as (process, started):
         for number in numbers:
             process.send_signal(number)
-            until(lambda: process.poll() is not None, 0.3)  # somebody is impatient
+            until(lambda: process.poll() is not None, 0.3)  # an impatient user
         _, said = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 130, said
         assert "all processes were stopped" in said
@@ -327,7 +327,7 @@ def test_what_a_check_started_ends_with_it_though_it_was_killed(tmp_path: Path):
 
 @contextlib.contextmanager
 def a_check(folder: Path) -> "Iterator[tuple[subprocess.Popen[str], list[int]]]":
-    """A check whose pipeline has started a daemon, and what it started: broker, pipeline, daemon.
+    """A check whose pipeline has started a daemon; and the pids of broker, pipeline and daemon.
 
     Its temporary files are in the folder's `tmp`.
     """
@@ -344,7 +344,7 @@ def a_check(folder: Path) -> "Iterator[tuple[subprocess.Popen[str], list[int]]]"
     try:
         assert until(lambda: pids.exists() and len(pids.read_text().split()) == 2, LIMIT_S)
         started = {*map(int, pids.read_text().split()), *children_of(process.pid)}
-        assert len(started) >= 4  # with the broker, and what ends them all
+        assert len(started) >= 4  # includes the broker, and the process that ends them all
         yield process, list(started)
     finally:
         process.kill()
@@ -356,7 +356,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Not a zombie either: what nobody waits for yet has ended."""
+    """False for zombies, which have ended and were not waited for."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""How eos-check reads the commands of a connection."""
+"""How eos-check parses the commands of a connection."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def test_a_send_is_passed_twice():
     assert passed(seen) == ("SEND", "out", Phase.AFTER)
     assert seen.event is not None
     assert seen.event.positions == ((3, 4),)
-    assert passed(trace.from_broker(receipt)) is None  # nobody waits for it any more
+    assert passed(trace.from_broker(receipt)) is None  # no event waits for it any more
 
 
 def test_an_acknowledgement_without_a_request_has_no_answer():

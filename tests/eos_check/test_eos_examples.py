@@ -1,8 +1,8 @@
-"""eos-check finds what is wrong with the examples, and nothing in those that are right.
+"""eos-check finds the errors of the wrong examples, and none in the right ones.
 
 The commands are those of examples/README.md, as typed in a checkout, and of docs/testing.md, as
-typed in a folder that holds nothing but the page's pipelines. Options behind them keep it short:
-fewer messages, and with Spark, which takes long to start, an end after a few crashes.
+typed in a folder with only the page's pipelines. Additional options keep them short: fewer
+messages, and for Spark, which starts slowly, only a few crashes.
 """
 
 import ast
@@ -22,14 +22,14 @@ from pybroker.spark.jars import official_client_jars
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-LIMIT_S = 1000.0  # for what hangs
+LIMIT_S = 1000.0  # for a command that hangs
 PAGE = "docs/testing.md"
 EXAMPLES = ROOT / "examples"
 SHORT = "--messages 4 --quick --run-limit 600"
 
 
 def typed(document: str) -> dict[str, str]:
-    """The commands of its blocks, by the pipeline that each runs."""
+    """The commands of the document's blocks, by the pipeline that each runs."""
     found = {}
     for block in blocks(ROOT / document):
         for line in block.text.replace("\\\n", " ").splitlines():
@@ -40,14 +40,14 @@ def typed(document: str) -> dict[str, str]:
 
 
 def pipelines_of_the_page() -> dict[str, str]:
-    """Those that docs/testing.md shows, by the name of the example that is the same."""
+    """The pipelines of docs/testing.md, by the name of the equal example."""
     names = {code_of(path.read_text()): path.name for path in EXAMPLES.glob("*.py")}
     programs = [each.text for each in blocks(ROOT / PAGE) if each.language == "python"]
     return {names[code]: text for text in programs if (code := code_of(text)) in names}
 
 
 def code_of(program: str) -> str:
-    """Without comments and the docstring."""
+    """The program without comments and the docstring."""
     module = ast.parse(program)
     if ast.get_docstring(module) is not None:
         module.body.pop(0)
@@ -56,7 +56,7 @@ def code_of(program: str) -> str:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Mapping[str, str]:
-    """Of a shell that finds pybroker and python."""
+    """The environment of a shell that finds pybroker and python."""
     environment = environment_with_pybroker(tmp_path / "bin")
     (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (tmp_path / "bin" / "python").chmod(0o755)
@@ -66,7 +66,7 @@ def environment(tmp_path: Path) -> Mapping[str, str]:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """A folder with the pipelines of docs/testing.md, and without any examples."""
+    """A folder with only the pipelines of docs/testing.md."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     for name, program in pipelines_of_the_page().items():
@@ -145,7 +145,7 @@ def folder_of_jars(folder: Path) -> Path:
 
 @pytest.fixture
 def jars(tmp_path: Path) -> None:
-    """The official Java client's, where the commands look for them."""
+    """The official Java client's jars, where the commands expect them."""
     with one_at_a_time("jars") as folder:
         shutil.copytree(folder_of_jars(folder / "client"), tmp_path / "jars")
 
@@ -174,7 +174,9 @@ def test_a_transaction_of_the_official_java_client_has_no_counter_example_among_
 def test_spark_with_exactly_once_has_no_counter_example_among_the_first_crashes(
     environment, tmp_path
 ):
-    """All kinds take minutes: the command says which are missing, and that it found nothing."""
+    """All kinds would take minutes. The command names the missing ones, and says that it found
+    nothing.
+    """
     command = typed("examples/README.md")["spark_exactly_once.py"]
     code, said = checked(command, environment, tmp_path, "--time-limit 1")
     assert code == 2, said

@@ -1,4 +1,4 @@
-"""What eos-check makes of the messages on the output topics."""
+"""eos-check's judgement of the messages on the output topics."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""The proxy between a pipeline and its broker: what it shows, and where exactly it stops."""
+"""The proxy between a pipeline and its broker: what it reports, and where exactly it stops."""
 
 import threading
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ SEND = Step("SEND", "out")
 
 
 class Watch:
-    """What passed a proxy. It strikes at `at`, once."""
+    """Records what passes a proxy. It strikes at `at`, once."""
 
     def __init__(self, at: Passing | None = None) -> None:
         self.events: list[Event] = []
@@ -66,7 +66,7 @@ def test_a_client_works_through_the_proxy_and_each_step_is_seen(running):
 
 
 def test_a_proxy_closes_beside_an_open_connection(running):
-    """And leaves no failed callback behind: what tests/conftest.py checks."""
+    """It leaves no failed callback, as tests/conftest.py checks."""
     watch = Watch()
     with Proxy(watch.passing, watch.events.append) as proxy:
         proxy.forward_to(running.service_url)
@@ -83,7 +83,7 @@ def test_a_strike_is_exactly_before_or_after_a_command(running, phase, stored):
         proxy.forward_to(running.service_url)
         client = Client(proxy.url)
         producer = client.create_producer("out", send_timeout_millis=500)
-        with pytest.raises(PulsarException):  # no connection is accepted until it goes on
+        with pytest.raises(PulsarException):  # no connection is accepted until the proxy resumes
             producer.send(b"one")
         assert watch.struck.wait(LIMIT_S)
         assert values(running) == stored
@@ -99,7 +99,7 @@ def test_connections_are_accepted_again_after_a_strike(running):
             producer.send_async(b"one")
             assert watch.struck.wait(LIMIT_S)
             proxy.forward_to(running.service_url)
-            producer.flush()  # the client connects and sends it again
+            producer.flush()  # the client connects and resends
     assert values(running) == [b"one"]
 
 

@@ -1,4 +1,4 @@
-"""When a run of a series may crash again: as soon as all that belongs to the input is there."""
+"""When a run of a series may crash again: once all effects of the input are visible."""
 
 import threading
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ ONE, TWO = Output("out", "", b"eos-000001"), Output("out", "", b"eos-000002")
 
 
 class Topics:
-    """The pipeline has acknowledged all, and put out nothing yet; counts how often it is asked."""
+    """The pipeline has acknowledged everything, without output yet. Counts the questions."""
 
     def __init__(self) -> None:
         self.backlog = 0
@@ -62,7 +62,7 @@ def a_run_with_one_input(topics: Topics) -> run._Run:
 
 
 def has_moved(a_run: run._Run, topics: Topics, clock: Clock, *there: Output) -> None:
-    """A request passes the proxy, after which these outputs are there."""
+    """A request passes the proxy; afterwards these outputs exist."""
     topics.there = there
     clock.now_s += 0.01
     a_run._moved_s = clock.now_s
@@ -88,7 +88,7 @@ def test_a_run_waits_until_its_input_is_acknowledged(clock: Clock) -> None:
 
 
 def test_a_run_asks_the_broker_once_after_each_request(clock: Clock) -> None:
-    """A pipeline that works or starts for long has the CPU for itself."""
+    """While a pipeline works or starts, the CPU is left to it."""
     topics = Topics()
     a_run = a_run_with_one_input(topics)
     for requests in (1, 2):
@@ -131,6 +131,6 @@ def test_a_broker_that_somebody_else_killed_is_named(monkeypatch: pytest.MonkeyP
 
 
 def test_a_run_without_an_output_goes_on_when_nothing_happens() -> None:
-    """Not each input has one, and not each output names its input."""
+    """Some inputs have no output, and some outputs do not name their input."""
     a_run = a_run_with_one_input(Topics())
     assert a_run._is_ready_for_a_crash(run._RECOVERED_S)

@@ -83,4 +83,4 @@ def test_the_drawing_is_well_formed_and_needs_nothing_else():
     html = page("NOT EXACTLY ONCE", ["lost: x"], [], told, False)
     assert "src=" not in html
     assert "href" not in html
-    assert html.count("http") == 1  # the name of SVG
+    assert html.count("http") == 1  # SVG's namespace

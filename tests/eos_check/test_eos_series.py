@@ -1,4 +1,4 @@
-"""Crashes one after the other in one run: which comes next, and which one is to blame."""
+"""Crashes in sequence in one run: which comes next, and which one is to blame."""
 
 from pybroker.eos_check.connection_trace import Event
 from pybroker.eos_check.faults import Fault, Kind, Passing, Phase, Step, Victim

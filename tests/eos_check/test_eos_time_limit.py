@@ -1,4 +1,4 @@
-"""The whole check ends within its time limit, which only kinds of crash that are missing extend."""
+"""The whole check ends within its time limit. Only untried kinds of crash extend it."""
 
 import threading
 from typing import Any
@@ -16,7 +16,7 @@ from pybroker.eos_check.topics import Output
 
 OUTPUTS = (Output("out", "k", b"eos-000001"),)
 PASSINGS = [Passing(Step(command, "t"), phase) for command in ("SEND", "ACK") for phase in Phase]
-KINDS = 2 * len(PASSINGS)  # of the pipeline and of the broker
+KINDS = 2 * len(PASSINGS)  # by pipeline and by broker
 PAIRS = 5
 OF_EACH = 100  # passings
 
@@ -27,10 +27,10 @@ class World:
     def __init__(self, run_s: float) -> None:
         self.now_s = 5000.0
         self.run_s = run_s
-        self.recording_s: float | None = None  # of the run without faults that records classes
+        self.recording_s: float | None = None  # of the clean run that records classes
         self.never_reached: set[Kind] = set()  # in a series
         self.doubling: set[Kind] = set()
-        self.at_start: set[Passing] = set()  # steps that the pipeline takes often, but then only
+        self.at_start: set[Passing] = set()  # steps of a start only, but many
 
     def monotonic(self) -> float:
         return self.now_s
@@ -66,7 +66,7 @@ class World:
         return RunResult(schedule, self.outputs(schedule), passings=passings, duration_s=self.run_s)
 
     def run_of_series(self, settings: Settings, series: CrashesOfRun) -> RunResult:
-        """A crash of the pipeline costs a start of it, one of the broker next to nothing."""
+        """A crash of the pipeline costs another start; one of the broker, 2 s."""
         began_s = self.now_s
         self.now_s += self.run_s
         events = []
@@ -109,7 +109,7 @@ def explored(
     messages: int = 2,  # too few for a series
     jobs: int = 1,
 ) -> tuple[Explored, float]:
-    """And how long it took."""
+    """The result, and its duration."""
     for name in ("run", "clean_run"):
         monkeypatch.setattr(exploration, name, getattr(world, name))
     monkeypatch.setattr(exploration, "time", world)
@@ -155,7 +155,7 @@ def test_pairs_come_before_second_crashes_of_a_kind(monkeypatch: pytest.MonkeyPa
 def test_a_pipeline_that_starts_slowly_crashes_several_times_in_a_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Runs of their own would take (2 + 8) * 60 s."""
+    """Separate runs would take (2 + 8) * 60 s."""
     found, took_s = explored(monkeypatch, World(60.0), messages=12)
     assert (found.singles_tried, found.in_series, found.series_runs) == (KINDS, KINDS, 1)
     assert not found.not_tried
@@ -166,7 +166,7 @@ def test_a_pipeline_that_starts_slowly_crashes_several_times_in_a_run(
 def test_a_crash_of_the_pipeline_starts_it_twice_which_a_run_of_its_own_has_no_time_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Runs of as long as one without faults would suffice."""
+    """They would fit if each took as long as a run without faults."""
     found, took_s = explored(monkeypatch, World(TIME_LIMIT_S / (2 + KINDS)), messages=12)
     assert (found.in_series, found.singles_tried >= KINDS) == (KINDS, True)
     assert took_s <= TIME_LIMIT_S
@@ -175,7 +175,7 @@ def test_a_crash_of_the_pipeline_starts_it_twice_which_a_run_of_its_own_has_no_t
 def test_a_step_that_only_the_start_takes_needs_no_run_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However often the start takes it."""
+    """This holds however often the start takes it."""
     world = World(60.0)
     world.at_start = {PASSINGS[0]}
     found, _ = explored(monkeypatch, world, messages=12)
@@ -195,7 +195,7 @@ def test_the_run_that_records_classes_does_not_count_for_how_long_the_others_tak
 def test_the_counter_example_does_not_depend_on_which_run_ends_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The second one waits for nothing, the first one for the second."""
+    """The first run waits for the second one to end."""
     world, second = World(1.0), threading.Event()
     first = Kind(Victim.PIPELINE, Passing(Step("SEND", "t"), Phase.AFTER))
     world.doubling = {Kind(Victim.PIPELINE, passing) for passing in PASSINGS}

@@ -6,7 +6,7 @@ from pybroker.testing import broker
 
 
 def test_topics_of_other_tenants_are_prepared():
-    """A pipeline may have its topics' names in its code."""
+    """A pipeline's code may contain the names of its topics."""
     with broker(http=True) as running:
         topics = Topics(running.service_url, running.admin_url)
         topics.prepare("persistent://acme/billing/orders", ["persistent://acme/billing/invoices"])

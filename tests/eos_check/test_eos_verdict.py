@@ -1,4 +1,4 @@
-"""EXACTLY ONCE is said only when each kind of crash was tried."""
+"""EXACTLY ONCE is reported only if each kind of crash was tried."""
 
 import pytest
 

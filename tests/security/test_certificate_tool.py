@@ -1,4 +1,4 @@
-"""`pybroker certificates`: what it makes, the broker and its clients take."""
+"""`pybroker certificates`: the broker and its clients accept what it creates."""
 
 import shutil
 import ssl
@@ -113,7 +113,7 @@ def test_a_run_that_ended_between_key_and_certificate_is_mended_by_the_next(
 def test_a_file_that_is_no_key_is_not_written_over(
     run: Any, tmp_path: Path, words: list[str]
 ) -> None:
-    secret = tmp_path / "secret.key"  # what signs tokens, as docker/secure/keys.sh calls it
+    secret = tmp_path / "secret.key"  # signs tokens; named as in docker/secure/keys.sh
     secret.write_bytes(bytes(range(32)))
     assert "is not overwritten" in run("--role", "secret", *words, code=1)
     assert secret.read_bytes() == bytes(range(32))

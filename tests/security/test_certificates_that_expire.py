@@ -1,5 +1,6 @@
-"""A client's certificate counts until it expires, as a token does: for connections that live on,
-for sessions that are resumed, and for each request of HTTPS.
+"""A client's certificate is valid until it expires, like a token.
+
+This holds for long-lived connections, for resumed sessions, and for each request over HTTPS.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ WEEK_MS = 7 * 24 * 3600 * 1000
 
 
 class MovedClock(VirtualClock):
-    """Certificates of these tests are valid for a day from now."""
+    """A clock that tests move; their certificates are valid for a day from now."""
 
     ahead_ms = 0
     set_ms: int | None = None
@@ -78,7 +79,7 @@ def context(authority: Authority, version: ssl.TLSVersion | None = None) -> ssl.
 
 
 class Peer:
-    """Speaks the binary protocol over TLS, its session resumed if it has one."""
+    """Speaks the binary protocol over TLS; resumes a session if given one."""
 
     def __init__(
         self, broker: RunningBroker, made: ssl.SSLContext, session: Any = None, method: str = "tls"
@@ -94,7 +95,7 @@ class Peer:
         self.socket.sendall(encode_frame(pb.BaseCommand(type=_T.CONNECT, connect=connect)))
 
     def receives(self) -> Any:
-        """None when the connection ends."""
+        """The type of the next command; None at the end of the connection."""
         while data := self._received():
             for frame in self._frames.receive(data):
                 return frame.command.type  # type: ignore[union-attr]

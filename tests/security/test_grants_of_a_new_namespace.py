@@ -1,4 +1,4 @@
-"""What `auth_policies` grants in the body that creates a namespace."""
+"""Grants by `auth_policies` in the body that creates a namespace."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from pybroker.testing import RunningBroker
 
 @pytest.fixture
 def world(broker: RunningBroker) -> World:
-    """Its namespace is still to be created."""
+    """A world whose namespace does not exist yet."""
     world = World(broker)
     world.namespace = f"{world.tenant}/granted"
     world.topic = f"persistent://{world.namespace}/t"

@@ -45,7 +45,7 @@ def broker() -> Iterator[RunningBroker]:
 
 @pytest.fixture(autouse=True)
 def forgiven(broker: RunningBroker) -> None:
-    """Failures of one test are none of the next one's."""
+    """Clears the failures of earlier tests."""
 
     async def forgive(running: Broker) -> None:
         assert running.authentication is not None
@@ -102,7 +102,7 @@ def test_credentials_that_are_too_long_are_refused(broker: RunningBroker) -> Non
 
 
 def test_commands_that_came_with_a_refused_connect_are_not_handled(broker: RunningBroker) -> None:
-    """They are in the same packet as CONNECT, and the password is still being checked."""
+    """They are in the same packet as CONNECT, whose password is still being checked."""
     import socket
 
     from pybroker.wire.frames import encode_frame
@@ -165,7 +165,7 @@ def test_an_unknown_method_gives_the_anonymous_role_and_a_wrong_token_none() -> 
 
 
 def expire(broker: RunningBroker) -> None:
-    """Look at all logins as if it were `LATER_S`."""
+    """Check all logins as of `LATER_S`."""
 
     async def as_if_later(running: Broker) -> None:
         for session in running.server.sessions:
@@ -386,7 +386,7 @@ def clusters(broker: RunningBroker, **auth: Any) -> int:
 def test_a_changed_password_applies_to_later_logins(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Over HTTP at once; a connection that is logged in goes on."""
+    """It applies over HTTP at once; a logged-in connection continues."""
     file = tmp_path / "users"
     file.write_text(apache_md5("anna", "before") + apache_md5("berta", "hers"))
     settings = SETTINGS | {"basic_auth_conf": str(file)}

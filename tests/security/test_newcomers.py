@@ -1,4 +1,4 @@
-"""Who makes room among those that have not logged in, compared with a search through all."""
+"""Which connection that has not logged in makes room, against a full search."""
 
 import random
 from collections import Counter

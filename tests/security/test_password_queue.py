@@ -1,4 +1,4 @@
-"""Whose password is compared next, and who is refused when too many wait."""
+"""The order in which passwords are compared, and refusals when too many wait."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from pybroker.security.password_queue import MOST_OF_ADDRESS, MOST_WAITING, Pass
 
 
 class World:
-    """The thread is held at its first comparison, until all wait that a test wants to."""
+    """Blocks the thread at its first comparison until all expected logins wait."""
 
     def __init__(self) -> None:
         self.queue = PasswordQueue(SystemClock())
@@ -33,7 +33,7 @@ class World:
         return True
 
     async def settle(self) -> None:
-        """All that asked have come to wait."""
+        """Returns when all logins are waiting."""
         for _ in range(3):
             await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""An .htpasswd as `htpasswd` writes it, and what guessing costs."""
+"""An .htpasswd file as written by `htpasswd`, and the cost of guessing."""
 
 import asyncio
 import base64
@@ -18,7 +18,7 @@ from pybroker.security.keys import KeyFailure
 from pybroker.security.password_queue import MOST_OF_ADDRESS
 
 BCRYPT = bcrypt.hashpw(b"in bcrypt", bcrypt.gensalt(4)).decode().replace("$2b$", "$2y$")
-# The second is what `openssl passwd -apr1 -salt r31..... myPassword` says.
+# The second line is the output of `openssl passwd -apr1 -salt r31..... myPassword`.
 FILE = f"""
 # users
 berta:{BCRYPT}
@@ -97,7 +97,7 @@ def test_a_wrong_password_costs_the_same_for_every_user_and_for_none(
     work: list[int] = []
 
     def counted(_: bytes, digest: str) -> bool:
-        """In rounds of bcrypt; next to them apr1 counts a little, and SHA nothing."""
+        """Work in rounds of bcrypt; apr1 counts little, and SHA nothing."""
         if digest.startswith("$2"):
             work.append(100 << int(digest[4:6]))
         return work.append(1) is not None if digest.startswith("$apr1$") else False
@@ -138,7 +138,7 @@ def test_a_limited_number_of_an_addresss_passwords_wait_to_be_checked() -> None:
         return await asyncio.gather(*tries, return_exceptions=True)
 
     kinds = [type(error) for error in asyncio.run(flood())]
-    assert kinds.count(AuthenticationError) == MOST_OF_ADDRESS + 1  # one is being checked
+    assert kinds.count(AuthenticationError) == MOST_OF_ADDRESS + 1  # one more is being checked
     assert kinds.count(TooManyRequests) == 60 - MOST_OF_ADDRESS - 1
 
 

@@ -1,5 +1,7 @@
-"""Both surfaces, walked over: every command and every route has its row, and who lacks what the row
-asks for gets the refusal and nothing else, the same for things that exist and for others.
+"""Every command and every route has a row in the table of permissions.
+
+A client without the required permission gets the refusal and nothing else, whether or not the named
+thing exists.
 """
 
 from collections.abc import Iterator
@@ -99,7 +101,7 @@ def test_no_row_is_open_but_the_metrics() -> None:
 
 
 def body_of(kind: int, topic: str) -> tuple[str, Any]:
-    """A command that would do something, about `topic`."""
+    """A command about `topic` that would have an effect."""
     field = HANDLERS[kind].field
     body = getattr(pb.BaseCommand(), field).__class__()
     known = {
@@ -137,7 +139,7 @@ def body_of(kind: int, topic: str) -> tuple[str, Any]:
 
 
 def answer(client: RawClient, kind: int, topic: str) -> tuple[int, str]:
-    """Of a refused command: the code and the text, whichever its answer's fields are."""
+    """The code and the text of a refused command, in whichever fields its answer has them."""
     found = client.request(kind, *body_of(kind, topic))
     for code, text in (("error", "message"), ("error_code", "error_message")):
         if code in found.DESCRIPTOR.fields_by_name and found.HasField(code):

@@ -1,4 +1,6 @@
-"""What roles may, through clients: granted, revoked, by topic and subscription, in transactions."""
+"""Permissions of roles, through clients: granted, revoked, by topic, by subscription, in
+transactions.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -188,7 +190,7 @@ def test_subscriptions_begin_with_the_roles_name_where_that_is_the_mode(world: W
 
 
 def test_every_subscription_of_a_namespace_is_its_admins_business(world: World) -> None:
-    """A role that may not touch a subscription must not reach it by "all of them"."""
+    """A role without access to a subscription must not reach it through "all of them"."""
     world.grant("bob", "consume")
     of_topic = world.on_topic("/all_subscription/expireMessages/1")
     assert world.ask("POST", of_topic, by="bob").status_code == 401
@@ -311,7 +313,7 @@ def test_who_came_in_while_the_permission_went_is_closed(
 def test_a_producer_that_loses_its_permission_while_admitted_blocks_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While what the subscription holds in transactions is read again, for one."""
+    """For instance while pending acknowledgements of the subscription are replayed."""
     world.grant("alice", "consume")
     replayed, revoked = Subscription.replayed, []
 

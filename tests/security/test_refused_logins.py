@@ -1,4 +1,4 @@
-"""How many failures are remembered, of whom, and for how long."""
+"""How many failures are remembered, for which addresses, and for how long."""
 
 import pytest
 

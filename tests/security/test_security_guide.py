@@ -1,4 +1,4 @@
-"""docs/security.md: its ten lines, each run in a shell of its own, in a directory of their own."""
+"""docs/security.md: its ten lines, each run in a separate shell, in one directory."""
 
 import re
 import shutil
@@ -46,7 +46,7 @@ class Shell:
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
-    """Where lines 2 to 8 were run, with a certificate, and free ports instead of the usual ones."""
+    """A shell where lines 2 to 8 have run, with a certificate, and with free ports."""
     directory = tmp_path_factory.mktemp("guide")
     Authority(directory).issue("broker")
     made = Shell(directory)
@@ -59,7 +59,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
 
 @pytest.fixture(scope="module")
 def urls(shell: Shell) -> Iterator[list[str]]:
-    """Of the broker that line 9 starts."""
+    """URLs of the broker that line 9 starts."""
     line = LINES[8].replace("broker.conf", "free.conf").replace("0.0.0.0", "127.0.0.1")
     running = subprocess.Popen(
         ["sh", "-c", f"exec {line}"],

@@ -1,4 +1,4 @@
-"""TLS on both ports: clients, certificates that change, certificates that are roles."""
+"""TLS on both ports: clients, renewed certificates, certificates as roles."""
 
 import asyncio
 import gc
@@ -45,7 +45,7 @@ def broker(authority: Authority) -> Iterator[RunningBroker]:
 
 @pytest.fixture(scope="module")
 def mutual(authority: Authority) -> Iterator[RunningBroker]:
-    """Certificates are roles; some are asked for, none is required."""
+    """Certificates are roles; they are requested, but not required."""
     more = TOKEN_SETTINGS | {"authentication_providers": ("tls", "token")}
     more["tls_trust_certs_file_path"] = str(authority.path)
     with pybroker.testing.broker(http=True, **settings(authority, **more)) as running:
@@ -74,7 +74,7 @@ def test_the_client_works_over_tls(broker: RunningBroker, authority: Authority) 
 def test_a_connection_that_was_closed_is_freed(
     broker: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a garbage collection: the broker looks for cycles seldom."""
+    """It needs no garbage collection, because the broker seldom collects cycles."""
     made: list[weakref.ref[Any]] = []
     begin = TlsConnection.connection_made
 
@@ -273,7 +273,7 @@ def test_a_running_broker_takes_a_changed_certificate(tmp_path: Path) -> None:
 
 
 def test_a_hangup_loads_a_changed_certificate_at_once(tmp_path: Path) -> None:
-    """As `systemctl reload` asks for: `tlsCertRefreshCheckDurationSec` need not have passed."""
+    """As after `systemctl reload`, before `tlsCertRefreshCheckDurationSec` has passed."""
     authority = Authority(tmp_path)
     authority.issue("broker")
     more = {"tls_cert_refresh_check_duration_sec": 3600}

@@ -1,4 +1,4 @@
-"""TLS ports and peers that speak no TLS, that are slow, that are many, that say no goodbye."""
+"""TLS ports and peers that speak no TLS, are slow, are many, or close without notice."""
 
 import asyncio
 import socket
@@ -65,11 +65,11 @@ def test_slow_handshakes_end(authority: Authority, monkeypatch: pytest.MonkeyPat
     with pybroker.testing.broker(http=True, **slow) as running:
         for url in (running.service_url_tls, running.admin_url_tls):
             with socket.create_connection(address(url), timeout=30) as peer:
-                peer.sendall(b"\x16\x03\x01\x02\x00")  # that a hello will come
+                peer.sendall(b"\x16\x03\x01\x02\x00")  # the header of a ClientHello
                 drain(peer)
 
         async def be_patient(broker: Any) -> None:
-            """A busy machine may take longer than 100 ms for the handshake of a good client."""
+            """On a busy machine the handshake of a good client may take longer than 100 ms."""
             broker.server._door.handshake_timeout_s = 30.0
             services = broker.server._services
             services.config = replace(services.config, handshake_timeout_ms=30_000)
@@ -100,7 +100,7 @@ def test_handshakes_of_one_address_make_room_for_each_other(
 
 
 class Peer(asyncio.Transport):
-    """What comes of the server: counted."""
+    """The client's end: records what the server sends."""
 
     def __init__(self, host: str = "10.0.0.1") -> None:
         super().__init__({"peername": (host, 1)})
@@ -114,7 +114,7 @@ class Peer(asyncio.Transport):
 
 
 class Doorstep:
-    """A door without sockets."""
+    """A TlsDoor without sockets."""
 
     def __init__(self, authority: Authority) -> None:
         certificate, key = (str(authority.directory / f"broker.{end}") for end in ("crt", "key"))
@@ -156,7 +156,7 @@ def test_a_machine_has_no_more_handshakes_for_its_many_ipv6_addresses(
 def test_silent_peers_do_not_take_the_place_of_one_that_was_answered(
     authority: Authority, silent: bytes
 ) -> None:
-    """Behind the same address; nor do some that send the beginning of a ClientHello."""
+    """They have the same address; some send the beginning of a ClientHello."""
 
     async def stayed() -> bool:
         doorstep = Doorstep(authority)
@@ -234,7 +234,7 @@ def test_a_client_that_says_goodbye_and_one_that_does_not_leave_nothing(
 
 
 def test_an_expired_handshake_is_none_of_the_connections(authority: Authority) -> None:
-    """Those that shake hands do not use up `brokerMaxConnections`."""
+    """Connections in their handshake do not count for `brokerMaxConnections`."""
     with pybroker.testing.broker(**settings(authority, broker_max_connections=2)) as running:
         idle = [socket.create_connection(address(running.service_url_tls), 30) for _ in range(10)]
         with client(running, authority) as tls:

@@ -1,4 +1,4 @@
-"""`pybroker tokens`, with the options of `pulsar tokens`; what it makes, the broker takes."""
+"""`pybroker tokens`, with the options of `pulsar tokens`; the broker accepts its tokens."""
 
 import io
 import json

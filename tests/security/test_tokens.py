@@ -1,4 +1,4 @@
-"""Which tokens name a role, and which name nobody: algorithms, times, audiences, claims."""
+"""Which tokens name a role, and which are refused: algorithms, times, audiences, claims."""
 
 import asyncio
 import base64
@@ -161,7 +161,7 @@ def test_the_role_may_stand_in_another_claim() -> None:
 
 
 def test_a_role_that_cannot_be_encoded_is_refused() -> None:
-    """It would be written down as the owner of transactions."""
+    """It would be stored as the owner of transactions."""
     assert "surrogate" in refusal(token("alice\ud800"))
 
 
@@ -247,7 +247,7 @@ def test_apaches_class_names_are_understood() -> None:
 
 
 def test_a_key_file_that_is_missing_is_not_taken_for_base64(tmp_path: Path) -> None:
-    """Its own path would be the secret, which anybody could guess."""
+    """Otherwise its path would be the secret, which anyone could guess."""
     missing = str(tmp_path / "a/directory/with/a/name/that/would/pass/for/base64")
     with pytest.raises(KeyFailure, match="No such file"):
         read_source(missing.replace("-", "/"), "tokenSecretKey")

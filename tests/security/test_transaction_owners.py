@@ -1,4 +1,4 @@
-"""Who sees a transaction's metadata: its owner, and superusers."""
+"""A transaction's metadata is visible to its owner and superusers only."""
 
 import httpx
 import pytest
