@@ -1,7 +1,7 @@
 """Apache Pulsar's own broker as a test server, on the ZooKeeper and the bookies of a `Cluster`.
 
-It has the heap of a small service and only those of its threads that tests need. It keeps nothing
-beside ZooKeeper and the bookies, so `kill` is the death of a broker as brokers die.
+Its heap is small, and it has only the threads that tests need. It stores everything in ZooKeeper
+and on the bookies, so `kill` is a realistic crash.
 """
 
 import subprocess
@@ -43,8 +43,8 @@ def _command(main: str, arguments: Sequence[str]) -> list[str]:
 
 
 def set_up_metadata(cluster: Cluster, coordinators: int = 16) -> None:
-    """What every installation of Apache Pulsar does once: BookKeeper's metadata, its cluster, and
-    the first namespaces.
+    """Initialize the cluster as every installation of Apache Pulsar does: BookKeeper's metadata,
+    the cluster, and the first namespaces.
     """
     main = "org.apache.pulsar.PulsarClusterMetadataSetup"
     options = {
@@ -67,7 +67,7 @@ class ApacheBroker(JavaServer):
     command = staticmethod(_command)
 
     def __init__(self, cluster: Cluster, settings: Mapping[str, object] | None = None) -> None:
-        """`settings`: of broker.conf, beside those that make it small."""
+        """`settings` of broker.conf, in addition to those that keep the broker small."""
         self.web_port, port = cluster.port(), cluster.port()
         conf = cluster.folder / "apache-broker.conf"
         write_settings(

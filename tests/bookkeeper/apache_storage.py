@@ -1,4 +1,4 @@
-"""Several storages on the simulated cluster, with all of pybroker's records in Apache's formats."""
+"""Several storages on the simulated cluster, with all records in Apache Pulsar's formats."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Storage:
         return (await self.backend.zookeeper.get(path)).value
 
     async def seen(self) -> None:
-        """All changes up to now are in memory."""
+        """Wait until all changes so far are in memory."""
         await self.backend.zookeeper.sync("/admin")
         await self.backend.caught_up()
 

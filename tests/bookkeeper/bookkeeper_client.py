@@ -1,4 +1,6 @@
-"""Our client upon a cluster, for the length of an `async with`, and short words for tests."""
+"""pybroker's BookKeeper client on a cluster, for the duration of an `async with`, and short
+helpers.
+"""
 
 import asyncio
 import random
@@ -44,7 +46,7 @@ async def client_of(
 
 
 async def append(writer: LedgerWriter, *payloads: bytes) -> None:
-    """Returns when all are confirmed; raises why one is not."""
+    """Append; returns when all entries are confirmed, or raises the first failure."""
     await asyncio.gather(*appending(writer, payloads))
 
 
@@ -66,7 +68,7 @@ def appending(writer: LedgerWriter, payloads: Iterable[bytes]) -> list["asyncio.
 
 
 async def payloads_of(client: BookKeeper, ledger_id: int, metadata: LedgerMetadata) -> list[bytes]:
-    """All of a closed ledger."""
+    """All payloads of a closed ledger."""
     reader = LedgerReader(ledger_id, metadata, client.bookies)
     found: list[bytes] = []
     while len(found) <= metadata.last_entry_id:

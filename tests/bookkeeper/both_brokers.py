@@ -1,4 +1,4 @@
-"""A broker of ours and Apache Pulsar's in one cluster, for all tests of a worker that want both."""
+"""A pybroker and an Apache Pulsar broker in one cluster, shared by the tests of a worker."""
 
 import asyncio
 import itertools
@@ -39,7 +39,7 @@ class Two:
     def __init__(self, folder: Path, storage: Cluster) -> None:
         self.storage = storage
         self.apache = ApacheBroker(storage, {"acknowledgmentAtBatchIndexLevelEnabled": "true"})
-        self.apache.start()  # by this thread: a server dies with the thread that started it
+        self.apache.start()  # on this thread: a server dies with the thread that started it
         self.ours = BrokerProcess(folder, "ours", storage.zookeeper_address)
         self.apache.wait_until(self.apache.is_healthy)
 
@@ -48,7 +48,7 @@ class Two:
         self.ours.kill()
 
     def node(self, path: str) -> bytes | None:
-        """What is in ZooKeeper."""
+        """The value of a node in ZooKeeper."""
 
         async def looked() -> bytes | None:
             zookeeper = ZooKeeper(self.storage.zookeeper_address, random.Random(), 4000)
@@ -63,8 +63,8 @@ class Two:
         return asyncio.run(looked())
 
     def left_in_batches(self, topic: TopicName, subscription: str) -> int:
-        """How many messages of partly acknowledged batches a stored cursor has still to deliver.
-        Its ledger is read without fencing its writer.
+        """The number of unacknowledged messages in a stored cursor's partly acknowledged batches.
+        Reads the cursor's ledger without fencing its writer.
         """
         family, key = ManagedLedgers(), cursor_key(topic.ledger_name, subscription)
         node = self.node(str(family.path_of(key)))
@@ -85,7 +85,7 @@ class Two:
             for entry_id in itertools.count():
                 try:
                     [body] = await reader.read(entry_id, entry_id, 1 << 20)
-                except CorruptStorage:  # no bookie has it
+                except CorruptStorage:  # no bookie has the entry
                     return found
                 found = body.payload
         raise AssertionError("it ends before")
@@ -101,7 +101,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
 
 @pytest.fixture
 def two(both: Two) -> Two:
-    """Both are running, whatever the test before did to them."""
+    """Both brokers; starts them again if an earlier test killed them."""
     if both.ours.process.poll() is not None:
         both.ours.start()
     if not both.apache.is_running():
@@ -125,7 +125,7 @@ def client_of(two: Two) -> Iterator[Callable[[AnyBroker], pulsar.Client]]:
 
 
 def take(broker: AnyBroker, topic: str) -> None:
-    """From now on this broker serves the topic, if nobody else does."""
+    """Make this broker serve the topic, unless another broker does."""
     url = f"{broker.admin_url}/lookup/v2/topic/{topic.replace('://', '/')}"
     found = httpx.get(url, params={"authoritative": "true"}, timeout=30)
     assert found.status_code == 200, f"{found.status_code} {found.headers} {found.text}"
@@ -133,7 +133,7 @@ def take(broker: AnyBroker, topic: str) -> None:
 
 
 def admin(broker: AnyBroker, method: str, path: str, body: Any = None) -> Any:
-    """What the admin API answers; an error fails the test."""
+    """The admin API's answer; an error fails the test."""
     url = f"{broker.admin_url}/admin/v2/{path}"
     answer = httpx.request(method, url, json=body, follow_redirects=True, timeout=30)
     assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"

@@ -1,4 +1,4 @@
-"""Three real bookies and ZooKeeper for all tests of a worker, and the storage seam upon them."""
+"""Three real bookies and ZooKeeper for all tests of a worker, and the storage seam on them."""
 
 import asyncio
 import itertools
@@ -43,7 +43,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def make_backend(cluster: Cluster) -> Callable[..., Backend]:
-    """Each call is a restart: another process upon the same metadata."""
+    """Each call is a restart: another process on the same metadata."""
     root = f"/pybroker/test{next(_roots)}"
 
     def made(quorums: Quorums | None = None) -> Backend:

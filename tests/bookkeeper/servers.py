@@ -1,8 +1,8 @@
 """Real bookies and a real ZooKeeper as test servers, from Maven Central's jars.
 
-`python tests/bookkeeper/servers.py 3` starts ZooKeeper and three bookies on ports of their own,
-prints where they are, and stops them at the end of its input. Everything is in one temporary
-folder; each JVM has a heap of 128 MB. The servers die with this process, however it ends.
+`python tests/bookkeeper/servers.py 3` starts ZooKeeper and three bookies on free ports, prints
+their addresses, and stops them at the end of its input. All data is in one temporary folder; each
+JVM has a heap of 128 MB. The servers die with this process, however it ends.
 """
 
 import ctypes
@@ -38,12 +38,12 @@ def server_jars() -> list[Path]:
         return resolved_jars(HERE / "java" / "pom.xml", folder / "bookkeeper")
 
 
-# The kernel kills a server when the thread that started it ends: a test's own would end too soon.
+# The kernel kills a server when the thread that started it ends, and a test's thread ends too soon.
 _starter: Final = ThreadPoolExecutor(1)
 
 
 def _dies_with_us() -> None:
-    """In the child, before it becomes Java: the kernel kills it when its parent is gone."""
+    """Runs in the child before it becomes Java: the kernel kills the child when its parent dies."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -97,20 +97,20 @@ class JavaServer:
         return self._process is not None and self._process.poll() is None
 
     def is_registered(self) -> bool:
-        """A bookie's component starts once ZooKeeper lists it."""
+        """Whether the bookie has started, which it does once ZooKeeper lists it."""
         with self._log.open("rb") as log:
             log.seek(self._log_bytes)
             return b"Started component bookie-server" in log.read()
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """kill -9, and wait for the process to end."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(30)
             self._process = None
 
     def freeze(self) -> None:
-        """It keeps its connections and answers nothing."""
+        """Stop the process: it keeps its connections and answers nothing."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -122,14 +122,14 @@ class JavaServer:
 def java_command(
     jars: Sequence[Path], main: str, arguments: Sequence[str], more_options: Sequence[str] = ()
 ) -> list[str]:
-    """`more_options` count before those that all servers have."""
+    """`more_options` override the options that all servers have."""
     options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
     options += ["-Dio.netty.maxDirectMemory=67108864", *more_options]
     return ["java", *options, "-cp", f"{jars[0].parent}/*", main, *arguments]
 
 
 def _pause() -> None:
-    """Between two looks at whether a server is ready."""
+    """Wait between two checks of whether a server is ready."""
     signal.sigtimedwait([], 0.05)
 
 
@@ -142,8 +142,8 @@ class Cluster:
         set_up: Callable[["Cluster"], object] | None = None,
         tls: Authority | None = None,
     ) -> None:
-        """`set_up` prepares ZooKeeper, if it does not do to format BookKeeper's metadata. With
-        `tls`, bookies offer TLS, and ZooKeeper has a second port with it.
+        """`set_up` prepares ZooKeeper instead of only formatting BookKeeper's metadata. With `tls`,
+        bookies offer TLS, and ZooKeeper has a second port with TLS.
         """
         self._count = bookies
         self._tls = tls
@@ -223,7 +223,7 @@ class Cluster:
         return JavaServer("zookeeper", self.folder, main, [str(conf)], port)
 
     def _zookeeper_tls(self, authority: Authority) -> dict[str, object]:
-        """Clients must have a certificate, as by default."""
+        """ZooKeeper's settings for TLS; by default clients must have a certificate."""
         certificate, key = authority.issue("zookeeper")
         both, trusted = self.folder / "zookeeper.pem", self.folder / "trusted.pem"
         both.write_text(Path(key).read_text() + Path(certificate).read_text())
@@ -238,7 +238,7 @@ class Cluster:
         }
 
     def _bookie_tls(self, authority: Authority) -> dict[str, object]:
-        """Who asks for TLS must have a certificate."""
+        """A bookie's settings for TLS; clients that ask for TLS must have a certificate."""
         certificate, key = authority.issue("bookie")
         return {
             "tlsProvider": "JDK",
@@ -258,7 +258,7 @@ class Cluster:
         return JavaServer(name, self.folder, main, ["--conf", str(conf)], port)
 
     def start_auto_recovery(self) -> JavaServer:
-        """It copies entries of bookies that have left to others. It listens nowhere."""
+        """Start auto-recovery, which copies entries of lost bookies to others. It has no port."""
         conf = self._bookie_conf("auto-recovery", self.port())
         main = "org.apache.bookkeeper.replication.AutoRecoveryMain"
         server = JavaServer("auto-recovery", self.folder, main, ["--conf", str(conf)], 0)
@@ -291,7 +291,9 @@ class Cluster:
         return conf
 
     def port(self) -> int:
-        """Reserved until the end, so nobody else takes it while its server is down."""
+        """A port reserved until the end, so that no other process takes it while its server is
+        down.
+        """
         reserved = ReservedPort()
         self._cleanup.callback(reserved.release)
         return reserved.number

@@ -1,4 +1,4 @@
-"""Managed ledgers of any name in Apache Pulsar's format, so that every test goes through it."""
+"""Managed ledgers of any name in Apache Pulsar's format, so that every test uses that format."""
 
 from urllib.parse import quote, unquote
 

@@ -1,8 +1,8 @@
-"""A bookie in the simulated world: the real protocol, and a disk that outlives it.
+"""A bookie in the simulated world: the real protocol, and a disk that survives its crashes.
 
-An entry can be read as soon as it has arrived; it survives a crash, and is confirmed, once it is
-synced. So is a fence. Too many adds at once are refused. A bookie registers in ZooKeeper by an
-ephemeral node, with our own client.
+An entry can be read as soon as it has arrived; once synced, it survives a crash and is confirmed.
+The same holds for a fence. Too many adds at once are refused. A bookie registers in ZooKeeper with
+an ephemeral node, through pybroker's client.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from pybroker.simulation.node import Node
 _IDS: Final = Struct(">qq")
 _ANSWER: Final = Struct(">IIqq")
 SESSION_MS: Final = 2000
-MAX_QUEUED: Final = 16  # adds that are not synced; those beyond are refused
+MAX_QUEUED: Final = 16  # unsynced adds; further ones are refused
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Ledger:
 
 @dataclass
 class Disk:
-    """What is synced."""
+    """The synced data."""
 
     ledgers: dict[int, Ledger] = field(default_factory=dict)
     is_full: bool = False  # adds are refused
@@ -85,7 +85,7 @@ class SimulatedBookie:
                 with contextlib.suppress(ZooKeeperError):
                     if (await zookeeper.get(path)).ephemeral_owner == zookeeper.session_id:
                         return
-                await asyncio.sleep(0.2)  # it is of the session before
+                await asyncio.sleep(0.2)  # the node belongs to the previous session
             except ZooKeeperError:
                 await asyncio.sleep(0.2)
 
@@ -94,7 +94,7 @@ class SimulatedBookie:
         return self._disk.is_full
 
     def synced(self, work: Callable[[], None]) -> None:
-        """In order, after the time that a sync takes."""
+        """Returns after the time of a sync, in the order of the calls."""
         now = self.node.time()
         self._synced_s = max(self._synced_s, now) + self._rng.choice((1e-4, 1e-3, 0.02))
         self.node.call_at(self._synced_s, work)

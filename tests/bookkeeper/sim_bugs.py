@@ -1,4 +1,4 @@
-"""Wrong clients, each with one mistake that loses entries or lets two ends of a ledger be told."""
+"""Incorrect clients, each with one bug that loses entries or reports two ends of a ledger."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -141,8 +141,8 @@ def no_ledger_after_one_that_ended() -> Any:
 
 @contextmanager
 def what_ended_is_appended_again_unseen() -> Iterator[None]:
-    """Nobody closes the old ledger, so its end is not known: what seems to have failed may be in
-    it, and be found by its next recovery.
+    """The old ledger is not closed, so its end is unknown: an append that seems to have failed may
+    be in it, and its next recovery may find it.
     """
     close = BookKeeperBackend.close_ledger
 
@@ -158,7 +158,7 @@ def what_ended_is_appended_again_unseen() -> Iterator[None]:
 
 
 def what_ended_is_appended_again_out_of_order() -> Any:
-    """What was appended first is appended again last."""
+    """The first append is repeated last."""
     fail = Appender._fail_pending
 
     def disordered(self: Appender, error: Exception) -> None:
@@ -170,8 +170,8 @@ def what_ended_is_appended_again_out_of_order() -> Any:
 
 @contextmanager
 def a_fence_taken_for_a_certain_failure() -> Iterator[None]:
-    """And nobody asks ZooKeeper whether the ledger is closed: another broker recovers it, and finds
-    what is appended again.
+    """Nor is the ledger's state checked in ZooKeeper: another broker recovers the ledger and finds
+    entries that are also appended again.
     """
     close = BookKeeperBackend.close_ledger
 

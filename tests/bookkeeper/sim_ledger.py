@@ -1,9 +1,10 @@
-"""One ledger's life from a seed: a writer, recoveries, and whatever goes wrong with their machines.
+"""One ledger's life from a seed: a writer, recoveries, and failures of their machines.
 
-The writer goes on while others recover the ledger (a zombie); recoveries overlap and die; bookies
-crash and come back, ZooKeeper restarts, connections break or fall silent. Then everything heals,
-the ledger is recovered once more, and judged: what was confirmed is there, as it was; everybody who
-was told how the ledger ends was told the same; it can be read without `ack quorum - 1` bookies.
+The writer continues while others recover the ledger (a zombie); recoveries overlap and die; bookies
+crash and come back; ZooKeeper restarts; connections break or fall silent. Then everything heals,
+the ledger is recovered once more, and the result is judged: all confirmed entries are there,
+unchanged; all recoveries and closes reported the same end; and the ledger can be read without `ack
+quorum - 1` bookies.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ HEAL_S: Final = 300.0
 
 @dataclass
 class Told:
-    """What anybody was told, and by whom it was said."""
+    """What the clients were told about the ledger, and by which process."""
 
     ledger_id: int = -1
     appended: dict[int, bytes] = field(default_factory=dict)
@@ -66,7 +67,9 @@ class LedgerLife(Machines):
         return client
 
     async def write(self, node: Node, rng: random.Random) -> None:
-        """Append in bursts until there are enough or the ledger is lost; sometimes close it."""
+        """Append in bursts until there are enough entries or the ledger is lost; sometimes close
+        it.
+        """
         client = await self._connected(node)
         await until(lambda: len(client.bookies.registered) == len(self.disks))
         writer = await client.create()
@@ -116,7 +119,7 @@ class LedgerLife(Machines):
     # --- what happens to them
 
     def trouble(self) -> None:
-        """One thing goes wrong; all of it is over when `heal` is called."""
+        """Cause one failure; `heal` ends all of them."""
         rng = self.rng
         what = rng.choice(("bookie", "bookie", "cut", "cut", "silent", "zookeeper", "recover"))
         connections = self.world.network.connections
@@ -142,7 +145,7 @@ class LedgerLife(Machines):
     # --- the whole
 
     def live(self) -> None:
-        """Raises AssertionError with what is wrong."""
+        """Run the seed and judge it. Raises AssertionError."""
         world, rng = self.world, self.rng
         try:
             writer = self.node("writer")
@@ -157,7 +160,7 @@ class LedgerLife(Machines):
             judge = self.node("judge")
             metadata, client = world.call(judge, self.recover_at_last(judge), HEAL_S)
             world.run(lambda: writer.dead or writing.done(), 30)
-            world.sleep(15.0)  # recoveries that are under way end
+            world.sleep(15.0)  # recoveries in progress end
             self._judge(judge, metadata, client)
             assert not world.failures, world.failures
         finally:
@@ -179,13 +182,13 @@ class LedgerLife(Machines):
 
 
 async def until(fact: Callable[[], bool]) -> None:
-    """The world's patience is the limit."""
+    """Wait until the fact holds; only the world's own limit ends the wait."""
     while not fact():  # noqa: ASYNC110
         await asyncio.sleep(0.05)
 
 
 class _Note:
-    """Hears what becomes of one entry."""
+    """Records the outcome of one entry."""
 
     def __init__(self, life: LedgerLife, entry_id: int) -> None:
         self._life = life

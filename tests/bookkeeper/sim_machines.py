@@ -1,4 +1,4 @@
-"""ZooKeeper's and the bookies' machines in a simulated world: they crash, and start again."""
+"""The machines of ZooKeeper and the bookies in a simulated world: they crash and restart."""
 
 from typing import Final
 
@@ -48,7 +48,7 @@ class Machines:
             self._start_bookie(port)
 
     def crash_zookeeper(self, down_s: float) -> None:
-        """What it has answered is durable; clients' sessions begin their time anew."""
+        """Answered requests are durable; the timeouts of clients' sessions start anew."""
         self.zookeeper.crash()
         self.world.after(down_s, self._zookeeper_back, self.zookeeper)
 

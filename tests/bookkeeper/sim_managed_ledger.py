@@ -1,9 +1,10 @@
-"""A managed ledger's life from a seed: brokers append to it while bookies die, and take it over.
+"""A managed ledger's life from a seed: brokers append to it and take it over while bookies die.
 
-A ledger whose bookies die ends, and the managed ledger goes on in another by itself, without being
-opened again. The first broker may live on as a zombie when a second one opens it. At the end it is
-opened once more, and judged: what was confirmed is there, once and in order; what was reported as
-certainly failed is not; a property is there if anything is that was appended after it.
+If the bookies of a ledger die, the ledger ends and the managed ledger continues in another one,
+without being reopened. The first broker may live on as a zombie when a second broker opens the
+managed ledger. At the end it is opened once more and judged: confirmed entries are there, once and
+in order; entries reported as certainly failed are not; a property is there if any entry appended
+after it is.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ CONFIG: Final = ManagedLedgerConfig(
 
 @dataclass
 class Appends:
-    """Of one broker: what was appended, and what it was told."""
+    """The appends of one broker, and their reported outcomes."""
 
     entries: list[bytes] = field(default_factory=list)
     confirmed: list[bytes] = field(default_factory=list)
@@ -67,8 +68,8 @@ class ManagedLife(LedgerLife):
                 await asyncio.sleep(0.5)
 
     async def serve(self, node: Node, name: bytes, rng: random.Random) -> None:
-        """Append in bursts; what is refused for certain is not repeated, but something else is
-        appended. It ends when the log belongs to another broker.
+        """Append in bursts until the log belongs to another broker. Entries that certainly failed
+        are not repeated; new ones follow them.
         """
         told = Appends()
         self.brokers.append(told)
@@ -133,7 +134,7 @@ class ManagedLife(LedgerLife):
     # --- the whole
 
     def live(self) -> None:
-        """Raises AssertionError with what is wrong."""
+        """Run the seed and judge it. Raises AssertionError."""
         world, rng = self.world, self.rng
         try:
             broker = self.node("broker")
@@ -155,7 +156,7 @@ class ManagedLife(LedgerLife):
             judge = self.node("judge")
             log = world.call(judge, self.open(judge))
             found = world.call(judge, self.contents(log))
-            world.sleep(10.0)  # zombies go on
+            world.sleep(10.0)  # zombies continue
             self._judge_log(found, log)
             assert found == world.call(judge, self.contents(log)), "it has changed since"
             assert not world.failures, world.failures

@@ -1,4 +1,4 @@
-"""A ZooKeeper server in the simulated world: the real protocol, and a tree that outlives it."""
+"""A simulated ZooKeeper server: the real protocol, and a tree that survives crashes."""
 
 import asyncio
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ Event = tuple[EventType, str]
 
 @dataclass
 class Tree:
-    """What is durable."""
+    """The durable data."""
 
     nodes: dict[str, Stored] = field(default_factory=lambda: {"": Stored(b"", 0)})
     sessions: dict[int, Session] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class SimulatedZooKeeper:
         self.node = node
         self.tree = tree
         self.connections: list[Connection] = []
-        for session in tree.sessions.values():  # a server that has just started is patient
+        for session in tree.sessions.values():  # a restart extends all sessions
             session.heard_s = node.time()
             session.connection = None
 
@@ -219,7 +219,7 @@ class Connection(asyncio.Protocol):
             self.watches.append((reader.text(), reader.i32() == 1))
             return b""
         if code == OpCode.SYNC:
-            return b""  # it is the only server
+            return b""  # there is only one server
         if code == OpCode.GET_DATA:
             stored = self._tree.node(reader.text())
             return JuteWriter().buffer(stored.value).raw(_stat(stored)).getvalue()
@@ -273,7 +273,7 @@ class Connection(asyncio.Protocol):
     def _parts(
         self, reader: JuteReader, results: list[tuple[int, bytes]], events: list[Event]
     ) -> Iterator[int]:
-        """The error of each; none of those behind the first that fails is tried."""
+        """The error of each operation; operations after the first failure are not tried."""
         has_failed = False
         while True:
             code, is_done, _ = reader.i32(), reader.flag(), reader.i32()

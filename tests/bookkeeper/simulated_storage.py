@@ -1,4 +1,4 @@
-"""Fixtures: the storage seam on simulated bookies, instead of what tests/managed_ledger has."""
+"""Fixtures with the storage seam on simulated bookies, to replace those of tests/managed_ledger."""
 
 import itertools
 from collections.abc import Callable, Coroutine, Iterator
@@ -55,5 +55,5 @@ def run(life: LedgerLife, process: Node) -> Callable[[Coroutine[Any, Any, Any]],
 
 @pytest.fixture
 def append_at_once() -> int:
-    """Simulated bookies refuse what is beyond, and all of it is sent again after each pause."""
+    """Simulated bookies refuse more adds than this; refused ones are resent after each pause."""
     return MAX_QUEUED

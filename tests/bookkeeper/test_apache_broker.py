@@ -1,7 +1,7 @@
-"""Apache Pulsar's broker and ours on the same ZooKeeper and bookies, with an official client.
+"""Apache Pulsar's broker and pybroker on the same ZooKeeper and bookies, with an official client.
 
-What one has written and acknowledged when it is killed, the other serves: exactly the rest, also of
-batches that were acknowledged in part.
+One broker is killed, and the other serves exactly the messages that are still unacknowledged, even
+of partly acknowledged batches.
 """
 
 import pulsar
@@ -20,7 +20,7 @@ NOTHING_MS = 1500
 
 
 def fill(client: pulsar.Client, topic: str) -> list[tuple[str, bytes]]:
-    """Batches with keys, and single messages behind them: keys and contents."""
+    """Publish batches with keys, then single messages; returns keys and contents."""
     sent = []
     batching = client.create_producer(
         topic,
@@ -56,7 +56,7 @@ def received(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:
 
 
 def topic_of_its_own(one: AnyBroker, other: AnyBroker, name: str) -> str:
-    """In a new namespace, so nobody serves its bundle yet."""
+    """A topic in a new namespace, so that no broker serves its bundle yet."""
     namespace = f"public/{name}"
     admin(one, "PUT", f"namespaces/{namespace}", {})
     wait_until(lambda: namespace in admin(other, "GET", "namespaces/public"))
@@ -64,7 +64,7 @@ def topic_of_its_own(one: AnyBroker, other: AnyBroker, name: str) -> str:
 
 
 def is_done_with(content: bytes) -> bool:
-    """What the first consumer acknowledges: some of each batch, all of none."""
+    """Whether the first consumer acknowledges the message: a part of each batch."""
     return content.endswith((b"1", b"4", b"8"))
 
 
@@ -90,8 +90,8 @@ def hand_over(
     left_in_batches = sum(is_batched(content) for _, content in rest)
     name = TopicName.parse(topic)
     if isinstance(first, ApacheBroker):
-        # The client sends acknowledgements late, and the broker writes them when it likes: all of
-        # them are sent when the consumer is closed, and written when the topic is.
+        # The client delays acknowledgements, and the broker delays writing them: closing the
+        # consumer sends all of them, and closing the topic writes them.
         consumer.close()
         admin(first, "PUT", f"{topic.replace('://', '/')}/unload")
     else:
@@ -122,7 +122,7 @@ DIRECTIONS = pytest.mark.parametrize("maker", ["ours", "apache"])
 
 
 def pair(two: Two, maker: str) -> tuple[AnyBroker, AnyBroker]:  # noqa: F811
-    """Who makes it, and the other."""
+    """The broker that makes the topic, and the other one."""
     return (two.ours, two.apache) if maker == "ours" else (two.apache, two.ours)
 
 
@@ -156,7 +156,7 @@ def test_a_namespace_of_one_is_the_others(two, maker):  # noqa: F811
     admin(one, "POST", f"{path}/retention", retention)
     admin(one, "POST", f"{path}/messageTTL", 77)
     admin(one, "POST", f"{path}/dispatchRate", rate)
-    # Without authorization ours refuses to grant anything; Apache's does not.
+    # Without authorization pybroker refuses to grant permissions; Apache Pulsar does not.
     wait_until(lambda: namespace in admin(two.apache, "GET", f"namespaces/{tenant}"))
     admin(two.apache, "POST", f"{path}/permissions/bob", ["produce"])
     wait_until(lambda: namespace in admin(other, "GET", f"namespaces/{tenant}"))
@@ -165,7 +165,7 @@ def test_a_namespace_of_one_is_the_others(two, maker):  # noqa: F811
     assert admin(other, "GET", f"{path}/retention") == retention
     assert admin(other, "GET", f"{path}/messageTTL") == 77
     assert admin(other, "GET", f"{path}/dispatchRate") == rate
-    # A change by the other leaves the rest as it is.
+    # A change by the other broker keeps the rest.
     admin(other, "POST", f"{path}/messageTTL", 78)
     wait_until(lambda: admin(one, "GET", f"{path}/messageTTL") == 78)
     assert admin(one, "GET", f"{path}/dispatchRate") == rate
@@ -203,7 +203,7 @@ def test_apaches_deduplication_goes_on_where_ours_was_killed(two, client_of):  #
     one.kill()
     again = client_of(other).create_producer(topic, producer_name="p")
     assert again.last_sequence_id() == 9
-    for number in range(5, 12):  # five of them are there
+    for number in range(5, 12):  # five of them exist
         again.send(b"%d" % number, sequence_id=number)
     consumer = client_of(other).subscribe(topic, "s")
     assert [each.data() for each in received(consumer, 12)] == [b"%d" % n for n in range(12)]

@@ -1,7 +1,7 @@
-"""Transactions that one broker wrote and the other serves: Apache Pulsar's, and ours.
+"""Transactions written by one broker and served by the other: Apache Pulsar's, and pybroker.
 
-Both use the same ZooKeeper and bookies, one after the other. The official Java client publishes,
-acknowledges, commits and aborts.
+Both brokers use the same ZooKeeper and bookies, one after the other. The official Java client
+publishes, acknowledges, commits and aborts.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ SETTINGS = {"transactionCoordinatorEnabled": "true"}
 
 
 class Place:
-    """Where the brokers serve, one after the other."""
+    """The storage that the brokers serve, one after the other."""
 
     def __init__(self, folder: Path, storage: Cluster, gateway: Any) -> None:
         self._folder = folder
@@ -62,7 +62,7 @@ class Place:
 
     @contextmanager
     def served_by_us(self, name: str) -> Iterator[OfficialClient]:
-        one = {"transactionCoordinators": 1}  # as the cluster was set up
+        one = {"transactionCoordinators": 1}  # as in the cluster's set-up
         broker = BrokerProcess(self._folder, name, self.storage.zookeeper_address, one)
         try:
             with self._client(broker.service_url) as client:
@@ -77,7 +77,7 @@ class Place:
         client.shutdown()
 
     def hand_over(self, *more: str) -> tuple[int, str]:
-        """As docs/hand-over.md types it, with the configuration of the broker before."""
+        """Run the command of docs/hand-over.md, with the configuration of the previous broker."""
         assert COMMAND == ["pybroker", "hand-over", "--config", "broker.conf"]
         conf = str(self._folder / "ours.conf")
         words = [sys.executable, "-m", *COMMAND[:3], conf, *more]
@@ -85,12 +85,12 @@ class Place:
         while True:
             done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S)
             said = done.stdout + done.stderr
-            # A broker that was killed is listed until its session ends.
+            # A killed broker is listed until its session ends.
             if "brokers use the cluster" not in said or time.monotonic() > deadline:
                 return done.returncode, said
 
     def decide(self, coordinator_id: int, local_id: int) -> None:
-        """As a coordinator does that dies before it tells anybody."""
+        """Decide to commit, as a coordinator that dies before it tells the participants."""
 
         async def decided() -> None:
             backend = BookKeeperBackend(
@@ -99,7 +99,7 @@ class Place:
             await backend.open()
             log = await ManagedLedgerFactory(backend, WallClock()).open(log_name(coordinator_id))
             pulsar = PulsarLog(coordinator_id)
-            pulsar.highest_id = local_id + 1  # of the one that stays open
+            pulsar.highest_id = local_id + 1  # the transaction that stays open
             entry = pulsar.encode([ChangeStatus(local_id, TxnStatus.COMMITTING, 1)])
             await log.append_one(entry, 1, BARE)
             await log.close()
@@ -113,13 +113,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     set_up = partial(set_up_metadata, coordinators=1)
     with (
         Cluster(2, set_up=set_up) as storage,
-        java_gateway(broker_jars(), ["-Xmx128m"]) as gateway,  # the official client is among them
+        java_gateway(broker_jars(), ["-Xmx128m"]) as gateway,  # includes the official client
     ):
         yield Place(tmp_path_factory.mktemp("place"), storage, gateway)
 
 
 def publish(client: OfficialClient, topic: str) -> dict[str, Any]:
-    """Messages named like the ends of their transactions; the transactions by these names."""
+    """Publish messages with the names of their transactions' outcomes; returns the transactions by
+    name.
+    """
     producer = client.producer(topic)
     transactions = {name: client.transaction(600) for name in ("commit", "abort", "decide", "open")}
     for name in ("commit", "abort"):
@@ -135,7 +137,7 @@ def publish(client: OfficialClient, topic: str) -> dict[str, Any]:
 
 
 def acknowledge(client: OfficialClient, topic: str) -> None:
-    """The first message by a transaction that commits, the second by one that aborts."""
+    """Acknowledge the first message in a committed transaction, the second in an aborted one."""
     consumer = client.consumer(topic, "half", "Shared")
     first, second = client.receive(consumer), client.receive(consumer)
     for message, end in ((first, "commit"), (second, "abort")):
@@ -146,7 +148,7 @@ def acknowledge(client: OfficialClient, topic: str) -> None:
 
 
 def read(client: OfficialClient, topic: str, subscription: str, count: int) -> list[str]:
-    """So many messages, and that no more come."""
+    """Receive `count` messages, and check that no more come."""
     consumer = client.consumer(topic, subscription, "Shared")
     found = [message for _ in range(count) if (message := client.receive(consumer)) is not None]
     assert client.receive(consumer, NOTHING_S) is None

@@ -1,4 +1,4 @@
-"""What a connection makes of a bookie's answers, and whom it tells of them."""
+"""How a connection handles a bookie's answers, and which adders it calls."""
 
 import asyncio
 from struct import Struct
@@ -146,7 +146,7 @@ def test_an_entry_that_is_on_its_way_is_not_sent_twice():
 
 
 class Wire(asyncio.Transport):
-    """Keeps what is written to it, request by request: those of the scene have five bytes."""
+    """A transport that keeps the written requests; those of the scene have five bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Wire(asyncio.Transport):
         pass
 
     def taken(self) -> int:
-        """How many requests were written since the last time."""
+        """The number of requests written since the last call."""
         written, self.written = self.written, b""
         return len(written) // 5
 
@@ -175,7 +175,7 @@ def test_what_an_overloaded_bookie_refuses_is_sent_again_before_all_that_waits()
         assert scene.answered(answer(1, 0), *busy) == [("a", 0, 0)]
         scene.connection.add(1, (3,), [b"3...."], scene.a)
         await asyncio.sleep(0)
-        assert wire.written == b""  # the bookie is spared for a moment
+        assert wire.written == b""  # a pause for the bookie
         await asyncio.sleep(2 * OVERLOADED_PAUSE_S)
         assert wire.written == b"1....2....3...."
         assert scene.answered(*(answer(1, each) for each in (1, 2, 3))) == [("a", 1, 3)]
@@ -189,7 +189,7 @@ def test_a_bookie_that_stays_overloaded_has_refused_and_one_that_goes_on_has_not
         scene, wire = Scene(), Wire()
         scene.connection.connection_made(wire)
         scene.ask(scene.a, 1, *range(100))
-        for entry_id in range(99):  # it stores one a second, for longer than the timeout
+        for entry_id in range(99):  # one stored per second, for longer than the timeout
             assert scene.answered(answer(1, 99, Code.TOO_MANY_REQUESTS)) == []
             await asyncio.sleep(1)
             assert scene.answered(answer(1, entry_id)) == [("a", entry_id, entry_id)]

@@ -1,4 +1,4 @@
-"""How long those who publish wait when a bookie is killed, in virtual time."""
+"""How long publishers wait when a bookie is killed, in virtual time."""
 
 import asyncio
 import logging
@@ -18,21 +18,21 @@ from pybroker.simulation.events import Weather
 from pybroker.simulation.world import SimulatedClock, World
 
 LONGEST_WAIT_S = 0.1
-EVERY_S = 0.025  # what a simulated bookie can sync
+EVERY_S = 0.025  # as fast as a simulated bookie syncs
 BETWEEN_KILLS_S = 5.0  # much less than a quarantine
 DOWN_S = 3.0  # longer than a bookie's session
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Lost bookies are what these worlds are about."""
+    """Silence the warnings: these worlds lose bookies on purpose."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
 
 
 class Publishing:
-    """A log on three bookies, to which something is appended all the time."""
+    """A log on three bookies, with continuous appends."""
 
     def __init__(self, quorums: Quorums) -> None:
         self.world = World(f"fail-over {quorums}", Weather())
@@ -63,12 +63,12 @@ class Publishing:
         self._waits_s.append(self.world.now - since_s)
 
     def bookies_of_the_newest(self) -> int:
-        """Of ledgers, by its metadata."""
+        """The bookies in the metadata of the newest ledger."""
         writer = self.backend._writers[self.log.ledgers()[-1].ledger_id]
         return len(writer.metadata.segments[-1].bookies)
 
     def longest_wait_s(self, within_s: float) -> float:
-        """For a receipt, from now on."""
+        """The longest wait for a receipt from now on."""
         self._waits_s = []
         self.world.sleep(within_s)
         assert len(self._waits_s) > 0.9 * within_s / EVERY_S, "all got their receipts"

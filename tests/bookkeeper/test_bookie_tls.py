@@ -1,4 +1,4 @@
-"""START_TLS with bookies that agree, refuse, talk nonsense, or are somebody else."""
+"""START_TLS with bookies that agree, refuse, send garbage, or have another identity."""
 
 import asyncio
 import ssl
@@ -42,7 +42,7 @@ def of_bookie(authority: Authority) -> ssl.SSLContext:
 
 
 def answering(answer: bytes, context: ssl.SSLContext | None = None) -> Bookie:
-    """It agrees to, or refuses, START_TLS; then it answers a read with "no entry"."""
+    """Serve one connection: answer START_TLS, then answer a read with "no entry"."""
 
     async def bookie(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await reader.readexactly(len(ASKED)) == ASKED
@@ -132,7 +132,7 @@ def test_a_bookie_with_another_host_name_is_refused_if_names_are_checked(
         server = await asyncio.start_server(answering(AGREED, of_bookie(authority)), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         connection = BookieConnection("a", 5.0, 1 << 20, lambda _: None)
-        try:  # the certificate has the address as a name only
+        try:  # the certificate has the address only as a name
             storage_tls = tls(authority, checks_host_name=checks)
             await connect_with_tls(connection, "127.0.0.1", port, storage_tls)
         finally:
@@ -157,7 +157,7 @@ def test_renewed_certificates_are_used_and_broken_ones_are_not(
         first = storage_tls.context()
         authority.issue("broker")
         now_s = 299.0
-        assert storage_tls.context() is first  # not looked at yet
+        assert storage_tls.context() is first  # not checked yet
         now_s = 300.0
         second = storage_tls.context()
         assert second is not first

@@ -1,4 +1,4 @@
-"""What every backend promises, on real bookies: tests/managed_ledger/test_backend_contract.py."""
+"""The contract of every backend on real bookies: tests/managed_ledger/test_backend_contract.py."""
 
 import pytest
 from test_backend_contract import *  # noqa: F403

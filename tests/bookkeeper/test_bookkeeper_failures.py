@@ -21,7 +21,7 @@ PAYLOADS = [b"%d" % number for number in range(100)]
 
 
 def position(cluster: Cluster, writer: LedgerWriter, place: int) -> int:
-    """The number of the bookie that holds this place of the ensemble."""
+    """The number of the bookie at this position of the ensemble."""
     names = [f"127.0.0.1:{bookie.port}" for bookie in cluster.bookies]
     return names.index(writer.metadata.segments[-1].bookies[place])
 
@@ -33,7 +33,7 @@ async def all_registered(client: BookKeeper) -> None:
 
 
 def while_writing(cluster: Cluster, happens: Callable[[int], None]) -> None:
-    """2,000 entries while something happens to a bookie; all are confirmed and read back."""
+    """Append 2,000 entries while something happens to a bookie; all are confirmed and read back."""
 
     async def scenario() -> None:
         address = cluster.zookeeper_address

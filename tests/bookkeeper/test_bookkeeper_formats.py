@@ -1,4 +1,4 @@
-"""Bytes on the wire, on bookies and in ZooKeeper, as Apache BookKeeper's own code has them."""
+"""Bytes on the wire, on bookies and in ZooKeeper, as Apache BookKeeper's own code writes them."""
 
 import itertools
 

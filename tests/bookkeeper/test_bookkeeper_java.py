@@ -1,4 +1,4 @@
-"""BookKeeper's own client and shell read our ledgers, and we read those of the Java client."""
+"""BookKeeper's Java client and shell read pybroker's ledgers, and pybroker reads the client's."""
 
 import asyncio
 import sys
@@ -39,7 +39,7 @@ class JavaClient:
         return self._client.createLedger(*sizes, self._digest, b"")
 
     def read(self, ledger_id: int, password: bytes = b"") -> list[bytes]:
-        """Recovers the ledger first, unless it is closed."""
+        """Read all entries; recovers the ledger first, unless it is closed."""
         handle = self._client.openLedger(ledger_id, self._digest, password)
         last = handle.getLastAddConfirmed()
         entries = handle.readEntries(0, last)

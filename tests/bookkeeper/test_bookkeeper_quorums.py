@@ -1,4 +1,4 @@
-"""Which bookies are enough: for a proof, for a confirmed entry, for a ledger."""
+"""Which bookies suffice for a proof, for a confirmed entry, and for a ledger."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Recovery of a ledger while there are no bookies to replace those that are down."""
+"""Recovery of a ledger while no bookies can replace those that are down."""
 
 import asyncio
 import logging
@@ -19,14 +19,14 @@ ENTRIES = [b"zero", b"one", b"two"]
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Lost connections are what this is about."""
+    """Silence the warnings: these tests lose connections on purpose."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
 
 
 class ThreeBookies(LedgerLife):
-    """The writer dies after some confirmed entries."""
+    """Three bookies, and a ledger whose writer died after some confirmed entries."""
 
     def __init__(self, quorums: Quorums) -> None:
         self.quorums = quorums
@@ -71,7 +71,7 @@ def test_a_ledger_is_recovered_by_an_ack_quorum_if_no_bookie_can_replace_the_one
 
 
 def test_less_than_an_ack_quorum_does_not_recover_a_ledger(three):
-    """The two that are left to be fenced suffice, and the one of them that writes does not."""
+    """The two bookies left suffice for fencing, but only one of them accepts writes."""
     three.bookies[FIRST_PORT].crash()
     three.disks[FIRST_PORT + 1].is_full = True
     heir = three.node("heir")

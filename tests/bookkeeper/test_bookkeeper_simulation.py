@@ -1,4 +1,4 @@
-"""Ledgers on simulated bookies and ZooKeeper: nothing confirmed is lost, one end is told."""
+"""Simulated bookies and ZooKeeper: no confirmed entry is lost, and all agree on a ledger's end."""
 
 import logging
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ CAUGHT_WITHIN = 500
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Lost connections are what these worlds are about."""
+    """Silence the warnings: these worlds lose connections on purpose."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)

@@ -1,4 +1,4 @@
-"""What a writer makes of its bookies' answers: no bookies, each answer is given by hand."""
+"""How a writer handles its bookies' answers; the tests give each answer by hand."""
 
 import asyncio
 
@@ -92,7 +92,7 @@ async def test_a_failure_is_reported_only_after_the_ledger_is_closed_before_it()
     scene.append(1)
     await settled()
     assert scene.heard == [(0, "ok")]
-    assert {entry for _, entry, _ in scene.bookies.asked} == {0, 1}  # the last is not even sent
+    assert {entry for _, entry, _ in scene.bookies.asked} == {0, 1}  # the last is not sent
     scene.store.gate.set_result(None)
     await settled()
     assert scene.heard == [(0, "ok"), (1, "LedgerEnded"), (2, "LedgerEnded")]

@@ -1,4 +1,4 @@
-"""How long a ZooKeeper session is known to exist: from when the latest answer was asked for."""
+"""How long a ZooKeeper session is certain: from when the latest answered request was sent."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ def answer(xid: int) -> bytes:
 
 
 def test_an_answer_counts_from_when_it_was_asked_for() -> None:
-    """It may have lain here while this process stood still."""
+    """The answer may have waited while this process was stopped."""
 
     async def scenario() -> None:
         connection = ZooKeeperConnection(SessionGrant(1, b"", 3000), Mock(), Mock())

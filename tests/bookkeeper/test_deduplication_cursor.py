@@ -1,4 +1,4 @@
-"""Deduplication's snapshot below its managed ledger, on the simulated cluster."""
+"""The snapshot of deduplication, a cursor of its managed ledger, on the simulated cluster."""
 
 from unittest.mock import Mock
 
@@ -71,7 +71,7 @@ class NoTransactions:
 
 
 def test_there_is_one_as_soon_as_deduplication_is_on(storage, run, life):  # noqa: F811
-    """Apache's broker starts at the end of the log if it finds none."""
+    """Without a cursor, Apache's broker starts at the end of the log."""
 
     async def scenario():
         async with storage() as one:

@@ -1,4 +1,4 @@
-"""What a process deletes that another one has written anew meanwhile, on the simulated cluster."""
+"""Deletions of keys that another process has recreated meanwhile, on the simulated cluster."""
 
 import asyncio
 from unittest.mock import Mock
@@ -26,8 +26,8 @@ DECISION = Doomed(TOPIC).key
 
 @pytest.fixture
 def out_of_date(storage, run):  # noqa: F811
-    """Runs `scenario(one, known)` where `one` knows a value of the key, and another process has
-    deleted it and made it anew.
+    """Runs `scenario(one, known)`: `one` has an old value of the key in memory, and another process
+    has deleted and recreated the key.
     """
 
     def scene(key, values, anew, scenario):
@@ -75,7 +75,7 @@ def test_the_end_of_a_slow_deletion_spares_what_this_process_does_not_know_yet(s
             known = one.metadata._durable.pop(KEY)
             await deletion._forget(one.metadata, KEY)
             one.metadata._durable[KEY] = known
-            await one.metadata.put(KEY, known.value, known.version)  # it is still there
+            await one.metadata.put(KEY, known.value, known.version)  # the key still exists
 
     run(scenario())
 
@@ -85,8 +85,8 @@ PARTITIONS = tenants.partitions_key(TOPIC)
 
 @pytest.mark.parametrize("key", ["anything/1", KEY, PARTITIONS])
 def test_nothing_is_changed_once_its_reason_is_gone(storage, run, key):  # noqa: F811
-    """Another broker has finished the deletion, and the name is in use again: this one cannot know
-    that yet.
+    """Another broker has finished the deletion, and the name is in use again, but this broker does
+    not know it yet.
     """
 
     async def scenario():
@@ -102,7 +102,7 @@ def test_nothing_is_changed_once_its_reason_is_gone(storage, run, key):  # noqa:
             await one.seen()
             one.metadata._durable[DECISION] = decided
             known = one.metadata.get(key)
-            for beside in (0, 1):  # alone, and in one transaction with others
+            for beside in (0, 1):  # alone, and with another change in the transaction
                 others = [one.metadata.put(f"beside/{each}", b"x") for each in range(beside)]
                 with pytest.raises(BadVersion):
                     await one.metadata.delete(key, only_while=KeyAt(DECISION, 0))
@@ -122,7 +122,7 @@ def test_a_late_deletion_spares_a_managed_ledger_and_a_subscription_that_were_ma
     life,  # noqa: F811
     what,
 ):
-    """Also where all versions are those that the late broker knows."""
+    """Even if all versions are the same as those that the late broker knows."""
 
     async def made(factory):
         ledger = await factory.open(LOG)

@@ -1,4 +1,4 @@
-"""Managed ledgers on simulated bookies that die: what was told is true, and the log goes on."""
+"""Managed ledgers on simulated bookies that die: outcomes are true, and the log continues."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from managed_ledger.rollover import Rollover
 QUICK_SEEDS = range(12)
 MANY_SEEDS = [range(first, first + 122) for first in range(12, 500, 122)]
 CAUGHT_WITHIN = 500
-# Seeds that caught a bug before; tried first.
+# Seeds that once found a bug; tried first.
 HINTS = {
     "appends_that_do_not_wait_for_properties": 2,
     "full_ledgers_left_open": 0,
@@ -26,14 +26,14 @@ HINTS = {
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Lost bookies are what these worlds are about."""
+    """Silence the warnings: these worlds lose bookies on purpose."""
     logging.disable(logging.ERROR)
     yield
     logging.disable(logging.NOTSET)
 
 
 def run_seeds(seeds: Iterable[int]) -> int:
-    """How many entries were confirmed."""
+    """Run the seeds; returns the number of confirmed entries."""
     confirmed = 0
     for seed in seeds:
         life = ManagedLife(seed)

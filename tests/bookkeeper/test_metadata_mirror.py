@@ -1,4 +1,4 @@
-"""The metadata in memory, read anew while it changes, on the simulated cluster."""
+"""The metadata in memory, reread while it changes, on the simulated cluster."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ KEYS = ["anything/1", "anything/2"]
 
 
 def delay_the_load(one, meanwhile):
-    """All is read, then `meanwhile` happens, then what was read is there."""
+    """Run `meanwhile` after everything has been read and before it is loaded into the table."""
     mirror = one.backend._metadata
     everything = mirror._everything
 
@@ -77,7 +77,7 @@ def test_an_own_change_while_everything_is_read_anew_is_kept(storage, run):  # n
 def test_a_load_that_fails_is_repeated_before_the_failure_is_reported(storage, run):  # noqa: F811
     async def scenario():
         async with storage() as one, storage() as two:
-            two.backend.zookeeper._watches.clear()  # no event says what has changed
+            two.backend.zookeeper._watches.clear()  # no event reports the change
             mirror, failures = two.backend._metadata, [ConnectionLoss("the connection is lost")]
             everything = mirror._everything
 
@@ -96,7 +96,7 @@ def test_a_load_that_fails_is_repeated_before_the_failure_is_reported(storage, r
 
 
 class Told:
-    """Looks, and for which of those who wait they are over."""
+    """Looks, and the names of the completed waits."""
 
     def __init__(self):
         self.looks = Looks()

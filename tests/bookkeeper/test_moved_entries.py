@@ -56,7 +56,7 @@ class Moving:
         return self.call(self.backend.read(self.ledger_id, 0, 2, 100, 1000))
 
     async def _heal(self, is_closed: bool) -> list[int]:
-        """What auto-recovery does; the ports of the bookies that held the entries."""
+        """Move the entries as auto-recovery does; returns the ports of their former bookies."""
         store, disks = self.backend._store, self.machines.disks
         found = await store.get(self.ledger_id)
         (segment,) = found.metadata.segments
@@ -76,7 +76,7 @@ class Moving:
         self.machines.crash_bookie(target, False, 0.01)
 
     def heal(self, is_closed: bool) -> None:
-        """The bookies that held the entries are taken out of service."""
+        """Move the entries, then take the bookies that had them out of service."""
         held = self.call(self._heal(is_closed))
         self.world.sleep(5.0)
         self.take_out(held)

@@ -1,4 +1,4 @@
-"""Managed ledgers and cursors in ZooKeeper, as Apache Pulsar's MLDataFormats has them."""
+"""Managed ledgers and cursors in ZooKeeper, in the format of Apache Pulsar's MLDataFormats."""
 
 import random
 import zlib
@@ -136,7 +136,7 @@ def test_what_is_being_deleted_comes_back():
 
 
 def test_a_ledger_that_counts_is_never_one_to_delete():
-    """Apache's broker went on with a topic whose deletion was cut short."""
+    """Apache's broker continued with a topic whose deletion was cut short."""
     tombstone = node_of(LedgerList(deleting=(1, 2), deleted=True))
     found = list_in(tombstone + node_of(LedgerList((LedgerInfo(2),))))
     assert found == LedgerList((LedgerInfo(2),), {}, (1,), deleted=False)
@@ -221,13 +221,13 @@ def test_a_large_cursor_is_in_a_ledger_as_bits():
 
 
 def test_a_cursor_with_a_part_of_a_batch_is_in_a_ledger():
-    """Apache's broker reads those from a ledger only."""
+    """Apache's broker reads partly acknowledged batches only from a ledger."""
     with_part = record(acked={7: acked(0)}, batches={(7, 2): 6})
     assert FAMILY.entry(CURSOR, with_part.encode(), {}) is not None
 
 
 def test_a_cursor_stays_in_the_ledger_that_is_written_for_it():
-    """Else each second of a subscription with parts of batches would make a new ledger."""
+    """Otherwise partly acknowledged batches would cause a new ledger every second."""
     small = record(acked={7: acked(0)})
     entry = FAMILY.entry(CURSOR, small.encode(), {}, stays=True)
     assert entry is not None
@@ -246,7 +246,7 @@ def test_a_range_over_the_end_of_a_ledger_counts_in_the_later_one():
 
 
 def test_apaches_numbers_with_a_cursor_stay_with_it():
-    """Compaction and deduplication keep some there."""
+    """Compaction and deduplication keep numbers there."""
     number = b"\x0a\x01a\x10\x07"
     stored = FAMILY.decode(CURSOR, b"\x08" + MINUS_ONE + b"\x10\x06\x18\x09\x2a\x05" + number)
     assert FAMILY.encode(CURSOR, stored.value, stored.kept).endswith(b"\x2a\x05" + number)

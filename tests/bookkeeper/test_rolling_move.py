@@ -1,8 +1,8 @@
-"""A live cluster goes from Apache Pulsar's broker to ours and back, one bundle after the other.
+"""A live cluster moves from Apache Pulsar's broker to pybroker and back, bundle by bundle.
 
-An official client publishes and consumes all the time, knows both brokers and is told nothing.
-Deduplication is on: what it sends again after a move is dropped by the broker that has the bundle
-now.
+An official client that knows both brokers publishes and consumes all the time, without a word about
+the move. Deduplication is on: the new broker of a bundle drops messages that the client resends
+after a move.
 """
 
 import itertools
@@ -31,7 +31,7 @@ WAIT_MS = 60_000
 
 
 class Load:
-    """Producers and a consumer in threads; what the producers were promised, what arrived."""
+    """Producers and a consumer in threads; records the acknowledged and the received messages."""
 
     def __init__(self, client: pulsar.Client) -> None:
         self.client = client
@@ -54,7 +54,7 @@ class Load:
         self._start(self._consume)
 
     def wait_for_more(self, count: int = BETWEEN_MOVES) -> None:
-        """Until so many more are acknowledged and have arrived."""
+        """Wait until `count` more messages are acknowledged and `count` more have arrived."""
         with self._changed:
             published, received = len(self.acknowledged) + count, len(self.received) + count
             done = self._changed.wait_for(
@@ -64,7 +64,7 @@ class Load:
         assert done, f"{len(self.acknowledged)} acknowledged, {len(self.received)} received"
 
     def stop(self) -> None:
-        """With everything received that was acknowledged."""
+        """Stop once every acknowledged message has been received."""
         self._ending.set()
         for thread in self._threads[:PRODUCERS]:
             thread.join(WAIT_MS / 1000)
@@ -117,7 +117,7 @@ class Load:
                 message = self.consumer.receive()
                 self.consumer.acknowledge(message)
             except pulsar.PulsarException:
-                return  # it was closed
+                return  # the consumer was closed
             with self._changed:
                 self.received[message.data()] += 1
                 self._changed.notify_all()
@@ -141,12 +141,12 @@ def load(two: Two) -> Iterator[Load]:  # noqa: F811
         take(two.apache, f"{TOPIC}-partition-{partition}")
     yield Load(client)
     client.close()
-    print(f"log of our broker:\n{two.ours.log.read_text()[-20_000:]}")  # shown if the test failed
+    print(f"log of our broker:\n{two.ours.log.read_text()[-20_000:]}")  # shown if the test fails
 
 
 def owner_of(topic: str, asked: AnyBroker) -> str | None:
-    """The URL of the broker that serves it: the one that is asked, if nobody does. None while it is
-    on its way.
+    """The URL of the broker that serves the topic; if none does, the asked broker takes it. None
+    while the topic moves.
     """
     url = f"{asked.admin_url}/lookup/v2/topic/{topic.replace('://', '/')}"
     authoritative = {"authoritative": "true"}
@@ -166,8 +166,8 @@ def topics_of(bundle: str) -> list[str]:
 
 
 def move(bundle: str, source: AnyBroker, target: AnyBroker) -> None:
-    """As docs/cluster.md says. If a client's lookup was faster at a broker of Apache Pulsar, that
-    one has the bundle again, and is asked to give it up again.
+    """Move a bundle as docs/cluster.md describes. If a client's lookup reaches a broker of Apache
+    Pulsar first, that broker owns the bundle again and must unload it once more.
     """
     topics = topics_of(bundle)
     assert topics, f"{bundle} has no topics"
@@ -188,7 +188,7 @@ def move(bundle: str, source: AnyBroker, target: AnyBroker) -> None:
 
 
 def stored(client: pulsar.Client) -> list[bytes]:
-    """What the topic's logs hold, from their beginnings."""
+    """All messages of the topic's partitions."""
     found = []
     for partition in range(PARTITIONS):
         reader = client.create_reader(f"{TOPIC}-partition-{partition}", pulsar.MessageId.earliest)

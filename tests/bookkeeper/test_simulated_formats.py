@@ -1,4 +1,4 @@
-"""Apache's formats in the mirror: what is in ledgers, who takes over, what cannot be read."""
+"""Apache's formats in the mirror: values in ledgers, takeovers, unreadable values."""
 
 import asyncio
 
@@ -100,7 +100,7 @@ def test_a_large_cursor_outlives_its_broker_and_moves_back_when_it_is_small(brok
             cursor.mark_delete(log.last_confirmed)
             await cursor.flush()
             assert await second.cursors_ledger() == -1
-            await second.backend.metadata.delete("anything")  # its turn comes after the clean-up
+            await second.backend.metadata.delete("anything")  # it runs after the clean-up
             await second.backend.metadata.delete("anything")
             assert not await second.exists(cursors_ledger)
 
@@ -160,7 +160,7 @@ def test_parts_of_batches_outlive_a_broker_that_is_killed(broker, run):  # noqa:
 
 
 def test_the_ledger_of_a_cursor_is_closed_with_its_log(broker, run):  # noqa: F811
-    """Whoever serves the log next has nothing to recover, and this broker keeps nothing of it."""
+    """The log's next owner has nothing to recover, and this broker keeps nothing of the log."""
 
     async def scenario():
         async with broker() as one:
@@ -181,7 +181,7 @@ def test_the_ledger_of_a_cursor_is_closed_with_its_log(broker, run):  # noqa: F8
 
 
 def test_a_log_is_closed_when_the_cursors_that_are_being_written_are(broker, run):  # noqa: F811
-    """Its next owner must find them, and must not find them changed later."""
+    """The log's next owner must find these cursors, and they must not change afterwards."""
 
     async def scenario():
         async with broker() as one:
@@ -205,7 +205,7 @@ def test_an_own_changes_echo_does_not_shrink_a_large_cursor(broker, run):  # noq
             for entry_id in (2, 6, 10):
                 cursor.delete(ledger_id, entry_id)
                 await cursor.flush()
-                await metadata.put("later", b"")  # echoes come in order
+                await metadata.put("later", b"")  # events arrive in order
                 await asyncio.sleep(1.0)
                 record = CursorRecord.decode(metadata.get(CURSOR).value, CURSOR)
                 assert AckSet.decode(record.acked[ledger_id]).range_count() > HOLES // 2
@@ -229,7 +229,7 @@ def test_a_large_cursors_ledger_goes_with_the_cursor(broker, run):  # noqa: F811
 
 
 def test_a_topic_that_comes_back_gets_a_larger_ledger_number(broker, run):  # noqa: F811
-    """Each broker has numbers ahead; the order of positions must be that of the ledgers."""
+    """Each broker takes numbers in advance; positions must still be in the order of the ledgers."""
 
     async def scenario():
         async with broker() as second, broker() as first:

@@ -1,4 +1,4 @@
-"""Managed ledgers and cursors on simulated bookies: the tests of tests/managed_ledger again."""
+"""Managed ledgers and cursors on simulated bookies: repeats tests of tests/managed_ledger."""
 
 import pytest
 from simulated_storage import append_at_once, life, make_backend, process, run  # noqa: F401

@@ -1,4 +1,4 @@
-"""What a writer does when bookies are lost and nobody, or somebody, can take their places."""
+"""A writer that loses bookies, with and without replacements."""
 
 import asyncio
 from dataclasses import replace
@@ -69,7 +69,7 @@ async def test_two_lost_bookies_and_one_other_are_enough_where_one_may_be_missin
 
 
 async def one_that_goes_on_without_e(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """After the time to look for bookies."""
+    """A writer that continues without bookie e, and may look for bookies again."""
     scene = Scene((3, 3, 2), spare="")
     scene.append(1)
     for bookie in "ab":

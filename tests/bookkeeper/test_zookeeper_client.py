@@ -1,4 +1,4 @@
-"""Our ZooKeeper client in the simulated world: the session's states, watches, lost answers."""
+"""The ZooKeeper client in the simulated world: the session's states, watches, lost answers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -147,7 +147,7 @@ def test_a_change_under_way_when_the_connection_breaks_has_no_known_outcome(life
 
 
 def test_a_repeated_read_waits_for_the_next_connection(life, run, session):
-    """It found the broken one again and again, and nothing else ran."""
+    """Otherwise it would get the broken connection again and again, and nothing else would run."""
 
     async def scenario():
         zookeeper = await session()

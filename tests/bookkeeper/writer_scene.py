@@ -85,7 +85,7 @@ class StoredMetadata:
         return VersionedMetadata(self.versions[-1], len(self.versions))
 
     def heal(self, lost: str, other: str) -> None:
-        """What BookKeeper's auto-recovery does to segments that are complete."""
+        """Change complete segments as BookKeeper's auto-recovery does."""
         newest = self.versions[-1]
         healed = [
             Segment(each.first_entry_id, tuple(other if b == lost else b for b in each.bookies))
