@@ -6,6 +6,7 @@ as a whole and begin with a format byte.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -110,6 +111,7 @@ def ledgers_key(name: str) -> str:
     return LEDGERS_PREFIX + name
 
 
+@lru_cache(4096)
 def cursors_prefix(name: str) -> str:
     return f"{CURSORS_PREFIX}{quote(name, safe='')}/"
 

@@ -6,7 +6,7 @@ listener's; for a protocol that it lacks, those of the first listener that has i
 """
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -41,8 +41,12 @@ class Listener:
 
     def or_else(self, other: "Listener") -> "Listener":
         """Fills missing URLs from the other."""
-        mine, others = astuple(self), astuple(other)
-        return Listener(*(url or instead for url, instead in zip(mine, others, strict=True)))
+        return Listener(
+            self.broker_url or other.broker_url,
+            self.broker_url_tls or other.broker_url_tls,
+            self.http_url or other.http_url,
+            self.http_url_tls or other.http_url_tls,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ row is not served: the broker does not start.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from pybroker.base.names import TopicName
@@ -238,6 +239,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
 )  # fmt: skip
 
 
+@cache
 def route_row(method: str, path: str) -> RouteRow:
     """The row of a route, by its path without the types of parts. Raises LookupError."""
     for row in ROUTES:

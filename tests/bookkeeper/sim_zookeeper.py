@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from struct import Struct
 from typing import Any, Final
 
 from managed_ledger.storage.zookeeper.jute import JuteReader, JuteWriter
@@ -14,6 +15,8 @@ ADDRESS: Final = f"127.0.0.1:{PORT}"
 _NO_NODE, _BAD_VERSION, _EXISTS, _NOT_EMPTY = -101, -103, -110, -111
 _RUNTIME_INCONSISTENCY: Final = -2
 _TICK_S: Final = 0.1
+_HEAD: Final = Struct(">iqi")
+_STAT: Final = Struct(">qqqqiiiqiiq")
 
 
 class Refused(Exception):
@@ -69,7 +72,7 @@ class Tree:
         above = self.node(parent)
         if flags & 2:
             path = f"{path}{above.sequence:010}"
-            above.sequence += 1
+            self.nodes[parent] = replace(above, sequence=above.sequence + 1)
         if path in self.nodes:
             raise Refused(_EXISTS)
         self.nodes[path] = Stored(value, session if flags & 1 else 0)
@@ -78,8 +81,7 @@ class Tree:
     def set(self, path: str, value: bytes, version: int) -> list[Event]:
         self.check(path, version)
         stored = self.node(path)
-        stored.value = value
-        stored.version += 1
+        self.nodes[path] = replace(stored, value=value, version=stored.version + 1)
         return [(EventType.CHANGED, path)]
 
     def delete(self, path: str, version: int) -> list[Event]:
@@ -94,10 +96,8 @@ class Tree:
             raise Refused(_BAD_VERSION)
 
     def snapshot(self) -> dict[str, Stored]:
-        return {
-            path: Stored(each.value, each.owner, each.version, each.sequence)
-            for path, each in self.nodes.items()
-        }
+        """A change replaces what is stored in a node, so this stays as it is."""
+        return dict(self.nodes)
 
 
 class SimulatedZooKeeper:
@@ -113,8 +113,9 @@ class SimulatedZooKeeper:
         await self.node.create_server(lambda: Connection(self), "127.0.0.1", PORT)
         while True:
             await asyncio.sleep(_TICK_S)
+            now = self.node.time()
             for session_id, session in list(self.tree.sessions.items()):
-                if self.node.time() - session.heard_s > session.timeout_s:
+                if now - session.heard_s > session.timeout_s:
                     self.expire(session_id)
 
     def expire(self, session_id: int) -> None:
@@ -209,8 +210,8 @@ class Connection(asyncio.Protocol):
                 result = self._answer(code, reader)
             except Refused as refused:
                 error = refused.args[0]
-        head = JuteWriter().i32(xid).i64(self._tree.zxid).i32(error)
-        self._transport.write(head.raw(result).frame())
+        head = _HEAD.pack(xid, self._tree.zxid, error)
+        self._transport.write(JuteWriter().raw(head).raw(result).frame())
 
     def _answer(self, code: int, reader: JuteReader) -> bytes:
         if code == OpCode.MULTI:
@@ -305,5 +306,5 @@ def _skip(code: int, reader: JuteReader) -> None:
 
 
 def _stat(stored: Stored) -> bytes:
-    out = JuteWriter().i64(0).i64(0).i64(0).i64(0).i32(stored.version).i32(0).i32(0)
-    return out.i64(stored.owner).i32(len(stored.value)).i32(0).i64(0).getvalue()
+    size = len(stored.value)
+    return _STAT.pack(0, 0, 0, 0, stored.version, 0, 0, stored.owner, size, 0, 0)

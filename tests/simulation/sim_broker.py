@@ -16,6 +16,18 @@ from pybroker.simulation.world import World
 from pybroker.wire.message_metadata import parse_metadata
 
 
+def holding_back(topic: Any) -> list[TxnId]:
+    """Transactions that hold a topic's readers back, but for those whose entries were trimmed."""
+    if not (open_ones := topic.buffer.ongoing()):
+        return []
+    start = topic.ledger.first_position
+    return [
+        each.txn_id
+        for each in open_ones
+        if each.first_position is None or each.first_position >= start
+    ]
+
+
 class BrokerProcess(SimulatedBroker):
     def __init__(self, world: World, history: History, scenario: Scenario) -> None:
         super().__init__(world, scenario.broker_config(), scenario.storage)
@@ -63,11 +75,9 @@ class BrokerProcess(SimulatedBroker):
         if not self.serving or self.broker is None:
             return []
         return [
-            (str(topic.name), ongoing.txn_id)
+            (str(topic.name), txn_id)
             for topic in self.broker.topics.loaded()
-            for ongoing in topic.buffer.ongoing()
-            if ongoing.first_position is None
-            or ongoing.first_position >= topic.ledger.first_position
+            for txn_id in holding_back(topic)
         ]
 
     def waits_aside(self, topic: str, txn_id: TxnId) -> bool:

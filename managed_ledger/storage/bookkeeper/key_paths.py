@@ -4,6 +4,7 @@ Each part of a key is one level, escaped. The name of the node with the value en
 `a` and `a/b` can both be keys, and deleting one does not delete the other.
 """
 
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 _EMPTY = "%"
@@ -21,6 +22,7 @@ def key_of(root: str, path: str) -> str | None:
     return "/".join("" if part == _EMPTY else unquote(part) for part in parts)
 
 
+@lru_cache(4096)
 def _escape(part: str) -> str:
     """Escape a name. ZooKeeper allows neither empty names nor `.` and `..`."""
     if not part.strip("."):

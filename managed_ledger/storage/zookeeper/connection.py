@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from struct import Struct
 from typing import Final
 
 from managed_ledger.storage.zookeeper.errors import (
@@ -21,6 +22,7 @@ from managed_ledger.storage.zookeeper.jute import JuteReader, JuteWriter
 from managed_ledger.storage.zookeeper.operations import OpCode
 
 MAX_FRAME_BYTES: Final = 8 << 20  # jute.maxbuffer is 1 MiB by default
+_HEAD: Final = Struct(">iqi")  # xid, zxid, error
 _EVENT_XID: Final = -1
 _PING_XID: Final = -2
 _PING: Final = JuteWriter().i32(_PING_XID).i32(OpCode.PING).frame()
@@ -129,7 +131,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         if not self.ready.done():
             self._welcomed(reader)
             return
-        xid, zxid, error = reader.i32(), reader.i64(), reader.i32()
+        xid, zxid, error = reader.numbers(_HEAD)
         if zxid > 0:
             self._grant.last_zxid = zxid
         if xid == _EVENT_XID:

@@ -1,7 +1,7 @@
 """ZooKeeper's serialization: big-endian integers; bytes and text with a 4-byte length in front."""
 
 from struct import Struct, error
-from typing import Final
+from typing import Any, Final
 
 from managed_ledger.storage.zookeeper.errors import ZooKeeperError
 
@@ -56,10 +56,10 @@ class JuteReader:
         self._at = 0
 
     def i32(self) -> int:
-        return self._number(_INT)
+        return int(self.numbers(_INT)[0])
 
     def i64(self) -> int:
-        return self._number(_LONG)
+        return int(self.numbers(_LONG)[0])
 
     def flag(self) -> bool:
         return self._take(1) != b"\0"
@@ -82,13 +82,14 @@ class JuteReader:
     def at_end(self) -> bool:
         return self._at >= len(self._data)
 
-    def _number(self, kind: Struct) -> int:
+    def numbers(self, fields: Struct) -> tuple[Any, ...]:
+        """Several fields that follow one another."""
         try:
-            (value,) = kind.unpack_from(self._data, self._at)
+            values = fields.unpack_from(self._data, self._at)
         except error:
             raise ZooKeeperError("a message of ZooKeeper ends within a field") from None
-        self._at += kind.size
-        return int(value)
+        self._at += fields.size
+        return values
 
     def _take(self, size: int) -> bytes:
         end = self._at + size

@@ -6,6 +6,7 @@ Source: zookeeper.jute; org.apache.zookeeper.ZooDefs.OpCode.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from struct import Struct
 from typing import Final
 
 from managed_ledger.storage.zookeeper.errors import ZooKeeperError, error_of
@@ -13,7 +14,9 @@ from managed_ledger.storage.zookeeper.jute import JuteReader, JuteWriter
 
 ANY_VERSION: Final = -1
 _ANYBODY: Final = JuteWriter().i32(1).i32(31).text("world").text("anyone").getvalue()
-_STAT_BYTES: Final = 68
+# czxid, mzxid, ctime, mtime, version, cversion, aversion, ephemeralOwner, dataLength, numChildren,
+# pzxid
+_STAT: Final = Struct(">qqqqiiiqiiq")
 _RUNTIME_INCONSISTENCY: Final = -2
 
 
@@ -125,16 +128,8 @@ def node_of(reader: JuteReader) -> Node:
 
 def stat_of(reader: JuteReader) -> tuple[int, int]:
     """The version of the data, and the session that owns the node."""
-    for _ in range(4):  # czxid, mzxid, ctime, mtime
-        reader.i64()
-    version = reader.i32()
-    reader.i32()  # cversion
-    reader.i32()  # aversion
-    owner = reader.i64()
-    reader.i32()  # dataLength
-    reader.i32()  # numChildren
-    reader.i64()  # pzxid
-    return version, owner
+    stat = reader.numbers(_STAT)
+    return stat[4], stat[7]
 
 
 def multi_result(reader: JuteReader, operations: Sequence[Operation]) -> list[int]:

@@ -3,6 +3,7 @@ and looks only at names, so a refusal is the same whether or not the object exis
 """
 
 import re
+from functools import cache
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,8 +25,9 @@ def permitted(route: DescribedRoute, authorizer: Authorizer | None) -> Described
     return route.behind(lambda endpoint: _checked(endpoint, row, authorizer))
 
 
+@cache
 def plain_path(path: str) -> str:
-    """`/a/{b:segment}` as `/a/{b}`."""
+    """`/a/{b:segment}` as `/a/{b}`; of a route, of which there are only so many."""
     return re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from checks.history import History
+from sim_broker import holding_back
 from sim_machines import Machines
 from sim_scenario import PARTITIONED, PARTITIONS, Scenario
 from sim_world import ClientsWorld
@@ -142,11 +143,12 @@ class SimulatedCluster:
     def open_in_topics(self) -> list[tuple[str, TxnId]]:
         """Open transactions that hold a topic's readers back."""
         return [
-            (str(topic.name), ongoing.txn_id)
-            for topic in self._loaded()
-            for ongoing in topic.buffer.ongoing()
-            if ongoing.first_position is None
-            or ongoing.first_position >= topic.ledger.first_position
+            (str(topic.name), txn_id)
+            for member in self.members
+            if member.serving
+            for topic in member.topics.loaded()
+            if (held := holding_back(topic)) and self._owns(member, topic.name)
+            for txn_id in held
         ]
 
     def waits_aside(self, topic: str, txn_id: TxnId) -> bool:

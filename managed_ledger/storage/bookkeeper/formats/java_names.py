@@ -3,9 +3,11 @@
 Source: org.apache.pulsar.common.util.Codec.
 """
 
+from functools import lru_cache
 from urllib.parse import quote_plus, unquote_plus
 
 
+@lru_cache(4096)
 def escape(name: str) -> str:
     return quote_plus(name, safe="*").replace("~", "%7E")
 
