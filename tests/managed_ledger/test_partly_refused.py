@@ -63,7 +63,7 @@ class Held(AtOnce):
 class Refused(ListRecord):
     __slots__ = ("__weakref__",)
 
-    def write(self, value: Any, new_ledger_id: int | None = None) -> "asyncio.Future[None]":
+    def write(self, value: Any, only_while: Any = None) -> "asyncio.Future[None]":
         refused = asyncio.get_running_loop().create_future()
         refused.set_exception(StorageFull("no room"))
         return refused
