@@ -288,7 +288,7 @@ class Topics:
     async def create(self, name: TopicName) -> ServedTopic:
         """Raises Conflict if it exists."""
         await self.settled(name)
-        self._check_free(name)
+        await self._check_free(name)
         topic = await self.served(name, create=True)
         assert topic is not None
         return topic
@@ -303,11 +303,19 @@ class Topics:
             raise NotAllowed(f"{name} is named like a partition; it cannot have partitions")
         async with self._room_for(name, partitions):
             await self.settled(name)
-            self._check_free(name)
+            await self._check_free(name)
             await self._set_partitions(name, partitions, properties or {})
         audit.done(f"create topic of {partitions} partitions", name)
 
-    def _check_free(self, name: TopicName) -> None:
+    async def _check_free(self, name: TopicName) -> None:
+        try:
+            self._check_no_conflict(name)
+        except Conflict:
+            await self.ownership.refreshed()  # another broker may just have deleted it
+            await self.settled(name)
+            self._check_no_conflict(name)
+
+    def _check_no_conflict(self, name: TopicName) -> None:
         self.tenants.check_takes_topics(name.namespace_name)
         if self.tenants.doomed_partitions(name):
             raise Conflict(f"{name} is being deleted", "delete it again to finish that")

@@ -19,6 +19,7 @@ from pybroker.broker.ownership import (
     hash_of,
 )
 from pybroker.broker.releasing import release_topics
+from pybroker.broker.tenants import Conflict, partitions_key
 from pybroker.broker.topics import Topics
 from pybroker.transaction.coordinator.transaction_log import log_name
 
@@ -86,6 +87,23 @@ def test_a_topic_of_another_broker_is_neither_loaded_nor_created_nor_deleted() -
             with pytest.raises(NotServedHere, match="redo the lookup"):
                 await work()
         assert not world.exists()
+
+    run(scenario)
+
+
+def test_a_name_that_another_broker_has_just_freed_is_free() -> None:
+    async def scenario(world: World) -> None:
+        class Behind(Some):
+            async def refreshed(self) -> None:
+                await world.backend.metadata.delete(partitions_key(ORDERS))
+
+        await world.topics.create_partitioned(ORDERS, 3)
+        world.topics.ownership = Some()
+        with pytest.raises(Conflict):
+            await world.topics.create_partitioned(ORDERS, 4)
+        world.topics.ownership = Behind()
+        await world.topics.create_partitioned(ORDERS, 4)
+        assert world.topics.tenants.partitions(ORDERS) == 4
 
     run(scenario)
 
