@@ -43,7 +43,7 @@ from pybroker.broker.topic_lists.lists import TopicLists
 from pybroker.broker.topic_lists.watches import TopicWatches
 from pybroker.broker.topic_measures import TopicMeasures
 from pybroker.broker.topic_services import TopicServices
-from pybroker.broker.usable_names import check_last_partition, refuse_internal
+from pybroker.broker.usable_names import check_free, check_last_partition, refuse_internal
 from pybroker.logs import audit
 from pybroker.transaction.buffer.open_contents import OpenContents
 from pybroker.transaction.txn_status import TransactionOutcomes
@@ -308,19 +308,11 @@ class Topics:
         audit.done(f"create topic of {partitions} partitions", name)
 
     async def _check_free(self, name: TopicName) -> None:
-        try:
-            self._check_no_conflict(name)
-        except Conflict:
-            await self.ownership.refreshed()  # another broker may just have deleted it
-            await self.settled(name)
-            self._check_no_conflict(name)
-
-    def _check_no_conflict(self, name: TopicName) -> None:
-        self.tenants.check_takes_topics(name.namespace_name)
-        if self.tenants.doomed_partitions(name):
-            raise Conflict(f"{name} is being deleted", "delete it again to finish that")
-        if self.exists(name) or self.tenants.partitions(name):
-            raise Conflict("This topic already exists", f"choose a name other than {name}")
+        with suppress(Conflict):
+            return check_free(self.tenants, name, self.exists(name))
+        await self.ownership.refreshed()  # another broker may just have deleted it
+        await self.settled(name)
+        return check_free(self.tenants, name, self.exists(name))
 
     async def update_partitions(self, name: TopicName, partitions: int) -> None:
         """When this returns, the first partition's subscriptions are on all partitions, on new ones

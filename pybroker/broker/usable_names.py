@@ -1,7 +1,8 @@
-"""Names that no topic may have, besides those that cannot be parsed."""
+"""Names that a new topic cannot have, besides those that cannot be parsed."""
 
 from pybroker.base.errors import NotAllowed
 from pybroker.base.names import TopicName
+from pybroker.broker.tenants import Conflict, Tenants
 
 
 def check_last_partition(name: TopicName, partitions: int) -> None:
@@ -13,3 +14,12 @@ def refuse_internal(name: TopicName) -> None:
     """Raises NotAllowed."""
     if name.internal:
         raise NotAllowed(f"{name} is a transaction log, not a topic; use another name")
+
+
+def check_free(tenants: Tenants, name: TopicName, exists: bool) -> None:
+    """`exists` without partitions. Raises Conflict."""
+    tenants.check_takes_topics(name.namespace_name)
+    if tenants.doomed_partitions(name):
+        raise Conflict(f"{name} is being deleted", "delete it again to finish that")
+    if exists or tenants.partitions(name):
+        raise Conflict("This topic already exists", f"choose a name other than {name}")

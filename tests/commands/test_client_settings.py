@@ -1,4 +1,4 @@
-"""Credentials and client.conf: our commands accept the settings of pulsar-client and pulsar-admin."""
+"""Credentials and client.conf: our commands accept the settings of Apache Pulsar's commands."""
 
 import json
 from pathlib import Path

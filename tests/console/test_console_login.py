@@ -1,4 +1,4 @@
-"""Without a login the console shows nothing. A login has the role that REST sees, and its lifetime."""
+"""Without a login the console shows nothing. A login has the role that REST sees, and ends."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""Live parts as server-sent events: for permitted roles, as long as permitted, in limited number."""
+"""Live parts as server-sent events: for permitted roles, while permitted, in limited number."""
 
 import threading
 import time
