@@ -1,4 +1,4 @@
-"""The cursors of one managed ledger: restored at open, created, written when dirty, deleted."""
+"""The cursors of one managed ledger: restores, creates, writes and deletes them."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from managed_ledger.storage.backend import KeyAt, MetadataStore
 
 
 def nobody_cares(*news: object) -> None:
-    """Replaces a callback after close."""
+    """Replaces callbacks after the managed ledger was closed."""
 
 
 class Cursors:
@@ -39,7 +39,7 @@ class Cursors:
         return MappingProxyType(self._by_name)
 
     def tell_again(self) -> None:
-        """A write may be due sooner now."""
+        """Report dirty cursors again: their write may now be due sooner."""
         if self._dirty:
             self.on_dirty()
 
@@ -56,7 +56,9 @@ class Cursors:
     async def open(
         self, name: str, start: Position | None, properties: Mapping[str, str]
     ) -> ManagedCursor:
-        """The cursor exists at once, so that it holds back trimming; durable when this returns."""
+        """The durable cursor; exists at once, so that it holds back trimming; durable when this
+        returns.
+        """
         cursor = self._by_name.get(name)
         if cursor is None:
             cursor = self._durable(name, self._starting_position(start), properties)
@@ -73,7 +75,9 @@ class Cursors:
         return cursor
 
     def _is_stored(self, name: str) -> bool:
-        """On failure the cursor is kept: a recreated one would begin elsewhere."""
+        """Whether the cursor has been written. A written one is kept after a failure, because a
+        recreated one would begin elsewhere.
+        """
         return self._metadata.get(cursor_key(self._ledger_name, name)) is not None
 
     def new_non_durable(self, name: str, start: Position | None) -> ManagedCursor:
@@ -84,7 +88,7 @@ class Cursors:
         return cursor
 
     async def delete(self, name: str, only_while: KeyAt | None = None) -> None:
-        """Idempotent. BadVersion if `only_while` does not hold."""
+        """Idempotent. Raises BadVersion if `only_while` does not hold."""
         cursor = self._by_name.pop(name, None)
         if cursor is None:
             return
@@ -98,7 +102,7 @@ class Cursors:
         except ManagedLedgerError:
             cursor.retired = False
             self._by_name[name] = cursor
-            self._became_dirty(cursor)  # it may be dirty, from before or since
+            self._became_dirty(cursor)  # it may have been dirty before, or become so meanwhile
             raise
 
     def slowest_durable(self) -> Position | None:
@@ -110,8 +114,8 @@ class Cursors:
             cursor.skip_removed()
 
     async def finish(self) -> None:
-        """Write what is dirty, and wait for what is being written: nothing of this object is under
-        way when this returns or raises. Raises the first failure.
+        """Write dirty cursors, and wait for all writes: none is in flight when this returns or
+        raises. Raises the first failure.
         """
         self._dirty = {}
         durable = [cursor for cursor in self._by_name.values() if cursor.durable]
@@ -124,13 +128,13 @@ class Cursors:
                 raise outcome
 
     async def flush_dirty(self) -> None:
-        """Write every dirty cursor, all in one commit. Raises the first failure."""
+        """Write all dirty cursors together. Raises the first failure."""
         dirty, self._dirty = self._dirty, {}
         if dirty:
             await asyncio.gather(*[cursor.flush() for cursor in dirty])
 
     def retire(self) -> None:
-        """Write nothing more, and drop all references back to this object."""
+        """Stop writing, and drop all references back to this object."""
         for cursor in self._by_name.values():
             cursor.retire()
         self._dirty.clear()

@@ -1,8 +1,8 @@
-"""Deletes managed ledgers so that a crash leaves them either whole or finally deleted.
+"""Deletes managed ledgers; a crash leaves each either complete or certain to be deleted.
 
-The list of a managed ledger becomes a tombstone first: that write is the decision. Then the data,
-the cursors and, last, the list are deleted. At start `sweep` finishes what a crash interrupted, and
-deletes ledgers that no list counts: those released just before a crash.
+First the list of the managed ledger becomes a tombstone: that write is the decision. Then the data,
+the cursors and, last, the list are deleted. At start `sweep` finishes deletions that a crash
+interrupted, and deletes ledgers without a list, which were released just before a crash.
 """
 
 import asyncio
@@ -25,17 +25,18 @@ log = logging.getLogger(__name__)
 async def delete_managed_ledger(
     name: str, backend: Backend, record: ListRecord, only_while: KeyAt | None = None
 ) -> None:
-    """Call when there is no writer any more. Raises ManagedLedgerError; then try again. BadVersion:
-    another process has taken it over, or `only_while` does not hold.
+    """Call when there is no writer any more. Raises ManagedLedgerError: then try again. Raises
+    BadVersion if another process has taken over the managed ledger, or `only_while` does not hold.
     """
     found = record.queued
     ids = (*found.deleting, *(info.ledger_id for info in found.ledgers))
     tombstone = LedgerList(deleting=ids, deleted=True)
     if not found.deleted and backend.is_shared:
-        # Another process may have taken it over: then this fails, and the ledgers belong to it.
+        # If another process has taken over the managed ledger, this fails: the ledgers belong to
+        # it.
         await record.write(tombstone, only_while=only_while)
         found = tombstone
-    # Not bound to a name, see `all_done`.
+    # Not bound to a name: see `all_done`.
     await all_done(
         [
             *(() if found.deleted else (record.write(tombstone, only_while=only_while),)),
@@ -48,13 +49,13 @@ async def delete_managed_ledger(
 
 
 async def _forget(metadata: MetadataStore, key: str, only_while: KeyAt | None = None) -> None:
-    """Unless another process has finished the deletion, and the managed ledger exists again."""
+    """Delete a key, unless another process has recreated it after finishing the deletion."""
     try:
         known = metadata.get(key)
     except CorruptStorage:
         await metadata.delete(key, only_while=only_while)
         return
-    if known is None:  # as far as is known here; without a version, a new one would be deleted
+    if known is None:  # a delete without a version could hit a newer value
         return
     try:
         await metadata.delete(key, known.version, only_while)
@@ -63,12 +64,12 @@ async def _forget(metadata: MetadataStore, key: str, only_while: KeyAt | None = 
 
 
 async def sweep(backend: Backend) -> None:
-    """Runs before any managed ledger is opened. Every ledger belongs to the list that contains it;
-    a list that cannot be decoded stops this, because its ledgers are unknown. Raises
-    ManagedLedgerError.
+    """Finish interrupted deletions and delete ledgers without a list. Runs before any managed
+    ledger is opened. Raises ManagedLedgerError. A list that cannot be decoded stops the sweep,
+    because its ledgers are unknown.
 
     On a shared storage this does nothing, because other processes may be creating and deleting
-    ledgers. There the next process that opens a managed ledger finishes its deletion.
+    ledgers: there the next process that opens a managed ledger finishes its deletion.
     """
     if backend.is_shared:
         return
@@ -91,10 +92,10 @@ async def sweep(backend: Backend) -> None:
 
 
 async def all_done(work: Iterable[Awaitable[object]]) -> None:
-    """Return when all have ended; raise the first failure.
+    """Wait until all have ended; raises the first failure.
 
-    The failure's traceback refers to this frame and its callers'. None of them may refer to the
-    failure or to its future: only the garbage collector could free such a cycle.
+    The failure's traceback refers to this frame and those of its callers. None of these frames may
+    refer to the failure or to its future: only the garbage collector could free such a cycle.
     """
     outcomes = await asyncio.gather(*work, return_exceptions=True)
     failed = next((each for each in outcomes if isinstance(each, BaseException)), None)

@@ -1,9 +1,9 @@
 """Opens managed ledgers, and does the periodic work for all of them.
 
-Dirty cursors are written a second after the first one became dirty, or after the interval in the
-ledger's configuration, many in one commit. A ledger with activity is visited a while later, rolled
-over if it is old and trimmed; an idle one costs nothing. The creator of the backend opens it before
-the factory and closes it afterwards.
+Dirty cursors are written together, one flush interval (by default a second) after the first of them
+became dirty. A ledger with activity is visited a while later, rolled over if it is old, and
+trimmed; an idle ledger costs nothing. The creator of the backend opens it before the factory and
+closes it afterwards.
 """
 
 import asyncio
@@ -56,19 +56,19 @@ class ManagedLedgerFactory:
         self._trim_interval_s = trim_interval_ms / 1000
         self._ledgers: dict[str, ManagedLedger] = {}
         self._opening: dict[str, asyncio.Task[ManagedLedger | None]] = {}
-        self._waiting: Counter[str] = Counter()  # for each opening: how many
-        self._not_taken: dict[str, ManagedLedger] = {}  # opened, and no waiter has continued yet
+        self._waiting: Counter[str] = Counter()  # the number of waiters for each opening
+        self._not_taken: dict[str, ManagedLedger] = {}  # opened, but no waiter has continued yet
         self._deleting: dict[str, asyncio.Task[None]] = {}
-        # Ledgers with cursors to write, by flush interval.
+        # Ledgers with dirty cursors, by flush interval.
         self._dirty: dict[int, dict[ManagedLedger, None]] = {}
-        self._work: dict[asyncio.Task[None], None] = {}  # of visits
+        self._work: dict[asyncio.Task[None], None] = {}  # work that visits have started
         self._closed = False
         self.housekeeper = Housekeeper()
-        # Called with the name of a managed ledger that stopped: its user must open it again.
+        # Called with the name of a managed ledger that was fenced: its user must open it again.
         self.on_fenced: Callable[[str], None] = nobody_cares
 
     async def open(self, name: str, config: ManagedLedgerConfig | None = None) -> ManagedLedger:
-        """The managed ledger of that name, created if there is none; open ones are shared."""
+        """The managed ledger of that name; created if it does not exist, shared if it is open."""
         while True:
             if (opening := self._opening.get(name)) is None or opening.done():
                 if (ledger := self.opened(name)) is not None:
@@ -91,24 +91,24 @@ class ManagedLedgerFactory:
 
     @property
     def cached_bytes(self) -> int | None:
-        """The cache of blocks read back from disk; None if there is none."""
+        """The size of the read cache in bytes; None if there is no cache."""
         return self._backend.cached_bytes
 
     def refusal(self) -> str | None:
-        """Why a message would be refused now; None if it would be accepted, as far as is known."""
+        """Why a message would be refused now; None if it would probably be accepted."""
         return self._backend.refusal()
 
     @property
     def open_count(self) -> int:
-        """How many are open; some may just have been closed."""
+        """The number of open managed ledgers; may include some that have just been closed."""
         return len(self._ledgers)
 
     def opened_names(self) -> list[str]:
-        """Some may just have been closed."""
+        """The names of open managed ledgers; may include some that have just been closed."""
         return list(self._ledgers)
 
     def opened(self, name: str) -> ManagedLedger | None:
-        """If it is open now."""
+        """The managed ledger, if it is open now."""
         ledger = self._ledgers.get(name)
         return None if ledger is None or ledger.closed else ledger
 
@@ -123,23 +123,23 @@ class ManagedLedgerFactory:
         return [name for name in names if self.exists(name)]
 
     def properties(self, name: str) -> Mapping[str, str]:
-        """The names of durable cursors; the ledger need not be open."""
+        """The durable properties; the managed ledger need not be open."""
         stored = self._backend.metadata.get(ledgers_key(name))
         return {} if stored is None else LedgerList.decode(stored.value, name).properties
 
     def ledger_ids(self, name: str) -> list[int]:
-        """The managed ledger's ledger ids, oldest first; it need not be open."""
+        """The ids of the managed ledger's ledgers, oldest first; it need not be open."""
         stored = self._backend.metadata.get(ledgers_key(name))
         found = LedgerList() if stored is None else LedgerList.decode(stored.value, name)
         return [info.ledger_id for info in found.ledgers]
 
     def has_cursor(self, name: str, cursor: str) -> bool:
-        """Whether there is a durable cursor of that name; the ledger need not be open."""
+        """Whether there is a durable cursor of that name; the managed ledger need not be open."""
         return self._backend.metadata.get(cursor_key(name, cursor)) is not None
 
     async def openings_ended(self, concerned: Callable[[str], bool]) -> None:
-        """Waits for openings of these managed ledgers that run now, also if nobody else does; not
-        for ever.
+        """Wait for the current openings of these managed ledgers, even if no other caller waits for
+        them; gives up after a limit, with a warning.
         """
         running = {opening: name for name, opening in self._opening.items() if concerned(name)}
         if running:
@@ -150,9 +150,9 @@ class ManagedLedgerFactory:
     async def delete(self, name: str, only_while: KeyAt | None = None) -> None:
         """Delete the managed ledger with all its contents, open or not. Idempotent.
 
-        Raises ManagedLedgerError; it is closed even then. BadVersion: another process has taken it
-        over, or `only_while` does not hold: that protects one of the same name that another process
-        has created meanwhile.
+        Raises ManagedLedgerError; the managed ledger is closed even then. Raises BadVersion if
+        another process has taken it over, or if `only_while` does not hold: this protects a managed
+        ledger of the same name that another process has created meanwhile.
         """
         while name in self._opening:
             await asyncio.wait([self._opening[name]])
@@ -170,15 +170,15 @@ class ManagedLedgerFactory:
         await all_done(self.delete(name, only_while) for name in names)
 
     async def delete_cursor(self, name: str, cursor: str, only_while: KeyAt | None = None) -> None:
-        """Delete a durable cursor, whether or not its managed ledger is open. Idempotent.
-        BadVersion: `only_while` does not hold.
+        """Delete a durable cursor, whether or not its managed ledger is open. Idempotent. Raises
+        BadVersion if `only_while` does not hold.
         """
         if (ledger := self.opened(name)) is not None:
             await ledger.delete_cursor(cursor, only_while)
         await self._backend.metadata.delete(cursor_key(name, cursor), only_while=only_while)
 
     async def sweep(self) -> None:
-        """Call at start, before anything is opened: see managed_ledger.deletion."""
+        """Call at start, before any managed ledger is opened; see managed_ledger.deletion."""
         await sweep(self._backend)
 
     async def close(self) -> None:
@@ -207,11 +207,11 @@ class ManagedLedgerFactory:
             self._waiting[name] -= 1
             if not self._waiting[name]:
                 del self._waiting[name]
-                if (left := self._not_taken.pop(name, None)) is not None:  # cancelled in this turn
+                if (left := self._not_taken.pop(name, None)) is not None:  # all were cancelled
                     own(self._opening, name, self._close_unused(left))
 
     async def _open_if_wanted(self, name: str, config: ManagedLedgerConfig) -> ManagedLedger | None:
-        """None: no caller waited for it any more, so none would close it."""
+        """Open; returns None, with the managed ledger closed, if no caller waits any more."""
         ledger = await self._open(name, config)
         if name in self._waiting:
             self._not_taken[name] = ledger
@@ -219,8 +219,8 @@ class ManagedLedgerFactory:
         return await self._close_unused(ledger)
 
     async def _close_unused(self, ledger: ManagedLedger) -> ManagedLedger | None:
-        """Runs as an opening, so that the next one waits for it. Returns None, as one that nobody
-        waited for.
+        """Close a managed ledger that no caller has taken. Runs as an opening, so that the next
+        opening waits for it, and returns None like an opening without waiters.
         """
         await ledger.close()
         return None
@@ -248,7 +248,7 @@ class ManagedLedgerFactory:
             await delete_managed_ledger(name, self._backend, record, only_while)
 
     async def _end_earlier(self, name: str) -> None:
-        """Closing or deleting a ledger of this name must end before it is opened again."""
+        """Wait for the end of earlier managed ledgers of this name: their closing or deletion."""
         if name in self._deleting:
             await asyncio.wait([self._deleting[name]])
         earlier = self._ledgers.pop(name, None)
@@ -266,7 +266,7 @@ class ManagedLedgerFactory:
         dirty[ledger] = None
 
     def was_closed(self, ledger: ManagedLedger) -> None:
-        """Its entries are on disk: nothing of it needs to stay in memory."""
+        """Forget a closed managed ledger: everything is durable."""
         if self._ledgers.get(ledger.name) is ledger:
             del self._ledgers[ledger.name]
 
@@ -274,7 +274,7 @@ class ManagedLedgerFactory:
         self.on_fenced(ledger.name)
 
     def _write_cursors(self, interval_ms: int) -> None:
-        """Write some; the others follow in the next turn."""
+        """Write the cursors of some ledgers; the others follow in the next turn."""
         dirty = self._dirty[interval_ms]
         written = list(islice(dirty, _WRITTEN_AT_ONCE))
         for ledger in written:
@@ -289,7 +289,7 @@ class ManagedLedgerFactory:
         writes = [ledger.flush_cursors() for ledger in ledgers]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
         for ledger in ledgers:
-            if ledger.has_old_ledgers:  # recent acknowledgements may free them
+            if ledger.has_old_ledgers:  # recent acknowledgements may allow trimming
                 ledger.touch()
         if errors := [outcome for outcome in outcomes if outcome is not None]:
             log.error("cursors of %d logs could not be written: %s", len(errors), errors[0])
@@ -323,7 +323,7 @@ class ManagedLedgerFactory:
         self._visit_again(ledger)
 
     def _visit_again(self, ledger: ManagedLedger) -> None:
-        """Schedule a visit only if timed work is pending."""
+        """Schedule the next visit if timed work is pending."""
         later_s = ledger.next_visit_s()
         if ledger.visit is None and later_s is not None and not ledger.closed:
             self._visit_in(ledger, max(later_s, self._trim_interval_s))
@@ -335,7 +335,9 @@ class ManagedLedgerFactory:
 
 
 def own(tasks: "dict[str, asyncio.Task[T]]", name: str, work: Coroutine[Any, Any, T]) -> None:
-    """Run `work` as the task of that name until it ends; waiters must shield it."""
+    """Run `work` as a task that `tasks` holds under this name until it ends. Waiters must shield
+    it.
+    """
     task = tasks[name] = shared_task(work)
 
     def ended(_: object) -> None:

@@ -1,8 +1,8 @@
-"""A managed ledger: an endless log with cursors, made of a list of ledgers; the last one is open.
+"""A managed ledger: an endless log with cursors, made of a list of ledgers; only the last is open.
 
-The list record is the truth about which ledgers exist: it is written with compare-and-set (which
-keeps out a second writer) before a new ledger is used and before the data of a dropped one is
-deleted. `rollover.py` creates the next ledger, `trim.py` decides which ones may be deleted.
+The list record is the source of truth about which ledgers exist. It is written by compare-and-set,
+which keeps out a second writer, before a new ledger is used and before the data of a dropped ledger
+is deleted. `rollover.py` creates the next ledger, `trim.py` decides which ledgers may be deleted.
 """
 
 import asyncio
@@ -65,16 +65,15 @@ class ManagedLedger:
     ) -> None:
         self.name = name
         self.config = config
-        self._trimming: asyncio.Lock | None = None  # from the first trimming on
-        # Callbacks; nearly always empty.
-        # Called with each deleted ledger id.
+        self._trimming: asyncio.Lock | None = None  # created by the first trim
+        # Callbacks, nearly always none. `on_trimmed` gets the id of each trimmed ledger.
         self.on_trimmed: tuple[Callable[[int], None], ...] = ()
-        self.kept_from: tuple[Callable[[], Position], ...] = ()  # return where trimming must stop
+        self.kept_from: tuple[Callable[[], Position], ...] = ()  # return the limits of trimming
         self.on_visit: tuple[Callable[[], None], ...] = ()  # called some time after activity
         self.interceptor: Interceptor | None = None
-        self.read_entries = self.missed_entries = 0  # all reads; those from disk
+        self.read_entries = self.missed_entries = 0  # of all reads; of reads from disk
         self._keeper = keeper
-        self.visit: Visit | None = None  # the housekeeper's next one
+        self.visit: Visit | None = None  # the next visit by the housekeeper
         self._active = False
         self._backend = backend
         self._time = time
@@ -97,7 +96,7 @@ class ManagedLedger:
 
     @property
     def closed(self) -> bool:
-        """Closed, deleted, or fenced by another writer."""
+        """Whether it was closed, deleted, or fenced by another writer."""
         return self._closed is not None
 
     # contents
@@ -108,12 +107,12 @@ class ManagedLedger:
 
     @property
     def last_confirmed(self) -> Position:
-        """The last durable entry; entry id -1 while there has never been one."""
+        """The last durable entry; entry id -1 if there has never been an entry."""
         return self._index.last_confirmed
 
     @property
     def first_position(self) -> Position:
-        """Entry 0 of the oldest ledger, whether or not it exists yet."""
+        """Entry 0 of the oldest ledger, whether or not that entry exists yet."""
         return self._index.first_position
 
     @property
@@ -122,7 +121,7 @@ class ManagedLedger:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The durable cursors."""
+        """The properties that are durable."""
         return self._record.durable.properties
 
     @property
@@ -132,7 +131,7 @@ class ManagedLedger:
 
     @property
     def created_at_ms(self) -> int:
-        """0 for ledgers created before this was recorded."""
+        """Milliseconds since 1970; 0 if it was created before this was recorded."""
         return int(self.properties.get(CREATED_AT_MS, "0"))
 
     def damaged(self, ledger_id: int) -> tuple[Span, ...]:
@@ -143,7 +142,7 @@ class ManagedLedger:
         return self._index.infos()
 
     def next_position(self, position: Position) -> Position:
-        """The next entry that exists or, at the end, the one that will be appended next."""
+        """The first existing entry after `position` or, at the end, the next one to be appended."""
         return self._index.next_position(position)
 
     def previous_position(self, position: Position) -> Position:
@@ -151,7 +150,7 @@ class ManagedLedger:
         return self._index.previous_position(position)
 
     def count_between(self, after: Position, up_to: Position) -> int:
-        """How many entries exist after `after`, up to and including `up_to`."""
+        """The number of existing entries after `after`, up to and including `up_to`."""
         return self._index.count_between(after, up_to)
 
     # appending
@@ -169,8 +168,8 @@ class ManagedLedger:
         with `last_confirmed` already moved; `done(None, error)` if they are not. `entries` must not
         change afterwards.
 
-        True: anything appended after this, to any managed ledger that does not hold its appends, is
-        durable only if this is; see `LogStorage.append`.
+        Returns True if any later append, to any managed ledger that does not hold its appends, is
+        durable only if this one is; see `LogStorage.append`.
         """
         if self.interceptor is not None:
             entries = self.interceptor.stamped(entries, message_counts)
@@ -185,7 +184,7 @@ class ManagedLedger:
         return self._appender.is_holding
 
     async def append_one(self, entry: bytes, message_count: int = 1, tag: bytes = b"") -> Position:
-        """Durable when it returns; cancelling it does not stop the append."""
+        """Append one entry; durable when it returns. Cancelling it does not stop the append."""
         position: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
 
         def done(first: Position | None, error: Exception | None) -> None:
@@ -202,16 +201,17 @@ class ManagedLedger:
     # reading
 
     def has_entries(self, position: Position, up_to: Position) -> bool:
-        """Is there an entry at or after `position`, up to and including `up_to`?"""
+        """Whether there is an entry at or after `position`, up to and including `up_to`."""
         first = self._index.resolve(position)
         return first is not None and first <= up_to
 
     def read_cached(
         self, position: Position, up_to: Position, max_entries: int, max_bytes: int
     ) -> EntryRun | None:
-        """Entries of one ledger from the first at or after `position`, up to `up_to`, at once.
+        """Entries of one ledger from memory: from the first at or after `position`, up to `up_to`.
 
-        None: not in memory, or nothing to read. Returns at least one entry however large it is.
+        None if they are not in memory or there is nothing to read. Otherwise at least one entry,
+        however large it is.
         """
         span = self._index.span(position, up_to)
         if span is None:
@@ -224,7 +224,7 @@ class ManagedLedger:
     async def read(
         self, position: Position, up_to: Position, max_entries: int, max_bytes: int
     ) -> EntryRun | None:
-        """As `read_cached`, from disk if necessary. None: there is nothing to read."""
+        """As `read_cached`, from disk if necessary. None if there is nothing to read."""
         while (span := self._index.span(position, up_to)) is not None:
             self._check_open()
             try:
@@ -236,13 +236,13 @@ class ManagedLedger:
                 self._check_open()  # the whole managed ledger may have been deleted
                 if self._index.span(position, up_to) == span:
                     raise
-                # it was trimmed meanwhile: continue after it
+                # the ledger was trimmed meanwhile: continue after it
         return None
 
     async def read_whole(
         self, position: Position, up_to: Position, max_entries: int, max_bytes: int
     ) -> EntryRun | None:
-        """As `read`, but skips damaged entries and logs them. For recovery of what is there."""
+        """As `read`, but logs damaged entries and skips them. For recovery from the others."""
         while True:
             try:
                 return await self.read(position, up_to, max_entries, max_bytes)
@@ -254,7 +254,7 @@ class ManagedLedger:
         return position in self._index
 
     def message_count(self, position: Position) -> int | None:
-        """How many messages the entry at `position` carries; 0 if there is no entry, None if it is
+        """The number of messages in the entry at `position`; 0 if there is no entry, None if it is
         not in memory.
         """
         if position not in self._index:
@@ -269,39 +269,41 @@ class ManagedLedger:
     ) -> ManagedCursor:
         """The durable cursor of that name, created if there is none.
 
-        A new one starts with `start` as its mark-delete position, None being `last_confirmed`.
+        The mark-delete position of a new cursor is `start`; None: `last_confirmed`.
         """
         self._check_open()
         return await self._cursors.open(name, start, properties or {})
 
     def new_non_durable_cursor(self, name: str, start: Position | None = None) -> ManagedCursor:
-        """It does not hold back trimming and disappears at a restart; the name must be free."""
+        """A cursor that does not hold back trimming and ends with the process; the name must be
+        free.
+        """
         self._check_open()
         return self._cursors.new_non_durable(name, start)
 
     async def delete_cursor(self, name: str, only_while: KeyAt | None = None) -> None:
-        """Idempotent. BadVersion if `only_while` does not hold."""
+        """Idempotent. Raises BadVersion if `only_while` does not hold."""
         await self._cursors.delete(name, only_while)
         self.touch()
 
     async def flush_cursors(self) -> None:
-        """Make durable what has been acknowledged so far."""
+        """All acknowledgements so far are durable when this returns."""
         await self._cursors.flush_dirty()
 
     def write_cursors_within(self, interval_ms: int) -> None:
-        """Applies from now on, also to pending writes."""
+        """Set the flush interval of cursors; also applies to pending writes."""
         self.config = replace(self.config, cursor_flush_interval_ms=interval_ms)
         self._cursors.tell_again()
 
     # properties
 
     def set_property(self, key: str, value: str) -> asyncio.Future[None]:
-        """As `update_properties`."""
+        """As `update_properties`, for one property."""
         return self.update_properties({key: value})
 
     def update_properties(self, changes: Mapping[str, str | None]) -> asyncio.Future[None]:
-        """None removes a property. It takes effect before every later append: on a storage that has
-        no common order of both, appends wait for it.
+        """The value None removes a property. The change takes effect before every later append: on
+        a storage without a common order of both, appends wait for the change.
         """
         self._check_open()
         properties = dict(self._record.queued.properties)
@@ -321,13 +323,13 @@ class ManagedLedger:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may open it next."""
+        """Whether other processes may take over the managed ledger."""
         return self._backend.is_shared
 
     # rolling over and trimming
 
     async def roll_over(self) -> None:
-        """Close the current ledger and continue in a new one; does nothing if it is empty."""
+        """Close the current ledger and continue in a new one, unless the current one is empty."""
         self._check_open()
         await self._rollover.now()
 
@@ -336,13 +338,13 @@ class ManagedLedger:
         self._rollover.when_old()
 
     async def trim(self, retention: Retention | None = None) -> None:
-        """Delete the ledgers that every durable cursor has consumed and that retention (the
-        configured one, unless another is given) releases: first from the index, so that nothing
-        comes to depend on them, then from the list, then from disk, together with those that an
-        earlier trim could not delete.
+        """Delete the ledgers that every durable cursor has consumed and that retention (by default
+        the configured one) releases: first from the index, so that nothing comes to depend on them,
+        then from the list, then from disk. Ledgers that an earlier trim could not delete are
+        deleted, too.
         """
         self._trimming = self._trimming or asyncio.Lock()
-        async with self._trimming:  # by then a refused one has been rolled back
+        async with self._trimming:  # an earlier failed trim has been rolled back by then
             self._check_open()
             if released := self._releasable(retention or self.config.retention):
                 await self._let_go(released)
@@ -374,25 +376,25 @@ class ManagedLedger:
 
     @property
     def has_old_ledgers(self) -> bool:
-        """Besides the current one: closed ledgers, or released ones not yet deleted."""
+        """Whether there are closed ledgers, or released ledgers that are not deleted yet."""
         return self._index.has_closed or bool(self._record.queued.deleting)
 
     def touch(self) -> None:
-        """There was activity after which a rollover or trim may be due."""
+        """Call after activity that may make a rollover or trim due."""
         if not self._active and self._closed is None:
             self._active = True
             self._keeper.became_active(self)
 
     def settle_down(self) -> None:
-        """A visit begins; later activity schedules the next one."""
+        """Call when a visit begins; later activity schedules the next one."""
         self._active = False
         self._looked_after_ms = self._time.now_ms()
         for visited in self.on_visit:
             visited()
 
     def next_visit_s(self) -> float | None:
-        """When a rollover or trim is due without any activity; None: never. What was due when the
-        last visit began has been done; what became due since then has not.
+        """Seconds until a rollover or trim is due without further activity; None: never. Work that
+        was due when the last visit began has been done; work that became due later has not.
         """
         due_ms = []
         if (rollover_ms := self._rollover.due_ms) is not None:
@@ -406,14 +408,14 @@ class ManagedLedger:
     # ending
 
     async def close(self) -> None:
-        """Wait until appends are durable and write the cursors. Idempotent.
+        """Wait until all appends are durable, and write the cursors. Idempotent.
 
-        Raises if the cursors cannot be written; the ledger is closed even then.
+        Raises if the cursors cannot be written; the managed ledger is closed even then.
         """
         if self._closing is None:
             self._closing = shared_task(self._close(f"{self.name} is closed; open it again"))
         elif self._closing.done():
-            return  # an earlier caller got the outcome
+            return  # an earlier caller has had the outcome
         await asyncio.shield(self._closing)
 
     async def delete(self, only_while: KeyAt | None = None) -> None:
@@ -437,7 +439,7 @@ class ManagedLedger:
             self._keeper.was_closed(self)
 
     def _break_cycles(self) -> None:
-        """Breaks reference cycles, so that this is freed without a garbage collection."""
+        """Break reference cycles, so that this object is freed without a garbage collection."""
         self._cursors.retire()
         self._appender.on_full = nobody_cares
         self._appender.on_trouble = nobody_minds
@@ -445,12 +447,12 @@ class ManagedLedger:
         self.on_trimmed, self.kept_from, self.on_visit = (), (), ()
 
     async def _stop(self, closed: LedgerClosed) -> None:
-        """Accept no more appends, and complete pending ones and pending changes of the list: the
-        next opening begins with what is durable.
+        """Refuse new appends, and complete pending appends and changes of the list: the next
+        opening starts from the durable state.
         """
         await self._rollover.settled()
         if not self._backend.is_ordered:
-            await self._record.settled()  # appends may wait for it, and fill a ledger then
+            await self._record.settled()  # held appends may follow it and fill a ledger
             await self._rollover.settled()
         self._closed = closed
         self._rollover.stop()
@@ -460,7 +462,7 @@ class ManagedLedger:
         await self._record.settled()
 
     def _fence(self, error: Exception) -> None:
-        """Another writer owns the list: stop before anything is acknowledged wrongly."""
+        """Another writer owns the list: stop before any append is wrongly confirmed."""
         log.error("%s stops: %s", self.name, error)
         self._closed = LedgerClosed(f"{self.name} was fenced ({error}); open it again")
         self._rollover.stop()

@@ -1,9 +1,9 @@
-"""The durable ledger list of one managed ledger, and the changes to it in flight.
+"""The durable list of a managed ledger's ledgers, and the changes in flight.
 
-Changes are queued at once, each based on the previous one, so several may be in flight. When one
-fails, those after it fail too, and the next is based on those before it. That holds from the moment
-of the failure, not from when a caller learns of it: otherwise a change made in between would be
-based on a refused one.
+Changes are queued at once, each based on the previous one, so several may be in flight. When a
+change fails, those after it fail, too, and the next new change is based on those before it. This
+holds from the moment of the failure, not from when a caller learns of it: otherwise a change made
+in between would be based on a failed one.
 """
 
 import asyncio
@@ -68,8 +68,7 @@ class ListRecord:
         only_while: KeyAt | None = None,
     ) -> asyncio.Future[None]:
         """Fails with BadVersion if another writer has written the list, or `only_while` does not
-        hold. A new ledger is created in the same write as its list, so no ledger is missing from
-        every list.
+        hold. A new ledger is created atomically with the list, so no ledger exists without a list.
         """
         self._forget_failed()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -84,18 +83,20 @@ class ListRecord:
         return done
 
     async def settled(self) -> None:
-        """Return when all changes so far are durable, or have failed."""
+        """Wait until all changes so far are durable or have failed."""
         if self._under_way:
             await asyncio.wait([each.put for each in self._under_way])
 
     @property
     def deletable(self) -> tuple[int, ...]:
-        """Ledgers whose data may be deleted, whatever the outcome of pending writes."""
+        """Ledgers whose data may be deleted, regardless of the outcome of pending writes."""
         durable = self.durable.deleting
         return tuple(each for each in self.queued.deleting if each in durable)
 
     def forget_deleted(self, ids: Collection[int]) -> None:
-        """Their data is deleted. The next write records it; that needs no write of its own."""
+        """The data of these ledgers is deleted. The next write records this; it needs none of its
+        own.
+        """
         left = tuple(each for each in self.queued.deleting if each not in ids)
         self._queued = replace(self._queued, deleting=left)
 

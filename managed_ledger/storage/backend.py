@@ -1,7 +1,7 @@
 """The seam between managed ledgers and storage: ledgers by number, keys by version.
 
 The embedded engine (embedded/journal.py), the memory backend (memory.py) and BookKeeper with
-ZooKeeper (bookkeeper/backend.py) implement `Backend`. Everything above uses only these Protocols.
+ZooKeeper (bookkeeper/backend.py) implement `Backend`. Callers use only these Protocols.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from managed_ledger.storage.commit_stats import CommitStats
 from managed_ledger.storage.fullness import Fullness
 from managed_ledger.storage.tag_runs import TagRun
 
-# Called exactly once, on the event loop: with None after the entries are durable, else with the
-# reason why they are not. Calls come in the order of the appends to the same ledger.
+# Called exactly once, on the event loop: with None when the entries are durable, else with the
+# error. Calls for the same ledger come in the order of its appends.
 Appended = Callable[[Exception | None], None]
 Span = tuple[int, int]  # the first and the last of some entries
-# As a tag: others read these entries too, and must find nothing but them. An engine that keeps
-# counts and tags in front of entries leaves that out; such entries are read as foreign ones.
+# The tag of entries that other programs read, too. An engine that stores counts and tags in front
+# of entries omits them here; such entries are read as foreign ones.
 BARE: Final = b"\0"
 
 
@@ -26,8 +26,8 @@ BARE: Final = b"\0"
 class EntryRun:
     """Consecutive entries of one ledger, by column: entry i is `first_entry_id + i`.
 
-    `message_counts[i]` is how many messages the entry carries (a batch is one entry; a
-    transaction marker carries 0). `tags` lists the tagged ones.
+    `message_counts[i]` is the number of messages in entry i (a batch is one entry; a transaction
+    marker carries 0). `tags` lists the tags, by runs of entries.
     """
 
     ledger_id: int
@@ -39,7 +39,7 @@ class EntryRun:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSummary:
-    """What recovery found in a ledger. `last_entry_id` is -1 for an empty one."""
+    """What recovery found in a ledger. `last_entry_id` is -1 if it is empty."""
 
     last_entry_id: int
     size_bytes: int
@@ -52,7 +52,7 @@ class Versioned(NamedTuple):
 
 
 class KeyAt(NamedTuple):
-    """The condition that a key is at a version."""
+    """The condition that a key has a version."""
 
     key: str
     version: int
@@ -63,7 +63,7 @@ class MetadataStore(Protocol):
 
     Keys are '/'-separated paths. Every mutation is durable when its future is done (or it raises
     and nothing changed). Mutations take effect, in memory and on disk, in the order of the calls:
-    they are queued by the call itself, not by awaiting it. For mutations and appends together, see
+    the call itself queues them, not the await. For the order of mutations and appends, see
     `LogStorage.is_ordered`.
     """
 
@@ -82,9 +82,8 @@ class MetadataStore(Protocol):
     ) -> asyncio.Future[int]:
         """Write; the result is the new version. `expected_version` -1 means "must not exist", None
         means "any"; it is compared with the state after all mutations queued before this one. Fails
-        with BadVersion. `makes_room`: it is written even on a full disk. `new_ledger_id`: an empty
-        ledger of that number is created if and only if this is written. `only_while`: as in
-        `delete`.
+        with BadVersion. `makes_room`: write it even on a full disk. `new_ledger_id`: create an
+        empty ledger of that number atomically with this write. `only_while`: as in `delete`.
         """
         ...
 
@@ -94,10 +93,10 @@ class MetadataStore(Protocol):
         expected_version: int | None = None,
         only_while: KeyAt | None = None,
     ) -> asyncio.Future[None]:
-        """Idempotent: a key that is absent is deleted. With `expected_version` it fails with
-        BadVersion if the key is at another one. Versions start over when a key is created again.
-        `only_while`: with BadVersion nothing is changed if that other key is absent, or at another
-        version, in that same moment.
+        """Idempotent: deleting an absent key succeeds. Fails with BadVersion if the key has another
+        version than `expected_version`. Versions start over when a key is created again.
+        `only_while` is checked atomically with the change: if that other key is absent or has
+        another version, the call fails with BadVersion and changes nothing.
         """
         ...
 
@@ -106,37 +105,38 @@ class MetadataStore(Protocol):
         ...
 
     async def refresh(self, prefix: str) -> None:
-        """Other processes may have written the key `prefix`, or what is below it if it ends with
-        '/': `get` and `keys` know it when this returns. Only for keys that no other process writes
-        any more because their writers are fenced. Raises ManagedLedgerError.
+        """Read what other processes have written to the key `prefix` or, if it ends with '/', to
+        the keys below it; `get` and `keys` show it when this returns. Only for keys whose other
+        writers are fenced. Raises ManagedLedgerError.
         """
         ...
 
     async def release(self, keys: Iterable[str]) -> None:
-        """This process will not write these keys before it has refreshed them: what it keeps open
-        for their sake ends. Never raises.
+        """Release the resources for writing these keys: this process will not write them before it
+        has refreshed them. Never raises.
         """
         ...
 
     def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
-        """`changed(key)` is called when a key that starts with `prefix` was written or deleted."""
+        """Call `changed(key)` when a key that starts with `prefix` has been written or deleted."""
         ...
 
 
 class LogStorage(Protocol):
-    """Append-only ledgers by number; one writer each, which numbers the entries from 0."""
+    """Append-only ledgers by number. Each has one writer, which numbers the entries from 0."""
 
     @property
     def is_ordered(self) -> bool:
         """Whether all appends and mutations take effect in the order of the calls. False: only
-        appends to the same ledger do, and mutations among themselves; await one before the other.
+        appends to the same ledger are in order, and mutations among themselves; otherwise await the
+        first before the second.
         """
         ...
 
     @property
     def keeps_appends_whole(self) -> bool:
         """Whether a crash leaves either all entries of an append or none. False: it may leave only
-        the first ones, each with the append's tag.
+        the first entries, each with the append's tag.
         """
         ...
 
@@ -148,14 +148,15 @@ class LogStorage(Protocol):
         ...
 
     def new_ledger_id(self) -> int:
-        """A number for `MetadataStore.put`: never used before, and once a ledger has it, never
-        reused after the ledger's deletion or a restart.
+        """A number for `MetadataStore.put` that was never used before. Once a ledger has it, it is
+        never used again, even after the ledger's deletion or a restart.
         """
         ...
 
     async def number_above(self, ledger_id: int) -> None:
-        """Numbers from now on are larger: a managed ledger's ledgers are in the order of their
-        numbers, and another process may have created the last one. Raises ManagedLedgerError.
+        """From now on `new_ledger_id` returns larger numbers: the ledgers of a managed ledger are
+        in the order of their numbers, and another process may have created the last. Raises
+        ManagedLedgerError.
         """
         ...
 
@@ -170,25 +171,25 @@ class LogStorage(Protocol):
     ) -> bool:
         """Queue consecutive entries for the next group commit; returns at once.
 
-        The caller must not change `entries` afterwards. `appended` is called once, in order. After
-        LedgerEnded the ledger accepts no more, and nothing that failed with it is in the ledger.
-        After LedgerClosed that is unknown: another writer decides. `tag`, of at most 65,535 bytes,
-        is stored with all of these entries and read with them.
+        The caller must not change `entries` afterwards. `appended` is called once, in order.
+        LedgerEnded: the ledger accepts no more entries, and those that failed with it are not in
+        the ledger. LedgerClosed: they may be; another writer decides. `tag`, of at most 65,535
+        bytes, is stored with each of the entries and read with it.
 
-        True: the append is ordered with everything appended to any ledger from now on until
-        `appended` is called. Those appends are durable only if this one is; if this one fails, they
-        fail too; their `appended` is called later. False: there is no such guarantee.
+        Returns True if this append is ordered with all appends, to any ledger, made from now until
+        `appended` is called: they are durable only if this one is, they fail if this one fails, and
+        their `appended` is called later. False: there is no such guarantee.
         """
         ...
 
     async def close_ledger(self, ledger_id: int) -> None:
-        """Ends the ledger, so that others can read it without recovering it. There must be no
-        pending appends. Raises LedgerClosed if another writer has taken it.
+        """Close the ledger, so that other processes can read it without recovering it. There must
+        be no pending appends. Raises LedgerClosed if another writer has taken it over.
         """
         ...
 
     async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
-        """Fence the old writer, settle the last entry, return a summary. Raises LedgerNotFound."""
+        """Fence the old writer and determine the last entry. Raises LedgerNotFound."""
         ...
 
     def read_cached(
@@ -199,10 +200,9 @@ class LogStorage(Protocol):
         max_entries: int,
         max_bytes: int,
     ) -> EntryRun | None:
-        """What `read` would return, if the first entry is in memory; else None. Never blocks.
+        """As `read`, if the first entry is in memory; else None. Never blocks.
 
-        Only durable entries are ever returned. At least one entry is returned even when it alone
-        is larger than `max_bytes`.
+        Returns only durable entries, and at least one, even if it alone is larger than `max_bytes`.
         """
         ...
 
@@ -215,15 +215,15 @@ class LogStorage(Protocol):
         max_bytes: int,
     ) -> EntryRun:
         """Entries from `first_entry_id` to `last_entry_id` (inclusive) within the limits: at least
-        the first one, if it exists, and not always as many as the limits allow.
+        the first one, if it exists, but not always as many as the limits allow.
 
         Raises LedgerNotFound, CorruptStorage.
         """
         ...
 
     def delete_ledger(self, ledger_id: int) -> asyncio.Future[None]:
-        """Queued by the call; durable when awaited. Idempotent. Space is released at once, in the
-        background.
+        """Delete the ledger. Queued by the call; durable when its future is done. Idempotent. The
+        space is released soon afterwards, in the background.
         """
         ...
 
@@ -242,7 +242,7 @@ class Backend(LogStorage, Protocol):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes queued by `append` that are not durable yet, for back-pressure."""
+        """The bytes of queued operations that are not durable yet, for back-pressure."""
         ...
 
     @property
@@ -252,16 +252,16 @@ class Backend(LogStorage, Protocol):
 
     @property
     def commit_stats(self) -> CommitStats:
-        """Statistics of commits so far."""
+        """Statistics of the commits so far."""
         ...
 
     @property
     def cached_bytes(self) -> int | None:
-        """The cache of blocks read back from disk; None if there is none."""
+        """The size of the read cache in bytes; None if there is no cache."""
         ...
 
     def refusal(self) -> str | None:
-        """Why a message would be refused now; None if it would be accepted, as far as is known."""
+        """Why a message would be refused now; None if it would probably be accepted."""
         ...
 
     async def open(self) -> None:
@@ -269,5 +269,5 @@ class Backend(LogStorage, Protocol):
         ...
 
     async def close(self) -> None:
-        """Make everything queued durable, then release the storage. Idempotent."""
+        """Make all queued operations durable, then release the storage. Idempotent."""
         ...

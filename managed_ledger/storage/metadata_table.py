@@ -1,8 +1,8 @@
-"""Keys with versions in memory; the backend makes each mutation durable before it shows.
+"""Keys with versions in memory; the backend makes each mutation durable before it is visible.
 
-Two views: `_durable` is what `get` sees; `_queued` are the pending mutations of a key, because
-compare-and-set must consider the state when its own turn comes. Only the last of them may fail
-alone.
+There are two views. `_durable` is the state that `get` returns. `_queued` has the pending mutations
+of each key, because a compare-and-set must consider the state when its own turn comes. Only the
+last mutation of a key may fail alone.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from managed_ledger.storage.backend import KeyAt, Versioned
 from managed_ledger.storage.operations import Put, Remove, call_safely
 
 ABSENT = -1
-LAST = "\U0010ffff"  # of all characters
+LAST = "\U0010ffff"  # the last of all characters
 
 
 class MetadataTable:
@@ -73,10 +73,10 @@ class MetadataTable:
         return done
 
     async def refresh(self, prefix: str) -> None:
-        """There are no other writers."""
+        """Nothing to do: there are no other writers."""
 
     async def release(self, keys: Iterable[str]) -> None:
-        """Nothing is open for their sake."""
+        """Nothing to do: no resources are held for keys."""
 
     def apply(self, mutation: Put | Remove) -> None:
         if isinstance(mutation, Put):
@@ -93,13 +93,13 @@ class MetadataTable:
 
     def withdraw(self, mutation: Put | Remove) -> None:
         queued = self._queued.get(mutation.key, [])
-        if mutation in queued:  # nearly always the first, and the only one
+        if mutation in queued:  # nearly always the first and only one
             queued.remove(mutation)
             if not queued:
                 del self._queued[mutation.key]
 
     def is_queued(self, key: str) -> bool:
-        """Whether a mutation of the key is not durable yet."""
+        """Whether a mutation of the key is pending."""
         return key in self._queued
 
     def load(self, items: Iterable[tuple[str, Versioned]]) -> None:
@@ -113,7 +113,7 @@ class MetadataTable:
         self._submit(mutation)
 
     def _holds(self, condition: KeyAt, done: asyncio.Future[Any]) -> bool:
-        """Otherwise `done` fails."""
+        """Whether the condition holds; if not, `done` fails."""
         key, expected = condition
         if (version := self._version_to_come(key)) != expected:
             done.set_exception(bad_version(key, version, expected))
@@ -128,7 +128,7 @@ class MetadataTable:
 
 
 def behind(prefix: str) -> str | None:
-    """The smallest string after all strings with this prefix; None if there is none."""
+    """The smallest string after all strings with this prefix; None if no string is."""
     rest = prefix.rstrip(LAST)
     return rest[:-1] + chr(ord(rest[-1]) + 1) if rest else None
 

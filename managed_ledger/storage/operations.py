@@ -1,6 +1,6 @@
 """Operations that a backend makes durable, as values in one queue.
 
-Each operation carries the means to report its outcome to its caller, exactly once.
+Each operation can report its outcome to its caller, exactly once.
 """
 
 import asyncio
@@ -14,8 +14,9 @@ from managed_ledger.storage.backend import Appended, KeyAt, Versioned
 
 @dataclass(slots=True, eq=False)
 class Append:
-    """By column: `entries[i]` has `lengths[i]` bytes and carries `message_counts[i]` messages;
-    `tag` is that of all of them."""
+    """Entries by column: `entries[i]` has `lengths[i]` bytes and `message_counts[i]` messages; all
+    have the same `tag`.
+    """
 
     ledger_id: int
     first_entry_id: int
@@ -32,8 +33,8 @@ class Put:
     key: str
     stored: Versioned
     done: asyncio.Future[int]
-    makes_room: bool = False  # it leads to space being released: written even on a full disk
-    new_ledger_id: int | None = None  # a ledger that exists from then on
+    makes_room: bool = False  # leads to the release of space: written even on a full disk
+    new_ledger_id: int | None = None  # a ledger created by this operation
     only_while: KeyAt | None = None
 
     def complete(self, error: Exception | None) -> None:
@@ -44,7 +45,7 @@ class Put:
 class Remove:
     key: str
     done: asyncio.Future[None]
-    version: int | None = None  # None: whatever it is
+    version: int | None = None  # None: any
     only_while: KeyAt | None = None
 
     def complete(self, error: Exception | None) -> None:
@@ -62,7 +63,7 @@ class DeleteLedger:
 
 @dataclass(slots=True, eq=False)
 class Sync:
-    """Writes nothing; everything before it is on disk when it is done."""
+    """Writes nothing; when it is done, all operations before it are on disk."""
 
     done: asyncio.Future[None]
 
@@ -75,7 +76,7 @@ Operation = Append | Put | Remove | DeleteLedger | Sync
 
 
 def settle(future: asyncio.Future[T], result: T, error: Exception | None) -> None:
-    """Give a future its outcome, unless it was cancelled."""
+    """Set the outcome of the future, unless it was cancelled."""
     if future.done():
         return
     if error is None:
@@ -85,7 +86,7 @@ def settle(future: asyncio.Future[T], result: T, error: Exception | None) -> Non
 
 
 def call_safely(work: Callable[..., object], *args: object) -> None:
-    """A failing callback must neither block the other callbacks nor stop the caller."""
+    """Call `work`. A failing callback must neither prevent other callbacks nor stop the caller."""
     try:
         work(*args)
     except Exception as mistake:

@@ -59,7 +59,7 @@ class QueueingBackend(ABC):
         return None
 
     def refusal(self) -> str | None:
-        """Why a message would be refused now; None if it would be accepted, as far as is known."""
+        """Why a message would be refused now; None if it would probably be accepted."""
         return None
 
     def new_ledger_id(self) -> int:

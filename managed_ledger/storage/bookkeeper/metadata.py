@@ -1,14 +1,14 @@
-"""The seam's metadata in ZooKeeper: a mirror in memory, and one queue of changes.
+"""The metadata of the storage seam in ZooKeeper: a mirror in memory, and one queue of changes.
 
-Changes are made in the order of the calls, many in one transaction of ZooKeeper: either the whole
-transaction succeeds, or each change is tried alone, in order, and only the invalid ones fail. So no
-change is made if one before it was lost with the connection. After a lost answer the nodes are
-read: their versions tell whether the transaction was made.
+Changes are made in the order of the calls, many in one ZooKeeper transaction. If the transaction
+fails, each change is tried alone, in order, and only the invalid ones fail. After a lost connection
+a node of the transaction is read: its version tells whether the transaction was made; if not, it is
+repeated. So a lost connection never loses a change and keeps a later one.
 
-A recursive watch reports changes of other processes. The key's family determines place and format
-of a value; a value too large for a node is first written to a ledger. Values in ledgers of other
-processes are read only by `refresh`, which a process calls when it takes them over: reading fences
-their writers.
+A recursive watch reports changes by other processes. The family of a key determines the place and
+the format of its value; a value too large for a node is first written to a ledger. Values in
+ledgers of other processes are read only by `refresh`, which a process calls when it takes over the
+keys: reading fences the writers of these ledgers.
 """
 
 import asyncio
@@ -53,14 +53,14 @@ from managed_ledger.storage.zookeeper.operations import (
 from managed_ledger.storage.zookeeper.refresh import Refresh
 
 log = logging.getLogger(__name__)
-MAX_OPERATIONS: Final = 100  # in one transaction of ZooKeeper
-MAX_BYTES: Final = 256 * 1024  # whose jute.maxbuffer is 1 MiB by default
+MAX_OPERATIONS: Final = 100  # in one ZooKeeper transaction
+MAX_BYTES: Final = 256 * 1024  # ZooKeeper's jute.maxbuffer is 1 MiB by default
 _LOADED_AT_ONCE: Final = 200
 _LEDGERS_AT_ONCE: Final = 32
 
 
 class Ledgers(Protocol):
-    """The backend's side: ledgers that are created and deleted with the metadata."""
+    """The backend's part: ledgers that are created and deleted with the metadata."""
 
     async def creation(self, ledger_id: int) -> Operation:
         """The operation that creates the ledger, on bookies that are available now. Raises
@@ -69,7 +69,7 @@ class Ledgers(Protocol):
         ...
 
     def created(self, ledger_id: int) -> None:
-        """The last operation of `creation` for it was executed."""
+        """The ledger of the last `creation` with this number exists."""
         ...
 
     def deleted(self, ledger_id: int) -> None: ...
@@ -94,7 +94,7 @@ class Metadata:
         joined: Sequence[JoinedFamily] = (),
         lists: Sequence[ListFamily] = (),
     ) -> None:
-        """Keys of no family are below `root`, in pybroker's own format."""
+        """Keys of no family are stored below `root`, in pybroker's own format."""
         self.table = MirrorTable(self.submit, self._refresh_below, values.release)
         self._ledgers = ledgers
         self._store = store
@@ -109,7 +109,7 @@ class Metadata:
         self._foreign = Looks()
         self._is_stale = False
         self._loading = asyncio.Lock()
-        self._learned: set[str] | None = None  # while everything is read: keys known from later
+        self._learned: set[str] | None = None  # keys with newer values, while everything is read
         self._refresh = Refresh(self._look)
         self.pending_bytes = 0
 
@@ -121,7 +121,7 @@ class Metadata:
         await self._load()
 
     async def close(self) -> None:
-        """When this returns, every queued change has an outcome."""
+        """Wait until every queued change has an outcome."""
         while self._task is not None:
             await asyncio.shield(self._task)
         self._listed.close()
@@ -134,15 +134,15 @@ class Metadata:
             self._task = asyncio.ensure_future(self._drain())
 
     async def caught_up(self) -> None:
-        """Returns when the mirror shows the effects of all events up to now: after an own change,
-        everything that was changed before it.
+        """Wait until the mirror shows the changes of all events received so far. After a change of
+        this process these are all changes made before it.
         """
         done = self._foreign.wait()
         self._refresh.request()
         await done
 
     def read_back(self, key: str, value: bytes) -> bytes:
-        """The value that `get` returns once this one was put. Raises CorruptStorage."""
+        """The value that `get` returns after `value` was put. Raises CorruptStorage."""
         return self._formats.read_back(key, value)
 
     # --- changes
@@ -158,8 +158,8 @@ class Metadata:
         self._task = None
 
     def _take(self) -> list[Mutation]:
-        """From the front; a node or ledger at most once, so that reading it once tells what was
-        made.
+        """The next changes, from the front of the queue. They contain each node or ledger at most
+        once, so that one read tells whether a change was made.
         """
         batch: list[Mutation] = []
         seen: set[object] = set()
@@ -179,7 +179,7 @@ class Metadata:
         return batch
 
     async def _write(self, batch: list[Mutation]) -> list[Exception | None]:
-        """The outcome of each."""
+        """The outcome of each change."""
         if len(batch) > 1:
             try:
                 await self._placed.write(batch)
@@ -209,7 +209,9 @@ class Metadata:
         return None
 
     async def _nothing_to_delete(self, deletion: Remove | DeleteLedger) -> Exception | None:
-        """A node was missing: the one to delete, or that of `only_while`, which makes it fail."""
+        """A node was missing: success if it was the one to delete; BadVersion if that of
+        `only_while`.
+        """
         if isinstance(deletion, DeleteLedger) or deletion.only_while is None:
             return None
         try:
@@ -221,7 +223,7 @@ class Metadata:
         return None
 
     async def _is_only_above_others(self, put: Put) -> bool:
-        """Whether its node exists only for one below it, and has no value yet."""
+        """Whether the node exists only as the parent of others and has no value yet."""
         path = self._formats.path_of(put.key)
         if put.stored.version != 0 or not self._formats.has_children(path):
             return False
@@ -258,7 +260,7 @@ class Metadata:
         return [await self._ledgers.creation(mutation.new_ledger_id), change]
 
     async def _shared_parts(self, mutation: Put | Remove) -> list[Operation]:
-        """For a key whose node other keys share."""
+        """The operations for a key that shares its node."""
         if (listed := self._formats.listed(mutation.key)) is not None:
             change = await self._listed.change(*listed, mutation)
         else:
@@ -270,7 +272,7 @@ class Metadata:
         return [] if change is None else [change]
 
     async def _make(self, parts: list[Operation]) -> None:
-        """All or nothing, even if the connection is lost."""
+        """Execute all operations or none, even if the connection is lost."""
         while parts:
             try:
                 await self._zookeeper.multi(parts)
@@ -280,7 +282,7 @@ class Metadata:
                     return
 
     async def _is_made(self, part: Operation) -> bool:
-        """Judged by the node of one operation, because all were made together. A missing node may
+        """Whether the transaction was made, judged by one of its operations. A missing node may
         have been deleted by another client, but the result is the same.
         """
         try:
@@ -321,8 +323,8 @@ class Metadata:
     # --- the mirror
 
     async def _load(self) -> None:
-        """Read everything. Old values may be found for keys that change meanwhile: events, which
-        are handled while this waits, and own changes return the newer ones.
+        """Read everything. For keys that change meanwhile, the values read may be old: newer ones,
+        from events or from this process's changes, are kept.
         """
         async with self._loading:
             learned = self._learned = set()
@@ -375,8 +377,8 @@ class Metadata:
         }
 
     async def _fetch(self, key: str, is_taken_over: bool = False) -> Found:
-        """The current value. With `is_taken_over` also from the ledger that holds it, unless this
-        process writes that ledger; BookKeeperError if bookies do not answer.
+        """The current value. With `is_taken_over`, a value in a ledger is read, too, unless this
+        process writes that ledger; raises BookKeeperError if bookies do not answer.
         """
         try:
             node = await self._zookeeper.get(self._formats.path_of(key))
@@ -394,13 +396,13 @@ class Metadata:
         return Found(stored, node.version)
 
     def _is_here(self, key: str, stored: Stored, version: int) -> bool:
-        """Whether no ledger needs to be read for it."""
+        """Whether the value is known without reading a ledger."""
         if stored.ledger_id == NO_LEDGER:
             return True
         return self._is_known(key, stored, version) and self._values.writes(key, stored.ledger_id)
 
     def _is_known(self, key: str, stored: Stored, version: int) -> bool:
-        """Whether the table has the value in that ledger, as of this version of the node."""
+        """Whether the table has the value in that ledger, for this version of the node."""
         known = self.table.version(key), self._formats.ledger_id(key)
         return stored.ledger_id != NO_LEDGER and known == (version, stored.ledger_id)
 
@@ -416,7 +418,7 @@ class Metadata:
             self._apply_foreign(key, await self._fetch(key, True), is_taken_over=True)
 
     async def refresh_ledgers(self) -> None:
-        """As `refresh`, of all keys whose values are in ledgers. Raises ManagedLedgerError."""
+        """As `refresh`, for all keys with values in ledgers. Raises ManagedLedgerError."""
         keys = self._formats.in_ledgers()
         for at in range(0, len(keys), _LEDGERS_AT_ONCE):
             some = keys[at : at + _LEDGERS_AT_ONCE]
@@ -437,7 +439,7 @@ class Metadata:
         self._refresh.request()
 
     async def _look(self) -> None:
-        """Read what was changed; an own change is already in the table, with the same version."""
+        """Read changed keys. A change of this process is already in the table, with its version."""
         if self._is_stale:
             self._is_stale = False
             try:
