@@ -1,6 +1,7 @@
-"""Prints a standalone.conf: every key of the broker's, so that a variable of its name can set it.
+"""Prints a standalone.conf with every key of the broker, so that environment variables can set
+them.
 
-An empty value is the default; what is something else when empty has its default written out.
+An empty value is the default. Keys for which an empty value has a meaning have their default.
 """
 
 from dataclasses import fields
@@ -9,7 +10,7 @@ from pybroker.base.apache_keys import APACHE_KEYS
 from pybroker.base.config import BrokerConfig
 from pybroker.base.config_file import camel_case
 
-# A container is reached from outside.
+# Clients connect from outside the container.
 CHOSEN = {"bind_address": "0.0.0.0"}
 WRITTEN_OUT = {"broker_service_port", "web_service_port"}
 
@@ -17,7 +18,7 @@ SPELT = {key.lower(): key for key in APACHE_KEYS}
 
 
 def spelt(name: str) -> str:
-    """As broker.conf has it, capitals too: a variable of that name is looked for in this file."""
+    """The key's spelling in broker.conf: variables are matched with the keys of this file."""
     key = camel_case(name)
     return SPELT.get(key.lower(), key)
 

@@ -29,7 +29,7 @@ public class AckBeforeSend {
     }
 
     private static String lookUpCustomer(String order) throws InterruptedException {
-        TimeUnit.MILLISECONDS.sleep(200); // as a call of another service would take
+        TimeUnit.MILLISECONDS.sleep(200); // like a call to another service
         return order;
     }
 }

@@ -1,6 +1,6 @@
-// Right: the invoice and the acknowledgement are one transaction of the official client. A failure
-// ends the process; its supervisor starts it again, and the order comes again. The broker must
-// deduplicate: the client sends an invoice again, in the same transaction, if its receipt is lost.
+// Right: the invoice and the acknowledgement are in one transaction of the official client. A failure
+// ends the process; its supervisor restarts it, and the order is redelivered. The broker must
+// deduplicate: the client resends an invoice in the same transaction if its receipt is lost.
 //
 // java -cp 'jars/*' examples/Transactions.java SERVICE_URL INPUT OUTPUT
 
@@ -27,7 +27,7 @@ public class Transactions {
         PulsarClient client = PulsarClient.builder().serviceUrl(serviceUrl).enableTransaction(true).build();
         Producer<String> invoices = client.newProducer(Schema.STRING)
                 .topic(target)
-                .sendTimeout(0, TimeUnit.SECONDS) // which transactions need
+                .sendTimeout(0, TimeUnit.SECONDS) // required for transactions
                 .create();
         Consumer<String> orders = client.newConsumer(Schema.STRING)
                 .topic(source)

@@ -1,4 +1,4 @@
-"""WRONG: sends in a task of its own and acknowledges at once, to be quick.
+"""WRONG: sends in a separate task, and acknowledges at once, to be fast.
 
 A crash before the task has sent loses the invoice.
 
@@ -24,7 +24,7 @@ async def main(service_url: str, source: str, target: str) -> None:
                 invoice = {"order": json.loads(order.data())["id"], "status": "billed"}
                 payload = json.dumps(invoice).encode()
                 sending.create_task(invoices.send(payload, partition_key=order.partition_key()))
-                # Killed behind this, before the invoice is stored, it never sends it.
+                # Killed after this, before the invoice is stored, it never sends the invoice.
                 await orders.acknowledge(order)
 
 

@@ -1,6 +1,6 @@
 """Right: asyncio, several orders at a time, each with its invoice in one transaction.
 
-The transactional id aborts what an earlier life left open, as soon as the producer exists.
+The transactional id aborts what an earlier process left open, once the producer exists.
 
 python examples/aio_transactions.py SERVICE_URL INPUT OUTPUT
 """

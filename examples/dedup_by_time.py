@@ -1,7 +1,7 @@
-"""WRONG: takes a message that it saw within the last minute for a duplicate, and drops it.
+"""WRONG: drops a message as a duplicate if it saw the message within the last minute.
 
-The ids are in SQLite, so they survive a crash. But a message that was noted and not sent yet is
-delivered again after the crash, within the minute, and never sent.
+The ids are in SQLite, so they survive a crash. But if it crashes after noting a message and before
+sending the invoice, the message is redelivered within the minute, dropped, and never billed.
 
 python examples/dedup_by_time.py SERVICE_URL INPUT OUTPUT DIRECTORY
 """

@@ -1,4 +1,4 @@
-"""Right: the invoice, the ledger's entry and the acknowledgement are one transaction.
+"""Right: the invoice, the ledger's entry and the acknowledgement are in one transaction.
 
 python examples/transactions.py SERVICE_URL INPUT INVOICES LEDGER
 """

@@ -8,7 +8,7 @@ import org.apache.pulsar.client.api.transaction.Transaction;
  * Sends orders with the official Java client: {@code Shop SERVICE_URL [BASKETS]}.
  *
  * <p>A basket of ten orders is one transaction, and there are two baskets a second. Every half minute
- * one basket stays open for ten seconds, so that the console shows what waits behind it.
+ * one basket stays open for ten seconds, so that the console shows messages waiting for it.
  */
 public class Shop {
     private static final String[] ITEMS = {"lamp", "chair", "table", "shelf"};

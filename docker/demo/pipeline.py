@@ -1,7 +1,7 @@
 """Bills each order of the shop exactly once: pipeline.py SERVICE_URL CHECKPOINT.
 
-Every two seconds, one transaction holds the acknowledgement of the orders, an invoice for each, and
-the revenue of each item.
+Every two seconds, one transaction contains the acknowledgement of the orders, an invoice for each
+order, and the revenue of each item.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Writes the boards beside it: `python docker/grafana/generate.py`.
+"""Writes the boards in this folder: `python docker/grafana/generate.py`.
 
 A panel is its title, its unit and its queries; a query is an expression and a legend. `@` stands
 for the labels that the board's variables select.
@@ -169,7 +169,7 @@ SPARK: Final[Sequence[Panel]] = (
     ("Held until the batch commits", "bytes", [("pybroker_txn_held_bytes@", "{{topic}}")]),
     ("Entries blocked by a batch", "short", [("pybroker_txn_blocked_entries@", "{{topic}}")]),
 )
-# Each board's panels, and its variables: label, and whose values it has.
+# Each board's panels, and its variables: a label, and the metric with its values.
 ALL: Final[Mapping[str, tuple[Sequence[Panel], Mapping[str, str]]]] = {
     "overview": (OVERVIEW, {}),
     "topic": (TOPIC, {"namespace": "pulsar_rate_in", "topic": "pulsar_rate_in"}),

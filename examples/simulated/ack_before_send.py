@@ -26,4 +26,4 @@ def scenario(sim: Simulation) -> None:
     sim.input("orders", 12)
     sim.process("billing", bill, sim.service_url)
     sim.output("invoices")
-    sim.faults("crash")  # of the process alone: that is enough
+    sim.faults("crash")  # of the process only, which is enough

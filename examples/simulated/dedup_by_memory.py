@@ -1,5 +1,6 @@
-"""WRONG: remembers for a minute which orders were billed, and skips what comes again. The memory is
-that of the process: after a crash it is empty.
+"""WRONG: remembers for a minute which orders were billed, and skips redelivered ones.
+
+The process keeps this in memory, so a crash forgets it.
 
     pybroker simulate examples/simulated/dedup_by_memory.py:scenario
 """

@@ -1,8 +1,9 @@
-"""Bills orders exactly once, and in the order of each customer.
+"""Bills orders exactly once, and each customer's orders in sequence.
 
-The invoice and the acknowledgement are in one transaction. The transactional id fences what an
-earlier life left open, as soon as the producer is there: so the producer comes before the
-subscription, or a later order could be billed while an open transaction holds an earlier one.
+The invoice and the acknowledgement are in one transaction. The transactional id aborts what an
+earlier process left open, once the producer exists. So the producer is created before the
+subscription. Otherwise a later order could be billed while an open transaction holds an earlier
+one.
 
     pybroker simulate examples/simulated/exactly_once.py:scenario --seeds 1000
 """

@@ -1,5 +1,6 @@
-"""WRONG: sends the invoice, then acknowledges the order, not in one transaction. A crash in between
-bills it twice.
+"""WRONG: sends the invoice, then acknowledges the order, not in one transaction.
+
+A crash in between bills the order twice.
 
     pybroker simulate examples/simulated/send_then_ack.py:scenario
 """

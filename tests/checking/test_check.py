@@ -1,4 +1,4 @@
-"""`pybroker check`: whole directories pass, damaged ones are named, and a repair gets a start."""
+"""`pybroker check`: sound directories pass, damage is named, after a repair the broker starts."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ Files = dict[str, bytes]
 
 
 def use(url: str) -> None:
-    """Messages, and transactions that commit, abort and stay open."""
+    """Sends messages, and uses transactions that commit, abort and stay open."""
     with Client(url, enable_transaction=True) as client:
         orders = client.subscribe("orders", "s", initial_position=InitialPosition.Earliest)
         producers = [client.create_producer(name) for name in ("orders", "copies")]
@@ -63,7 +63,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """Everything is in the journal."""
+    """A directory with everything in the journal."""
     path = tmp_path_factory.mktemp("killed")
     with pybroker.testing.broker(data_dir=path) as broker:
         use(broker.service_url)
@@ -142,7 +142,7 @@ def test_the_command_says_what_it_looked_at(
 def test_a_journal_that_may_have_been_cut_off_is_not_called_whole(
     stopped: Files, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """A crash leaves the same, so it is no damage either."""
+    """A crash leaves the same, so it is not damage either."""
     path = lay(tmp_path / "d", stopped)
     journal = max((path / "journal").iterdir())
     journal.write_bytes(journal.read_bytes().rstrip(b"\0") + b"the beginning of a write")
@@ -204,7 +204,7 @@ def test_nothing_helps_a_damaged_snapshot_but_a_backup(
 def test_nothing_helps_without_the_snapshot_that_the_journals_go_on_with(
     stopped: Files, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """A repair would have left a broker without any topic."""
+    """A repair would have left a broker without topics."""
     files = {name: data for name, data in stopped.items() if name != "metadata/snapshot"}
     path = lay(tmp_path / "d", files)
     assert main([str(path), "--repair"]) == EXIT_NOT_CHECKED

@@ -1,4 +1,4 @@
-"""`pybroker check` on damage that few directories have, and what its repair says is lost."""
+"""`pybroker check` on rare damage, and the losses that its repair reports."""
 
 import contextlib
 import errno
@@ -50,7 +50,7 @@ def test_the_json_of_a_repair_has_what_was_lost(
 def test_ledgers_without_any_metadata_are_not_repaired_into_an_empty_directory(
     stopped: Files, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """The next start would have deleted all of them."""
+    """The next start would delete all of them."""
     files = {name: data for name, data in stopped.items() if name.startswith("ledgers/")}
     path = lay(tmp_path / "d", files)
     assert main([str(path), "--repair"]) == EXIT_NOT_CHECKED
@@ -72,7 +72,7 @@ def test_a_file_that_the_next_start_would_delete_is_moved_aside_with_a_damaged_j
 def test_nobody_is_told_to_move_subscriptions_of_a_coordinators_log(
     stopped: Files, tmp_path: Path
 ) -> None:
-    """No broker starts in which that could be done."""
+    """Without its log no broker starts, so no cursor could be reset."""
     for name in stopped:
         path = lay(tmp_path / "d", stopped)
         if name.startswith("ledgers/"):
@@ -132,7 +132,7 @@ def test_a_journal_that_the_disk_cannot_read_is_named(
 def test_a_repair_copies_where_files_cannot_be_linked_or_moved(
     number: int, killed: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Folders are links to other disks, or the file system has no hard links."""
+    """Folders may be links to other disks, or the file system may lack hard links."""
     path = damaged_in_the_middle(killed, tmp_path / "d")
     before = files_of(path)
     (path / "ledgers").mkdir()
@@ -172,7 +172,7 @@ def test_a_repair_of_what_cannot_be_written_says_so_below_the_report(
     capsys: pytest.CaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As on a file system that is mounted read-only."""
+    """For example on a read-only file system."""
     path = damaged_in_the_middle(killed, tmp_path / "d")
     files = files_of(path)
 

@@ -1,4 +1,4 @@
-"""Credentials and client.conf: our commands accept the settings of Apache Pulsar's commands."""
+"""Credentials and client.conf: our commands accept the settings of Apache Pulsar's."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Without a login the console shows nothing. A login has the role that REST sees, and ends."""
+"""Without a login the console shows nothing. A login has the role and the expiry that REST sees."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""The observer and the crash plan are what the demo's verdict rests on: they must notice."""
+"""The demo's verdict depends on the observer and the crash plan: they must notice errors."""
 
 import json
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ class Recorded:
 
 @pytest.fixture
 def observe(monkeypatch):
-    """Runs the observer over one marker for all transfers; gives back what it found."""
+    """Runs the observer over one marker for all transfers; returns the observer."""
     monkeypatch.setattr("pybroker.demo.observer._BATCH_TIMEOUT_S", 0.0)
 
     def run(debits=GOOD, credits=GOOD, rejects=(2,), after=BEGINNING):
@@ -66,7 +66,7 @@ def test_whole_batches_are_no_violation(observe):
     [
         {"debits": [1, 3]},  # a part of the batch
         {"credits": [1, 3, 3]},  # a duplicate in place of another
-        {"debits": [1, 3, 99]},  # an id of nobody's
+        {"debits": [1, 3, 99]},  # an unknown id
         {"rejects": []},
     ],
 )

@@ -1,4 +1,4 @@
-"""`pybroker demo`, as README.md and docs/first-minute.md have it: it must notice what is wrong."""
+"""`pybroker demo`, as in README.md and docs/first-minute.md: it must notice errors."""
 
 import io
 import subprocess

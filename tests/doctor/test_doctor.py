@@ -1,4 +1,4 @@
-"""The doctor finds what keeps a broker from starting, says what to do, and ends with 1."""
+"""The doctor finds what prevents a broker's start, says what to do, and exits with 1."""
 
 import fcntl
 import json

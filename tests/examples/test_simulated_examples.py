@@ -1,4 +1,4 @@
-"""The pipelines of examples/simulated: each wrong one is found, the right one is not."""
+"""The pipelines of examples/simulated: each wrong one fails, and the right one passes."""
 
 import runpy
 from pathlib import Path

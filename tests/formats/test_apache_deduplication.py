@@ -1,4 +1,4 @@
-"""Deduplication's snapshot as Apache Pulsar stores it: a cursor with numbers by producer."""
+"""Deduplication's snapshot as Apache Pulsar stores it: a cursor with an id per producer."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Tenants, namespaces and partitioned topics as Apache Pulsar has them in ZooKeeper."""
+"""Tenants, namespaces and partitioned topics as Apache Pulsar stores them in ZooKeeper."""
 
 import json
 import random
@@ -14,7 +14,7 @@ BUNDLES = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
 NAMESPACES = NamespaceNodes("east", BUNDLES)
 PATH = "/admin/policies/acme/shop"
 POLICIES, PERMISSIONS = "/namespaces/acme/shop", "/permissions/acme/shop"
-# What Apache Pulsar 4.2 wrote for a namespace that had a TTL, a rate and a grant set.
+# Apache Pulsar 4.2 wrote this for a namespace with a TTL, a rate and a grant.
 APACHES = {
     "auth_policies": {
         "namespace_auth": {"bob": ["produce"]},

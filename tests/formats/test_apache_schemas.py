@@ -1,4 +1,4 @@
-"""Schemas as Apache Pulsar stores them: a node that lists the versions, an entry for each."""
+"""Schemas as Apache Pulsar stores them: a node with the list of versions, an entry for each."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""A broker that asks who is there, and what they may: `broker` and `world`."""
+"""A broker with authentication and authorization: `broker` and `world`."""
 
 from permission_world import broker, world
 

@@ -1,4 +1,4 @@
-"""Who did what, from where, on what, with which result: as an operator reads it afterwards."""
+"""The audit log for an operator: who did what, from where, on what, with which result."""
 
 import logging
 import queue
@@ -21,7 +21,7 @@ _T = pb.BaseCommand
 
 
 class Said(logging.Handler):
-    """Lines of one area, in the order in which they come."""
+    """Lines of one area, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,14 +36,14 @@ class Said(logging.Handler):
         return self._lines.get(timeout=10)
 
     def next(self, what: str, on: str) -> dict[str, Any]:
-        """The next line that says so, and is about that; those before it are gone."""
+        """The next line that contains `what` and is about `on`; earlier lines are dropped."""
         while True:
             line = self.take()
             if what in line["what"] and on in line.get("on", line.get("path")):
                 return line
 
     def until(self, mark: str) -> list[str]:
-        """What all lines are about, up to the one that is about `mark`."""
+        """The subjects of all lines, up to the one about `mark`."""
         about: list[str] = []
         while not about or mark not in about[-1]:
             about.append(self.take()["on"])
@@ -147,7 +147,7 @@ def test_subscriptions_that_one_command_makes_on_many_topics_are_one_line(said: 
             client.create_producer(topic).close()
         said.next("create topic", topics[-1])
         questions = [TopicQuestion(topic) for topic in topics]
-        for name in ("s", "s", "t"):  # the second command finds what the first one has made
+        for name in ("s", "s", "t"):  # the second command finds the first one's subscription
             client.ask_topics(questions, name, InitialPosition.Earliest)
         client.ask_topics(questions[:1], "alone", InitialPosition.Earliest)
     lines = [said.take() for _ in range(3)]
@@ -215,7 +215,7 @@ def test_what_a_client_does_in_the_name_of_another_names_both(world: World, said
 
 
 class Kinds(logging.Handler):
-    """Those of the lines that are written meanwhile."""
+    """The kinds of lines written meanwhile."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`logLevel`: a level for everything, and others for areas."""
+"""`logLevel`: a level for all areas, and exceptions for some."""
 
 import logging
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def levels_as_before() -> Iterator[None]:
 
 
 def enabled(logger: str) -> str:
-    """The least level that this logger says."""
+    """The lowest level that this logger writes."""
     names = ("debug", "info", "warning", "error")
     found = logging.getLogger(logger)
     said = (n for n in names if found.isEnabledFor(logging.getLevelNamesMapping()[n.upper()]))

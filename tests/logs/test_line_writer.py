@@ -1,4 +1,4 @@
-"""Lines that are written in a thread of their own."""
+"""Lines written by a separate thread."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A line of the log: what it looks like, and that nobody forges one."""
+"""A line of the log: its format, and that it cannot be forged."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The log of `pybroker standalone`: its levels and its format, also while it runs."""
+"""The log of `pybroker standalone`: its levels and its format, also changed at run time."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-pytestmark = pytest.mark.slow  # processes
+pytestmark = pytest.mark.slow  # starts processes
 
 _READY = re.compile(r"pybroker ready .*(http://localhost:\d+)\n")
 
@@ -46,7 +46,7 @@ class Logging:
                 self._more.notify()
 
     def until(self, words: str) -> str:
-        """The first line that holds them, in time."""
+        """The first line that contains `words`; fails after a while."""
         with self._more:
             found: Callable[[], str | None] = lambda: next(  # noqa: E731
                 (line for line in self.lines if words in line), None

@@ -1,4 +1,4 @@
-"""Where lines go, and how many of a kind."""
+"""The destination of lines, and how many of a kind are written."""
 
 import io
 import logging
@@ -20,7 +20,7 @@ class Written:
         self.output.handle(logging.LogRecord(name, level, "", 1, message, (), None))
 
     def lines(self) -> list[str]:
-        """Those since the last look, without the time and all that."""
+        """The lines since the last call, without their prefixes."""
         said = [line.partition(": ")[2] for line in self._stream.getvalue().splitlines()]
         self._stream.seek(0)
         self._stream.truncate()

@@ -1,4 +1,4 @@
-"""What a storage holds, to be compared before and after a move; and a storage worth moving."""
+"""The contents of a storage, for comparison before and after a move; and a storage to move."""
 
 import json
 from dataclasses import dataclass, replace
@@ -10,14 +10,14 @@ from managed_ledger.ledger_metadata import LEDGERS_PREFIX, LedgerList
 from managed_ledger.storage.backend import Backend
 
 Entry = tuple[bytes, int, bytes]  # payload, message count, tag
-READ = (3, 1 << 20)  # entries, bytes: a ledger takes several reads
+READ = (3, 1 << 20)  # entries, bytes: a ledger needs several reads
 
 
 @dataclass
 class Stored:
     lists: dict[str, LedgerList]
     ledgers: dict[int, list[Entry]]
-    items: dict[str, object]  # all other keys; what JSON says
+    items: dict[str, object]  # all other keys; parsed, if JSON
 
 
 RECORDS: dict[str, object] = {
@@ -49,8 +49,8 @@ RECORDS: dict[str, object] = {
 
 
 async def fill(backend: Backend, clock: Any, topic: str = "orders") -> None:
-    """Two logs of several ledgers, with tags, cursors with holes, and ledgers that were deleted.
-    The last ledger of each is not closed.
+    """Writes two logs of several ledgers, with tags, cursors with holes, and deleted ledgers. The
+    last ledger of each stays open.
     """
     config = ManagedLedgerConfig(max_entries_per_ledger=4, min_rollover_time_ms=0)
     factory = ManagedLedgerFactory(backend, clock, config)
@@ -78,7 +78,7 @@ async def fill(backend: Backend, clock: Any, topic: str = "orders") -> None:
 
 
 async def stored_in(backend: Backend) -> Stored:
-    """Ledgers that are not closed are settled, as a start does it."""
+    """Settles open ledgers, like a start does."""
     metadata = backend.metadata
     lists: dict[str, LedgerList] = {}
     ledgers: dict[int, list[Entry]] = {}
@@ -94,7 +94,7 @@ async def stored_in(backend: Backend) -> Stored:
 
 
 def as_moved(before: Stored) -> Stored:
-    """What must be in the target: every ledger is closed, and none is being deleted."""
+    """The expected contents of the target: every ledger is closed, and none is being deleted."""
     lists = {
         key: replace(
             found,
@@ -115,7 +115,7 @@ def as_moved(before: Stored) -> Stored:
 
 
 def without_times(after: Stored) -> Stored:
-    """A list says when the move closed its last ledger."""
+    """The list records when the move closed its last ledger."""
     for found in after.lists.values():
         assert all(info.closed_at_ms is not None for info in found.ledgers)
     lists = {

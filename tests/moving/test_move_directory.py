@@ -1,4 +1,4 @@
-"""A data directory as a source and as a target; and what `pybroker move` says of mistakes."""
+"""A data directory as source and as target of a move; and `pybroker move` on mistakes."""
 
 import asyncio
 import io
@@ -47,7 +47,7 @@ async def on(path: Path, work: Callable[[Any], Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Half of it is in files of ledgers, the rest in the journal, as kill -9 leaves it."""
+    """One half is in ledger files, the other in the journal, as after kill -9."""
     used, path = tmp_path_factory.mktemp("used"), tmp_path_factory.mktemp("source") / "data"
     asyncio.run(on(used, lambda backend: fill(backend, SystemClock(), "before")))
 
@@ -171,4 +171,4 @@ def test_progress_counts_what_is_left_to_do() -> None:
     progress.ledger_done(1_000_000)  # by an earlier attempt
     progress.bytes_done(4_000_000)
     assert str(progress) == "1 of 3 ledgers, 2 of 4 MB"
-    assert out.getvalue() == ""  # nothing is due yet
+    assert out.getvalue() == ""  # no line is due yet

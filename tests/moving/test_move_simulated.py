@@ -1,4 +1,4 @@
-"""A move between simulated machines: nothing is lost or changed, wherever it is interrupted."""
+"""Moves between simulated machines: nothing is lost or changed, wherever one is interrupted."""
 
 import itertools
 import json
@@ -33,7 +33,7 @@ Work = Callable[[Any], Coroutine[Any, Any, Any]]
 
 
 class Machines:
-    """A directory and a cluster; each process on them is new, as after a restart."""
+    """A directory and a cluster; each process on them is new, like after a restart."""
 
     def __init__(self, life: LedgerLife) -> None:
         self.life = life
@@ -53,7 +53,7 @@ class Machines:
         return BookKeeperBackend(ADDRESS, self.clock, rng, config)
 
     def on(self, place: str, work: Work) -> Any:
-        """What `work` returns, of the open backend."""
+        """The result of `work` on the open backend."""
 
         async def life() -> Any:
             backend = self.backend(place)
@@ -71,7 +71,7 @@ class Machines:
         return found
 
     def move(self, source: str, target: str) -> Coroutine[Any, Any, Sum]:
-        """As a process does it, without the locks."""
+        """Moves like a process does, but without locks."""
         return self._move(source, self.backend(source), self.backend(target))
 
     async def _move(self, source: str, *backends: Any) -> Sum:
@@ -92,7 +92,7 @@ class Machines:
         return total
 
     def restart_bookies(self, ledgers: dict[int, Ledger]) -> None:
-        """Each holds these ledgers then, and no others."""
+        """After that each bookie holds exactly these ledgers."""
         for port, disk in self.life.disks.items():
             self.life.bookies[port].crash()
             disk.ledgers = {number: ledger.copy() for number, ledger in ledgers.items()}
@@ -128,7 +128,7 @@ def test_everything_is_in_the_cluster_and_back_again(machines: Machines) -> None
 
 @pytest.mark.slow
 def test_what_cursors_have_in_ledgers_is_moved_out_of_the_cluster(machines: Machines) -> None:
-    """Parts of batches, and many holes."""
+    """Cursors with parts of batches and many holes."""
     wanted: dict[str, bytes] = {}
 
     async def acknowledge(backend: Any) -> None:
@@ -162,7 +162,7 @@ def test_a_schema_gets_a_ledger_of_its_own_in_a_cluster_that_has_used_few_number
 ) -> None:
     async def use_many(backend: Any) -> None:
         factory = ManagedLedgerFactory(backend, machines.clock)
-        for number in range(400):  # the cluster takes its first numbers ahead
+        for number in range(400):  # the cluster takes ledger ids in advance
             await factory.open(f"t/ns/persistent/{number}")
         await factory.close()
         for key, record in RECORDS.items():
@@ -190,7 +190,7 @@ def test_an_unfinished_move_from_elsewhere_is_not_gone_on_with(machines: Machine
 
 
 def test_a_ledger_of_the_same_number_in_the_cluster_is_refused(machines: Machines) -> None:
-    """It may be another application's."""
+    """It may belong to another application."""
     before = machines.fill("first")
     machines.life.tree.make(f"/ledgers/00/0000/L{max(before.ledgers):04}")
     with pytest.raises(LedgerExists, match=f"ledger {max(before.ledgers)} exists"):
@@ -198,7 +198,7 @@ def test_a_ledger_of_the_same_number_in_the_cluster_is_refused(machines: Machine
 
 
 def test_entries_of_a_deleted_ledger_of_the_same_number_are_refused(machines: Machines) -> None:
-    """Bookies free them later, and would free the new ones with them."""
+    """Bookies free the old entries later, and would free the new ones, too."""
     before = machines.fill("first")
     machines.restart_bookies({min(before.ledgers): Ledger(master_key(b""), {0: b""})})
     with pytest.raises(LedgerExists, match="deleted"):
@@ -222,8 +222,8 @@ def test_a_copy_that_was_given_up_can_be_repeated_once_bookies_freed_it(machines
 
 
 def killed_and_repeated(machines: Machines, source: str, target: str, moment: float) -> bool:
-    """Whether the mover was killed before it was done. Then brokers refuse the target, until a
-    repetition has ended.
+    """Whether the mover was killed before it was done. If so, brokers refuse the target until a
+    repeated move is complete.
     """
     before = machines.fill(source)
     mover = machines.life.node("mover")
@@ -240,14 +240,14 @@ def killed_and_repeated(machines: Machines, source: str, target: str, moment: fl
             machines.disks[target].lose_power()
         found: Stored = machines.on(target, stored_in)
         if STATE_KEY in found.items or found == Stored({}, {}, {}):
-            machines.moved(source, target)  # else it was killed when everything was done
+            machines.moved(source, target)  # otherwise it was killed after its last step
     machines.check(before, target)
     return not is_done
 
 
 def kills(source: str, target: str, moments: Iterable[float]) -> int:
-    """How many there were until one came too late. `moments` are operations of the target's disk,
-    or milliseconds.
+    """The number of kills until the first one that was too late. `moments` are operations of the
+    target's disk, or milliseconds.
     """
     for count, moment in enumerate(moments):
         life = LedgerLife(0)

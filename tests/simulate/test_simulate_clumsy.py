@@ -1,4 +1,4 @@
-"""Clumsy scenarios and processes: none of them is judged as right."""
+"""Clumsy scenarios and processes: none of them passes."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ async def copier(service_url):
 
 
 def copying(declare):
-    """The copier without faults, and what `declare` declares besides."""
+    """The copier without faults, and with the declarations of `declare`."""
 
     def scenario(sim):
         sim.faults()
@@ -82,7 +82,7 @@ def test_nothing_is_called_kept_where_nothing_was_judged():
 
 
 def test_an_input_that_is_not_in_its_topic_any_more_is_not_judged_as_kept():
-    """Nobody could say that it was lost."""
+    """Its loss cannot be judged."""
     run = SeedRun(copying(lambda sim: [sim.input("orders", 2), sim.output("copies")]), 0)
     read = run._read
 

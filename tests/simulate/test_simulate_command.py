@@ -1,4 +1,4 @@
-"""`pybroker simulate`, as it is typed."""
+"""`pybroker simulate` on the command line."""
 
 import os
 import re
@@ -46,8 +46,8 @@ def test_a_failing_seed_is_found_shrunk_and_replayed():
 
 @pytest.mark.slow
 def test_a_seed_has_one_history_whatever_hashes_are():
-    """No constant is recorded: each Python has an asyncio of its own, with other steps in it, and
-    each change of the broker may change what happens.
+    """No recorded constant is compared: each Python's asyncio takes different steps, and each
+    change of the broker may change the history.
     """
     stories = [simulated(WRONG, "--seed", "7", hash_seed=seed) for seed in ("1", "2")]
     assert stories[0].stdout == stories[1].stdout
@@ -56,7 +56,7 @@ def test_a_seed_has_one_history_whatever_hashes_are():
 
 @pytest.mark.slow
 def test_a_pipeline_that_keeps_its_promises_ends_with_0(tmp_path):
-    """The module is looked for where the command is typed; what it prints is not shown."""
+    """The module is imported from the current folder; its output is not shown."""
     (tmp_path / "mine.py").write_text(
         "import sys\n"
         "async def work():\n    print('hello')\n    print('hello', file=sys.stderr)\n"
@@ -87,7 +87,7 @@ def test_a_target_that_is_not_there_is_named(target, says, tmp_path):
 
 @pytest.mark.slow
 def test_a_loop_without_an_await_is_ended(tmp_path):
-    """In a process of its own: pytest's limits use the same signal."""
+    """In a separate process, because pytest's time limits use the same signal."""
     script = (
         "from pybroker.simulation import main\n"
         "async def work():\n    while True: pass\n"
@@ -160,7 +160,7 @@ def test_code_that_exits_is_no_success(source, says, tmp_path):
     [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)],
 )
 def test_no_process_outlives_the_command(number, code, tmp_path):
-    """What the processes hold open ends with them: then the pipe has an end."""
+    """The processes' descriptors are closed with them, so the pipe ends."""
     (tmp_path / "mine.py").write_text(
         "import os, sys\n"
         "async def work():\n    while True: pass\n"
@@ -174,7 +174,7 @@ def test_no_process_outlives_the_command(number, code, tmp_path):
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # What a shell starts in the background ignores it.
+        # Commands that a shell starts in the background ignore SIGINT.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""The section "Simulate" of docs/testing.md, from the wrong pipeline to the mended one."""
+"""The section "Simulate" of docs/testing.md, from the wrong pipeline to the corrected one."""
 
 import shlex
 import subprocess
@@ -28,7 +28,7 @@ def test_the_wrong_pipeline_is_found_and_the_mended_one_passes_its_test(tmp_path
     assert found.returncode == 1, found.stdout + found.stderr
     assert "DOUBLED: " in found.stdout
     assert "again: pybroker simulate billing.py:scenario --seed " in found.stdout
-    (tmp_path / "billing.py").write_text(f"{WRONG}\n\n{MENDED}")  # it takes the old one's place
+    (tmp_path / "billing.py").write_text(f"{WRONG}\n\n{MENDED}")  # it replaces the old one
     (tmp_path / "test_billing.py").write_text(TEST)
     tested = run(tmp_path, "pytest", "-q", "-p", "no:cacheprovider", "test_billing.py")
     assert "1 passed" in tested.stdout, tested.stdout + tested.stderr

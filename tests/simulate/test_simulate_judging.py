@@ -1,4 +1,4 @@
-"""What is judged from topics alone: each broken promise is a sentence with the messages named."""
+"""Judgement from topics alone: each broken promise is a sentence that names its messages."""
 
 from pybroker.simulation.declaring import OutputSpec, Record
 from pybroker.simulation.judging import Account, SeenTransaction, judge, shown
@@ -15,7 +15,7 @@ def records(topic, *values, keys=None):
 
 
 def found(inputs, outputs, rules=(INVOICES,), left=(), transactions=()):
-    """The violations; `left`: places of inputs that `billing` has not acknowledged."""
+    """The violations; `left`: positions of inputs that `billing` has not acknowledged."""
     account = Account(
         {ORDERS: records(ORDERS, *inputs)},
         {topic: records(topic, *values) for topic, values in outputs.items()},

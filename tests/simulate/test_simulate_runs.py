@@ -1,4 +1,4 @@
-"""Seeds of small pipelines: what a scenario may say, what strikes it, and what it is told."""
+"""Seeds of small pipelines: declarations of a scenario, faults, and results."""
 
 import asyncio
 import itertools
@@ -44,7 +44,7 @@ def copying(*kinds, before_ack=0.05):
 
 
 def doing(work, *kinds):
-    """A scenario of one process that does this."""
+    """A scenario with one process that runs `work`."""
 
     def scenario(sim):
         sim.process("worker", work)
@@ -76,7 +76,7 @@ def test_a_seed_gives_the_same_history_twice():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_fault_strikes(kind):
-    """Within a few seeds; and the timeline says so."""
+    """Each kind strikes within a few seeds, and the timeline shows it."""
     scenario = copying(kind)
     outcomes = (run_seed(scenario, seed) for seed in range(30))
     assert any("FAULT" in event.text for outcome in outcomes for event in outcome.events)
@@ -104,7 +104,7 @@ def test_a_failing_seed_is_shrunk_to_the_fewest_faults():
     assert len(least.chosen) == 1
     assert failed.faults[least.chosen[0]].kind == "crash"
     assert least.violations[0].kind == "DOUBLED"
-    assert runs[0] == ()  # it might have needed none
+    assert runs[0] == ()  # no fault might have sufficed
     assert run_seed(scenario, failed.seed, least.chosen) == least
 
 
@@ -146,7 +146,7 @@ def test_a_check_of_the_user_is_asserted():
 
 
 async def summer(service_url):
-    """Writes how many orders there have been."""
+    """Publishes the number of orders so far."""
     async with Client(service_url) as client:
         producer = await client.create_producer("sums")
         consumer = await client.subscribe(
@@ -250,7 +250,7 @@ def test_time_and_chance_are_the_simulations():
         await asyncio.sleep(1.4)
         seen.append(round(time.monotonic() - start[0]))
         seen.append(round(time.time() - start[1]))
-        vars(time)["sleep"](60)  # a mistake in asyncio code, but it takes its time
+        vars(time)["sleep"](60)  # a mistake in asyncio code, but time passes
         await asyncio.sleep(0)
         seen.append(round(time.monotonic() - start[0]))
         await asyncio.to_thread(vars(time)["sleep"], 60)
@@ -274,7 +274,7 @@ def test_the_modules_are_as_they_were_afterwards():
 
 
 def test_another_thread_has_real_time_while_a_job_of_the_simulation_runs():
-    """Its sleeps counted as the job's, which then took as long: a commit of the journal."""
+    """Its sleeps once counted as the job's, so a commit of the journal seemed to take as long."""
     asked, answered, seen = threading.Event(), threading.Event(), []
 
     def real():
@@ -303,7 +303,7 @@ def test_another_thread_has_real_time_while_a_job_of_the_simulation_runs():
     run_seed(scenario, 0)
     thread.join()
     assert before <= seen[0] <= time.monotonic()
-    assert seen[1] < 60  # of virtual time
+    assert seen[1] < 60  # virtual seconds
 
 
 def test_a_thread_is_refused_with_what_to_do():
@@ -335,7 +335,7 @@ def test_a_fork_is_refused_with_what_to_do():
 
 
 def test_processes_reach_each_others_servers():
-    """So a service that a pipeline asks can be a process of the scenario, too."""
+    """So a service that a pipeline calls can be a process of the scenario."""
     heard = []
 
     async def service():
@@ -375,7 +375,7 @@ async def second_stage(service_url):
 
 @pytest.mark.slow
 def test_a_process_that_hangs_at_its_start_is_waited_for():
-    """While it has no subscription, it has no backlog either."""
+    """Without a subscription it has no backlog."""
 
     def scenario(sim):
         copying(before_ack=0.0)(sim)

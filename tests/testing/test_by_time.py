@@ -1,7 +1,7 @@
-"""Each thing that happens by time happens when the broker's clock is advanced, and not before.
+"""Each timed event happens when the broker's clock is advanced, and not before.
 
-The last test compares this file with broker.conf: every key with a time is the subject of a test
-here, or it is said why not.
+The last test compares this file with broker.conf: every key with a time has a test here, or a
+reason why not.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ NOT_MOVED: Final = {
 
 
 def by(*keys: str) -> Callable[[Test], Test]:
-    """The keys of broker.conf that the test is about."""
+    """Declares the keys of broker.conf that the test covers."""
     MOVED.update(keys)
     return lambda test: test
 
@@ -289,11 +289,11 @@ def test_a_rate_of_publishing_lets_the_next_message_in(
     admin(pulsar_broker, f"v2/{NAMESPACE}/publishRate", rate)
     subscribed(pulsar_client)
     producer = pulsar_client.create_producer(TOPIC)
-    producer.send(b"x" * 800)  # takes what eight seconds allow
+    producer.send(b"x" * 800)  # uses up eight seconds of the rate
     with RawClient(pulsar_broker.service_url) as raw:
         raw.create_producer(TOPIC)
         raw.start_publish(b"later", 0)
-        raw.kinds_before_pong()  # the broker has it
+        raw.kinds_before_pong()  # the broker has received it
         pulsar_broker.clock.advance("5s")
         assert pulsar_broker.backlog(TOPIC, "s") == 1
         pulsar_broker.clock.advance("5s")
@@ -398,7 +398,7 @@ def test_the_admin_api_lists_ended_transactions_for_an_hour(
 def test_the_outcome_of_a_transaction_is_forgotten(
     pulsar_broker: RunningBroker, pulsar_client: Client
 ) -> None:
-    """When there are newer ones."""
+    """It is forgotten when newer transactions have ended."""
     txn = pulsar_client.new_transaction()
     txn.commit()
     path = f"v3/transactions/transactionMetadata/{txn.txn_id.most}/{txn.txn_id.least}"

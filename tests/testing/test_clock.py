@@ -1,4 +1,4 @@
-"""`broker.clock.advance`: how it goes on. What it leads to is in test_by_time.py."""
+"""`broker.clock.advance`: how time proceeds. test_by_time.py tests its effects."""
 
 import asyncio
 import threading
@@ -36,7 +36,7 @@ def subscribed(client: Client) -> Consumer:
 
 
 def test_connections_outlive_it() -> None:
-    """Though the broker does something every five minutes."""
+    """Although the broker has work every five minutes."""
 
     async def connections(running: Any) -> list[int]:
         return [session.number for session in running.server.sessions]

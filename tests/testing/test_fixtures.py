@@ -40,7 +40,7 @@ def test_a_test_s_settings_count_most_and_are_its_own_broker_s(
 
 
 def pays(client: Client, topic: str) -> None:
-    """In a transaction, whatever else there is on the broker."""
+    """Pays in a transaction, whatever else the broker holds."""
     orders = client.subscribe(topic, "billing", initial_position=InitialPosition.Earliest)
     with client.new_transaction() as txn:
         client.create_producer(topic).send(b"one lamp", txn=txn)

@@ -25,7 +25,7 @@ TOPICS: Final = "/admin/v2/persistent/public/default"
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[RunningBroker]:
-    """Tokens and passwords are accepted; ann is a superuser."""
+    """A broker with tokens and passwords; ann is a superuser."""
     digest = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
     (tmp_path / "htpasswd").write_text(f"ann:{digest}\n")
     settings = TOKEN_SETTINGS | {
@@ -49,7 +49,7 @@ def log_in(broker: RunningBroker, password: str = PASSWORD) -> httpx.Response:
 
 
 def is_logged_in(browser: Browser) -> bool:
-    """Opening a page uses the session."""
+    """Opens a page, which also uses the session."""
     return browser.open("/console").status_code == 200
 
 
@@ -78,7 +78,7 @@ def test_a_session_of_the_console_ends_after_twelve_hours_of_use(
 
 def test_who_failed_too_often_may_log_in_again_later(broker: RunningBroker) -> None:
     async def fail(running: Any) -> None:
-        """So often that no machine is slow enough to be forgiven meanwhile."""
+        """So many failures that even a slow machine does not forgive them meanwhile."""
         refused = running.authentication._providers["basic"].refused
         for _ in range(FAILURES_AT_ONCE + int(FAILURES_PER_SECOND * 300)):
             refused.failed(HERE, "ann")
@@ -117,13 +117,13 @@ def test_an_address_whose_login_failed_waits_behind_others_for_a_minute(
     broker: RunningBroker,
 ) -> None:
     async def compared(running: Any) -> list[str]:
-        """In which order, if the address whose login failed asks before another one does."""
+        """The order of comparison, if the address with a failed login asks before another one."""
         queue = running.authentication._providers["basic"]._queue
         order: list[str] = []
         go_on = threading.Event()
         held = asyncio.ensure_future(queue.compare("held", "x", lambda: go_on.wait(PATIENCE_S)))
-        await asyncio.sleep(0)  # it has begun
-        queue._turn = 0  # every fourth comparison would be of the others
+        await asyncio.sleep(0)  # the first comparison has begun
+        queue._turn = 0  # resets the turn: every fourth comparison takes from the other queue
         asked = [
             asyncio.ensure_future(
                 queue.compare(each, "ann", lambda each=each: order.append(each) is None)

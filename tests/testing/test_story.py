@@ -1,4 +1,4 @@
-"""The timeline of a broker that a failing test shows."""
+"""The timeline of a broker that a failing test prints."""
 
 import threading
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def subscribed(client: Client) -> Consumer:
 
 
 def told(story: Story, *words: str) -> bool:
-    """Whether a line has all of them."""
+    """Whether a line contains all of the words."""
     return any(all(word in line for word in words) for line in story.text().splitlines())
 
 
@@ -87,7 +87,7 @@ def test_transactions_open_committed_and_aborted(client: Client, story: Story) -
     assert told(story, "still open", names[1], "1 published to orders", "1 acknowledged on orders")
     committed.commit()
     aborted.abort()
-    for _ in range(2):  # their books are closed behind the answer
+    for _ in range(2):  # their ends are recorded after the answer
         client.new_transaction().commit()
     assert told(story, "begun", names[0])
     assert told(story, "published", "b'kept'", f"in {names[0]}")

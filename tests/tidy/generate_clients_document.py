@@ -1,8 +1,8 @@
-"""Writes the tables of docs/clients.md: which feature of which official client a test shows.
+"""Writes the tables of docs/clients.md: which features of which official client a test shows.
 
-A test in Python says it with `@pytest.mark.feature("name", …)`, and its client by its file's name;
-one in another language with `Feature: name, …` in a comment above it. They are read here, not run.
-The page's end is written by hand, and kept.
+A test in Python declares features with `@pytest.mark.feature("name", …)`, and its client by its
+file's name. A test in another language declares them with `Feature: name, …` in a comment above it.
+The tests are parsed here, not run. The end of the page is written by hand, and kept.
 """
 
 import ast
@@ -24,7 +24,7 @@ from syntax import syntax_tree  # noqa: E402
 DOCUMENT: Final = ROOT / "docs/clients.md"
 CLIENTS: Final = ("Python", "Java", "Go")
 _OTHER_FILES: Final = {"test_official_admin.py": "Java", "test_official_flink.py": "Flink"}
-# They have less of the protocol: only what a test shows is listed.
+# They have less of the protocol, so the table lists only features with a test.
 OTHERS: Final = {
     "Rust": "Rust: the crate [pulsar](https://crates.io/crates/pulsar)",
     "JavaScript": "JavaScript: [pulsar-flex](https://www.npmjs.com/package/pulsar-flex)",
@@ -98,7 +98,7 @@ FEATURES: Final = {
     ),
     "Administration": ("admin client",),
 }
-# What a client does not have, or cannot be shown here.
+# Features that a client lacks, or that cannot be shown here.
 ABSENT: Final = {
     ("priority levels", "Python"): "not in the client",
     ("priority levels", "Go"): "not in the client",

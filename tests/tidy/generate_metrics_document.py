@@ -1,4 +1,4 @@
-"""Writes the table of docs/metrics.md. What is above it is written by hand, and kept."""
+"""Writes the table of docs/metrics.md. The text above it is written by hand, and kept."""
 
 from pathlib import Path
 from typing import Final
@@ -10,7 +10,7 @@ _TABLE: Final = "## All metrics\n"
 
 
 def document() -> str:
-    """As it should be."""
+    """The document with a new table."""
     by_hand, heading, _ = DOCUMENT.read_text().partition(_TABLE)
     lines = [
         "| metric | type | labels | what it is | where it comes from |",

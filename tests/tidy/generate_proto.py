@@ -1,8 +1,8 @@
 """Writes pybroker/wire/pulsar_api_pb2.py and .pyi from PulsarApi.proto (`make proto`).
 
-protoc names its output after the file, which is not a Python module name; so what it wrote is
-moved to pulsar_api_pb2, and the module is told the name it really has (pickle needs it). The stub
-loses `Schema.Type.None`, which is no Python name: mypy would refuse the whole file.
+protoc names its output after the proto file, which is not a Python module name. So the output is
+moved to pulsar_api_pb2, and the module is given its real name (pickle needs it). `Schema.Type.None`
+is removed from the stub: it is not a Python name, and mypy would refuse the whole file.
 """
 
 import sys

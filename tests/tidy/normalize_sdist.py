@@ -1,4 +1,4 @@
-"""Rewrites a source distribution so that its bytes depend on the sources alone.
+"""Rewrites a source distribution so that its bytes depend on the sources only.
 
 setuptools keeps times, owners and modes of the checkout's files, and adds the time of the build.
 """

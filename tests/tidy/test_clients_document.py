@@ -1,4 +1,4 @@
-"""docs/clients.md says what the tests in tests/compat show, no more and no less."""
+"""docs/clients.md lists exactly what the tests in tests/compat show."""
 
 from generate_clients_document import (
     ABSENT,

@@ -1,4 +1,4 @@
-"""`make docs` builds the site without a warning, and the reference has everything the code has."""
+"""`make docs` builds the site without a warning, and the reference covers the code."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built as the Makefile does."""
+    """The site, built like in the Makefile."""
     target = tmp_path_factory.mktemp("site")
     (line,) = re.findall(r"-m (sphinx .*) docs build/docs", (ROOT / "Makefile").read_text())
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""What documents quote of the broker's output is what it prints."""
+"""Documents quote the broker's output exactly."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Each code block of README and docs runs as it is typed, in order, within a limit of time.
+"""Each code block of README and docs runs as typed, in order, within a time limit.
 
-What starts a broker starts it, and the blocks that follow use it. Only its ports are others than
-those that are typed, for the usual ones may be taken. Installing is looked at, not done.
+A block that starts a broker starts it, and the following blocks use it. Only its ports differ from
+the typed ones, because the usual ones may be taken. Installation commands are checked, not run.
 """
 
 import re
@@ -22,11 +22,11 @@ _USUAL = "pulsar://localhost:6650", "http://localhost:8080"
 _EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
-_HAVE_DATA = ("docs/upgrading.md",)  # these pages presume `data`, and its copy `backup`
+_HAVE_DATA = ("docs/upgrading.md",)  # these pages assume `data` and its copy `backup`
 
 
 class Reader:
-    """Types what a document says, in a folder of its own."""
+    """Types a document's commands, in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -90,7 +90,7 @@ class Reader:
         self._environment["PULSAR_CLIENT_CONF"] = str(settings)
 
     def have_data(self, first: str, *copies: str) -> None:
-        """Data directories of a broker that was stopped."""
+        """Creates a data directory, as left by a stopped broker, and copies of it."""
         self._start(f"pybroker standalone --data-dir {first}")
         self.stop()
         for copy in copies:
@@ -144,7 +144,7 @@ def test_every_fence_of_a_document_is_found() -> None:
 
 
 def test_examples_are_fenced() -> None:
-    """An indented one would not be found, and not be run."""
+    """An indented one would neither be found nor run."""
     for document in DOCUMENTS:
         outside = re.sub(r"^ *```.*?^ *```$", "", document.read_text(), flags=re.M | re.S)
         assert not re.findall(r"\n\n    \S.*", outside), document.name

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md's table of who may import whom, compared with what the code imports."""
+"""ARCHITECTURE.md's table of permitted imports against the imports of the code."""
 
 import ast
 import sys
@@ -51,7 +51,7 @@ def module_name(path: Path) -> str:
 SOURCES = {module_name(path): path for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
 
 
-# Packages whose modules belong to several units: the table lists them as one module each.
+# Packages whose modules belong to several units; the table lists each module.
 SHARED_PACKAGES = ("pybroker", "pybroker.process")
 
 
@@ -66,7 +66,7 @@ def unit_of(module: str) -> Unit | None:
 
 
 def statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """All that stand anywhere below it: `ast.walk` would look into each expression, too."""
+    """All statements below the node, at any depth; `ast.walk` would also visit each expression."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         for each in getattr(node, name, ()):
             if isinstance(each, ast.stmt):
@@ -87,7 +87,7 @@ def imported_modules(module: str, text: str) -> Iterator[str]:
 
 
 def imports_of(sources: Mapping[str, str]) -> dict[str, set[str]]:
-    """By module, with those for types only and those within functions."""
+    """Imports by module, including those for types only and those within functions."""
     return {module: set(imported_modules(module, text)) for module, text in sources.items()}
 
 
@@ -97,9 +97,9 @@ def all_imports() -> dict[str, set[str]]:
 
 
 def circle(imports: Mapping[str, set[str]]) -> list[str]:
-    """One of them, each module before one that it imports; empty if there is none.
+    """A circle, each module before one that it imports; empty if there is none.
 
-    What is no key of `imports` is not ours, and imports none of ours.
+    A name that is not a key of `imports` is not ours, and imports nothing of ours.
     """
     try:
         TopologicalSorter(imports).prepare()
@@ -145,7 +145,7 @@ def test_only_the_app_builds_server_side_packages() -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Not for types either: what two modules mean by the same name belongs in a file below both."""
+    """Not even for types: a name that two modules share belongs in a module that both import."""
     found = circle(all_imports())
     assert not found, f"import circle: {' -> '.join(found)}"
 

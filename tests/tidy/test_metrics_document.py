@@ -1,4 +1,4 @@
-"""docs/metrics.md says what metrics there are."""
+"""docs/metrics.md lists exactly the existing metrics."""
 
 from generate_metrics_document import DOCUMENT, document
 

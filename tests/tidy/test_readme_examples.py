@@ -1,4 +1,4 @@
-"""The first examples of README and docs/first-minute.md run as they stand, in this process."""
+"""The first examples of README and docs/first-minute.md run unchanged, in this process."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ def run(example: str, service_url: str) -> None:
 
 
 def messages(client: pulsar.Client, topic: str, subscription: str, count: int) -> list[bytes]:
-    """That many, and no more."""
+    """The next `count` messages; asserts that there are no more."""
     consumer = client.subscribe(
         topic, subscription, initial_position=pulsar.InitialPosition.Earliest
     )

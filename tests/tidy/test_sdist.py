@@ -1,4 +1,4 @@
-"""What `make release` does to a source distribution."""
+"""`make release` and its normalized source distribution."""
 
 import io
 import tarfile

@@ -1,4 +1,4 @@
-"""What the code looks like: sizes, docstrings, exception handlers, sources of nondeterminism."""
+"""Rules for the code: sizes, docstrings, exception handlers, sources of nondeterminism."""
 
 import ast
 import importlib
@@ -33,10 +33,10 @@ SIMULATED = (
     "pybroker/process/app.py",
     "pybroker/client",
 )
-# The client's front for threads: what is simulated is the asyncio client inside. Keys and nonces
-# must come from the system's generator: a seed would give them away.
+# The client for threads is not simulated; the asyncio client inside it is. Keys and nonces must
+# come from the system's generator: a seed would reveal them.
 NOT_SIMULATED = (
-    "managed_ledger/storage/one_thread.py",  # behind the loop's run_in_executor, which is simulated
+    "managed_ledger/storage/one_thread.py",  # called through run_in_executor, which is simulated
     "pybroker/client/blocking/loop_thread.py",
     "pybroker/client/blocking/thread_queue.py",
     "pybroker/client/encryption.py",
@@ -60,7 +60,7 @@ USER_PACKAGES = ("pybroker.client", "pybroker.spark", "pybroker.testing", "pybro
 
 
 def test_test_files_have_names_of_their_own() -> None:
-    """pytest imports them by their names alone."""
+    """pytest imports them by their file names alone."""
     names = [path.name for path in TESTS if path.name.startswith("test_")]
     assert sorted(names) == sorted(set(names))
 
@@ -78,13 +78,13 @@ def dotted_names(text: str) -> Iterator[str]:
 
 
 def used(text: str, names: set[str]) -> set[str]:
-    """Those of `names`, like time.sleep, that are read or imported; most files are not parsed."""
+    """The names, like time.sleep, that the text reads or imports; most files are not parsed."""
     spelled = (name for dotted in names for name in (dotted, f"from {dotted.split('.')[0]} import"))
     return names & set(dotted_names(text)) if any(name in text for name in spelled) else set()
 
 
-# Each rule is a test that says all that breaks it: one test a file would take longer to count
-# than to run. Python's parser is the slow part: it reads only the files whose text may break one.
+# Each rule is one test that reports all violations: a test per file would take longer to collect
+# than to run. Parsing is slow, so only files whose text may contain a violation are parsed.
 
 
 def test_no_file_is_two_things() -> None:
@@ -94,7 +94,7 @@ def test_no_file_is_two_things() -> None:
 
 
 def docstring(text: str) -> str:
-    """Of the module: as the formatter leaves them, it begins and ends with three double quotes."""
+    """The module's docstring. The formatter leaves it between three double quotes."""
     found = re.match(r'r?"""(.*?)"""', text, re.DOTALL)
     return found[1].strip() if found else ""
 
@@ -157,7 +157,7 @@ def is_state_table(table: dict[object, object]) -> bool:
 
 
 def state_tables() -> Iterator[tuple[str, dict[Enum, set[object]]]]:
-    """Module-level dicts from the members of one enum to sets: what may follow, what is allowed."""
+    """Module-level dicts from the members of an enum to sets: transitions, or what is allowed."""
     for path in LIBRARY:
         if path.stem == "__main__":
             continue

@@ -1,4 +1,4 @@
-"""docs/spark.md against the code: its options are those of the table, its tests are there."""
+"""docs/spark.md against the code: its options are those of the table, its tests exist."""
 
 import re
 from pathlib import Path

@@ -5,7 +5,7 @@ from syntax import syntax_tree
 
 
 class ParsedAtItsEnd:
-    """Garbage in a cycle, whose finalizer does what a logged traceback does."""
+    """Cyclic garbage whose finalizer parses code, like a logged traceback does."""
 
     def __init__(self) -> None:
         self.itself = self

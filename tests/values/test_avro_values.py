@@ -1,4 +1,4 @@
-"""Avro as it is typed: bytes as the specification has them, and nothing hostile gets far."""
+"""Avro from typed values: bytes as in the specification, and hostile values are refused early."""
 
 import contextlib
 import json
@@ -97,7 +97,7 @@ def test_whatever_comes_is_a_value_or_refused(schema: Any, data: bytes) -> None:
 
 
 def doubling(levels: int) -> Any:
-    """A record of two records of two records: values without a byte."""
+    """A record of two records of two records, and so on: values without a byte."""
     schema: Any = {"type": "record", "name": "R0", "fields": []}
     for level in range(1, levels):
         fields = [{"name": "a", "type": schema}, {"name": "b", "type": f"R{level - 1}"}]
@@ -143,7 +143,7 @@ def test_a_value_of_a_union_may_name_its_branch(union: Any, value: Any, encoded:
 
 
 def two_ways() -> str:
-    """Each level of a value may be either of two, and the last one tells that it is neither."""
+    """Each level of a value matches either of two branches, but the last level matches neither."""
     inner = {"type": "record", "name": "B", "fields": [{"name": "n", "type": ["A", "B", "null"]}]}
     outer = {"type": "record", "name": "A", "fields": [{"name": "n", "type": ["A", inner, "null"]}]}
     return json.dumps(outer)
@@ -186,7 +186,7 @@ def test_a_broken_schema_is_told_from_a_bug(schema: Any, value: Any) -> None:
     ],
 )
 def test_names_are_texts_and_not_long(schema: Any) -> None:
-    """One may be said again for each of many values, and a namespace is part of many names."""
+    """A name may be repeated for each of many values, and a namespace is part of many names."""
     with pytest.raises(NotAvro, match="name"):
         Codec(json.dumps(schema))
 

@@ -1,4 +1,4 @@
-"""Text as the bytes of each schema's type, as the Java client encodes them."""
+"""Text as bytes of each schema type, in the encoding of the Java client."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a connection may receive is one table, and each of it has a handler."""
+"""One table lists the commands that a connection may receive, and each has a handler."""
 
 from pybroker.server.handlers import HANDLERS
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -1,4 +1,4 @@
-"""Payloads that say other things of themselves than their metadata does."""
+"""Payloads that contradict their metadata."""
 
 import importlib
 import tracemalloc
@@ -59,7 +59,7 @@ def test_snappy_is_not_asked_for_more_than_the_metadata_claims(
 ) -> None:
     library = importlib.import_module("snappy")
     monkeypatch.setattr(library, "decompress", pytest.fail)
-    payload = b"\xff\xff\xff\xff\x0f" + b"\0a"  # four gigabytes, it says
+    payload = b"\xff\xff\xff\xff\x0f" + b"\0a"  # claims four gigabytes
     for read in (decompressed, lambda *args: list(in_parts(*args))):
         with pytest.raises(CannotDecompress, match="the 10 bytes that it claims"):
             read(SNAPPY, payload, 10)

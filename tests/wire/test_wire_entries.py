@@ -1,4 +1,4 @@
-"""Entries: metadata in front, payload behind, a checksum over both."""
+"""Entries: metadata, then payload, and a checksum over both."""
 
 import base64
 

@@ -1,5 +1,4 @@
-"""Whatever bytes arrive, the decoder answers with events or ProtocolError, and believes nothing
-that protobuf would read otherwise."""
+"""For any bytes the decoder returns events or ProtocolError, and agrees with protobuf."""
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -30,14 +29,14 @@ FRAMES = [
     ),
 ]
 
-# An example takes less than a millisecond, and most of what can be damaged is rare.
+# An example takes less than a millisecond, and most fields are rarely damaged.
 MANY = settings(max_examples=10 * settings().max_examples)
 
 mutations = st.tuples(st.integers(0, 500), st.binary(min_size=0, max_size=4), st.integers(0, 4))
 
 
 def mutate(data: bytes, changes: list[tuple[int, bytes, int]]) -> bytes:
-    """Replace `removed` bytes at a place by others."""
+    """Replaces `removed` bytes at a place by `inserted`."""
     for place, inserted, removed in changes:
         at = place % (len(data) + 1)
         data = data[:at] + inserted + data[at + removed :]

@@ -1,4 +1,4 @@
-"""MESSAGEs as a client reads them: in runs, however the broker spells them."""
+"""MESSAGE commands as read by a client: in runs, however the broker encodes them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Frames written from byte templates mean to protobuf what the broker meant."""
+"""protobuf parses frames written from byte templates as intended."""
 
 from collections.abc import Iterator
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""apply-config-from-env.py FILE…: settings from the environment into configuration files.
+"""apply-config-from-env.py FILE…: writes settings from the environment into configuration files.
 
-PULSAR_PREFIX_key sets a key, whether the file has it or not; a variable that is called as a key of
-the file sets that one.
+PULSAR_PREFIX_key sets a key, even if the file lacks it. A variable with the name of a key in the
+file sets that key.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Settings from the environment into a file of `key=value` lines, for the two commands beside."""
+"""Writes settings from the environment into a file of `key=value` lines, for two commands."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ def apply(path: Path, environment: Mapping[str, str], prefix: str, bare: bool) -
         if name.startswith(prefix) and name != prefix:
             chosen[name.removeprefix(prefix)] = environment[name]
     for key, value in chosen.items():
-        text = " ".join(f"{key}={value}".splitlines())  # a value is no further line
+        text = " ".join(f"{key}={value}".splitlines())  # a value must not add lines
         if key in places:
             lines[places[key]] = text
         else:
