@@ -1,4 +1,4 @@
-"""Processes of `pybroker broker` on real bookies, as docs/cluster.md starts them."""
+"""Processes of `pybroker broker` on real bookies, started as in docs/cluster.md."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ class BrokerProcess:
     def __init__(
         self, folder: Path, name: str, zookeeper: str, more: Mapping[str, object] | None = None
     ) -> None:
-        """`more`: settings beside those of the document."""
+        """`more`: settings in addition to those of the document."""
         self.log = folder / f"{name}.log"
         conf = folder / f"{name}.conf"
         settings = {
@@ -56,12 +56,12 @@ class BrokerProcess:
         self.service_url, self.admin_url = ready.split()[2:4]
 
     def kill(self) -> None:
-        """kill -9; gone when it returns."""
+        """kill -9; the process has ended when this returns."""
         self.process.kill()
         self.process.communicate(timeout=END_S)
 
     def stop(self) -> int:
-        """SIGTERM; its exit code."""
+        """Send SIGTERM; returns the exit code."""
         self.process.terminate()
         return self.ended()
 

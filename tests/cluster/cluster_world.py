@@ -1,4 +1,4 @@
-"""Sessions of brokers on a simulated ZooKeeper: who owns what, without topics or clients."""
+"""Sessions of brokers on a simulated ZooKeeper: bundle ownership, without topics or clients."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -21,7 +21,7 @@ BUNDLES: Final = 4
 
 
 class Member:
-    """What a broker has of the cluster; `events` are its bundles' comings and goings."""
+    """A broker's part of the cluster; `events` records the bundles that it takes and releases."""
 
     def __init__(self, world: "ClusterWorld", name: str, node: Node) -> None:
         self.name = name

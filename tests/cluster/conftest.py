@@ -23,7 +23,7 @@ def world(request: Any) -> Iterator[ClusterWorld]:
 
 @pytest.fixture
 def two_brokers(tmp_path: Path) -> Iterator[str]:
-    """The service URL of two real brokers, on real bookies."""
+    """The service URL of two real brokers on real bookies."""
     with Cluster() as storage:
         brokers = [BrokerProcess(tmp_path, name, storage.zookeeper_address) for name in "ab"]
         yield ",".join(each.service_url for each in brokers).replace(",pulsar://", ",")

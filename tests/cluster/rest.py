@@ -1,4 +1,4 @@
-"""The admin API of brokers in the simulated world, through the client that brokers use."""
+"""The admin API of brokers in the simulated world, called with the brokers' own HTTP client."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,14 +16,14 @@ _REDIRECTS: Final = 5
 
 @dataclass
 class Rest:
-    """A client at one broker, which follows redirects."""
+    """A client of one broker; follows redirects."""
 
     cluster: TxnCluster
     broker: TxnBroker
     role: str = ""
 
     def ask(self, method: str, path: str, body: bytes = b"", /, **query: Any) -> Reply:
-        """`path`: below /admin, or from the root if it begins with a slash."""
+        """`path` is relative to /admin, or absolute if it begins with a slash."""
         whole = path if path.startswith("/") else f"/admin/{path}"
         target = whole + (f"?{urlencode(query)}" if query else "")
         reply = self.cluster.call(self._ask(self.broker.http_url, method, target, body))

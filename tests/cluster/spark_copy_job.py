@@ -1,4 +1,4 @@
-"""A streaming query that copies a topic to another one; prints the number of each finished batch.
+"""A streaming query that copies one topic to another; prints the number of each finished batch.
 
 Arguments: sink or foreachBatch, service URL, source, sink, checkpoint.
 """
@@ -13,7 +13,7 @@ from pybroker.spark import exactly_once, register
 
 def main(kind: str, service_url: str, source: str, sink: str, checkpoint: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # A task may fail four times, as on a cluster.
+    # A task has four attempts, as on a cluster.
     builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()

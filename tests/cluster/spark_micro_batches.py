@@ -1,5 +1,5 @@
-"""What Spark does with a query's source and sink, micro-batch by micro-batch, in this process's
-threads: a planner, tasks that are tried four times, and the end of each batch.
+"""Drives a query's source and sink as Spark does, in threads of this process: for each micro-batch
+a plan, tasks with up to four attempts, and the commit.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,12 +22,12 @@ from pybroker.spark.writing.sink import Plan
 
 QUERY: Final = "query"
 ATTEMPTS: Final = 4  # spark.task.maxFailures
-# (batch, where it is)
+# (batch, step)
 Happening = Callable[[int, str], None]
 
 
 class MicroBatches:
-    """Copies the values of a topic to another one."""
+    """Copies the values of one topic to another."""
 
     def __init__(self, service_url: str, source: str, sink: str, happens: Happening) -> None:
         """`happens` is called at "planned", "read" (in a task), "written" (by a task), and at the
@@ -49,7 +49,7 @@ class MicroBatches:
         self.failed_attempts = 0
 
     def run(self) -> int:
-        """Until nothing is left. Returns how many batches there were."""
+        """Run batches until nothing is left; returns their number."""
         start, batch_id = self._reader.initialOffset(), 0
         while (
             end := self._reader.latestOffset(start, self._reader.getDefaultReadLimit())

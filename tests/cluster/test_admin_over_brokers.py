@@ -1,4 +1,4 @@
-"""The admin API of any broker, for topics, namespaces and coordinators of all brokers."""
+"""The admin API of any broker serves topics, namespaces and coordinators of all brokers."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ PARTITIONS = 8
 
 
 class TwoBrokers:
-    """With a topic of eight partitions, of which both serve some."""
+    """Two brokers and a topic with eight partitions; each broker serves some of them."""
 
     def __init__(self, seed: int) -> None:
         self.cluster = TxnCluster(seed, serves_http=True)
@@ -205,7 +205,7 @@ def test_a_namespace_is_unloaded_on_all_brokers(brokers: TwoBrokers) -> None:
     for broker in (brokers.one, brokers.two):
         assert not [n for n in broker.broker.topics.loaded_names() if n in brokers.names]
         assert not [b for b in broker.ownership.owned() if b.namespace == "public/default"]
-    stats = brokers.other_rest.get(f"{ORDERS}/partitioned-stats")  # they load it again
+    stats = brokers.other_rest.get(f"{ORDERS}/partitioned-stats")  # loads partitions again
     assert len(stats["partitions"]) == PARTITIONS
 
 
@@ -225,7 +225,7 @@ def test_a_namespace_with_topics_on_several_brokers_is_deleted(brokers: TwoBroke
 
 def test_a_namespace_leaves_no_bundles_behind(brokers: TwoBrokers) -> None:
     rest, tree = brokers.rest, brokers.cluster.life.tree
-    for bundles in (7, 3):  # it comes back with another division
+    for bundles in (7, 3):  # recreated with another number of bundles
         rest.do("PUT", "v2/namespaces/public/shop", b'{"bundles": {"numBundles": %d}}' % bundles)
         for either in (rest, brokers.other_rest):
             brokers.cluster.until(lambda: brokers.two.broker.topics.tenants.has_namespace(SHOP))
@@ -251,7 +251,7 @@ def bundles_of(brokers: TwoBrokers, namespace: str) -> list[object]:
 def test_no_topic_outlives_its_namespace_because_another_broker_knew_it_late(
     brokers: TwoBrokers,
 ) -> None:
-    """The other broker is about to create a topic, and goes on when the namespace is deleted."""
+    """The other broker begins to create a topic, and continues when the namespace is deleted."""
     rest, topics = brokers.rest, brokers.two.broker.topics
     rest.do("PUT", "v2/namespaces/public/shop")
     brokers.cluster.until(lambda: topics.tenants.has_namespace(SHOP))
@@ -281,14 +281,14 @@ def test_no_topic_outlives_its_namespace_because_another_broker_knew_it_late(
 
 @pytest.mark.parametrize("what", ["partitions", "namespace"])
 def test_who_deletes_slowly_spares_what_was_created_anew(brokers: TwoBrokers, what: str) -> None:
-    """Another request has finished the deletion meanwhile."""
+    """Meanwhile another request has finished the deletion."""
     rest, other = brokers.rest, brokers.other_rest
     rest.do("PUT", f"v2/namespaces/{SHOP}")
     brokers.cluster.until(lambda: brokers.two.broker.topics.tenants.has_namespace(SHOP))
     carts = f"v2/persistent/{SHOP}/carts/partitions"
     path = carts if what == "partitions" else f"v2/namespaces/{SHOP}"
     rest.do("PUT", carts, b"4")
-    # The first request gets as far as its mark.
+    # The first request only gets as far as its mark.
     ask, may_go_on, begun = brokers.one.membership.others.ask, asyncio.Event(), asyncio.Event()
     here = asking_module.Asking._here
 
@@ -309,7 +309,7 @@ def test_who_deletes_slowly_spares_what_was_created_anew(brokers: TwoBrokers, wh
         other.do("PUT", path)
     other.do("PUT", carts, b"4")
     names = [TopicName.parse(f"persistent://{SHOP}/carts-partition-{n}") for n in range(4)]
-    for name in names:  # the client is led to whoever serves it
+    for name in names:  # the client is redirected to the broker that serves it
         brokers.cluster.call(brokers.cluster.send(brokers.two, str(name), b"new"))
     may_go_on.set()
     brokers.cluster.until(slow.done)
@@ -319,7 +319,7 @@ def test_who_deletes_slowly_spares_what_was_created_anew(brokers: TwoBrokers, wh
 
 def test_an_answer_about_all_brokers_is_not_given_without_one_of_them(brokers: TwoBrokers) -> None:
     brokers.rest.do("PUT", "v2/non-persistent/public/default/live")
-    brokers.cluster.crash(brokers.two)  # and its session goes on for a while
+    brokers.cluster.crash(brokers.two)  # its session continues for a while
     for path in ("v3/transactions/coordinatorStats", "v2/non-persistent/public/default"):
         refused = brokers.rest.ask("GET", path)
         assert refused.status == 503, (path, refused)
@@ -351,8 +351,8 @@ def test_of_two_brokers_that_create_the_same_topic_at_once_one_is_told_so(
 
 
 def test_a_partition_is_not_created_anew_while_its_topic_is_deleted(brokers: TwoBrokers) -> None:
-    """The broker of a partition knows that the topic is being deleted before it deletes its part,
-    although it learns of changes late.
+    """A partition's broker learns of changes late, but knows of the topic's deletion before it
+    deletes its partition.
     """
     topics = brokers.two.broker.topics
     partition = next(each for each in brokers.names if brokers.owner(each) is brokers.two)
@@ -425,7 +425,7 @@ def test_the_console_of_any_broker_shows_a_topic_of_another(brokers: TwoBrokers)
 
 
 def test_a_deletion_is_finished_by_the_topics_broker_alone(brokers: TwoBrokers) -> None:
-    """Whoever asks another broker meanwhile is sent on, and starts nothing there."""
+    """A request to another broker is redirected, and starts nothing there."""
     name = next(each for each in brokers.names if brokers.owner(each) is brokers.two)
     brokers.publish()
     deletions = brokers.one.broker.topics.deletions

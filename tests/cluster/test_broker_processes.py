@@ -1,4 +1,4 @@
-"""`pybroker broker` on real bookies: docs/cluster.md, with the official client, through deaths."""
+"""`pybroker broker` on real bookies: docs/cluster.md, with the official client and crashes."""
 
 import threading
 import time
@@ -61,7 +61,7 @@ def brokers(tmp_path: Path, storage: Cluster) -> Iterator[Brokers]:
 
 
 def keep(client: pulsar.Client, topic: str) -> None:
-    """From now on every message waits for `read_all`: what nobody waits for is deleted."""
+    """Keep all messages from now on for `read_all`: a topic without subscriptions deletes them."""
     client.subscribe(topic, "kept").close()
 
 
@@ -123,7 +123,7 @@ def test_a_transaction_over_topics_of_several_brokers_is_all_or_nothing(brokers:
 
 
 class Load:
-    """Publishes to a topic until it is told to stop, and notes what was acknowledged."""
+    """Publishes to a topic until `end`, and records the acknowledged messages."""
 
     def __init__(self, client: pulsar.Client, topic: str) -> None:
         keep(client, topic)
@@ -166,7 +166,7 @@ def test_nothing_acknowledged_is_lost_when_the_owner_is_killed(brokers: Brokers)
     assert brokers.owner(TOPICS[0], others[0]) in others
     stored = read_all(brokers.client(*others), TOPICS[0], len(load.acknowledged))
     assert set(stored) >= set(load.acknowledged[:-1])
-    owner.start()  # the same machine comes back, and serves whatever is nobody's
+    owner.start()  # the same machine returns, and serves topics without an owner
     assert httpx.get(f"{owner.admin_url}/admin/v2/brokers/health", timeout=30).text == "ok"
 
 
@@ -197,7 +197,7 @@ def test_a_cluster_that_was_stopped_continues_where_it_was(brokers: Brokers) -> 
 
 
 def test_a_broker_whose_session_is_over_ends_and_serves_nothing(brokers: Brokers) -> None:
-    """It sleeps through the end of its session, while another broker takes its topic."""
+    """The broker is frozen when its session ends, and another broker takes its topic."""
     load = Load(brokers.client(), TOPICS[3])
     load.goes_on()
     owner = brokers.owner(TOPICS[3])

@@ -1,4 +1,4 @@
-"""Who owns which bundle: races, redirects, expiry, and giving back, on a simulated ZooKeeper."""
+"""Bundle ownership: races, redirects, expiry and release, on a simulated ZooKeeper."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ ORDERS = NAMES[0]
 
 
 def owners(world: ClusterWorld, members: list[Member], name: TopicName) -> list[Member]:
-    """Those that serve it, after somebody has asked until somebody serves."""
+    """The members that serve the topic, after lookups until one of them serves it."""
     asked, authoritative = members[0], False
     for _ in range(10):
         found = world.call(asked, asked.ownership.lookup(name, authoritative))
@@ -53,14 +53,14 @@ def test_each_topic_has_one_owner_and_everybody_names_it(world: ClusterWorld) ->
 
 
 def knows(member: Member, name: TopicName) -> bool:
-    """Its mirror shows who has the bundle."""
+    """Whether the member's mirror shows the owner of the bundle."""
     bundle = member._boundaries.bundle_of(name)
     owns = member.ownership.owns(name)
     return bundle is not None and (owns or member.ownership.place_elsewhere(bundle) is not None)
 
 
 def test_no_broker_joins_a_cluster_whose_data_are_being_moved(world: ClusterWorld) -> None:
-    """One that tried is not listed either: the move would wait for it to stop."""
+    """Nor is such a broker listed: the move would wait for it to stop."""
     member = world.member("a")
     world.call(member, member.stop())
     mover = world.life.node("mover")
@@ -91,7 +91,7 @@ def test_of_two_that_take_a_bundle_at_once_one_gets_it(world: ClusterWorld) -> N
 
 def test_two_lookups_at_once_take_a_bundle_once(world: ClusterWorld) -> None:
     member = world.member("a")
-    world.call(member, member.ownership.range_of(ORDERS))  # so that nothing is waited for
+    world.call(member, member.ownership.range_of(ORDERS))  # so that the lookups need not wait
     asking = [
         member.node.create_task(member.ownership.lookup(ORDERS, True), name="lookup")
         for _ in range(2)
@@ -108,7 +108,7 @@ def test_a_broker_that_should_not_take_a_bundle_names_the_one_that_should(
     first, second = world.member("a"), world.member("b")
     world.until(lambda: len(first.brokers.all()) == len(second.brokers.all()) == 2)
     found = [world.call(each, each.ownership.lookup(ORDERS, False)) for each in (first, second)]
-    # Whoever was asked first and was not the right one has taken nothing.
+    # A broker that was asked first, and should not take the bundle, has taken nothing.
     (taker,) = [each for each, told in zip((first, second), found, strict=True) if told is None]
     other = second if taker is first else first
     assert not other.ownership.owned() and len(taker.ownership.owned()) == 1
@@ -213,7 +213,7 @@ def test_a_broker_that_stops_gives_its_bundles_back_when_they_are_closed(
 
 
 def test_a_bundle_comes_back_only_when_its_topics_are_closed(world: ClusterWorld) -> None:
-    """They took longer than a release waits for: what is still loaded is out of date."""
+    """Closing takes longer than a release waits: topics that are still loaded are out of date."""
     first, second = world.member("a"), world.member("b")
     assert world.call(first, first.ownership.lookup(ORDERS, True)) is None
     closed = asyncio.Event()
@@ -385,7 +385,7 @@ def test_an_address_may_lack_urls() -> None:
 
 
 def test_no_two_sessions_own_a_bundle_whatever_breaks(world: ClusterWorld) -> None:
-    """Connections break, brokers are killed, sessions end by force, while clients ask."""
+    """Connections break, brokers are killed and sessions end, while clients look up topics."""
     rng, tree = world.life.world.stream("chaos"), world.life.tree
     members = {name: world.member(name) for name in "abc"}
     started = 0
@@ -424,7 +424,7 @@ def _judge(world: ClusterWorld, members: list[Member]) -> None:
     for member in members:
         if member.node.dead or member.zookeeper.session_id not in tree.sessions:
             continue
-        splitting = member.ownership._splitting  # nobody asks for the halves yet
+        splitting = member.ownership._splitting  # the halves are not in use yet
         for bundle in member.ownership.owned():
             if any(each.low <= bundle.low and bundle.high <= each.high for each in splitting):
                 continue

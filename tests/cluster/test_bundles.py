@@ -1,4 +1,4 @@
-"""Bundles are divided, moved and given back, while clients go on."""
+"""Bundles are split, moved and released while clients continue."""
 
 import functools
 import json
@@ -30,7 +30,7 @@ class World:
         return next(each for each in broker.ownership.owned() if each.holds(name))
 
     def topics_of(self, broker: TxnBroker, count: int) -> list[TopicName]:
-        """Loaded topics of one bundle of this broker, so that both halves have some."""
+        """Loaded topics in one bundle of this broker, some in each half."""
         first = TopicName.parse(self.cluster.topic_of(broker))
         bundle = self.bundle_of(broker, first)
         names = (TopicName.parse(f"{broker.name}-{number}") for number in range(10_000))
@@ -167,7 +167,7 @@ def test_a_broker_that_joins_gets_its_share() -> None:
     world.cluster.call(publish(world.one))
     three = world.cluster.start("three")
     world.cluster.world.sleep(900)
-    world.cluster.call(publish(three))  # what was given back is served by somebody again
+    world.cluster.call(publish(three))  # lookups assign the released bundles
     counts = sorted(three.ownership.counts().values())
     assert counts[0] >= 3 and counts[-1] <= 8, counts
     world.cluster.world.sleep(300)
@@ -176,7 +176,7 @@ def test_a_broker_that_joins_gets_its_share() -> None:
 
 
 def test_the_documented_commands_do_what_they_say() -> None:
-    """Their requests, at a broker of the simulated world: the tool itself opens real sockets."""
+    """Sends the commands' requests to a simulated broker: the tool itself opens real sockets."""
     world = World(cluster_name="east")
     documented = next(b.text for b in blocks(ROOT / "docs/cluster.md") if "split-bundle" in b.text)
 

@@ -1,4 +1,6 @@
-"""`pybroker.client` through the death of a broker: it finds the next one, exactly once holds."""
+"""`pybroker.client` when a broker dies: it finds the next broker, and processing stays
+exactly-once.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ MESSAGES = 12
 
 
 class Pipeline:
-    """Moves orders to invoices, in transactions of three; begins again after whatever fails."""
+    """Turns orders into invoices, in transactions of three; starts over after a failure."""
 
     def __init__(self, cluster: TxnCluster, client: Client, orders: str, invoices: str) -> None:
         self._cluster = cluster
@@ -27,7 +29,7 @@ class Pipeline:
         self._invoices = invoices
 
     async def fill(self) -> None:
-        """What no subscription waits for would be deleted."""
+        """Subscribe, so that messages are kept, and publish the orders."""
         await (await self._consumer()).close()
         await (await self._client.subscribe(self._invoices, "reads")).close()
         producer = await self._client.create_producer(self._orders)
@@ -41,7 +43,7 @@ class Pipeline:
         )
 
     async def run(self, at_half: Any = None) -> None:
-        """Ends when nothing is left. `at_half` is called within the second transaction."""
+        """Run until no orders are left. `at_half` is called within the second transaction."""
         consumer, producer, round_number = None, None, 0
         while True:
             try:
@@ -59,7 +61,7 @@ class Pipeline:
                 await asyncio.sleep(1.0)
 
     async def _step(self, consumer: Consumer, producer: Producer, at_half: Any) -> bool:
-        """Whether nothing is left: longer than an open transaction can hold what it has taken."""
+        """Whether no orders are left. Waits longer than an open transaction can hold messages."""
         try:
             orders = [await consumer.receive(timeout_millis=60_000)]
         except Timeout:
@@ -79,13 +81,13 @@ class Pipeline:
             with suppress(ClientError, PulsarError):
                 await txn.abort()
             raise
-        with suppress(TransactionOutcomeUnknown):  # what it acknowledged does not come again
+        with suppress(TransactionOutcomeUnknown):  # acknowledged messages are not redelivered
             await txn.commit()
         return False
 
 
 async def _closed(part: Consumer | Producer) -> None:
-    with suppress(ClientError, PulsarError):  # its broker may be gone
+    with suppress(ClientError, PulsarError):  # its broker may be dead
         await part.close()
 
 

@@ -1,4 +1,4 @@
-"""Sessions of a transactional id that have producers and transactions on several brokers."""
+"""Sessions of a transactional id with producers and transactions on several brokers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def cluster() -> Iterator[TxnCluster]:
 
 
 class Worker:
-    """A process that does the work of the id: one session, with a producer on each topic."""
+    """A process with the transactional id: one session, with a producer on each topic."""
 
     def __init__(self, cluster: TxnCluster, at: TxnBroker, number: int) -> None:
         rng = cluster.world.stream(f"worker {number}")
@@ -50,7 +50,7 @@ class Worker:
         return self
 
     async def begin(self, coordinator: int) -> Transaction:
-        for _ in range(20):  # a client takes its coordinators by turns
+        for _ in range(20):  # a client uses its coordinators in turn
             txn = await self.client.new_transaction(60_000)
             if txn.txn_id.most == coordinator:
                 return txn
@@ -65,7 +65,7 @@ class Worker:
 
 
 class Work:
-    """Broker one serves coordinator 0 and broker two coordinator 1; each a topic."""
+    """Broker one serves coordinator 0, broker two coordinator 1; each serves a topic."""
 
     def __init__(self, cluster: TxnCluster) -> None:
         self.cluster = cluster
@@ -78,7 +78,7 @@ class Work:
 
     async def _subscribed(self) -> None:
         for broker, topic in zip(self.brokers, self.topics, strict=True):
-            await self.cluster.read(broker, topic)  # the subscription keeps what it has not read
+            await self.cluster.read(broker, topic)  # the subscription keeps later messages
 
     async def worker(self, at: TxnBroker | None = None, topics: list[str] | None = None) -> Worker:
         self._workers += 1
@@ -141,7 +141,7 @@ def test_a_newer_session_fences_the_older_one_on_every_broker(cluster: TxnCluste
 def test_a_transaction_joins_the_session_of_a_producer_on_another_broker(
     cluster: TxnCluster,
 ) -> None:
-    """As official clients do it: NEW_TXN names no session."""
+    """As with official clients, NEW_TXN names no session."""
     work = Work(cluster)
 
     async def join() -> None:
@@ -190,11 +190,11 @@ def test_a_session_without_a_name_is_refused(cluster: TxnCluster) -> None:
     cluster.call(refuse())
 
 
-# -- what may go wrong
+# -- failures
 
 
 def test_sessions_that_begin_at_once_on_two_brokers_are_told_apart(cluster: TxnCluster) -> None:
-    """One session, whose producers are created at once, and two that are not the same."""
+    """One session with producers created concurrently, and two different sessions."""
     work = Work(cluster)
 
     async def begin() -> None:
@@ -278,7 +278,7 @@ def test_no_session_is_granted_while_a_broker_does_not_answer(cluster: TxnCluste
         cluster.world.network.cut_off(work.one.node, work.two.node, 60)
         with pytest.raises(ServiceNotReady, match=r"localhost:6651 must fence .* try again"):
             await work.worker(topics=[work.topics[0]])
-        await older.producers[0].send(b"on")  # nobody has begun anything
+        await older.producers[0].send(b"on")  # no other session has begun
         await asyncio.sleep(60)
         newer = await work.worker(topics=[work.topics[0]])
         assert newer.epoch == 2
@@ -322,8 +322,9 @@ def test_a_broker_that_does_not_answer_once_a_session_has_begun_is_named(
 def test_a_broker_without_zookeeper_publishes_nothing_of_a_session(
     cluster: TxnCluster, is_told: bool
 ) -> None:
-    """Nobody else has its topic, so nothing but itself keeps an older session from writing there.
-    It stands still while its session ends, or is told that it has no connection.
+    """No other broker has its topic, so only the broker itself can keep an older session from
+    writing there. The broker is stopped while its ZooKeeper session ends, or is told that it has no
+    connection.
     """
     work = Work(cluster)
 
@@ -385,7 +386,7 @@ def test_a_coordinator_on_its_way_is_waited_for(cluster: TxnCluster) -> None:
 
 
 def test_sessions_continue_at_another_broker(cluster: TxnCluster) -> None:
-    """Their brokers stop: they are no newer ones."""
+    """Their brokers stop; the reconnecting sessions do not count as newer ones."""
     work = Work(cluster)
 
     async def open_worker() -> Worker:
@@ -417,7 +418,7 @@ def test_a_broker_that_cannot_fence_keeps_ids_out(cluster: TxnCluster) -> None:
         peers.fences_sessions = unknown  # type: ignore[method-assign]
         with pytest.raises(NotAllowed, match="localhost:6651 is in the cluster"):
             await work.worker(work.one, topics=[work.topics[0]])
-        await older.producers[0].send(b"on")  # nothing was fenced
+        await older.producers[0].send(b"on")  # the session was not fenced
         assert _epoch(work.one) == older.epoch == 1
 
     cluster.call(keep_out())
@@ -442,7 +443,7 @@ def test_a_fenced_member_does_not_commit_with_its_group(cluster: TxnCluster) -> 
 def test_a_session_that_begins_on_two_brokers_at_once_does_not_fence_itself(
     cluster: TxnCluster,
 ) -> None:
-    """Each of them still has the older one."""
+    """Each of the brokers still has the older session."""
     work = Work(cluster)
 
     async def begin() -> None:

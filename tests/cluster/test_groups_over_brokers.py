@@ -1,6 +1,4 @@
-"""Transactions whose coordinators are on different brokers commit by one decision, or not at
-all.
-"""
+"""Transactions with coordinators on different brokers commit by one decision, or not at all."""
 
 import asyncio
 from collections.abc import Iterator
@@ -41,8 +39,8 @@ def cluster() -> Iterator[TxnCluster]:
 
 
 class Payment:
-    """Broker one serves coordinator 0 and broker two coordinator 1; of each one transaction, with a
-    message on a topic of its broker. The first one leads.
+    """Broker one serves coordinator 0, broker two coordinator 1. Each coordinator has a transaction
+    with a message on a topic of its broker. The first transaction leads.
     """
 
     def __init__(self, cluster: TxnCluster) -> None:
@@ -57,7 +55,7 @@ class Payment:
     async def _begin(self) -> list[Transaction]:
         payloads, txns = (b"invoice", b"debit"), []
         for broker, topic, payload in zip(self.brokers, self.topics, payloads, strict=True):
-            await self.cluster.read(broker, topic)  # the subscription keeps what it has not read
+            await self.cluster.read(broker, topic)  # the subscription keeps later messages
             client = self.cluster.client_at(broker)
             txn_id = await self._begun_at(broker)
             txn = client.attach_transaction(txn_id)
@@ -67,7 +65,7 @@ class Payment:
 
     async def _begun_at(self, broker: TxnBroker) -> TxnId:
         number = self.brokers.index(broker)
-        for _ in range(20):  # a client takes its coordinators by turns
+        for _ in range(20):  # a client uses its coordinators in turn
             txn = await self.cluster.client_at(broker).new_transaction(60_000)
             if txn.txn_id.most == number:
                 return txn.txn_id
@@ -75,7 +73,7 @@ class Payment:
         raise AssertionError("no transaction of this coordinator")
 
     async def commit(self) -> None:
-        """As a client that knows nothing of an earlier attempt."""
+        """Commit like a client that does not know of an earlier attempt."""
         leader = self.cluster.client_at(self.one).attach_transaction(self.leader)
         await leader.commit(together_with=[self.member])
 
@@ -87,7 +85,7 @@ class Payment:
         self.cluster.client.create_task(commit())
 
     def requests(self, of: TxnBroker, lost: set[int]) -> list[Any]:
-        """The broker's requests about groups from now on; those of `lost` steps do not arrive."""
+        """Record the broker's later requests about groups; those of `lost` steps do not arrive."""
         peers, sent, request = of.transactions.peers, list[Any](), of.transactions.peers.request
 
         async def watched(broker: Any, body: Any) -> Any:
@@ -110,7 +108,7 @@ class Payment:
         return found is not None and found.promised_to == self.leader
 
     def read(self, broker: TxnBroker) -> list[list[bytes]]:
-        """When it has settled down: by then this broker serves everything."""
+        """Read once everything has settled; this broker then serves both topics."""
         self.cluster.world.sleep(30)
         for topic in self.topics:
             self.cluster.take(broker, TopicName.parse(topic))
@@ -122,7 +120,7 @@ class Payment:
         return found
 
     def tell(self, broker: TxnBroker, command: Any) -> Any:
-        """From the other broker."""
+        """Send the command from the other broker."""
         teller = self.two if broker is self.one else self.one
 
         async def told() -> Any:
@@ -149,7 +147,7 @@ def test_all_of_them_commit(cluster: TxnCluster) -> None:
     cluster.call(payment.commit())
     assert payment.status(payment.one, payment.leader) is TxnStatus.COMMITTED
     assert payment.status(payment.two, payment.member) is TxnStatus.COMMITTED
-    cluster.call(payment.commit())  # the same again
+    cluster.call(payment.commit())  # repeated
     cluster.crash(payment.two)
     assert payment.read(payment.one) == BOTH
 
@@ -218,7 +216,7 @@ def test_a_coordinator_that_has_a_successor_releases_nobody(cluster: TxnCluster)
     assert list(answer.verdict) == [pb.CommandTransactionGroupResponse.RELEASED]
 
     async def succeed() -> None:
-        """It opens the log, and the former one's broker has not heard of it."""
+        """A successor opens the log; the broker of the former coordinator does not know it yet."""
         broker = payment.two.broker
         log = await payment.two.coordinators.open_log(
             0, payment.two.broker.coordinators._factory, broker.coordinators._metadata

@@ -1,6 +1,6 @@
-"""`pybroker hand-over` on simulated bookies: what it leaves, and what prevents it.
+"""`pybroker hand-over` on simulated bookies: its result, and the reasons for a refusal.
 
-That Apache Pulsar's broker goes on from there: tests/bookkeeper/test_apache_transactions.py.
+tests/bookkeeper/test_apache_transactions.py shows that Apache Pulsar's broker continues from there.
 """
 
 import json
@@ -37,7 +37,7 @@ ORDERS = "persistent://public/default/orders"
 
 
 class Leaving(TxnCluster):
-    """A cluster of one broker, and the command on another machine."""
+    """A cluster with one broker; the command runs on another machine."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -78,7 +78,7 @@ class Leaving(TxnCluster):
         self.world.sleep(30)
 
     def entries(self, name: str, cursor: str | None = None) -> list[bytes]:
-        """Of a managed ledger: all, or those behind a cursor's mark-delete position."""
+        """All entries of a managed ledger, or those after a cursor's mark-delete position."""
 
         async def read() -> list[bytes]:
             backend = self._backend()
@@ -102,13 +102,13 @@ class Leaving(TxnCluster):
         return found
 
     def coordinators_in_zookeeper(self) -> int | None:
-        """None: it says nothing."""
+        """The number of coordinators according to ZooKeeper; None if it does not say."""
         path = "/admin/partitioned-topics/pulsar/system/persistent/transaction_coordinator_assign"
         node = self.life.tree.nodes.get(path)
         return None if node is None else int(json.loads(node.value)["partitions"])
 
     def transactions(self, *ends: str) -> list[TxnId]:
-        """One after the other, each with a message that is named like its end."""
+        """Run transactions in sequence; each publishes a message with the name of its outcome."""
 
         async def made() -> list[TxnId]:
             ids = []
@@ -132,7 +132,7 @@ def leaving() -> Iterator[Leaving]:
 
 
 def snapshot_of(entry: bytes) -> tuple[str, str, list[TxnId], Position]:
-    """Key, topic, the aborted, and up to where."""
+    """The snapshot's key, topic, aborted transactions, and last position."""
     data = Reader(payload_of(entry), "a snapshot")
 
     def long() -> int:
@@ -160,7 +160,7 @@ def test_aborted_transactions_are_named_in_a_snapshot(leaving: Leaving) -> None:
     (entry,) = leaving.entries(SNAPSHOTS)
     key, topic, aborted, up_to = snapshot_of(entry)
     assert (key, topic, aborted) == (ORDERS, ORDERS, [first, second])
-    assert up_to.entry_id == 7  # four messages and as many markers
+    assert up_to.entry_id == 7  # four messages and four markers
 
 
 def test_a_topic_without_aborted_transactions_needs_no_snapshot(leaving: Leaving) -> None:
@@ -228,7 +228,7 @@ def test_a_repetition_finds_everything_done(leaving: Leaving) -> None:
 
 
 def test_topics_with_policies_of_their_own_are_named(leaving: Leaving) -> None:
-    """Apache Pulsar's brokers look for these elsewhere."""
+    """Apache Pulsar's brokers keep these policies elsewhere."""
     one, two = map(TopicName.parse, (ORDERS, "persistent://public/default/bills"))
     policies = leaving.broker.broker.topics.policies
     for name in (one, two):

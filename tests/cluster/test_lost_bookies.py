@@ -1,5 +1,5 @@
-"""Bookies that die and have no replacement: ledgers go on without one, and end without a second.
-Nobody above notices.
+"""Bookies die and have no replacement: ledgers continue without one, and end without two.
+Transactions and topics are not affected.
 """
 
 import pytest
@@ -31,14 +31,14 @@ class Orders:
         cluster.call(cluster.read(self.broker, self.topic))
 
     async def commit(self, payload: bytes) -> Transaction:
-        """A transaction from beginning to end."""
+        """A whole transaction with one message."""
         txn = await self.cluster.begin(self.broker)
         await self.cluster.send(self.broker, self.topic, payload, txn)
         await txn.commit()
         return txn
 
     async def acknowledge(self) -> list[bytes]:
-        """In a transaction: what stands in the topic."""
+        """Acknowledge the topic's first message in a transaction."""
         txn = await self.cluster.begin(self.broker)
         consumer = await self.cluster.consumer(self.broker, self.topic, "pending")
         message = await consumer.receive()

@@ -1,4 +1,4 @@
-"""The connections of a broker to the others."""
+"""The connections of a broker to other brokers."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 def test_brokers_that_have_left_are_forgotten():
     async def scenario() -> None:
         peers = Peers()
-        ports = [ReservedPort() for _ in range(3)]  # nobody listens there
+        ports = [ReservedPort() for _ in range(3)]  # no server listens there
         for port in ports:
             with pytest.raises(ServiceNotReady):
                 broker = BrokerAddress(f"pulsar://127.0.0.1:{port.number}")

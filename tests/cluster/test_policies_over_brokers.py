@@ -1,4 +1,4 @@
-"""Policies and permissions that are changed at one broker act at all of them, at once."""
+"""Policies and permissions changed at one broker take effect at all brokers at once."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A bundle goes to the broker that an administrator named, whomever clients ask meanwhile."""
+"""A bundle goes to the broker that an administrator named, whichever broker clients ask."""
 
 import asyncio
 import functools
@@ -21,7 +21,7 @@ NAMES = [TopicName.parse(f"persistent://public/default/t{number}") for number in
 
 
 class World:
-    """Three brokers with HTTP; the bundle of `name` is served by the first one."""
+    """Three brokers with HTTP; the first serves the bundle of `name`."""
 
     def __init__(self) -> None:
         self.cluster = TxnCluster(0, serves_http=True)
@@ -58,7 +58,7 @@ def bundle_of(member: Member, name: TopicName) -> Bundle:
 
 
 def taken(world: ClusterWorld, member: Member, name: TopicName) -> Bundle:
-    """All that are live know each other then, and that it has the bundle."""
+    """Let a member take the bundle; afterwards all live members know the owner and each other."""
     world.life.world.sleep(0.5)
     assert world.call(member, member.ownership.lookup(name, True)) is None
     world.life.world.sleep(0.5)
@@ -74,14 +74,14 @@ def sent_to(world: ClusterWorld, asked: Member, name: TopicName, authoritative: 
     return asked.name if found is None else found.address.http_url.split("/")[2].split(":")[0]
 
 
-# --- what all brokers say
+# --- lookups at all brokers
 
 
 @pytest.mark.parametrize("authoritative", [False, True])
 def test_every_broker_sends_clients_to_the_one_that_was_named(
     world: ClusterWorld, authoritative: bool
 ) -> None:
-    """Also the broker that would take the bundle otherwise."""
+    """Even the broker that would otherwise take the bundle."""
     members = {name: world.member(name) for name in ("a", "b", "c")}
     a, c = members["a"], members["c"]
     counts = {f"{name}:8080": 0 for name in members}
@@ -143,16 +143,16 @@ def test_of_several_destinations_the_last_one_counts(world: ClusterWorld) -> Non
     a, b, c = map(world.member, ("a", "b", "c"))
     for last in (c, None):
         bundle = taken(world, a, NAMES[0])
-        a.holds = functools.partial(asyncio.sleep, 12.0)  # longer than a promise is kept
+        a.holds = functools.partial(asyncio.sleep, 12.0)  # longer than a promise lasts
         for destination in (b, last):
             named = "" if destination is None else f"{destination.name}:8080"
             asking = a.node.create_task(a.ownership.release(bundle, named), name="unload")
             world.life.world.sleep(1)
-            asking.cancel()  # a client that hung up
+            asking.cancel()  # the client hangs up
         a.holds = None
         given_back(world, a, bundle)
         world.life.world.sleep(0.5)
-        a.ownership.withdraw(bundle, "b:8080")  # as its request does when it has failed
+        a.ownership.withdraw(bundle, "b:8080")  # as the failed request does
         assert sent_to(world, a, NAMES[0], True) == ("a" if last is None else last.name)
         if last is not None:
             assert sent_to(world, b, NAMES[0], True) == last.name
@@ -187,7 +187,7 @@ def test_of_very_many_promises_the_latest_are_told(world: ClusterWorld) -> None:
     assert [bool(b.brokers.told(str(each))) for each in bundles] == [False] + 1000 * [True]
 
 
-# --- what the administrator is told
+# --- answers to the administrator
 
 
 def test_a_bundle_that_was_moved_can_be_moved_back_at_once(brokers: World) -> None:
@@ -202,7 +202,7 @@ def test_any_broker_takes_a_bundle_when_the_one_that_was_named_cannot(brokers: W
     reply = brokers.unload(brokers.one, brokers.two)
     assert reply.status == 409 and b"did not take it" in reply.body, reply.body
     assert brokers.two.membership.broker_id in brokers.three.membership.brokers(), "for a while"
-    brokers.cluster.world.sleep(0.5)  # much less than a promise is kept
+    brokers.cluster.world.sleep(0.5)  # much less than a promise lasts
     assert brokers.lookup(brokers.three) is None
 
 

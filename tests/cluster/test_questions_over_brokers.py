@@ -1,4 +1,4 @@
-"""Questions about many topics reach the brokers that serve them, through moves and deaths."""
+"""Questions about many topics reach the brokers that serve them, despite moves and crashes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -74,7 +74,7 @@ def test_a_broker_that_cannot_be_asked_is_the_error_of_its_topics_only(
 
     async def found(self: Cluster, topic: str) -> Any:
         connection = await look_up(self, topic)
-        connection.answers_topic_questions = False  # as Apache Pulsar's broker
+        connection.answers_topic_questions = False  # like Apache Pulsar's broker
         return connection
 
     monkeypatch.setattr(Cluster, "connection_for", found)

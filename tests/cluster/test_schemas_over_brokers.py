@@ -1,4 +1,4 @@
-"""Schemas of a topic whose partitions several brokers serve."""
+"""Schemas of a topic with partitions on several brokers."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ def cluster() -> Iterator[TxnCluster]:
 
 
 def added_at_once(cluster: TxnCluster, *schemas: StoredSchema) -> list[object]:
-    """Each at a broker of its own: the versions, or why not."""
+    """Add the schemas concurrently, each at its own broker; returns versions or errors."""
     adding = [
         each.node.create_task(each.broker.topics.schemas.add(ORDERS, schema), name="add")
         for each, schema in zip(cluster.brokers, schemas, strict=True)

@@ -1,4 +1,4 @@
-"""Spark's source and sink on several brokers: bundles move and a broker dies, each row once."""
+"""Spark's source and sink on several brokers: each row once, despite moves and a crash."""
 
 import itertools
 import subprocess
@@ -64,7 +64,7 @@ class Brokers:
                     producer.send_batch(encode_batch(values[first : first + PER_ENTRY]))
 
     def owners(self) -> dict[str, list[str]]:
-        """Partitions by the broker that serves them."""
+        """The partitions that each broker serves, by its URL."""
         found: dict[str, list[str]] = {}
         for topic in (self.source, self.sink):
             for partition in range(PARTITIONS):
@@ -75,12 +75,12 @@ class Brokers:
         return found
 
     def unload(self) -> None:
-        """All bundles of the namespace, of every broker."""
+        """Unload all bundles of the namespace, at every broker."""
         url = f"{self.running[0].admin_url}/admin/v2/namespaces/public/default/unload"
         httpx.put(url, follow_redirects=True, timeout=60).raise_for_status()
 
     def kill_an_owner(self) -> None:
-        """The first that serves a partition, in the order in which clients try to connect."""
+        """Kill the first broker, in the connection order of clients, that serves a partition."""
         owners = self.owners()
         next(each for each in self.running if each.service_url in owners).kill()
 
@@ -101,7 +101,7 @@ def brokers(tmp_path: Path, storage: Cluster) -> Iterator[Brokers]:
 
 
 def test_each_row_once_while_bundles_move_and_a_broker_dies(brokers: Brokers) -> None:
-    """In the source's and sink's modules that Spark's processes call, without a JVM of Spark."""
+    """Calls the source's and sink's modules as Spark's processes do, without Spark's JVM."""
     assert len(brokers.owners()) > 1
     plan = {
         (1, "planned"): brokers.unload,

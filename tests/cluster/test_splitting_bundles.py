@@ -1,4 +1,4 @@
-"""What happens to a bundle, and to its node in ZooKeeper, while it is being split."""
+"""Events of a bundle and of its node in ZooKeeper while it is being split."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -32,7 +32,7 @@ def test_who_unloads_a_bundle_that_is_being_split_learns_of_it(world: ClusterWor
 
 
 def _splits_when(member: Member, meanwhile: Awaitable[None], loses: bool) -> asyncio.Task[None]:
-    """`meanwhile` happens before the split reaches ZooKeeper or, if its answer is lost, after."""
+    """Split; `meanwhile` runs before the split reaches ZooKeeper, or after a lost answer."""
     (bundle,) = member.ownership.owned()
     multi = member.zookeeper.multi
 
@@ -59,7 +59,7 @@ def test_a_bundle_whose_node_is_deleted_while_it_is_being_split_is_not_served_an
     (bundle,) = member.ownership.owned()
 
     async def take_away() -> None:
-        await member.zookeeper.delete(path_of(bundle))  # as another client would
+        await member.zookeeper.delete(path_of(bundle))  # as another client might
         await asyncio.sleep(1.0)  # until the broker knows
 
     splitting = _splits_when(member, take_away(), loses=False)
@@ -73,7 +73,7 @@ def test_a_bundle_whose_node_is_deleted_while_it_is_being_split_is_not_served_an
 def test_a_split_whose_answer_is_lost_leaves_no_node_without_a_broker(
     world: ClusterWorld, divided: bool
 ) -> None:
-    """Meanwhile, the division is deleted, or not."""
+    """The division is deleted meanwhile, or not."""
     member, other = world.member("a"), world.member("b")
     world.call(member, member.ownership.lookup(ORDERS, True))
 

@@ -37,7 +37,7 @@ def storage(authority: Authority) -> Iterator[Cluster]:
 
 
 def settings(authority: Authority) -> dict[str, object]:
-    """Those of the document, with this test's files."""
+    """The document's settings, with this test's files."""
     conf, client = (
         block.text
         for block in blocks(ROOT / "docs/cluster.md")
@@ -54,7 +54,7 @@ def settings(authority: Authority) -> dict[str, object]:
 def test_a_broker_keeps_messages_on_bookies_and_in_zookeeper_over_tls(
     tmp_path: Path, authority: Authority, storage: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And `pybroker move` takes them from there."""
+    """`pybroker move` then reads them over TLS."""
     found = settings(authority)
     broker = BrokerProcess(tmp_path, "one", f"localhost:{storage.secure_port}", found)
     try:

@@ -1,4 +1,6 @@
-"""broker.conf's keys about TLS to bookies and ZooKeeper: they take effect, or say what to do."""
+"""The keys of broker.conf for TLS to bookies and ZooKeeper: they take effect, or errors say what to
+do.
+"""
 
 import asyncio
 from pathlib import Path
@@ -78,7 +80,7 @@ def test_zookeepers_properties_are_separated_as_java_does(folder: Path) -> None:
 
 
 def test_zero_seconds_mean_what_apache_pulsar_says(folder: Path) -> None:
-    """Bookies' certificates are read once, and ZooKeeper's looked at for each connection."""
+    """0 means: read bookies' certificates once, and check ZooKeeper's for each connection."""
     authority = Authority(folder)
     certificate, key = authority.issue("renewed")
 

@@ -1,4 +1,4 @@
-"""Lists of transactions, of whatever broker: all of them, and to each role its own."""
+"""Lists of transactions from any broker: complete, but each role sees only its own."""
 
 import asyncio
 from collections.abc import Iterator

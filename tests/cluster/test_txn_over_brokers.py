@@ -1,4 +1,4 @@
-"""A transaction over topics of two brokers commits everywhere or nowhere."""
+"""A transaction on topics of two brokers commits everywhere or nowhere."""
 
 import asyncio
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def cluster(request: Any) -> Iterator[TxnCluster]:
 
 
 class Payment:
-    """A transaction of broker one's coordinator, open: with a topic of each of two brokers."""
+    """An open transaction of broker one's coordinator, with a message on a topic of each broker."""
 
     def __init__(self, cluster: TxnCluster) -> None:
         self.cluster = cluster
@@ -41,14 +41,14 @@ class Payment:
 
     async def _begin(self) -> Transaction:
         for broker, topic in ((self.one, self.here), (self.two, self.there)):
-            await self.cluster.read(broker, topic)  # the subscription keeps what it has not read
+            await self.cluster.read(broker, topic)  # the subscription keeps later messages
         txn = await self.cluster.begin(self.one)
         await self.cluster.send(self.one, self.here, b"invoice", txn)
         await self.cluster.send(self.two, self.there, b"debit", txn)
         return txn
 
     def hold_ends(self, of: TxnBroker) -> asyncio.Event:
-        """The broker's requests to others are lost from now on; the event: there was one."""
+        """Lose the broker's requests to others from now on; the event is set by the first."""
         peers, asked = of.transactions.peers, asyncio.Event()
 
         async def hold(broker: Any, body: Any) -> None:
@@ -60,13 +60,13 @@ class Payment:
         return asked
 
     def decide(self) -> None:
-        """The decision to commit is durable; the other broker is not told."""
+        """Make the decision to commit durable; the other broker does not learn of it."""
         asked = self.hold_ends(self.one)
         self.cluster.client.create_task(_ended(self.txn))
         self.cluster.until(asked.is_set)
 
     def read(self, broker: TxnBroker) -> list[list[bytes]]:
-        """When it has settled down: by then this broker serves everything."""
+        """Read once everything has settled; this broker then serves both topics."""
         self.cluster.world.sleep(30)
         for topic in (self.here, self.there):
             self.cluster.take(broker, TopicName.parse(topic))
@@ -79,7 +79,7 @@ class Payment:
 
 
 async def _ended(txn: Transaction) -> None:
-    """The commit's answer does not arrive."""
+    """Commit; the answer does not arrive."""
     with suppress(PulsarError):
         await txn.commit()
 
@@ -159,11 +159,11 @@ def test_nothing_is_sent_after_the_end(cluster: TxnCluster) -> None:
         await payment.txn.commit()
         await asyncio.sleep(1)
         known = cluster.client_at(payment.one)._transactions()
-        # Its client leaves it to the broker to add topics.
+        # This client lets the broker add topics.
         late = known.attach(payment.txn.txn_id, "public/default")
         with pytest.raises(InvalidTxnStatus, match="COMMITTED"):
             await producer.send(b"late", txn=late)
-        assert not payment.two.coordinators.elsewhere(0)._questions  # it knew
+        assert not payment.two.coordinators.elsewhere(0)._questions  # the broker knew already
         assert await cluster.read(payment.two, payment.there) == [b"debit"]
 
     cluster.call(send_late())
@@ -353,7 +353,7 @@ def test_the_coordinators_broker_dies_before_the_decision(cluster: TxnCluster) -
     payment = Payment(cluster)
     cluster.crash(payment.one)
     assert payment.read(payment.two) == NONE
-    cluster.world.sleep(60)  # it times out
+    cluster.world.sleep(60)  # the transaction times out
     assert payment.read(payment.two) == NONE
 
 

@@ -1,4 +1,4 @@
-"""Whose transaction it is, over brokers; and how brokers log in at each other."""
+"""The owners of transactions over several brokers, and how brokers authenticate to each other."""
 
 import asyncio
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def test_taking_part_in_another_roles_transaction_is_refused(cluster: TxnCluster
         # Alice's client adds the topic and the subscription, but mallory's connection uses them.
         joins = cluster.client_at(one, "alice").attach_transaction(txn.txn_id)
         with pytest.raises(AuthorizationError, match="another principal"):
-            await orders.acknowledge(order, joins)  # broker two asks whose it is
+            await orders.acknowledge(order, joins)  # broker two asks for the owner
         two.coordinators.elsewhere(0).forget_open()  # type: ignore[union-attr]
         with pytest.raises(AuthorizationError, match="another principal"):
             await mallory.send(b"forged", txn=joins)
@@ -109,7 +109,7 @@ def test_what_joins_over_brokers_counts_for_its_principal(cluster: TxnCluster) -
 
 
 def asked_by(cluster: TxnCluster, broker: TxnBroker, role: str, command: Any) -> Any:
-    """A command of brokers that a client with this role sends."""
+    """Send a brokers' command as a client with this role."""
 
     async def ask() -> Any:
         peers = Peers(PeerOptions(AuthenticationToken(token(role))))
@@ -305,7 +305,7 @@ def test_sessions_of_different_roles_do_not_fence_each_other_over_brokers(
         assert begun.session.id == ("alice", "billing")
         forged = await mallory.create_producer(there, properties={**first, "txn.session": "b"})
         unbound = await alice.new_transaction()
-        stranger = alice.attach_transaction(unbound.txn_id)  # whose client adds the topic
+        stranger = alice.attach_transaction(unbound.txn_id)  # its client adds the topic
         with pytest.raises((AuthorizationError, NotAllowed), match="another principal"):
             await forged.send(b"forged", txn=stranger)
         found = one.coordinators.begun(unbound.txn_id)

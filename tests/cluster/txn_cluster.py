@@ -1,4 +1,6 @@
-"""Whole brokers on simulated bookies and a simulated ZooKeeper, for transactions over several."""
+"""Whole brokers on simulated bookies and a simulated ZooKeeper, for transactions over several
+brokers.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -34,7 +36,7 @@ CONFIG: Final = replace(BrokerConfig(), transaction_coordinators=1)
 
 
 class TxnBroker:
-    """A process of its own: `crash` is kill -9."""
+    """A broker in its own process; `crash` is kill -9."""
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class TxnBroker:
         self._config = config
         self.node: Node = life.node(name)
         self.url, self._port = f"pulsar://127.0.0.1:{port}", port
-        self._http_port = http_port  # 0: it serves no HTTP
+        self._http_port = http_port  # 0: no HTTP
         self._life = life
         life.world.call(self.node, self._start())
 
@@ -95,7 +97,7 @@ class TxnBroker:
 
 
 class TxnCluster:
-    """Two brokers and a client's process. Topics are named after the broker that serves them."""
+    """Brokers, and a client's process. Topics have the name of the broker that serves them."""
 
     def __init__(
         self,
@@ -130,16 +132,16 @@ class TxnCluster:
         broker.crash()
 
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """In the client's process."""
+        """Run `work` in the client's process."""
         return self.world.call(self.client, work)
 
     def until(self, fact: Callable[[], bool]) -> None:
         assert self.world.run(fact, 120)
 
-    # who serves what
+    # ownership
 
     def take(self, broker: TxnBroker, name: TopicName) -> None:
-        """The broker takes the topic's bundle as soon as nobody else has it."""
+        """Let the broker take the topic's bundle as soon as no other broker has it."""
         self.world.call(broker.node, self._taken(broker, name))
 
     async def _taken(self, broker: TxnBroker, name: TopicName) -> None:
@@ -150,7 +152,7 @@ class TxnCluster:
         raise AssertionError(f"another broker keeps {name}")
 
     def topic_of(self, broker: TxnBroker) -> str:
-        """A new topic that this broker serves, in a bundle of which no other broker has any."""
+        """A new topic in a bundle that this broker serves."""
         for number in range(1000):
             name = TopicName.parse(f"{broker.name}-{number}")
             found = self.world.call(broker.node, broker.ownership.lookup(name, True))
@@ -161,7 +163,7 @@ class TxnCluster:
     def serve_coordinator(self, broker: TxnBroker) -> None:
         self.take(broker, COORDINATOR)
 
-    # what clients do
+    # clients
 
     def client_at(self, broker: TxnBroker, role: str = "") -> Client:
         found = self._clients.get((broker.url, role))
@@ -184,7 +186,7 @@ class TxnCluster:
         await producer.close()
 
     async def read(self, broker: TxnBroker, topic: str, subscription: str = "reads") -> list[bytes]:
-        """What a consumer gets until nothing more comes; nothing is acknowledged."""
+        """The messages that a consumer receives until no more come; none is acknowledged."""
         consumer = await self.consumer(broker, topic, subscription)
         found = []
         while True:
