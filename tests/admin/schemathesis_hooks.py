@@ -1,4 +1,4 @@
-"""Schemathesis loads these hooks from its working directory.
+"""Hooks that Schemathesis imports.
 
 Most names in a path become those of existing things; otherwise nearly every answer would be 404.
 """

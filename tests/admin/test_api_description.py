@@ -23,7 +23,7 @@ TYPES = {
     line.split("\t")[0]: line.split("\t")[1].split()
     for line in (Path(__file__).parent / "apache_types.tsv").read_text().splitlines()[1:]
 }
-# Fields of missing systems, and fields that this broker does not report.
+# Apache Pulsar's fields of systems that are not here; OURS are fields that only this broker has.
 NOT_HERE = {
     "InternalConfigurationData": {
         "zookeeperServers",

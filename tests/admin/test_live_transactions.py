@@ -239,7 +239,7 @@ def test_the_number_of_segments_is_bounded_and_they_leave_nothing_out(
     txn.abort()
 
 
-# -- who sees what
+# -- permissions
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ POINT = {
         {"name": "label", "type": ["null", "string"], "default": None},
     ],
 }
-# -- what arrives
+# -- received messages
 
 
 def test_what_is_posted_is_what_a_client_receives(

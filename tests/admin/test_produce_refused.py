@@ -168,7 +168,7 @@ def test_a_publish_rate_holds_what_is_too_fast(
     assert len(received(client, topic, 30)) == 30
 
 
-# -- who may
+# -- permissions
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +200,7 @@ def test_who_may_not_produce_may_not_post(guarded_broker: RunningBroker) -> None
     assert posted("writer") == 401
 
 
-# -- what would take much
+# -- expensive requests
 
 
 def test_what_is_wrong_with_each_of_many_messages_is_said_shortly(
@@ -268,7 +268,7 @@ def test_what_waits_for_a_topic_holds_its_messages_and_no_more_of_the_body(
     assert kept == [0]
 
 
-# -- who goes away
+# -- clients that go away
 
 
 def test_who_hangs_up_leaves_no_producer_behind(admin_broker: RunningBroker, topic: str) -> None:

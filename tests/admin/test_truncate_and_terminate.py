@@ -67,7 +67,7 @@ def test_compaction_goes_on_behind_what_was_truncated(
 
 
 def test_a_topic_that_is_being_compacted_is_not_truncated(topic: str) -> None:
-    """Compaction reads the entries twice. The refusal names it, and changes nothing."""
+    """Compaction must read the entries twice. The refusal names it, and nothing changes."""
     with pybroker.testing.broker(http=True) as broker, Client(broker.service_url) as client:
         name = "persistent://public/default/orders"
         send(client, name, ("a", b"1"))

@@ -23,7 +23,7 @@ OF_CLUSTERS = (
     *("pybroker/handing_over/", "pybroker/admin/over_brokers/"),
     *("managed_ledger/storage/bookkeeper/", "managed_ledger/storage/zookeeper/"),
 )
-_HEADERS = 30 + 46  # bytes per file in a zip, without its name, which occurs twice
+_HEADERS = 30 + 46  # bytes per file in a zip, plus its name twice
 BUILT_AT = {"SOURCE_DATE_EPOCH": "1700000000"}
 
 

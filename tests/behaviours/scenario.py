@@ -41,7 +41,7 @@ def assert_nothing_more(consumer: Consumer) -> None:
         pytest.fail(f"received {message.data()!r}")
 
 
-# -- what an administrator does, and what only the broker knows
+# -- administration, and the broker's inner state
 
 
 def create_partitioned_topic(broker: Any, topic: str, partitions: int) -> None:

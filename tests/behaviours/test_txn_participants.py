@@ -21,7 +21,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 NO_TOPIC = "persistent://public/default/x__transaction_pending_ack"
 
 
-# -- what takes part
+# -- participants
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_transaction_ends_without_what_an_older_version_let_into_it(
         assert "not a topic" in given_up[0]["lastError"]
 
 
-# -- ends that were not decided
+# -- undecided ends
 
 
 def _end_on_partition(raw: RawClient, txn_id: TxnId, topic: str, action: Any) -> Any:

@@ -94,7 +94,7 @@ class Model:
             self.confirmed.add((producer, sequence_id))
 
     async def fail(self, producer: str) -> None:
-        """A write fails; the client sends the next message."""
+        """A write fails; the client sends the message again."""
         self.world.fail(self.world.take(one(self.next[producer]), producer), OSError())
         await self.send_next(producer, None)
 

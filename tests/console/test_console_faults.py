@@ -262,7 +262,7 @@ def test_of_very_many_rules_the_latest_are_shown(browser: Browser, broker: Runni
     assert "2 older rules are not shown" in words(page)
 
 
-# -- what passed
+# -- passings
 
 
 def test_the_last_passings_come_first(browser: Browser, client: Client) -> None:

@@ -201,7 +201,7 @@ def test_nothing_hostile_is_markup(client: Client, browser: Browser, plain: Runn
     evil.close()
 
 
-# -- who sees what
+# -- permissions
 
 
 def test_a_role_sees_its_own_transactions_and_cannot_abort(

@@ -132,7 +132,7 @@ def test_a_value_of_the_wrong_shape_is_left_to_the_code_that_checks_it():
     }
 
 
-# --- what has a node for itself
+# --- records with a node each
 
 ALONE = [
     (TenantNodes(), "/tenants/acme", "/admin/policies/acme",

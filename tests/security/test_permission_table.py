@@ -66,7 +66,7 @@ def http() -> Iterator[httpx.Client]:
         yield client
 
 
-# -- the table is whole
+# -- the table is complete
 
 
 def test_every_command_has_a_row_and_no_other_thing() -> None:

@@ -74,7 +74,7 @@ def test_the_client_works_over_tls(broker: RunningBroker, authority: Authority) 
 def test_a_connection_that_was_closed_is_freed(
     broker: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It needs no garbage collection, because the broker seldom collects cycles."""
+    """It is freed without a garbage collection: the broker seldom collects cycles."""
     made: list[weakref.ref[Any]] = []
     begin = TlsConnection.connection_made
 
@@ -273,7 +273,7 @@ def test_a_running_broker_takes_a_changed_certificate(tmp_path: Path) -> None:
 
 
 def test_a_hangup_loads_a_changed_certificate_at_once(tmp_path: Path) -> None:
-    """As after `systemctl reload`, before `tlsCertRefreshCheckDurationSec` has passed."""
+    """As on `systemctl reload`, before `tlsCertRefreshCheckDurationSec` has passed."""
     authority = Authority(tmp_path)
     authority.issue("broker")
     more = {"tls_cert_refresh_check_duration_sec": 3600}

@@ -174,7 +174,7 @@ def test_asking_without_auto_creation_finds_nothing(raw: RawClient, topic: str) 
 
 
 def test_a_name_and_its_partitions_agree(raw: RawClient, wire_broker: Any, topic: str) -> None:
-    """The error is NotAllowed. After other errors, Java consumers of a recreated topic retry."""
+    """Java consumers retry after NotAllowed, so they survive the topic's recreation."""
     create_partitioned(wire_broker, topic, 1)
     for name in (topic, f"{topic}-partition-1", f"{topic}-none-partition-0"):
         assert raw.subscribe(name).error == pb.NotAllowedError

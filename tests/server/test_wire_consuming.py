@@ -33,7 +33,7 @@ def unsubscribe(raw: RawClient, **fields: Any) -> Any:
     return raw.request(_T.UNSUBSCRIBE, "unsubscribe", body)
 
 
-# -- where a subscription begins
+# -- the start of a subscription
 
 
 def test_a_reader_gets_its_start_message_too(raw: RawClient, topic: str) -> None:
@@ -155,7 +155,7 @@ def test_a_topic_is_not_created_by_a_client_that_forbids_it(raw: RawClient, topi
     assert raw.subscribe(topic, force_topic_creation=False).error == pb.TopicNotFound
 
 
-# -- who may join
+# -- which consumers may join
 
 
 def test_a_second_exclusive_consumer_is_busy(connect: Connect, topic: str) -> None:
@@ -441,7 +441,7 @@ def test_stats_of_no_consumer_are_refused_in_their_own_answer(raw: RawClient) ->
     assert answer.error_code == pb.ConsumerNotFound
 
 
-# -- an entry that its producer made unreadable
+# -- unreadable entries
 
 
 def test_metadata_that_does_not_parse_harms_no_other_message(

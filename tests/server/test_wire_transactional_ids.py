@@ -317,7 +317,7 @@ def test_an_unloaded_topic_fences_no_producer(
     assert visible(connect(), topic, 2) == [b"1", b"2"]
 
 
-# -- brokers of their own
+# -- with separate brokers
 
 
 @pytest.fixture

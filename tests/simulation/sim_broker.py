@@ -17,7 +17,7 @@ from pybroker.wire.message_metadata import parse_metadata
 
 
 def holding_back(topic: Any) -> list[TxnId]:
-    """Transactions that hold a topic's readers back, but for those whose entries were trimmed."""
+    """Transactions that hold a topic's readers back, except those whose entries were trimmed."""
     if not (open_ones := topic.buffer.ongoing()):
         return []
     start = topic.ledger.first_position
@@ -64,7 +64,7 @@ class BrokerProcess(SimulatedBroker):
         except (PulsarError, ManagedLedgerError, Conflict) as error:
             self.note(f"{what}: {error!r}")
 
-    # --- what an administrator would see
+    # --- an administrator's view
 
     def open_in_topics(self) -> list[tuple[str, TxnId]]:
         """Open transactions that hold a topic's readers back.

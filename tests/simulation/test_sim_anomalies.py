@@ -93,7 +93,7 @@ def pair(in_commit_order):
     return history, a, b
 
 
-# --- what is no anomaly
+# --- no anomaly
 
 
 def test_nothing_happened(history):
@@ -200,7 +200,7 @@ def test_a_message_that_two_transactions_consumed_is_named(history):
     assert kinds(history, t=["a/0"]) == ["ACKNOWLEDGED TWICE"]
 
 
-# --- what was read too early
+# --- early reads
 
 
 def test_a_message_that_was_handed_out_before_its_commit_is_named(history):

@@ -186,7 +186,7 @@ async def test_who_asked_in_the_turn_in_which_the_log_fails_is_told(world: World
     await soon()
     world.storage.full = True
     world.storage.release()
-    added = coordinator.add_partitions(txn_id, [ORDERS], None)  # before the log has failed
+    added = coordinator.add_partitions(txn_id, [ORDERS], None)  # the failure is not known yet
     for asked in (begun, added):
         with pytest.raises(TransactionCoordinatorNotFound):
             await asyncio.wait_for(asked, 1.0)

@@ -20,7 +20,7 @@ ID = TxnId(0, 1)
 
 
 class SlowParticipants:
-    """Each answers when the test allows it; with `gone`, some no longer exist."""
+    """Each answers when the test allows it; with `gone`, none of them exists any more."""
 
     def __init__(self, gone: bool = False) -> None:
         self.gone = gone

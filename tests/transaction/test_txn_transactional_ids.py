@@ -431,7 +431,7 @@ def test_who_is_fenced_reads_why() -> None:
     assert "transactional id 'orders/1 ü', and is aborted" in refusal
 
 
-# -- what is stored
+# -- stored records
 
 
 def test_a_bound_transaction_is_stored_so_that_older_versions_refuse_it() -> None:

@@ -1,4 +1,4 @@
-"""Logs from versions without tags: up to their end, metadata tells of transactions.
+"""Logs from versions without tags: within them, metadata tells of transactions.
 
 Messages and markers named their transaction in their metadata. The ledger had one property: where
 its first transaction began.

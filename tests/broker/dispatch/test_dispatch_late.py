@@ -68,8 +68,8 @@ def test_in_order_again_too_only_what_is_acknowledged_of_a_batch_is_settled() ->
 
 
 def test_a_transaction_names_no_message_before_which_others_of_its_batch_came_late() -> None:
-    """The acknowledgement may mean the first delivery or the late one. So the transaction keeps its
-    effects, and the first message comes again.
+    """It is unknown whether the acknowledgement includes the late message. If the broker spared
+    that message, its effects might be committed and the message delivered again.
     """
 
     async def scenario(topic: FakeTopic) -> None:

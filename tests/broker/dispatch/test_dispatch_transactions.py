@@ -203,8 +203,8 @@ def test_an_unload_during_the_replay_leaves_the_transaction_s_end_to_be_asked_ag
 
 
 def test_a_replay_that_an_unload_overtakes_comes_to_nothing() -> None:
-    """It once ended before the topic's tasks were cancelled. Nothing closed the store that it had
-    opened. That store then cleaned the log while the reloaded subscription used it, and emptied it.
+    """The replay once ended before the topic's tasks were cancelled. Nothing closed the store that
+    it had opened. That store then emptied the log, which the reloaded subscription was using.
     """
 
     async def scenario(topic: FakeTopic) -> None:

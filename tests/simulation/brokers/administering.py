@@ -1,4 +1,4 @@
-"""Administrators of a cluster, who use any broker while faults happen."""
+"""Administrators of a cluster send requests to any broker while faults happen."""
 
 import asyncio
 from typing import Any, Final

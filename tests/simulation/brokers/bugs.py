@@ -151,7 +151,7 @@ def promises_are_kept_to_oneself() -> AbstractContextManager[Any]:
 
 @contextmanager
 def reasons_are_not_compared() -> Iterator[None]:
-    """What is to be changed only while another key stands is changed without a look at that key."""
+    """A change that requires another key is made without a check of that key."""
     parts = Metadata._parts
 
     async def of_the_change_alone(self: Any, mutation: Any) -> Any:

@@ -57,7 +57,7 @@ def missing_descriptors_taken_for_a_failed_disk() -> Iterator[None]:
 
 @contextmanager
 def journal_kept_on_a_full_disk() -> Iterator[None]:
-    """Deleted data stays in the journal, because its checkpoint finds no room."""
+    """Deleted data stays in the journal, which never grows to the size of a checkpoint."""
     with patch.object(journal, "EARLY_JOURNAL_BYTES", 1024 * 1024):
         yield
 

@@ -9,11 +9,13 @@ A writer is a transaction, or one message sent without one. `a` precedes `b` if
   end ("log"), or when read by a client earlier ("seen").
 
 In topics in log order, transactions that are open at the same time interleave, so only the first
-three reasons count. Each topic in commit order has its own graph (`on_topic`), with its plain
-messages. Plain messages count there only: a commit takes time, and a client that has seen it on one
-topic may write to another before the commit gets there. All topics together (`across_topics`) agree
-on the order of one coordinator's transactions. This excludes a topic that had to be told again of
-an end: a topic that is being unloaded is told again, and other transactions overtake.
+three reasons count.
+
+Each topic in commit order has its own graph (`on_topic`), which includes its plain messages. The
+graph of all topics (`across_topics`) leaves plain messages out: a commit takes time, and a client
+that has seen it on one topic may write to another before the commit gets there. All topics agree on
+the order of one coordinator's transactions, except for topics that had to be told again of an end:
+while a topic is being unloaded, other transactions overtake.
 """
 
 from bisect import bisect_left

@@ -68,7 +68,7 @@ class Hostile(Process):
         finally:
             peer.close()
 
-    # -- what it knows
+    # -- its knowledge
 
     def _somebody(self) -> Txn | None:
         """A recent transaction of another client."""
@@ -91,7 +91,7 @@ class Hostile(Process):
                 raise Gone(f"no producer: {answer}")
         return self.producers[topic]
 
-    # -- what it does
+    # -- its actions
 
     async def _forge_metadata(self, peer: RawPeer) -> None:
         """A plain SEND whose metadata claims to belong to a transaction, or to end one."""

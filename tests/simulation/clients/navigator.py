@@ -112,7 +112,7 @@ class Navigator(Transacting):
             for held in epoch.txns
         )
 
-    # -- what it does
+    # -- its actions
 
     async def _receive(self, client: Any, consumer: Any) -> None:
         for _ in range(self.rng.randint(1, 6)):

@@ -53,7 +53,7 @@ class RawPeer(asyncio.Protocol):
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
-    # -- what its owner does
+    # -- its owner's side
 
     def write(self, data: bytes) -> None:
         if not self.lost:

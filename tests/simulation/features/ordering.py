@@ -55,7 +55,7 @@ class Orders:
         until = self._history.turn()
         since = self._since.pop(topic, None) if self._holds(topic) else until
         self._changed[topic] = None
-        for part in parts:  # an empty period also excludes log order
+        for part in parts:  # even an empty period rules out log order
             self._history.in_commit_order(part, since, until)
 
     def has_changed(self, topic: str, order: str | None) -> None:
