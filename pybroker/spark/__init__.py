@@ -32,7 +32,7 @@ __all__ = [
     "register",
 ]
 
-# No module may be named like what it defines: importing it would shadow that name in the package.
+# No module may have the name of what it defines: its import would shadow that name in the package.
 _MODULES: Final = {
     "BatchRefused": "decision",
     "CursorsDisagree": "decision",
@@ -54,7 +54,7 @@ def __getattr__(name: str) -> Any:
     try:
         module = import_module(f"{__name__}.{_MODULES[name]}")
     except ModuleNotFoundError as error:
-        # Also what PySpark 3 does not have, such as pyspark.sql.datasource.
+        # Also for modules that PySpark 3 does not have, such as pyspark.sql.datasource.
         if error.name is None or error.name.partition(".")[0] not in _PACKAGES:
             raise
         reason = f"{error.msg}; pybroker.spark needs: pip install 'pybroker[spark]'"

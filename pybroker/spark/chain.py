@@ -1,13 +1,13 @@
 """What a query has committed, read from the control topic, which it may share with other queries.
 
 A query's markers form a chain. Each transaction publishes a marker and acknowledges the previous
-one on the query's own subscription. So the newest marker is the one after that cursor: reading
-from there finds it whatever other queries have written, and the subscription keeps it from being
-deleted. The chain is also a fence: of two drivers that continue from the same marker, one gets a
-conflict. The first link is a plain message, the opening.
+one on the query's own subscription. So the newest marker is the one after that subscription's
+cursor: reading from there finds it, whatever other queries have written, and the subscription keeps
+it from being deleted. The chain is also a fence: of two drivers that continue from the same marker,
+one gets a conflict. The first link is a plain message, the opening.
 
-Another query's open transaction hides what follows it. If no marker of this query is visible after
-the cursor, although there must be one, this module waits for it.
+An open transaction of another query hides the messages after it. If no marker of this query is
+visible after the cursor, although there must be one, this module raises ServiceNotReady.
 """
 
 from collections.abc import Iterator
@@ -68,8 +68,8 @@ class Chain:
         return NoteBook(self._topic(session), self._query_id, batch_id)
 
     def noted(self, session: Session, batch_id: int, job: TxnId | None = None) -> list[TxnId]:
-        """The notes since the marker before that batch's; tasks of the first batch may precede the
-        opening. If that marker is no longer known, because the batch was committed: all notes."""
+        """The transactions noted since the previous batch's marker. All notes, if that marker is
+        not known: the batch was committed, or is the first, whose tasks may precede the opening."""
         newest = self._newest
         assert newest is not None
         known = 0 <= newest.marker.batch_id < batch_id
@@ -77,8 +77,8 @@ class Chain:
         return list(self.notes(session, batch_id).noted(session, after, job))
 
     def sweep(self, session: Session, batch_id: int, job: TxnId | None = None) -> None:
-        """Aborts what is noted and not committed: of one job if only that is over; of all jobs if
-        the batch is over, because no other job continues it."""
+        """Aborts noted transactions that have not committed: those of one job if only that is over;
+        those of all jobs if the batch is over, because then no other job continues it."""
         abort_all(session, self.noted(session, batch_id, job))
 
     def _find(self, session: Session) -> Link | None:

@@ -1,9 +1,9 @@
-"""What the sink reads from Spark's checkpoint, and the one file that it adds to it.
+"""Reads Spark's checkpoint for exactly_once, and adds one file to it.
 
 Spark writes offsets/<batch id> before a batch runs: a version, the batch's metadata, and one line
-per source. The sink adds the id of the transaction that may be open, so that a driver that takes
-over the checkpoint can end its predecessor's transaction instead of waiting for its timeout. Files
-are read through Hadoop's file systems, because the checkpoint may be on any of them.
+per source. exactly_once adds the id of the transaction that may be open, so that a driver that
+takes over the checkpoint can end its predecessor's transaction instead of waiting for its timeout.
+Files are read through Hadoop's file systems, because the checkpoint may be on any of them.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Differences between PySpark versions. 4.1 pushes filters down to spark.read. 4.2 lets a source
 limit a trigger; 4.0 and 4.1 lack the names for it, call `latestOffset` without the batch's start,
-and report no metrics of a source. With those, a query's first batch after a start reads everything
-there is.
+and report no metrics of a source. With 4.0 and 4.1, a query's first batch after a start reads
+everything there is.
 """
 
 from dataclasses import dataclass

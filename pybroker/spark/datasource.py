@@ -1,7 +1,7 @@
-"""format("pulsar"): the one class that Spark knows, and which module implements what.
+"""format("pulsar"): the class that Spark knows, which refers to the modules that implement it.
 
 All options are in one table (pybroker.spark.options); each mode accepts its own. Spark starts
-several Python processes for a query, and each imports this module: so reading does not import the
+several Python processes for a query, and each imports this module. So reading does not import the
 writing side, nor pyarrow.compute, which takes 50 ms.
 """
 
@@ -39,11 +39,11 @@ _PUSHES_FILTERS: Final = "spark.sql.python.filterPushdown.enabled"
 def register(spark: SparkSession) -> None:
     """Registers the format "pulsar" with `spark`; call it before the `load` of each query.
 
-    In PySpark 4 all queries of one registration share a Java map that each changes as it starts.
-    Two that start at once can corrupt it, and then every task fails with OptionalDataException.
-    PySpark 4.1 and newer push filters down to Python sources if a configuration says so: this turns
-    it on unless it was set already. Spark's Python processes on this machine use this Python,
-    unless another was chosen, and import PySpark from where it is installed.
+    In PySpark 4 all queries of one registration share a Java map, which each query changes when it
+    starts. Two queries that start at once can corrupt the map; then every task fails with
+    OptionalDataException. PySpark 4.1 and newer can push filters down to Python sources: this turns
+    that on, unless the configuration is already set. Spark's Python processes on this machine use
+    this Python, unless another was chosen, and import the installed PySpark.
     """
     if not is_remote():
         _start_this_python(spark)
@@ -55,8 +55,8 @@ def register(spark: SparkSession) -> None:
 
 
 def _refuse_tables(options: Mapping[str, str]) -> None:
-    """Spark passes a table's options, beside two of its own, to a Python source only when a table
-    is created without columns; its queries get none. Raises NotAllowed."""
+    """Spark passes a table's options, and two of its own, to a Python source only when the table is
+    created without columns; queries of the table get no options. Raises NotAllowed."""
     if not options or options.keys() >= {"provider", "owner"}:
         raise NotAllowed(
             "Spark does not pass a table's options to its queries, so a table created with CREATE "
@@ -78,7 +78,7 @@ def _start_this_python(spark: SparkSession) -> None:
 
 def _start_compiled(spark: SparkSession) -> None:
     """Puts pybroker.spark.startup on the path of the Python processes that Spark starts from now
-    on. If there is no such folder, on another machine or inside a zip, this has no effect."""
+    on. Where that folder does not exist, on another machine or inside a zip, it has no effect."""
     environment, folder = spark.sparkContext.environment, os.path.dirname(startup.__file__)
     given = environment.get("PYTHONPATH", "")
     if folder not in given.split(os.pathsep):

@@ -31,11 +31,11 @@ class Cursors(Enum):
 class Evidence(Enum):
     """This query's newest marker."""
 
-    PRECEDING = "that of the batch before, or none before the first batch"
-    ABSENT = "that of an earlier batch, or none though there were batches"
-    THIS = "that of this batch, with the same ends"
-    OTHER_ENDS = "that of this batch, with other ends"
-    LATER = "that of a later batch"
+    PRECEDING = "the previous batch's marker, or none before the first batch"
+    ABSENT = "an earlier batch's marker, or none although there were batches"
+    THIS = "this batch's marker, with the same ends"
+    OTHER_ENDS = "this batch's marker, with other ends"
+    LATER = "a later batch's marker"
 
 
 class Decision(Enum):
@@ -44,9 +44,9 @@ class Decision(Enum):
 
 
 class Refusal(Enum):
-    """What is wrong, and a way out that neither repeats nor loses a row.
+    """What is wrong, and a remedy that neither repeats nor loses a row.
 
-    Whether a new checkpoint is such a way out depends on the query: see
+    Whether a new checkpoint is such a remedy depends on the query: see
     pybroker.spark.new_checkpoint.
     """
 
@@ -106,7 +106,7 @@ class Refusal(Enum):
 
 _AFTER_RESTORING: Final = {
     True: "start from a new checkpoint, which continues at the cursor as of the backup",
-    False: "restore a checkpoint of the same time, whose last finished batch is that one",
+    False: "restore a checkpoint of the same time, whose last finished batch is that batch",
 }
 
 
@@ -163,7 +163,7 @@ TABLE: Final[Mapping[Cursors, Mapping[Evidence, Decision | Refusal]]] = {
 
 
 def decide(work: Work, cursors: Mapping[CursorName, Position], newest: Marker) -> Decision:
-    """`work.progress` holds no empty span, `newest` is of this query. Raises BatchRefused."""
+    """`work.progress` has no empty span; `newest` is this query's marker. Raises BatchRefused."""
     decision = TABLE[_place(work.progress, cursors)][_evidence(work, newest)]
     if isinstance(decision, Decision):
         return decision

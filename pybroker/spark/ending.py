@@ -1,7 +1,7 @@
 """Runs an action when a run of a query has ended. Spark notifies its listeners, not foreachBatch.
 
-A batch's own session is a copy whose listeners are never called: so this gets the session in which
-the query was started from the query itself.
+A batch's own session is a copy whose listeners are never called. So this module asks the query for
+the session in which it was started.
 """
 
 import logging

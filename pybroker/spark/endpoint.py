@@ -100,7 +100,7 @@ class Endpoint:
 
 
 def connecting(service_url: str, client_options: Mapping[str, str] | None) -> Connect:
-    """For functions that take a service URL and the source's client options. Raises
+    """Returns a function that connects to a service URL with the source's client options. Raises
     NotAllowed."""
     given = dict(client_options or {})
     for name in given:

@@ -55,7 +55,7 @@ def _ivy_jar() -> Path:
 
 
 def _ivy_options(pom: Path, directory: Path) -> Iterator[list[str]]:
-    """Runs Ivy once per dependency: its command accepts one."""
+    """The arguments of one run of Ivy for each dependency: its command accepts only one."""
     jars = directory / "[artifact]-[revision](-[classifier]).[ext]"
     options = ["-warn", "-confs", "default", "-retrieve", str(jars)]
     for dependency in ET.parse(pom).findall("{*}dependencies/{*}dependency"):

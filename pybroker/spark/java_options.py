@@ -40,7 +40,7 @@ _TUNING: Final[Mapping[str, str]] = {
     """,
 }
 
-# The value that is harmless (None: none is), and why others are refused.
+# The value that is harmless (None: no value is), and why others are refused.
 _REFUSED: Final[Mapping[str, tuple[str | None, str]]] = {
     "pulsar.client.proxyServiceUrl": (
         None,
@@ -139,7 +139,7 @@ _WHY_NOT: Final = {name.lower(): (name, *what) for name, what in _REFUSED.items(
 
 
 def check(name: str, value: str, ours: Sequence[str]) -> None:
-    """For a name missing from the table of options, `ours`. Raises NotAllowed unless it is
+    """Checks an option that is not in the table of options, `ours`. Raises NotAllowed unless it is
     harmless."""
     asked = name.lower()
     if asked in _HARMLESS or asked.startswith(_OF_ADMIN):

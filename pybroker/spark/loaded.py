@@ -1,7 +1,7 @@
 """Excludes the modules that a Spark worker has loaded from garbage collection.
 
 Spark's Python collects garbage between two tasks, and the next task waits for it. With all modules
-loaded that takes 35 ms each time; so whatever exists when the first task begins is frozen.
+loaded that takes 35 ms each time. So all objects that exist when the first task begins are frozen.
 """
 
 import gc

@@ -1,7 +1,8 @@
-"""The record that each transaction leaves on the control topic: what it read and who ran it.
+"""The record that each transaction leaves on the control topic: its query, and what it read.
 
 It is published in the transaction itself, so a visible marker means a committed batch. A query's
-first marker, its opening, belongs to no batch: it is published plainly before the first one.
+first marker, its opening, belongs to no batch: it is published without a transaction, before the
+first batch.
 """
 
 import json
@@ -25,7 +26,7 @@ class Marker:
     batch_id: int
     txn_id: TxnId
     progress: Progress
-    # See Work; markers of earlier versions have none.
+    # See Work; empty in markers of earlier versions.
     sources: str = ""
     # The positions after which all input is kept in case this batch must be evaluated again, also
     # for cursors that earlier batches passed over.

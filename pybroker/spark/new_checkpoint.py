@@ -1,6 +1,6 @@
-"""The advice of error messages about starting from a new checkpoint.
+"""The advice in error messages about starting from a new checkpoint.
 
-A new checkpoint makes a new query, which knows nothing of the old one's batches. If the
+A new checkpoint makes a new query, which does not know the batches of the old query. If the
 transactions of exactly_once move the cursors of all sources, it continues after the last committed
 batch. Any other source begins where its options say, so input that was read after that point is
 published a second time.
@@ -24,7 +24,7 @@ _REPEATS = (
 
 
 def new_checkpoint(work: Work, cursors: Mapping[CursorName, Position], newest: Marker) -> str:
-    """How to start from one without repeating or losing a row; worded to follow a comma."""
+    """How to start from a new checkpoint without repeating or losing a row, as a clause."""
     if not work.goes_on_at_cursor:
         return _REPEATS
     ends = {name: span.to for name, span in newest.progress.items()}

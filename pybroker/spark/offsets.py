@@ -5,8 +5,8 @@ Spark writes each source's end offset of a batch into its checkpoint before the 
 chosen by the source. Here it contains, for each partition, the span (after, to] that the batch
 reads and the subscription whose cursor is the fence, so that the sink finds both there.
 
-PySpark before 4.2 does not tell a source where a batch begins. Where the source cannot know it, the
-span has no beginning, which is then the end of the previous batch.
+PySpark before 4.2 does not tell a source where a batch begins. If the source does not know it
+either, the span has no beginning: the batch then begins at the end of the previous one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Self
 
 _ACKNOWLEDGED: Final = "acknowledged"
 _PUBLISHED: Final = "published"
-# Who moves the cursor: a sink's transactions, or the source itself.
+# What moves the cursor: a sink's transactions, or the source itself.
 _FENCE: Final = "subscription"
 _FOLLOWER: Final = "cursor"
 
@@ -61,7 +61,7 @@ class Span(NamedTuple):
         to = Position.parse(span["to"])
         if "after" in span:
             return cls(Position.parse(span["after"]), to)
-        # A new partition began with the batch; an empty one stays where it is.
+        # A new partition begins with the batch; an empty span stays where it is.
         after = EARLIEST if before is None else Position.parse(before["to"])
         return cls(after, after if to.entry_id < 0 else to)
 

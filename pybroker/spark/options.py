@@ -1,8 +1,8 @@
 """The options of format("pulsar"): one table for spark.read, readStream, df.write and writeStream.
 
-Names are the pulsar-spark connector's where it has one, so that jobs can be moved unchanged; older
-names of this package are aliases. An unknown option is an error that suggests what may have been
-meant. Spark passes options as text and ignores their case.
+Options have the pulsar-spark connector's names if it has them, so that jobs can be moved unchanged;
+older names of this package are aliases. An unknown option is an error that suggests a similar name.
+Spark passes options as text and ignores their case.
 """
 
 import difflib
@@ -51,7 +51,7 @@ class Option:
 
     @property
     def is_prefix(self) -> bool:
-        """It stands for all Java client options with this prefix: see
+        """Whether it stands for all Java client options with this prefix: see
         pybroker.spark.java_options.
         """
         return self.name.endswith("*")

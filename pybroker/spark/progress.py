@@ -1,4 +1,4 @@
-"""A query's progress for people: rows, bytes, rates, backlog, the batch's transaction.
+"""A query's progress in readable form: rows, bytes, rates, backlog, the batch's transaction.
 
     progress.show(spark, service_url="pulsar://localhost:6650")
 
@@ -7,10 +7,10 @@ prints a line for each batch of each query of the session:
     ledger batch 12: 1,000,000 rows, ~100.0 MB, in 8.1 s: 123,457 rows/s; behind: ~9,000,000
     messages, ~900.0 MB in 4 partitions; transaction (3,17)
 
-It is built from Spark's StreamingQueryProgress, in which a source of this format reports through
-`latestOffset` where each partition ends and its backlog: see pybroker.spark.reading.backlog. A sink
-cannot report anything to Spark; so a transaction's id is read from the marker that the batch left
-on the query's control topic.
+The line is made from Spark's StreamingQueryProgress, in which a source of this format reports each
+partition's end and backlog as `latestOffset`: see pybroker.spark.reading.backlog. A sink cannot
+report anything to Spark, so a transaction's id is read from the marker that the batch left on the
+query's control topic.
 """
 
 import json
@@ -38,7 +38,7 @@ from pybroker.spark.session import Connect, Session, connect
 
 log = logging.getLogger("pybroker.spark")
 
-# Progress arrives a little after a batch is committed.
+# How many batches' transactions are kept: progress arrives soon after a batch is committed.
 _MOST_FOUND: Final = 10_000
 _UNITS: Final = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
@@ -50,7 +50,7 @@ class BatchProgress:
     batch_id: int
     rows: int
     seconds: float
-    input_rows_per_second: float  # as they came in
+    input_rows_per_second: float  # the rate of arrival
     processed_rows_per_second: float
     # For each partition of this format's sources; empty with PySpark 4.0 and 4.1.
     backlog: Mapping[str, Backlog] = field(default_factory=dict)
@@ -109,7 +109,7 @@ def _total(sources: Sequence[Mapping[str, Any]], rate: str) -> float:
 
 
 def _reported(source: Mapping[str, Any]) -> dict[str, Backlog]:
-    """What a source of this format reported; empty for other sources and unknown values."""
+    """The backlog that a source of this format reported; empty for other sources."""
     try:
         latest = source["latestOffset"]
         parsed = json.loads(latest) if isinstance(latest, str) else latest
@@ -126,7 +126,7 @@ def _size(size_bytes: int) -> str:
 
 
 class Transactions:
-    """Which transaction committed a batch, from the markers on a query's control topic."""
+    """Finds the transaction that committed a batch by the markers on a query's control topic."""
 
     def __init__(
         self, service_url: str, control_topic: str | None = None, connect: Connect = connect
@@ -140,7 +140,7 @@ class Transactions:
         self._found: OrderedDict[tuple[str, int], TxnId] = OrderedDict()
 
     def of(self, query_id: str, batch_id: int) -> TxnId | None:
-        """None if there is no marker of that batch, or no answer."""
+        """None if the batch has no marker, or the broker does not answer."""
         if (query_id, batch_id) not in self._found:
             try:
                 self._read(query_id)

@@ -40,7 +40,7 @@ def publish_outputs(
     turn: int,
     batching_type: BatchingType = BatchingType.Default,
 ) -> Sequence[Written]:
-    """Returns what the accepted attempts did. Raises what Spark raises when a task failed.
+    """Returns the results of the accepted attempts. Raises Spark's error if a task failed.
 
     `turn` selects the partition where messages without a key begin.
     """
@@ -67,7 +67,8 @@ def _with_all_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def message_columns(outputs: Outputs) -> DataFrame:
-    """With only the columns that some output has: filling others would cost Spark work per row."""
+    """The union of all outputs, with only the columns that some output has: filling others would
+    cost Spark work per row."""
     parts = {topic: _parts(topic, frame) for topic, frame in outputs.items()}
     wanted = sorted(set[str]().union(*parts.values()))
     shaped = [_shaped(topic, frame, parts[topic], wanted) for topic, frame in outputs.items()]
@@ -91,7 +92,7 @@ def _parts(topic: str, frame: DataFrame) -> Mapping[str, str]:
 def _shaped(
     topic: str, frame: DataFrame, parts: Mapping[str, str], wanted: Iterable[str]
 ) -> DataFrame:
-    """In the form that EntryEncoder expects."""
+    """The output in the form that EntryEncoder expects."""
     columns = [_COLUMNS[part](frame, parts.get(part)).alias(part) for part in wanted]
     return frame.select(
         F.lit(topic).alias("topic"),

@@ -3,7 +3,7 @@
 A driver can die between a batch's commit and Spark's own record of it. Its successor skips the
 batch, but a stateful query must see its rows again, and the source's cursor is past them and no
 longer keeps them from deletion. A second subscription, `<subscription>-replay`, does: it follows
-one batch behind. A marker records its start, so that a loss is noticed.
+one batch behind. A marker records where it starts, so that a loss is noticed.
 """
 
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ class InputLost(PulsarError):
 
 
 def keep_input(session: Session, progress: Progress, kept: Places) -> dict[CursorName, Position]:
-    """For a batch that runs: releases what no replay needs any more, and returns what is kept.
+    """Called before a batch runs: releases what no replay needs any more. Returns what is kept.
 
-    `kept` is that of the previous marker. A cursor moves up to the beginning of the last batch that
-    passed over it. So it is before a message of that batch and stays there, although brokers move
-    cursors past anything that is not a message. Before the first batch no such position is known:
-    then the first message is looked up.
+    `kept` is from the previous marker. The second subscription's cursor moves up to the beginning
+    of the last batch that passed over the partition. So it is right before a message of that batch
+    and stays there, although brokers move cursors past anything that is not a message. Before the
+    first batch no such position is known: then the first message is looked up.
     """
     now = dict(kept)
     for name, span in progress.items():
@@ -44,7 +44,7 @@ def _before_first(session: Session, name: CursorName, span: Span) -> Position:
 
 
 def require_input(session: Session, work: Work, committed: Marker) -> None:
-    """For a batch that is evaluated again. Raises InputLost."""
+    """Checks that the input of a batch that is evaluated again is there. Raises InputLost."""
     lost: dict[CursorName, Position] = {}
     for name, span in work.progress.items():
         first_kept = session.cursor(_replay(name))

@@ -1,8 +1,8 @@
-"""What the sink and the source hold at the broker: a client, and everything created on it.
+"""A sink's or source's session at the broker: a client, and everything created on it.
 
 If anything in a session fails, the whole session is discarded: a new one starts from what the
 broker knows. Consumers here receive no messages. They exist to read their subscription's cursor and
-to acknowledge; Failover allows those of several processes side by side, and the transactions, not
+to acknowledge. Failover allows consumers of several processes side by side; the transactions, not
 the consumers, decide which process may move the cursor.
 """
 
@@ -69,8 +69,7 @@ BROKER_AWAY: Final = (ConnectError, Timeout, AlreadyClosed, ServiceNotReady)
 PATIENCE_S: Final = 120.0
 PAUSE_S: Final = 0.5
 
-# With fewer topics, each is asked about after the previous one has answered: a thread costs more
-# than it saves.
+# Fewer topics are asked about one after another: threads would cost more than they save.
 _FEW: Final = 16
 _THREADS: Final = 8
 
@@ -138,7 +137,8 @@ class Session:
             return position_of(consumer.get_mark_delete_position())
 
     def forget(self, topic: str) -> None:
-        """The topic is gone: whatever was open there is useless even if it is created again."""
+        """Call when a topic is gone: its reader and consumers are useless even if it is created
+        again."""
         with contextlib.suppress(PulsarError):
             if (reader := self._readers.pop(topic, None)) is not None:
                 reader.close()
@@ -152,7 +152,7 @@ class Session:
             consumer.close()
 
     def delete(self, name: CursorName) -> None:
-        """The subscription's consumer; creates the subscription if it is missing."""
+        """Deletes the subscription; a missing one is created first."""
         self._consumer(name, InitialPosition.Latest).unsubscribe()
         del self._consumers[name]
 
@@ -224,7 +224,7 @@ class Session:
         self, topic: str, schema: TopicSchema | None = None, chunks: bool = False
     ) -> Producer:
         """The broker names the producer, differently for each session: no name outlives a session's
-        sequence ids, so deduplication never confuses a rerun's messages with the aborted ones.
+        sequence ids, so deduplication never takes a rerun's messages for the aborted ones.
         `chunks`: a message too large for an entry is split."""
         if topic not in self._producers:
             self._producers[topic] = self.client.create_producer(
@@ -258,7 +258,7 @@ class Session:
         return position_of(some[0].message_id()), some[0].publish_timestamp()
 
     def before_time(self, topic: str, time_ms: int) -> Position:
-        """The end of the messages published before a time, in ms since 1970."""
+        """The position up to which messages were published before a time, in ms since 1970."""
         reader = self.reader(topic, Position(-1, -1))
         try:
             reader.seek(min(time_ms, _LAST_TIME_MS))
@@ -269,7 +269,7 @@ class Session:
             reader.close()
 
     def entries_behind(self, topic: str, position: Position) -> int:
-        """Their number, including markers and aborted messages."""
+        """The number of entries after `position`, including markers and aborted messages."""
         if position.entry_id >= 0:  # A broker also counts the entry at which a reader begins.
             position = position._replace(entry_id=position.entry_id + 1)
         reader = self.reader(topic, position)
@@ -306,7 +306,7 @@ class Session:
             reader.close()
 
     def reader(self, topic: str, after: Position, **options: Any) -> Reader:
-        """Delivers encrypted messages undecrypted: they must not be skipped silently."""
+        """The reader delivers encrypted messages undecrypted: they must not be skipped silently."""
         return self.client.create_reader(
             topic,
             message_id_at(topic, after),
@@ -316,7 +316,7 @@ class Session:
 
 
 def each_of(items: Sequence[Item], ask: Callable[[Item], Result]) -> list[Result]:
-    """The answers in order; many items are processed several at a time."""
+    """The answers in order; if there are many items, several are asked about at a time."""
     if len(items) < _FEW:
         return [ask(item) for item in items]
     with ThreadPoolExecutor(_THREADS) as threads:

@@ -9,7 +9,7 @@ the cursor until it ends. So of any number of drivers, active or forgotten, only
    runs, is skipped because it was committed, or is refused.
 3. Begin a transaction, acknowledge the ends and the newest marker (which takes the locks before any
    output), publish the output and a marker, commit.
-4. If anything at the broker failed or its outcome is unknown: a new connection, and back to 1.
+4. If anything at the broker failed or its outcome is unknown, start again at 1 on a new connection.
 
 A batch that reads nothing from Pulsar is fenced only by the chain of the query's markers
 (pybroker.spark.chain). A skipped batch is still evaluated, for the query's state, over input that
@@ -71,7 +71,7 @@ BatchFunction = Callable[[DataFrame, int], None]
 # After these the broker may be unavailable: the next attempt or driver ends the transaction.
 _UNANSWERED: Final = (AlreadyClosed, ConnectError, Timeout, TransactionOutcomeUnknown)
 _JOB_FAILED: Final = (PySparkException, Py4JError)
-# Up to how many bytes a task leaves to the driver; with more it publishes itself. None: no limit.
+# How many bytes a task leaves to the driver at most; with more it publishes itself. None: no limit.
 _DRIVER_BYTES: Final[Mapping[str, int | None]] = {
     "auto": 1024 * 1024,
     "driver": None,
@@ -128,7 +128,7 @@ def exactly_once(
     `write` maps topics to DataFrames (columns: see pybroker.spark.publish); {} publishes nothing.
     It may be called again for the same batch, so it must not have side effects. `checkpoint` is the
     query's checkpointLocation. Queries may share a control topic: each keeps a subscription
-    `query-<its id>` there, to be deleted when the query is retired.
+    `query-<its id>` there; delete it when you retire the query.
 
     Tasks with more than 1 MiB publish it themselves; the rest goes through the driver, so a batch
     of any size fits. That keeps the order within each partition of a DataFrame. With the mode
@@ -168,14 +168,14 @@ def exactly_once(
 
 @dataclass(slots=True)
 class ExactlyOnce:
-    """Called by Spark once per micro-batch, one after the other."""
+    """Spark calls it once per micro-batch, one after another."""
 
     write: WriteBatch
     options: Options
     _session: Session | None = None
     _open_transaction: TxnId | None = None
     _predecessor_settled: bool = False
-    # Whether tasks of earlier attempts or of the previous driver may have left something open.
+    # Whether tasks of earlier attempts or of the previous driver may have left transactions open.
     _left_behind: bool = True
     _chain: Chain | None = None
     _run_id: str | None = None
@@ -208,7 +208,7 @@ class ExactlyOnce:
     def _close_with_the_run(self, spark: SparkSession, query_id: str) -> None:
         run_id = spark.sparkContext.getLocalProperty("spark.jobGroup.id")
         if run_id is not None and run_id != self._run_id:
-            # From the previous run, whose end Spark may report while this one is running.
+            # The session is the previous run's; Spark may report the end of that run later.
             self.close()
             self._run_id = run_id
             when_terminated(spark, query_id, run_id, partial(self._run_has_ended, run_id))
@@ -236,7 +236,7 @@ class ExactlyOnce:
             self.options.pause(_PAUSE_S)
 
     def _worth_another_try(self, error: BaseException | None, failed_jobs: int) -> bool:
-        """An aborted transaction is retried if the cause of its failure may be."""
+        """An aborted transaction is retried if the cause of its failure may be retried."""
         if isinstance(error, TransactionAborted):
             return self._worth_another_try(error.__cause__, failed_jobs)
         if isinstance(error, _JOB_FAILED):
@@ -271,7 +271,7 @@ class ExactlyOnce:
         return decide(work, cursors, chain.newest(session))
 
     def _chain_of(self, work: Work) -> Chain:
-        """Differs from the last batch's if the same function is later used for another query."""
+        """Makes a new chain if the same function is later used for another query."""
         if self._chain is None or not self._chain.is_of(work.query_id):
             self._chain = Chain(self.options.control_topic, work.query_id)
         return self._chain
@@ -298,7 +298,7 @@ class ExactlyOnce:
     def _publish(
         self, session: Session, outputs: Mapping[str, DataFrame], txn: Transaction, work: Work
     ) -> list[TxnId]:
-        """The tasks' transactions that must commit with `txn`."""
+        """Returns the tasks' transactions, which must commit with `txn`."""
         if not outputs:
             return []
         partitions = {topic: session.partitions(topic) for topic in outputs}
@@ -309,12 +309,12 @@ class ExactlyOnce:
         return to_commit(written)
 
     def _clear(self, session: Session, work: Work) -> None:
-        """A batch is over: what its tasks left open can be aborted."""
+        """Called when a batch is over: aborts what its tasks left open."""
         self._left_behind = not self._sweep(session, work)
 
     def _sweep(self, session: Session, work: Work, job: TxnId | None = None) -> bool:
-        """Aborts what tasks left open and was not accepted; otherwise it times out. For a failed
-        job, only its own: the current lock holder may be working on the same batch."""
+        """Aborts transactions that tasks left open; if it cannot, they time out. After a failed
+        `job` only that job's: the current lock holder may be working on the same batch."""
         with contextlib.suppress(PulsarError):
             chain = self._chain_of(work)
             chain.newest(session)
@@ -352,7 +352,7 @@ class ExactlyOnce:
 
     def _start_over(self, work: Work, error: Exception) -> None:
         """Drops the session, and ends its transactions if the broker can be reached: the job's
-        first, so that a task still running finds it over."""
+        first, so that a task that is still running finds that it has ended."""
         log.warning("Batch %d of query %s: %s", work.batch_id, work.query_id, error)
         session, self._session = self._session, None
         self._left_behind = True

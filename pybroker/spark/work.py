@@ -7,10 +7,10 @@ from pybroker.spark.offsets import Progress
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Which batch it is and what it reads; `sources` is a digest of all its sources' offsets.
+    """A batch and what it reads; `sources` is a digest of the offsets of all its sources.
 
-    `goes_on_at_cursor`: each source of the query has a cursor that its transactions move, so a new
-    checkpoint continues there. Otherwise (files, a sink that knows no sources) it does not.
+    `goes_on_at_cursor`: each source of the query has a cursor that the query's transactions move,
+    so a new checkpoint continues there. False for files, and for a sink that knows no sources.
     """
 
     query_id: str

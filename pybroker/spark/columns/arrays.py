@@ -17,8 +17,8 @@ _LAST_MS: Final = (2**63 - 1) // _MS_TO_US
 def vector(values: npt.NDArray[Any], present: npt.NDArray[np.bool_] | None = None) -> pa.Array:
     """Like pa.array of numbers and truth values; null where nothing is present.
 
-    pa.array first checks whether they are pandas objects, and imports pandas: a second of CPU and
-    60 MB in each Spark worker, which does not need it otherwise.
+    pa.array first checks whether they are pandas objects, and imports pandas for that: a second of
+    CPU and 60 MB in each Spark worker, which otherwise needs no pandas.
     """
     count, kind = len(values), pa.from_numpy_dtype(values.dtype)
     if values.dtype == np.bool_:
@@ -34,7 +34,7 @@ def texts(data: Data, slices: Slices) -> pa.Array:
 
 
 def as_texts(found: pa.Array) -> pa.Array:
-    """The same for byte strings."""
+    """Like `texts`, for an array of byte strings."""
     try:
         return found.cast(pa.string())
     except pa.ArrowInvalid:
@@ -47,8 +47,8 @@ def as_texts(found: pa.Array) -> pa.Array:
 def binaries(data: Data, slices: Slices) -> pa.Array:
     """Binaries; null where a row has none.
 
-    The buffer is treated as an array whose every second item is a row; the items between are what
-    lies between the rows. So one `take` copies all rows.
+    The buffer is treated as an array in which every second item is a row, and the other items are
+    the bytes between the rows. So one `take` copies all rows.
     """
     count = len(slices.start)
     present = slices.present
@@ -74,7 +74,7 @@ def binaries(data: Data, slices: Slices) -> pa.Array:
 
 
 def with_nulls(array: pa.Array, present: npt.NDArray[np.bool_]) -> pa.Array:
-    """The array, which has no nulls, with nulls where nothing is present."""
+    """Puts nulls into an array that has none, where nothing is present."""
     if present.all():
         return array
     bits = pa.py_buffer(np.packbits(present, bitorder="little"))
@@ -82,7 +82,7 @@ def with_nulls(array: pa.Array, present: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def byte_strings(rows: Sequence[bytes | None]) -> pa.Array:
-    """As pa.array would convert them."""
+    """The same array as pa.array makes."""
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum([len(row or b"") for row in rows], out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(row or b"" for row in rows))]
@@ -171,7 +171,7 @@ class Writer:
 
 
 def message_ids(ledger: Ints, entry: Ints, partition: Ints, index: Ints, size: Ints) -> pa.Array:
-    """As Java's MessageId.toByteArray() writes them; `partition` -1 for a topic without."""
+    """As Java's MessageId.toByteArray() writes them; `partition` is -1 for a topic without any."""
     writer = Writer(len(ledger))
     writer.varint(0x08, ledger)
     writer.varint(0x10, entry)

@@ -1,9 +1,9 @@
 """Where the messages of a batch begin.
 
-A batch's payload is [size u32][SingleMessageMetadata][data] for each message, so each message tells
-where the next one begins: a chain that must be followed. Messages of equal sizes lie at even
-distances, and one comparison of all heads finds such a run. Where sizes change too often, the chain
-is followed byte by byte, without an object per message.
+A batch's payload is [size u32][SingleMessageMetadata][data] for each message, so only each message
+tells where the next one begins. Messages of equal sizes lie at even distances, and one comparison
+of all heads finds such a run. Where sizes change too often, this module steps from message to
+message, without an object for each.
 """
 
 import struct
@@ -15,7 +15,7 @@ from pybroker.spark.columns.fields import Data, Ints, NotParsed
 
 _U32: Final = struct.Struct(">I")
 _PAYLOAD_SIZE: Final = 0x18
-# What may come before the payload's size: properties and the key.
+# Fields that may precede the payload's size: properties and the key.
 _BEFORE: Final = (0x0A, 0x12)
 _WORTH_A_VECTOR: Final = 24
 _FIRST_PATIENCE: Final = 64

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-# Lookahead past the last message: a buffer is padded with as many zeros.
+# How far reads may go past the last message: a buffer is padded with as many zeros.
 PADDING: Final = 16
 _VARINT_BYTES: Final = 10
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -59,7 +59,7 @@ class Fields:
 
 
 def varints(data: Data, at: Ints) -> tuple[Ints, Ints]:
-    """The values of varints, and what follows them. Raises NotParsed for an unterminated one."""
+    """The values of varints, and the offsets after them. Raises NotParsed if one has no end."""
     byte = data[at]
     behind = at + 1
     if not (more := byte >= 0x80).any():
@@ -85,7 +85,7 @@ def read_fields(
     slices: Sequence[int] = (),
     repeated: Sequence[int] = (),
 ) -> Fields:
-    """The fields by their number: `numbers` with the default of each. Others are skipped.
+    """The fields by number; `numbers` gives the default of each. Other fields are skipped.
 
     `data` is padded. Raises NotParsed.
     """
@@ -165,7 +165,7 @@ class _Walk:
             columns = [np.concatenate(each) for each in zip(*parts, strict=True)] if parts else None
             if columns is None:
                 columns = [np.zeros(0, np.int64)] * 3
-            # Each step has one item per row, so within a row the steps are in wire order.
+            # Each step has at most one item per row, so within a row the steps are in wire order.
             order = np.argsort(columns[0], kind="stable")
             self.found.repeated[number] = Repeated(*(column[order] for column in columns))
 

@@ -20,7 +20,7 @@ def keys(data: Data, slices: Slices, is_base64: npt.NDArray[np.bool_]) -> pa.Arr
 
 
 def _decoded(key: bytes | None) -> bytes | None:
-    """The key unchanged, if its flag is wrong."""
+    """Returns the key unchanged if its flag is wrong."""
     if key is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Which columns a query wants, and what each is made of.
+"""The columns that a query may request, and how each is made.
 
 The metadata columns have the pulsar-spark connector's names and types. This package's older names
 are also available; a query asks for them with `.schema("key string, …")`. Only requested columns
@@ -41,7 +41,7 @@ from pybroker.spark.schemas.values import TopicSchema, Versions, values
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which of `topics` each row of a slab is from."""
+    """The topic of each row of a slab, as an index into `topics`."""
 
     topics: Sequence[TopicName]
     of_row: Ints
@@ -114,7 +114,7 @@ METADATA: Final = {
     "__eventTime": Column(TimestampType(), _ARROW_TIME, _event_time),
     "__messageProperties": Column(_MAP, _ARROW_MAP, _properties),
 }
-# Their names in earlier versions of this package.
+# The names that columns had in earlier versions of this package.
 _OURS: Final = {
     "key": Column(StringType(), pa.string(), _key_text),
     "topic": METADATA["__topic"],

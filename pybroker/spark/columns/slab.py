@@ -1,8 +1,7 @@
 """Stored entries as vectors: for each row, the position of its value and key, and its times.
 
-Entries are concatenated in one buffer, followed by what had to be decompressed or joined, and
-everything else is a position in that buffer. A row is a message: a whole entry, or one message of
-its batch.
+Entries are concatenated in one buffer, followed by decompressed and joined payloads; everything
+else is a position in that buffer. A row is a message: a whole entry, or one message of its batch.
 """
 
 import struct

@@ -1,8 +1,9 @@
-"""What a subscription has acknowledged individually after its cursor: not to be read again.
+"""Finds entries that a subscription acknowledged individually after its cursor: not to be read.
 
-A consumer may have left such holes before the query began. The protocol does not list them, but it
-counts: a reader from the cursor then has a larger backlog than the subscription. Only then are the
-holes searched, by comparing what the reader and the subscription receive, up to the last hole.
+A consumer may have left such holes before the query began. The protocol does not list them, but
+backlogs reveal them: a reader from the cursor then has a larger backlog than the subscription. Only
+then are the holes searched, by comparing what the reader and the subscription receive, up to the
+last hole.
 
 Messages acknowledged in an open transaction are not delivered either, but may come back. So during
 the search a transaction of this query holds the cursor, as a batch's would.
@@ -29,14 +30,14 @@ MAX_ENTRIES: Final = 50_000
 
 def acknowledged_behind(session: Session, name: CursorName, cursor: Position) -> list[Stretch]:
     """Raises ServiceNotReady while a transaction holds the cursor, and Timeout if the subscription
-    delivers nothing, perhaps because another consumer gets it."""
+    delivers nothing, perhaps because another consumer gets the messages."""
     backlog, wanted = _count(session, name, cursor)
     first = session.first_position_after(name.topic, cursor) if wanted > 0 else None
     if first is None:
         return []
     last = session.last_position(name.topic)
     with _holding(session, name, first), session.receiving(name) as consumer:
-        # The first one is not acknowledged, or the cursor would be past it.
+        # The first entry is not acknowledged: otherwise the cursor would be past it.
         holes = _Holes(_handed_out(consumer, first, backlog - 1))
         for count, (position, _) in enumerate(session.read_to_end(name.topic, first)):
             if position > last or holes.count >= wanted:
@@ -66,7 +67,7 @@ def _holding(session: Session, name: CursorName, first: Position) -> Iterator[No
 
 
 def _count(session: Session, name: CursorName, cursor: Position) -> tuple[int, int]:
-    """The subscription's backlog, and how many more a reader has, at least."""
+    """The subscription's backlog, and by how many entries, at least, a reader's is larger."""
     for _ in range(_COUNTS):
         before = session.backlog(name)
         # A broker counts a reader's start entry even if the client skips it.

@@ -1,8 +1,8 @@
-"""`spark.read.format("pulsar")`: what topics contain now, or a part of it, as a DataFrame.
+"""`spark.read.format("pulsar")`: the current contents of topics, or a part, as a DataFrame.
 
 Beginning and end are fixed when the query is planned. A large partition is read by several tasks,
-each a range of entries; `minPartitions` asks for more of them. Of thousands of small partitions, a
-task reads many. Filters on metadata narrow what is read.
+each a range of entries; `minPartitions` requests more tasks. With thousands of small partitions,
+each task reads many. Filters on metadata narrow what is read.
 """
 
 import math
@@ -113,8 +113,8 @@ class PulsarBatchReader(DataSourceReader):
 
 class _Narrowed:
     """If filters are not pushed down, Spark refuses a reader that implements pushFilters instead of
-    not calling it. This reader also works without them: it exposes Spark's own pushFilters, which
-    takes none, and this method is called only if filters are pushed down."""
+    not calling it. This reader also works without filters: it exposes Spark's own pushFilters,
+    which takes none, and this method is called only if filters are pushed down."""
 
     __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", lambda reader: ()))
 

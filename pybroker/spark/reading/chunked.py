@@ -1,6 +1,6 @@
 """Joins messages that their producers split into chunks.
 
-A message is at the position of its last chunk. Chunks before a task's entries are searched there.
+A message is at the position of its last chunk. A task searches for chunks before its entries.
 """
 
 import logging
@@ -38,7 +38,7 @@ class Chunks:
         self._incomplete: dict[str, _Incomplete] = {}
 
     def add(self, heads: Heads, index: int) -> bytes | None:
-        """Returns the whole message, still compressed, with its last chunk."""
+        """Returns the whole message, still compressed, with its last chunk; otherwise None."""
         number = int(heads.number("chunk_id")[index])
         uuid = _uuid(heads, index)
         if number > 0 and uuid not in self._incomplete:
@@ -47,7 +47,7 @@ class Chunks:
 
     def _append(self, heads: Heads, index: int, uuid: str, number: int) -> bytes | None:
         if number == 0:
-            # Sent again from its beginning, or another message with the same uuid.
+            # The message is sent again from its beginning, or another one has the same uuid.
             self._incomplete.pop(uuid, None)
             while len(self._incomplete) >= _MAX_INCOMPLETE:
                 self._give_up(next(iter(self._incomplete)), "too many are incomplete at once")
@@ -98,7 +98,7 @@ class Chunks:
             self._append(heads, index, uuid, number)
 
     def _before(self, after: Position, place: Position) -> Iterator[tuple[Heads, int]]:
-        """All entries up to `place`, which is deliverable. Raises Timeout if they do not arrive."""
+        """The entries before `place`, which is deliverable. Raises Timeout if they do not come."""
         silent_s = 0.0
         with Entries(self._endpoint, self._topic, after) as entries:
             while True:
@@ -114,13 +114,13 @@ class Chunks:
                         yield heads, index
                 entries.unpacked(damaged)
                 if not taken and entries.last_position() < place:
-                    return  # It was deleted in the meantime.
+                    return  # The entry at `place` was deleted in the meantime.
                 if silent_s >= PATIENCE_S:
                     raise Timeout(f"{self._topic} does not deliver the messages before {place}")
 
 
 def _whole(taken: Sequence[StoredEntry]) -> Iterator[Heads]:
-    """The entries without damaged ones, which are reported where they are read themselves."""
+    """The entries without damaged ones, which cause an error only in the task that reads them."""
     if not taken:
         return
     try:

@@ -1,8 +1,8 @@
 """Checks that a topic's log is still the one that a query has read.
 
 A broker that was restored from an older backup has lost the end of its logs, and writes other
-messages at the same positions. Positions alone cannot tell: a stream would wait until the log has
-grown past the position it knows, and miss everything published before. So an offset records the
+messages at the same positions. Positions alone do not show this: a stream would wait until the log
+has grown past the position it knows, and miss everything published before. So an offset records the
 publish time of the message at its end, and that message is looked up again before the next batch is
 planned on a new connection. Messages that retention has trimmed are no loss: then nothing before
 them is left either.
@@ -16,8 +16,8 @@ class Continuity:
     """The checks of one run of a query."""
 
     def __init__(self) -> None:
-        # What was found in order: on which connections, and, for an end before the known position,
-        # also where the log ended.
+        # By topic, the state in which it was found in order: the connections, and, for an end
+        # before the known position, also where the log ended.
         self._seen: dict[str, tuple[object, ...]] = {}
 
     def broken(
@@ -46,11 +46,11 @@ class Continuity:
     def is_to_be_looked_at(
         self, session: Session, topic: str, reached: Position, end: Position
     ) -> bool:
-        """Whether there are messages after `reached` and the one there is unchecked."""
+        """Whether there are messages after `reached`, and the message at `reached` is unchecked."""
         return end > reached and self._seen.get(topic) != _state(session, reached, end)
 
     def is_in_order(self, session: Session, topic: str) -> None:
-        """The message that the query reached was checked elsewhere and is the same."""
+        """Notes that the message that the query reached was checked elsewhere and is the same."""
         self._seen[topic] = (session.incarnation,)
 
 
@@ -61,7 +61,7 @@ def _state(session: Session, reached: Position, end: Position) -> tuple[object, 
 def _broken(
     session: Session, topic: str, reached: Position, published_ms: int | None, end: Position
 ) -> str | None:
-    if end < reached:  # So it is after markers, or all messages were trimmed.
+    if end < reached:  # In order if `reached` follows markers, or all messages were trimmed.
         log_end = session.log_end(topic)
         return f"it ends at {log_end}, before {reached}" if log_end < reached else None
     if published_ms is None:

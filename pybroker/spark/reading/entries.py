@@ -1,8 +1,8 @@
 """A task's entries, from its own client, whose event loop runs only while the task waits for them.
 
-So what has arrived is limited by what was requested, and a query that is slow to take its rows
-throttles the broker through TCP alone. A task that reads many partitions has one client for all,
-and the readers of the next ones are opened while it waits for the entries of one.
+So no more arrives than was requested, and a query that is slow to take its rows throttles the
+broker through TCP alone. A task that reads many partitions has one client for all of them, and
+opens the readers of the next partitions while it waits for the entries of one.
 """
 
 import asyncio
@@ -57,12 +57,12 @@ class TaskClient:
         await self.client.close()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Not `Runner.run`: that sets a signal handler around each call, for which Python formats
-        the task and its result as text, here megabytes of entries."""
+        """Does not use `Runner.run`, which sets a signal handler around each call: for that, Python
+        formats the task and its result as text, here megabytes of entries."""
         return self._runner.get_loop().run_until_complete(work)
 
     def open_ahead(self, topic: str, after: Position) -> None:
-        """The reader will be needed soon."""
+        """Opens a reader that will be needed soon."""
         opening = self._runner.get_loop().create_task(self._open(topic, after))
         self._opening[topic, after] = opening
 
@@ -79,10 +79,10 @@ class TaskClient:
     def _closed(self, closing: "asyncio.Task[None]") -> None:
         self._closing.discard(closing)
         if not closing.cancelled():
-            closing.exception()  # The connection, and the reader with it, may be lost.
+            closing.exception()  # The connection, and so the reader, may be lost: no error.
 
     def ask(self, questions: Sequence[TopicQuestion], read_bytes: int) -> list[TopicState]:
-        """Asks with a reader's permissions. Raises what the client raises."""
+        """Asks with a reader's permissions. Raises the client's errors."""
         name = f"reader-{uuid.uuid4().hex[:10]}"
         return self.run(self.client.ask_topics(questions, name, read_bytes=read_bytes))
 
@@ -105,7 +105,7 @@ async def _ended(opening: "asyncio.Task[Result]") -> Result:
 
 
 class Entries:
-    """The entries of one partition after a position. Raises what the client raises."""
+    """The entries of one partition after a position. Raises the client's errors."""
 
     def __init__(
         self, endpoint: Endpoint, topic: str, after: Position, client: TaskClient | None = None
@@ -131,7 +131,7 @@ class Entries:
             self._task.close_reader(self._reader)
 
     def take(self, until: Position) -> list[StoredEntry]:
-        """Empty if nothing came for QUIET_S."""
+        """Returns the entries that have arrived; none if nothing came for QUIET_S."""
         return self._task.run(self._reader.take(TAKEN_BYTES, until, QUIET_S))
 
     def unpacked(self, messages: int) -> None:
@@ -143,5 +143,5 @@ class Entries:
         return None if found is None else TopicSchema.of(found)
 
     def last_position(self) -> Position:
-        """Entry -1 if there is none."""
+        """The last deliverable entry; entry -1 if there is none."""
         return position_of(self._task.run(self._reader.last_message_id()))

@@ -3,11 +3,12 @@
 `__topic` chooses partitions, `__messageId` an entry, `__publishTime` a range of entries. Spark
 still evaluates every filter itself: reading too much is fine, reading too little is not.
 
-Publish times come from producers' clocks, so a partition is only nearly in their order. Only the
-user knows how nearly; without that option all times are read. Let D be the largest delay of a
-message after a later one. The broker finds a position whose message is at or after a time while the
-message right before it is not. If asked for a time D earlier than wanted, everything before that
-position is earlier than the wanted time. The same holds at the other end.
+Publish times come from producers' clocks, so a partition is only roughly in their order. Only the
+user knows how roughly (publishTimeDisorderMs); without that option all times are read. Let D be the
+most by which a message is later than one stored after it. For a time, the broker finds a position
+whose message is at or after that time while the message right before is not. If asked for a time D
+earlier than the wanted one, everything before that position is earlier than wanted. The same holds
+at the other end.
 """
 
 import datetime as dt
@@ -48,7 +49,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What all filters together leave to read; used only in the planner."""
+    """The part that all filters together leave to read; used only in the planner."""
 
     topics: Sequence[Any] = ()
     from_ms: int | None = None
@@ -57,7 +58,7 @@ class Narrowing:
 
     @classmethod
     def of(cls, filters: Iterable[Any], columns: Collection[str]) -> Self:
-        """`columns`: those that are metadata, not fields of the topic's schema."""
+        """`columns`: the columns that are metadata, not fields of the topic's schema."""
         found = cls()
         for each in filters:
             path: Sequence[str] = getattr(each, "attribute", ())
@@ -73,7 +74,7 @@ class Narrowing:
         return found
 
     def wants(self, topic: str) -> bool:
-        """A partition's name."""
+        """Whether the filters allow messages of this partition."""
         named = all(_OF_TEXT[type(each).__name__](topic, each.value) for each in self.topics)
         return named and (self.places is None or bool(self._of(topic)))
 

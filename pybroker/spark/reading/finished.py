@@ -1,12 +1,12 @@
-"""Moves the cursor after what Spark has finished.
+"""Moves the cursor past the batches that Spark has finished.
 
 When Spark asks for the next batch it passes the end of the last one, which it has recorded as
 finished. So a query that loses its checkpoint continues there, except for a batch in progress, and
 finished messages may be deleted.
 
-A `subscription` is moved this way too, because the sink may not be exactly_once. That sink moves
-the cursor itself, in the transaction that publishes the results: then it is already there, and
-after one batch this stops checking.
+The cursor of a `subscription` is moved in this way too, because the sink may not be exactly_once.
+exactly_once moves the cursor itself, in the transaction that publishes the results: then the cursor
+is already there, and after one batch this module stops checking.
 """
 
 from collections.abc import Collection
@@ -31,7 +31,7 @@ class Finished:
         of_this_run: bool = False,
     ) -> None:
         """`there`: the topics that still exist, because subscribing would create the others again.
-        `of_this_run`: since it was planned, only a sink can have moved the cursors."""
+        `of_this_run`: this run planned it, so since then only a sink can have moved the cursors."""
         progress = finished.progress()
         moved = {name: span for name, span in progress.items() if name.topic in there}
         if self._sink_moves_cursors or not moved or finished == self._let_go:

@@ -44,7 +44,7 @@ class Limits:
         return self.size_bytes > 0
 
     def share(self, partitions: int) -> "Limits":
-        """The equal share of one of so many partitions."""
+        """The share of one partition if this many have equal shares."""
         entries = None if self.entries is None else max(1, self.entries // partitions)
         return Limits(self.size_bytes // partitions, self.rows // partitions, entries)
 

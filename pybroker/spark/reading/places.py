@@ -1,7 +1,7 @@
 """Where reading begins and ends: from options to positions in each partition.
 
-earliest and latest; message ids by topic, as [bytes of Java's MessageId] or "ledger:entry" or
-"ledger:entry:index"; times, before which (or from which on) nothing is read.
+Accepts earliest and latest; message ids by topic, as [bytes of Java's MessageId], "ledger:entry" or
+"ledger:entry:index"; and times, before which (or from which on) nothing is read.
 """
 
 from collections.abc import Mapping, Sequence

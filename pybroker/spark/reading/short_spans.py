@@ -1,8 +1,8 @@
 """Reads many small partitions in a task without a reader on any of them.
 
 A broker that answers questions about many topics also returns short spans, a few hundred per
-answer, and they become columns together. Spans that it does not return, and messages that are not
-simple (chunked, encrypted, damaged, not matching their schema), are left to a reader for each
+answer, which become columns together. Spans that the broker does not return, and messages that are
+not simple (chunked, encrypted, damaged, not matching their schema), are left to a reader for each
 partition (`spans`), which also reports any errors.
 """
 
@@ -25,8 +25,8 @@ from pybroker.spark.reading.work import Work
 from pybroker.spark.schemas.values import TopicSchema, Versions
 from pybroker.spark.session import BROKER_AWAY
 
-# How many are requested together, at first and at most; how many bytes an answer has and become
-# columns together.
+# How many spans are requested together, at first and at most; how many bytes an answer has at most,
+# and how many uncompressed bytes become columns together.
 _FIRST: Final = 100
 _MOST: Final = 500
 _ANSWER_BYTES: Final = 1024 * 1024
@@ -50,7 +50,7 @@ class _NotSimple(PulsarError):
 
 
 def read_short(client: TaskClient, shape: Shape, works: Sequence[Work]) -> Iterator[Part]:
-    """All works: those returned by the broker in order, then the rest."""
+    """Reads all works: those that the broker returns, in order, then leaves the rest."""
     plain = [work for work in works if work.is_plain]
     columns = _Columns(client, shape)
     at, count = 0, _FIRST
@@ -69,7 +69,7 @@ def read_short(client: TaskClient, shape: Shape, works: Sequence[Work]) -> Itera
 
 
 def _answered(client: TaskClient, works: Sequence[Work]) -> Sequence[TopicState]:
-    """The answers for the first of these; none if the broker returns no entries."""
+    """The answers about the first of `works`; none if the broker returns no entries."""
     questions = [
         TopicQuestion(work.topic, after=work.span.after, read_to=work.span.to) for work in works
     ]
@@ -90,7 +90,7 @@ class _Columns:
         self._schemas: dict[tuple[str, bytes], TopicSchema | None] = {}
 
     def of(self, given: Sequence[_Given]) -> tuple[list[pa.RecordBatch], list[Work]]:
-        """Batches of the simple ones together, and the rest."""
+        """Batches of the simple works, made together, and the other works."""
         try:
             return [self._batch(given)], []
         except BROKER_AWAY:

@@ -34,7 +34,7 @@ from pybroker.spark.session import BROKER_AWAY, PATIENCE_S, PAUSE_S
 
 log = logging.getLogger("pybroker.spark")
 
-# Upper limit on the bytes uncompressed together, unless it is a single entry.
+# How many bytes are uncompressed together at most; a single entry may have more.
 _SLAB_BYTES: Final = 32 * 1024 * 1024
 # For a task that reads many partitions: how many are opened ahead, and how many rows are returned
 # together.
@@ -44,7 +44,7 @@ _ROWS_TOGETHER: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What all tasks of a query have in common."""
+    """The part that all tasks of a query share."""
 
     endpoint: Endpoint
     shape: Shape
@@ -89,7 +89,7 @@ def _joined(batches: list[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
 def read_span(
     reading: Reading, work: Work, client: TaskClient | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The span's messages; after a lost connection, from the last whole entry returned."""
+    """Yields the span's messages; after a lost connection, continues after the last whole entry."""
     keep_what_is_loaded()
     topic, span = TopicName.parse(work.topic), work.span
     chunks, versions = Chunks(reading.endpoint, work.topic), _Versions()
@@ -174,8 +174,8 @@ def _lost(reading: Reading, work: Work, span: Span) -> None:
 def _slabs(
     taken: list[StoredEntry], chunks: Chunks, entries: Entries, reading: Reading
 ) -> Iterator[tuple[Slab, StoredEntry]]:
-    """The rows of whole entries, and the last of these. Raises CryptoError, and InputLost for
-    damaged ones."""
+    """Yields the rows of whole entries, and the last of these entries. Raises CryptoError, and
+    InputLost for damaged entries."""
     if not taken:
         return
     try:

@@ -1,9 +1,9 @@
 """Splits one partition's entries among several tasks.
 
 The protocol does not tell how many entries a ledger has, but a reader's backlog tells how many
-follow a position. So this walks from ledger to ledger, only where there is enough to split, and
-cuts ranges within them by counting entries. A cut may fall on something that is not a message: a
-task ends when it meets anything after its range.
+follow a position. So this module walks from ledger to ledger, only where there is enough to split,
+and cuts ranges within ledgers by counting entries. A cut may fall on something that is not a
+message: a task ends at the first entry after its range.
 """
 
 import itertools

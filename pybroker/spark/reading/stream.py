@@ -1,15 +1,15 @@
 """`spark.readStream.format("pulsar")`: a streaming source that returns Arrow batches to Spark.
 
-The partitions of its topics are read as many tasks. A cursor determines where a new query begins,
-and keeps what the query still needs from deletion:
+Many tasks read the partitions of its topics. A cursor determines where a new query begins, and
+keeps what the query still needs from deletion. Its subscription is one of these:
 
-- `subscription`: exactly_once moves it, in the transaction that publishes a batch's results; so a
-  pipeline that lost its checkpoint continues after its last committed batch. With any other sink
-  the source moves it, as it moves
-- `predefinedSubscription`: after what Spark has finished.
-- without either, the source creates such a subscription. Its name is in the query's checkpoint, so
-  it outlives a run; Spark ends the planner without notice, so the user who retires a query must
-  delete it.
+- `subscription`: exactly_once moves the cursor, in the transaction that publishes a batch's
+  results; so a pipeline that lost its checkpoint continues after its last committed batch. With any
+  other sink the source moves the cursor, as that of a `predefinedSubscription`.
+- `predefinedSubscription`: the source moves the cursor past what Spark has finished.
+- neither: the source creates such a subscription. Its name is in the query's checkpoint, so it
+  outlives a run. Spark ends the planner without notice, so the user who retires a query must delete
+  the subscription.
 
 The planner (one long-lived process per query) decides offsets; tasks read spans. Entries that were
 acknowledged individually before the query began are skipped. Entries are read whole, so a
@@ -80,7 +80,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._session: Session | None = None
         # For Trigger.AvailableNow: where each partition ended when the query began.
         self._targets: dict[str, Position] | None = None
-        # The newest known offset; before PySpark 4.2 nothing else is available.
+        # The newest known offset; before PySpark 4.2 nothing else tells where a batch begins.
         self._known: dict[str, Any] | None = None
         # Subscriptions that this run has created and that are not yet in a checkpoint.
         self._made: list[CursorName] = []
@@ -115,7 +115,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = SourceOffset.from_json(start)
         limits = None if isinstance(limit, ReadAllAvailable) else self._limits
         if not LIMITS_TRIGGERS and not self._has_planned:
-            limits = None  # Trigger.AvailableNow asks once there and reads no further.
+            limits = None  # There Trigger.AvailableNow asks only once.
         if isinstance(limit, ReadMaxRows):
             # Entries are called rows here: Spark has no better term.
             limits = Limits(self._limits.size_bytes, self._limits.rows, limit.max_rows)
@@ -145,7 +145,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets = self._asking(lambda session: self._ends(session, None))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The end also records where the batch began: the first batch's start is nowhere else.
+        """`end` also records where the batch began, because nothing else records where the first
+        batch began.
 
         When Spark runs the first batch again it asks for the initial offset again, and by then the
         cursor may have passed the batch.
@@ -159,7 +160,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _require_beginning(offset)
         self._give_up_other_than(offset.subscription)
         if self._known is None or self._known == end:
-            self._known = offset.to_json()  # including what was unknown when it was created
+            self._known = offset.to_json()  # now with its beginning
         if start == end:
             return []
         works = [
@@ -182,7 +183,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._asking(divided)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark has finished everything up to `end` and recorded that."""
+        """Called when Spark has finished everything up to `end` and recorded that."""
         offset = SourceOffset.from_json(end)
         there = offset.spans if self._known is None else self._known["spans"]
         self._asking(lambda session: self._finished.let_go(session, offset, there))
@@ -206,8 +207,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return SourceOffset(self._subscription, spans, acknowledged, self._follows)
 
     def _give_up_other_than(self, subscription: str) -> None:
-        """When the first batch runs again it uses the subscription that it had. Another one,
-        created for an initial offset that was not used, would keep all messages from then on."""
+        """Deletes subscriptions made for an initial offset that was not used, because they would
+        keep all messages from then on. A first batch that runs again uses its earlier one."""
         unneeded = [name for name in self._made if name.subscription != subscription]
         self._made = []
 
@@ -227,8 +228,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return SourceOffset(self._subscription, spans, {}, self._follows)
 
     def _ends(self, session: Session, known: Collection[str] | None) -> dict[str, Position]:
-        """The existing topics. A known topic that is gone is not created again for this; with None
-        no topic is."""
+        """The ends of existing topics. A known topic that is gone is not created again; with None,
+        no topic is created."""
         topics = self._topics.partitions(session, self._topics.names if known is None else known)
         new = [] if known is None else [topic for topic in topics if topic not in known]
         return survey_of(session).ends(topics, new)
@@ -313,8 +314,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 anew.append(topic)
         if not anew:
             return known
-        # The topic or partition is new: read all of it, wherever the query began. Or it was set
-        # back: then its cursor was, too.
+        # The topic or partition is new: read all of it, wherever the query began. Or its log was
+        # set back: then its cursor was, too.
         cursors = FROM_EARLIEST.cursors(session, anew, before.subscription)
         each_of([CursorName(topic, before.subscription) for topic in anew], session.release)
         return known | cursors
@@ -326,7 +327,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known: Mapping[str, Position],
         ends: Mapping[str, Position],
     ) -> None:
-        """Checks many topics together whether their last read messages are unchanged."""
+        """Checks, for many topics together, whether the last messages read are unchanged."""
         if not session.asks_about_many:
             return
         wanted = {
@@ -355,7 +356,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.warning("%s: continuing at the query's cursor (failOnDataLoss=false)", account)
 
     def _require_what_was_untold(self, before: SourceOffset, offset: SourceOffset) -> None:
-        """Before PySpark 4.2 a batch is planned without knowing where the previous one ended."""
+        """Checks topics and logs once the start is known: before PySpark 4.2 a batch is planned
+        without knowing where the previous one ended."""
         self._lost([topic for topic in before.spans if topic not in offset.spans])
 
         def look(session: Session) -> None:
@@ -425,7 +427,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _subscription(options: Chosen) -> tuple[str, bool, bool]:
-    """Its name, whether the source moves its cursor, and whether the source created it."""
+    """The subscription's name, whether the source moves its cursor, and whether it creates it."""
     fence, follower = options["subscription"], options["predefinedSubscription"]
     if fence and follower:
         raise NotAllowed(
@@ -438,7 +440,7 @@ def _subscription(options: Chosen) -> tuple[str, bool, bool]:
 
 
 def _start(options: Chosen) -> Start:
-    """A sink's subscription existed before the source, and only the sink moves it."""
+    """Raises NotAllowed. The cursor of `subscription` is never moved to a start."""
     if not options["subscription"]:
         return Start.of(options, default="latest")
     start = Start.of(options, default="earliest")
@@ -458,14 +460,15 @@ def _stands(session: Session, offset: SourceOffset) -> SourceOffset:
 
 
 def _require_beginning(offset: SourceOffset) -> None:
-    """Raises InputLost for a first batch that PySpark before 4.2 requests again."""
+    """Raises InputLost if PySpark before 4.2 requests the first batch again and its beginning is
+    unknown."""
     for topic, span in offset.spans.items():
         if span.to < span.after:
             raise InputLost(
                 f"The beginning of the first batch of {topic} is unknown: the subscription "
                 f"{offset.subscription!r} is at {span.after}, but the batch ended at {span.to}. "
-                "Only PySpark 4.2 and later tell a source, and the subscription was moved by "
-                "another client: set it back to where it was and start the query again"
+                "Only PySpark 4.2 and later tell a source where a batch begins, and another client "
+                "moved the subscription: set it back to where it was and start the query again"
             )
 
 

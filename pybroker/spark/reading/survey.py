@@ -1,9 +1,8 @@
-"""What a planner asks about all of a query's topics: their ends and cursors.
+"""A planner's questions about all of a query's topics: their ends and cursors.
 
-A broker that answers about many topics at once is asked that way (see
-pybroker.client.topic_questions): a poll of ten thousand topics takes some twenty commands and no
-open consumers. Other brokers, such as Apache Pulsar, are asked about each topic with its own reader
-or consumer, several at a time.
+If the broker answers about many topics at once (see pybroker.client.topic_questions), a poll of ten
+thousand topics takes some twenty commands and no open consumers. Other brokers, such as Apache
+Pulsar, are asked about each topic through its own reader or consumer, several at a time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +39,7 @@ class Survey(Protocol):
     def cursors(
         self, topics: Sequence[str], subscription: str, initial_position: InitialPosition
     ) -> dict[str, Position]:
-        """The subscription's position on each topic; it is created where missing."""
+        """The subscription's position on each topic. A missing subscription is created."""
         ...
 
     def holed(self, cursors: Mapping[str, Position], subscription: str) -> Sequence[str]:
@@ -148,8 +147,8 @@ class OneByOne:
 
 
 class AllAtOnce:
-    """For brokers that answer about many topics. Topics of other brokers of the same cluster are
-    asked about one by one.
+    """For brokers that answer about many topics. Topics whose own brokers do not are asked about
+    one by one.
     """
 
     def __init__(self, session: Session) -> None:

@@ -40,11 +40,11 @@ class Topics:
         return cls(tuple(dict.fromkeys(str(TopicName.parse(name)) for name in names)), wait=wait)
 
     def partitions(self, session: Session, known: Collection[str] = ()) -> list[str]:
-        """The partitions of all current topics, in order. If one is already `known`, its topic is
-        not created again if it is gone: it is left out.
+        """The partitions of all current topics, in order. A topic with a partition in `known` is
+        not created again if it is gone, but left out.
 
-        Partitions of topics that match a pattern come from the list. A broker that creates
-        partitions on first use lists only used ones, so it is asked for their number.
+        Partitions of topics that match a pattern come from the namespace's list. A broker that
+        creates partitions on first use lists only used ones, so it is asked for their number.
         """
         if self.pattern is None:
             return self._partitions_of(session, self.names, known)
@@ -74,8 +74,8 @@ class Topics:
         return list(dict.fromkeys(found))
 
     def existing_partitions(self, session: Session) -> list[str]:
-        """The same without creating topics. Raises TopicNotFound for a named topic that is missing,
-        unless missing topics are treated as empty."""
+        """Like `partitions`, without creating topics. Raises TopicNotFound for a named topic that
+        is missing, unless missing topics are treated as empty."""
         found = self.partitions(session, self.names)
         self.require_all([name for name in self.names if not _is_among(name, found)])
         return found
@@ -97,7 +97,7 @@ class Topics:
         return sorted({_base(name) for name in self._listed(session, self.pattern)})
 
     def require(self, option: str, given: object) -> None:
-        """For positions or times by topic. Raises NotAllowed for a topic that is not read: the
+        """Checks positions or times by topic. Raises NotAllowed for a topic that is not read: the
         value was meant for a topic that would otherwise begin elsewhere."""
         for key in given if isinstance(given, Mapping) else ():
             name = str(TopicName.parse(key))
@@ -117,9 +117,9 @@ class Topics:
         return _matching(pattern, tuple(session.client.get_topics_of_namespace(namespace)))
 
 
-@lru_cache(maxsize=4)  # a poll reuses the previous one's list
+@lru_cache(maxsize=4)  # a poll reuses the list of the previous poll
 def _matching(pattern: str, listed: Sequence[str]) -> Sequence[str]:
-    """Sorted by topic, and the partitions of each by number."""
+    """Sorted by topic, and the partitions of each topic by number."""
     wanted = _of_pattern(pattern)
     names = [TopicName.parse(name) for name in listed]
     return [

@@ -1,4 +1,4 @@
-"""What one task reads of one partition."""
+"""The part of one partition that one task reads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pybroker.spark.offsets import Span, Stretch
 class Work:
     topic: str
     span: Span
-    # To be skipped, within the span or after it.
+    # Entries to skip, within the span or after it.
     acknowledged: Sequence[Stretch] = ()
     # The first message to read in the span's first entry, and the last in its last entry.
     first_index: int = 0
@@ -20,6 +20,6 @@ class Work:
 
     @property
     def is_plain(self) -> bool:
-        """All messages within the span, which ends with one."""
+        """Whether all messages of the span are read, and the span ends with one."""
         is_cut = self.first_index > 0 or self.last_index is not None or bool(self.acknowledged)
         return self.is_exact and not is_cut and not self.span.is_empty

@@ -58,7 +58,7 @@ _IN_UTC: Final[dict[str, Any]] = (
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """In the form that Spark expects from a source."""
+    """The Arrow type that Spark expects from a source."""
     return to_arrow_type(kind, **_IN_UTC)
 
 
@@ -93,7 +93,7 @@ def _of_union(branches: list[Node]) -> DataType:
 
 def read_as(written: Node, wanted: Node) -> Node:
     """The written schema, with logical times from the wanted one if only one of them marks a number
-    as a time: Avro does not consider adding or removing that a change."""
+    as a time: for Avro, adding or removing such a mark is no change."""
     kind = written["type"]
     if kind == "union":
         return {"type": kind, "branches": [read_as(each, wanted) for each in written["branches"]]}

@@ -1,7 +1,7 @@
 """Avro by columns: the same record of many rows at once, field by field.
 
 All rows of a schema are walked together: a field costs a few vector operations for all of them.
-Where rows differ (a union's branch, the length of an array), equal ones continue together. The
+Where rows differ (a union's branch, the length of an array), equal rows continue together. The
 result is Arrow arrays of Avro's own types; pybroker.spark.schemas.adapting converts them to what a
 query requested.
 """
@@ -53,7 +53,7 @@ def _full_name(name: str, space: str) -> str:
 
 
 def _space_of(schema: Node, space: str) -> str:
-    """The namespace of a named type, and its definition."""
+    """The namespace of a named type, and of the names in its definition."""
     within, dot, _ = str(schema["name"]).rpartition(".")
     return within if dot else str(schema.get("namespace", space))
 

@@ -85,8 +85,8 @@ def _parsed(text: bytes | None, node: Node) -> Any:
 
 
 def _arranged(value: Any, node: Node) -> Any:
-    """In Arrow's form: a map as pairs, and a decimal as text even if it is a number. Raises
-    TypeError, AttributeError."""
+    """The value in Arrow's form: a map as pairs, and a decimal as text even if it is a number.
+    Raises TypeError, AttributeError."""
     kind = node["type"]
     if kind == "union":
         return _arranged(value, _only(node))
@@ -128,7 +128,7 @@ def require_readable(node: Node) -> None:
 
 
 def _only(union: Node) -> Node:
-    """The type of a value that is not null. Raises NotParsed if only Avro distinguishes them."""
+    """The type of values that are not null. Raises NotParsed if only Avro distinguishes several."""
     branches: list[Node] = [each for each in union["branches"] if each["type"] != "null"]
     if len(branches) < 2:
         return branches[0] if branches else {"type": "null"}
@@ -193,8 +193,8 @@ def _with_meaning(array: pa.Array, node: Node) -> pa.Array:
 
 
 def _decimals(array: pa.Array, precision: int, scale: int) -> pa.Array:
-    """Rounded as Spark does. Raises ArithmeticError. Arrow's own cast returns a different number
-    for one with too many digits."""
+    """Rounds as Spark does. Raises ArithmeticError. Arrow's own cast turns a number with too many
+    digits into a different one."""
     context = Context(precision, ROUND_HALF_UP)
     last = Decimal(1).scaleb(-scale)
     numbers = [

@@ -65,7 +65,7 @@ class TopicSchema:
         )
 
     def fields(self) -> list[StructField]:
-        """The columns that it makes. Raises NotAllowed."""
+        """The columns of this schema. Raises NotAllowed."""
         if self.kind == _Type.KeyValue:
             key, value = self.parts()
             return [StructField("key", key.type()), StructField("value", value.type())]
@@ -73,7 +73,7 @@ class TopicSchema:
         return list(kind.fields) if isinstance(kind, StructType) else [StructField("value", kind)]
 
     def type(self) -> DataType:
-        """The schema of the whole value."""
+        """The type of the whole value."""
         if self.kind in PRIMITIVES:
             return PRIMITIVES[self.kind].type
         if self.kind in _RECORDS:
@@ -205,7 +205,7 @@ def _read(slab: "_Part | Slab", schema: TopicSchema, newest: TopicSchema) -> dic
 
 
 def _placed(found: pa.Array) -> tuple[Data, Slices]:
-    """Separate byte strings, in a buffer like entries."""
+    """Puts separate byte strings into one buffer, like entries."""
     texts = found.to_pylist()
     length = np.array([-1 if each is None else len(each) for each in texts], np.int64)
     behind = np.cumsum(np.maximum(length, 0))
@@ -214,7 +214,7 @@ def _placed(found: pa.Array) -> tuple[Data, Slices]:
 
 
 def _inline(slab: "_Part | Slab") -> tuple[Slices, Slices]:
-    """[size u32][key][size u32][value], a size of -1 for nothing."""
+    """Splits [size u32][key][size u32][value]; a size of -1 means null."""
     end = slab.value.start + np.maximum(slab.value.length, 0)
     at, found = slab.value.start, []
     absent = slab.value.length < 0
@@ -276,7 +276,7 @@ def _blamed(slab: "_Part | Slab", schema: TopicSchema, error: NotParsed) -> Valu
 
 
 def one_schema(found: Sequence[tuple[str, TopicSchema | None]], differ: bool) -> TopicSchema | None:
-    """The common schema of all topics. Raises NotAllowed if they differ."""
+    """The common schema of all topics. If they differ: None if they may, else raises NotAllowed."""
     first = found[0][1] if found else None
     if all(schema == first for _, schema in found):
         return first

@@ -1,8 +1,8 @@
 """Makes Spark's Python processes import the installed PySpark instead of pyspark.zip.
 
-Spark puts that zip first on the path of each process that it starts. Its modules are not compiled,
-so each process compiles them again, for 0.4 s of CPU. If the zip lies within an installed PySpark,
-the installation has the same modules, compiled.
+Spark puts that zip first on the path of each process that it starts. The zip's modules are not
+compiled, so each process compiles them again, for 0.4 s of CPU. If the zip lies within an installed
+PySpark, the installation has the same modules, compiled.
 
 Python runs any module named sitecustomize on its path at startup. `register` puts this folder on
 the path of Spark's Python processes only. A sitecustomize that this one hides is run, too.

@@ -1,5 +1,5 @@
-"""What Spark passes to a writer: Arrow batches. PySpark 4.0 passes rows to a stream's writer; they
-are joined to batches here, at the cost of an object per row."""
+"""Spark passes Arrow batches to a writer. PySpark 4.0 passes rows to a stream's writer; this module
+makes batches of them, at the cost of an object per row."""
 
 from collections.abc import Iterator
 from itertools import islice

@@ -1,10 +1,10 @@
 """What one attempt of one task does with its entries.
 
 Spark may run a task again, or twice at once, or continue it on a machine considered lost; it
-accepts one of all attempts of a task. So no attempt uses the job's transaction. A few bytes travel
-to the driver in the attempt's result. More are published in the attempt's own transaction, begun
-with `beside` the job's; the driver commits those of the accepted attempts atomically with the
-job's. The others are aborted or time out: what they wrote was never visible.
+accepts one attempt of each task. So no attempt uses the job's transaction. An attempt with few
+bytes returns its entries to the driver in its result. With more, it publishes them in a transaction
+of its own, begun `beside` the job's; the driver commits the transactions of accepted attempts
+atomically with the job's. The others are aborted or time out: what they wrote was never visible.
 
 With a broker that cannot commit several transactions atomically (Apache Pulsar) everything goes
 through the driver.
@@ -32,10 +32,10 @@ DRIVER_BYTES_OF_A_TASK: Final = 64 * 1024
 
 
 class Job(NamedTuple):
-    """What attempts know about their job; pickled to executors."""
+    """The job, as its attempts know it; pickled to executors."""
 
     connect: Callable[[], Client]
-    # The job's transaction; attempts begin theirs with `beside` it.
+    # The job's transaction; attempts begin theirs `beside` it.
     txn_id: TxnId
     notes: NoteBook
     transaction_timeout_ms: int
@@ -58,7 +58,7 @@ class Written(WriterCommitMessage):
 
 
 def write(job: Job, entries: Iterable[Destined]) -> Written:
-    """Raises the broker's refusal; then nothing of it becomes visible."""
+    """Raises the broker's refusal; then nothing of the attempt becomes visible."""
     keep_what_is_loaded()
     few: list[Destined] = []
     size = 0

@@ -1,10 +1,10 @@
-"""The end of a `writeStream` micro-batch, on the driver; determined again on every replay.
+"""The end of a `writeStream` micro-batch, on the driver; decided again on every replay.
 
-Spark calls `commit` once for a batch, or, if the driver died around it, again after the batch was
-written again. Only the broker knows the outcome then, in the query's chain of markers. The
-transaction that makes a batch visible publishes the batch's marker and acknowledges the previous
-one. So a replay finds that the batch was committed (then what was written again is aborted), and of
-two drivers only one gets the lock.
+Spark calls `commit` once for a batch. If the driver died around that, Spark writes the batch again
+and calls `commit` again. Then only the broker knows the outcome, in the query's chain of markers.
+The transaction that makes a batch visible publishes the batch's marker and acknowledges the
+previous one. So a replay finds that the batch was committed (then what was written again is
+aborted), and of two drivers only one gets the lock.
 
 1. The query's newest marker determines whether the batch runs, is skipped or is refused
    (pybroker.spark.decision; the sink knows of no sources).
@@ -14,7 +14,7 @@ two drivers only one gets the lock.
 3. With the lock: publish the entries that came through the driver and the marker, and commit this
    transaction atomically with the accepted attempts'. Then abort the noted attempts that are not
    part of this commit: losers, zombies, another driver's.
-4. If anything fails or is not answered: a new connection, and back to 1. Nothing is guessed.
+4. If anything fails or is not answered, start again at 1 on a new connection. Nothing is guessed.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ log = logging.getLogger("pybroker.spark")
 _WORTH_ANOTHER_TRY: Final = (*MAY_HEAL, TransactionAborted)
 # How long until the lock's holder is considered dead.
 _LOCK_PATIENCE_S: Final = 5.0
-# How many times a new transaction may find that the attempts' have ended.
+# How many times a new transaction may find that the attempts' transactions have ended.
 _REFUSALS: Final = 3
 
 
@@ -130,13 +130,13 @@ class BatchEnd:
         self._sweep(session)
 
     def _sweep(self, session: Session, job: TxnId | None = None) -> None:
-        """Aborts what losers, zombies and other drivers left; otherwise it times out."""
+        """Aborts what losers, zombies and other drivers left; if it cannot, that times out."""
         if self.job.max_driver_bytes is not None:
             with contextlib.suppress(PulsarError):
                 self.chain.sweep(session, self.work.batch_id, job)
 
     def _begin(self, session: Session) -> Transaction:
-        """The job's own at first; if that has ended, a new one serves as well."""
+        """The job's own transaction at first; later a new one, in case that has ended."""
         if not self._has_begun:
             self._has_begun = True
             return session.client.attach_transaction(self.job.txn_id)
@@ -182,7 +182,8 @@ class BatchEnd:
             self._with_session(self._abort)
 
     def _abort(self, session: Session) -> None:
-        """This job's only: the batch is not over, and another driver may be working on it."""
+        """Aborts only this job's transactions: the batch is not over, and another driver may be
+        working on it."""
         abort_all(session, [self.job.txn_id, *accepted(self.written)])
         self.chain.newest(session)
         self._sweep(session, self.job.txn_id)

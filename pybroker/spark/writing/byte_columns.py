@@ -1,9 +1,9 @@
 """Columns of byte strings, built and joined without an object per row.
 
-What a format puts around a value (lengths, tags, numbers) is a column, too: computed by numpy for
-all rows at once, and joined with the values by Arrow. A part that is the same in each row is plain
-bytes. Readers import this module with the rest of the package; so pyarrow.compute, which takes
-50 ms, is imported only by the encoders.
+The bytes that a format puts around a value (lengths, tags, numbers) are a column, too: numpy
+computes them for all rows at once, and Arrow joins them with the values. A part that is the same in
+each row is plain bytes. Readers import this module with the rest of the package, so only the
+encoders import pyarrow.compute, which takes 50 ms.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _MAX_VARINT_BYTES: Final = 10
 
 
 def of(array: pa.Array) -> pa.LargeBinaryArray:
-    """Strings and byte strings of any kind, unchanged; null becomes the empty one."""
+    """Strings and byte strings of any kind, unchanged; null becomes an empty one."""
     return array.cast(_KIND).fill_null(b"")
 
 

@@ -1,8 +1,8 @@
 """On the driver: commits the job's own transaction with those of the accepted attempts.
 
-All attempts have finished: everything that they published is stored. The job's transaction takes
-what came through the driver and whatever its owner adds (a marker, acknowledgements); it commits
-atomically with the attempts'. So all of a job becomes visible, or nothing.
+All attempts have finished: everything that they published is stored. The job's transaction contains
+the entries that came through the driver and what its owner adds (a marker, acknowledgements). It
+commits atomically with the attempts' transactions. So all of a job becomes visible, or nothing.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from pybroker.spark.writing.sending import Sending
 
 
 def publish_entries(session: Session, written: Sequence[Written], txn: Transaction) -> None:
-    """Publishes what came through the driver, in row order. Raises a send's failure."""
+    """Publishes the entries that came through the driver, in row order. Raises a send's failure."""
     if not written:
         return
     job = written[0].job
@@ -27,7 +27,7 @@ def publish_entries(session: Session, written: Sequence[Written], txn: Transacti
     sending.settle()
 
 
-# How many the broker commits atomically with the job's own.
+# How many attempts' transactions the broker commits atomically with the job's own.
 MAX_ATTEMPTS: Final = 1000
 
 
@@ -37,7 +37,7 @@ def accepted(written: Sequence[Written]) -> list[TxnId]:
 
 
 def to_commit(written: Sequence[Written]) -> list[TxnId]:
-    """As `accepted`. Raises NotAllowed if they are too many to commit atomically."""
+    """Like `accepted`. Raises NotAllowed if there are too many to commit atomically."""
     attempts = accepted(written)
     if len(attempts) > MAX_ATTEMPTS:
         raise NotAllowed(

@@ -5,8 +5,8 @@ column; rows that go to the same partition are brought together, and an entry is
 column's bytes.
 
 Messages with a key go to the partition of its hash; those without are distributed round-robin by
-whole entries. With BatchingType.KeyBased an entry's messages share their key, and the entry states
-it: so Key_Shared subscriptions distribute them by key.
+whole entries. With BatchingType.KeyBased an entry's messages share their key, which the entry
+states, so that Key_Shared subscriptions distribute them by key.
 
 A null value is published as null (`null_value`), and an empty key is a key. A key that is not text
 is written as base64, with the flag that official clients use.
@@ -31,7 +31,7 @@ from pybroker.spark.writing.routes import partitions_for_keys
 
 MAX_ENTRY_MESSAGES: Final = 1000
 MAX_ENTRY_BYTES: Final = 256 * 1024
-# How many bytes of values are encoded together; it takes several times this much memory.
+# How many bytes of values are encoded together; that takes several times as much memory.
 _MAX_SLICE_BYTES: Final = 16 * 1024 * 1024
 
 # Tags of SingleMessageMetadata and KeyValue.
@@ -112,7 +112,7 @@ class EntryEncoder:
                 yield Destined(part, name, self._entry(column, start, end, key))
 
     def _targets(self, names: Sequence[str], topics: Numbers, keys: pa.Array) -> Numbers:
-        """The partition's number; -1 for a row without a key, which may go to any."""
+        """Each row's partition number; -1 for a row without a key, which may go to any."""
         choices = np.array([len(self._partitions[name]) > 1 for name in names])
         targets: Numbers = np.where(choices[topics], -1, 0)
         keyed = _mask(keys.is_valid())
@@ -167,7 +167,7 @@ def encode_messages(
     properties: pa.Array,
     keys_are_base64: Mask | None = None,
 ) -> pa.LargeBinaryArray:
-    """Each row encoded as in a batch. Raises NotAllowed."""
+    """Encodes each row as a message of a batch. Raises NotAllowed."""
     rows = len(values)
     contents = byte_columns.of(values)
     fields: list[Part] = [

@@ -1,8 +1,8 @@
 """The end of a `df.write` job: all of it becomes visible atomically, or nothing.
 
 The job's transaction was begun before its tasks' were. Its commit is requested until its outcome is
-known; repeating the request is safe. If it was aborted (by its timeout, say), nothing of the job
-became visible, and another transaction replaces it as long as the attempts' are still open.
+known; repeating the request is safe. If the transaction was aborted (by its timeout, say), nothing
+of the job became visible, and another one replaces it as long as the attempts' are still open.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class JobEnd:
         self._txn_id = job.txn_id
         # Whether a commit was requested: from then on the transaction's outcome counts.
         self._asked = False
-        # Whether it may already contain a part: from then on a retry needs another transaction.
+        # Whether the transaction may contain a part of the job: then a retry needs another one.
         self._half_done = False
         self._transactions = 1
 

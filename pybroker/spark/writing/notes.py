@@ -1,10 +1,11 @@
 """Records possibly open transactions on a control topic before they are used.
 
 A writer may die with a transaction open, which hides later messages from readers until it times
-out. So its id is published first, outside the transaction, with its job's id. Then the writer
-checks that the job's transaction is still open, because no one would end one that begins later.
-The job's end, or its successor, first ends the job's transaction and then whatever is noted and not
-wanted: a zombie has either noted its transaction before that, or finds the job over.
+out. So the transaction's id is published first, outside the transaction, with its job's id. Then
+the writer checks that the job's transaction is still open, because nobody would end a transaction
+that is noted later. The job's end, or its successor, first ends the job's transaction and then all
+noted transactions that are not wanted: a zombie has either noted its own before that, or finds that
+the job has ended.
 """
 
 import contextlib
@@ -37,15 +38,16 @@ class NoteBook(NamedTuple):
             session.publish(place, json.dumps(note).encode())
 
     def noted(self, session: Session, after: Position, job: TxnId | None = None) -> Iterator[TxnId]:
-        """Notes of this batch and of earlier ones, which may still be running; or those of one
-        job."""
+        """The transactions noted for this batch and earlier ones, which may still be running, or
+        only those of one job."""
         own = self.owner.encode()
         for _, data in session.read_to_end(self.place(session), after):
             if own in data and (txn_id := self._parsed(data, job)) is not None:
                 yield txn_id
 
     def _parsed(self, data: bytes, job: TxnId | None) -> TxnId | None:
-        """Anyone may write to the topic, and it contains markers. Earlier versions named no job."""
+        """None for anything else: the topic contains markers, and anyone may write to it. Notes of
+        earlier versions name no job."""
         try:
             note = json.loads(data)
             if note["owner"] != self.owner or int(note["batch_id"]) > self.batch_id:
@@ -59,7 +61,8 @@ class NoteBook(NamedTuple):
 
 
 def require_open(session: Session, txn_id: TxnId, topic: str) -> None:
-    """Raises InvalidTxnStatus, TransactionNotFound. The topic joins the transaction."""
+    """Adds `topic` to the transaction, which must be open. Raises InvalidTxnStatus,
+    TransactionNotFound."""
     session.client.attach_transaction(txn_id).join(topic)
 
 
@@ -75,7 +78,7 @@ def end(session: Session, txn_id: TxnId) -> None:
 
 
 def abort_all(session: Session, txn_ids: Iterable[TxnId]) -> None:
-    """As many as possible; the others have committed, or time out."""
+    """Aborts as many as possible; the others have committed, or time out."""
     for txn_id in txn_ids:
         with contextlib.suppress(PulsarError):
             session.client.attach_transaction(txn_id).abort()

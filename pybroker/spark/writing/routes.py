@@ -16,7 +16,7 @@ _POSITIVE: Final = np.uint32(0x7FFF_FFFF)
 
 
 def partitions_for_keys(keys: pa.LargeBinaryArray, count: int) -> Numbers:
-    """As `partition_for_key`; the keys are UTF-8."""
+    """Like `partition_for_key`; the keys are UTF-8."""
     if count == 1:
         return np.zeros(len(keys), np.int64)
     offsets, sizes = byte_columns.offsets(keys), byte_columns.lengths(keys, len(keys))

@@ -1,9 +1,9 @@
 """A DataFrame's columns, and the part of a message that each of them is.
 
 The names are the pulsar-spark connector's: `__topic`, `__key`, `__eventTime` and
-`__messageProperties`; `__messageId` and `__publishTime`, which readers add, are ignored. With a
-column `value` of strings or bytes, that is the message, and the plain names `topic`, `key`,
-`event_time` and `properties` are accepted as well. Without one, all other columns together are it.
+`__messageProperties`; `__messageId` and `__publishTime`, which readers add, are ignored. A column
+`value` of strings or bytes is the message, and the plain names `topic`, `key`, `event_time` and
+`properties` are then accepted as well. Without it, all other columns together are the message.
 
 The option `topic` takes precedence over a column of that name, as everywhere in Spark.
 """
@@ -52,7 +52,7 @@ ARROW_TYPES: Final = {
 
 
 class Rows(NamedTuple):
-    """Where a message's parts are in a DataFrame; pickled to executors."""
+    """The columns of a DataFrame that hold a message's parts; pickled to executors."""
 
     topic: str | None
     # Part of a message -> the column that has it.
@@ -62,7 +62,7 @@ class Rows(NamedTuple):
     is_raw: bool
 
     def columns(self, batch: pa.RecordBatch, part: int, value: pa.Array) -> pa.RecordBatch:
-        """In the form that EntryEncoder expects. Raises NotAllowed for a row without a topic."""
+        """The rows as EntryEncoder expects them. Raises NotAllowed for a row without a topic."""
         count = batch.num_rows
         arrays = {
             "topic": self._topics(batch),

@@ -1,4 +1,4 @@
-"""Sends entries in one transaction: bounded in flight, and waiting for every answer."""
+"""Sends entries in one transaction, a limited number of bytes at a time, and awaits all answers."""
 
 import threading
 from typing import Final
@@ -11,8 +11,8 @@ _MAX_BYTES_ON_THEIR_WAY: Final = 32 * 1024 * 1024
 
 
 class Sending:
-    """Used by one thread. The broker names the producers, differently for each session: so
-    deduplication never confuses a rerun's messages with the aborted ones."""
+    """Used by one thread. The broker names the producers, differently for each session, so that
+    deduplication never takes a rerun's messages for the aborted ones."""
 
     def __init__(
         self,

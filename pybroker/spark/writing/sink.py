@@ -81,7 +81,7 @@ class Plan:
         self._batching_type = _BATCHING_TYPES[options["batchingType"]]
 
     def begin(self) -> Job:
-        """A new job, whose notes have no owner yet."""
+        """Begins a new job, with its own notes; a stream's tasks use those of their batch."""
         session = Session(self.endpoint.connect())
         try:
             txn = session.client.new_transaction(self._transaction_timeout_ms)
@@ -105,7 +105,7 @@ class Plan:
         return TopicSchema(self._kind, avro.schema_of(schema, self.rows.values), "Row")
 
     def _register(self, session: Session) -> None:
-        """Called before anything is sent. Raises IncompatibleSchema."""
+        """Registers the schema before anything is sent. Raises IncompatibleSchema."""
         if self._schema is None or self.rows.topic is None:
             return
         try:
@@ -159,15 +159,15 @@ class PulsarBatchWriter(DataSourceArrowWriter):
 
 
 class PulsarStreamWriter(StreamArrowWriter):
-    """The writer of one micro-batch, in the planner and its tasks; its end has another one."""
+    """The writer of one micro-batch, in the planner and its tasks; the batch's end has another."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._job: Job | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Being pickled for the tasks means that the job begins. Nothing else tells the planner
-        from the place of the end, and each transaction begun must be ended."""
+        """The job begins when this is pickled for the tasks. Nothing else distinguishes the planner
+        from the process of the batch's end, and each transaction that is begun must be ended."""
         if self._job is None:
             self._job = self._plan.begin()
         return self.__dict__
@@ -200,7 +200,7 @@ class PulsarStreamWriter(StreamArrowWriter):
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
-    """The results of accepted tasks; the others' are None."""
+    """The results of accepted tasks; those of others are None."""
     return [message for message in messages if isinstance(message, Written)]
 
 
