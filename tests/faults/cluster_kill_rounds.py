@@ -1,12 +1,12 @@
 """`make cluster-kill-rounds`: kill -9 in a real cluster under load, a hundred times.
 
-Three brokers, three bookies and ZooKeeper; the load and the books are those of `make kill-rounds`.
-A round waits until every worker gets something done, and does one of these to one server: kill -9
-of a broker, of a bookie or of ZooKeeper; SIGSTOP of a broker for longer than its session; a cut of
-all connections to one server; or nothing, for comparison. It then measures how long it takes until
-every worker has got on, and starts the server again. Brokers that end because their session is over
-are started again at once, as a service manager does it. In the end topics must hold what clients
-were promised.
+The cluster has three brokers, three bookies and ZooKeeper; the load and the books are those of
+`make kill-rounds`. A round waits until every worker has made progress, then does one of these to
+one server: kill -9 of a broker, a bookie or ZooKeeper; SIGSTOP of a broker for longer than its
+session; a cut of all connections to one server; or nothing, for comparison. It then measures the
+time until every worker has made progress again, and restarts the server. Brokers that end because
+their session is over are restarted at once, as a service manager would do. At the end the topics
+must contain what clients were promised.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from servers import Cluster  # noqa: E402
 from pybroker.client import Client  # noqa: E402
 from pybroker.testing.reserved_port import ReservedPort  # noqa: E402
 
-# Retention: the books compare all that was ever published.
+# Retention: the books compare all messages ever published.
 SETTINGS: Final = {
     "brokerDeduplicationEnabled": "true",
     "defaultRetentionTimeInMinutes": -1,
@@ -50,7 +50,7 @@ FROZEN_S: Final = 1.5 * SESSION_MS / 1000
 
 
 class Broker(BrokerProcess):
-    """On ports of its own, so that clients find it again."""
+    """A broker on fixed ports, so that clients find it again."""
 
     def __init__(self, folder: Path, name: str, zookeeper: str) -> None:
         self._ports = [ReservedPort(), ReservedPort()]
@@ -78,7 +78,7 @@ class Rounds:
         self.waits_s: dict[str, list[float]] = defaultdict(list)
 
     def run(self, rounds: int) -> list[str]:
-        """The broken promises, as sentences."""
+        """Run the rounds; returns a sentence for each broken promise."""
         hosts = ",".join(f"127.0.0.1:{each.port}" for each in self._brokers)
         client = Client(f"pulsar://{hosts}", enable_transaction=True)
         sessions = Sessions(f"pulsar://{hosts}")
@@ -140,7 +140,7 @@ class Rounds:
     def _logs(self) -> str:
         return "\n".join(f"{each.log}:\n{each.log.read_text()[-5000:]}" for each in self._brokers)
 
-    # What is done; each returns how it is made good.
+    # The kinds of rounds; each returns its repair.
 
     def _nothing(self) -> Callable[[], None]:
         return _nothing
@@ -156,13 +156,13 @@ class Rounds:
         return partial(self._storage.start_again, bookie)
 
     def _zookeeper(self) -> Callable[[], None]:
-        """It is back before sessions end: without it they all would."""
+        """Restart ZooKeeper before the sessions end."""
         self._storage.zookeeper.kill()
         self._storage.start_again(self._storage.zookeeper)
         return _nothing
 
     def _freeze(self) -> Callable[[], None]:
-        """A zombie: it goes on when others have its topics, and must end."""
+        """Make a broker a zombie: it continues after others have taken its topics, and must end."""
         broker = self._rng.choice(self._brokers)
         broker.freeze()
         self._progress.wait_until(lambda: False, FROZEN_S)
@@ -170,7 +170,7 @@ class Rounds:
         return _nothing
 
     def _cut(self) -> Callable[[], None]:
-        """Of all connections to one server."""
+        """Cut all connections to one server."""
         servers = [*self._brokers, *self._storage.bookies, self._storage.zookeeper]
         port = self._rng.choice(servers).port
         command = ["ss", "-K", "-H", "-t", "dst", "127.0.0.1", "dport", "=", str(port)]
@@ -179,7 +179,7 @@ class Rounds:
 
 
 def _nothing() -> None:
-    """There is nothing to make good."""
+    """Nothing to do or to repair."""
 
 
 def figures(waits_s: dict[str, list[float]]) -> str:

@@ -1,4 +1,4 @@
-"""One broker for all bad input: what one test does to it must not disturb the next."""
+"""One broker for all bad input: no test's input may disturb the next test."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ def service_url() -> Iterator[str]:
 
 @pytest.fixture
 def bystander(service_url: str) -> Iterator[None]:
-    """Another client, which must still be served when the test is over."""
+    """Another client, which the broker must still serve after the test."""
     with RawClient(service_url, answer_timeout_s=ANSWER_WITHIN_S) as bystander:
         bystander.create_producer("bystander")
         yield

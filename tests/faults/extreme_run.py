@@ -1,7 +1,8 @@
-"""`make extremes`: a broker as a process, and whatever the wire can carry.
+"""`make extremes`: a broker process, and all extreme values that the protocol can carry.
 
-A bystander publishes and receives all the time. Prints what held up the broker's loop the longest,
-by its own measure, and asserts that nothing did for 50 ms: that needs a quiet machine.
+A bystander publishes and receives all the time. Prints what blocked the broker's loop the longest,
+by the broker's own measure, and asserts that nothing blocked it for 50 ms. This needs a quiet
+machine.
 """
 
 import argparse
@@ -32,7 +33,7 @@ SEED = 1
 LONGEST_STALL_S = 0.05
 NOTABLE_S = 0.015
 GROUP = 50
-MEMORY_MIB = 20  # on a busy machine more is under way at a time, and the heap keeps its peak
+MEMORY_MIB = 20  # on a busy machine more work is in flight, and the heap keeps its peak
 Work = Callable[[], object]
 _T = pb.BaseCommand
 _PONG = re.compile(rb"\x08\x13\x9a\x01\x00")
@@ -40,7 +41,7 @@ _LAG = re.compile(r"pybroker_loop_lag_seconds_max\{[^}]*\} (\S+)")
 
 
 class Bystander:
-    """Publishes and receives all the time, on a connection of its own."""
+    """Publishes and receives continuously, on its own connection."""
 
     def __init__(self, service_url: str) -> None:
         self._client = RawClient(service_url, answer_timeout_s=30)
@@ -59,11 +60,11 @@ class Bystander:
                 self._client.publish(b"x", self.served)
                 self._client.receive(_T.MESSAGE)
                 self.served += 1
-        except Exception as error:  # told in the main thread
+        except Exception as error:  # reported on the main thread
             self.error = error
 
     def stop(self) -> int:
-        """How many messages it published and received."""
+        """Stop; returns the number of messages published and received."""
         self._stopped.set()
         self._thread.join()
         self._client.close()
@@ -73,7 +74,7 @@ class Bystander:
 
 
 class Attacker:
-    """One connection with a producer and a consumer, made anew when the broker closes it."""
+    """A connection with a producer and a consumer; reconnects when the broker closes it."""
 
     def __init__(self, service_url: str) -> None:
         host, _, port = service_url.removeprefix("pulsar://").rpartition(":")
@@ -81,7 +82,7 @@ class Attacker:
         self._socket: socket.socket | None = None
 
     def send(self, command: bytes) -> None:
-        """Returns when the broker has handled it, or hung up."""
+        """Send a command; returns when the broker has handled it or closed the connection."""
         connection = self._socket or self._connect()
         try:
             connection.sendall(frame(command) + PING)
@@ -122,14 +123,14 @@ class Attacker:
 
 
 class Asker:
-    """One HTTP connection, made anew when the broker closes it."""
+    """An HTTP connection; reconnects when the broker closes it."""
 
     def __init__(self, admin_url: str) -> None:
         self._address = urlsplit(admin_url).netloc
         self._connection = http.client.HTTPConnection(self._address, timeout=30)
 
     def ask(self, request: extremes.Request) -> int:
-        """The status; 0 if the broker hung up without one."""
+        """The status of the answer; 0 if the broker closed the connection without one."""
         try:
             self._connection.request(request.method, request.path, request.body)
             answer = self._connection.getresponse()
@@ -146,7 +147,7 @@ def memory_mib(pid: int) -> int:
 
 
 class Run:
-    """What is sent to one broker, and the loop's worst lag for each, if that is wanted."""
+    """Sends extreme values to one broker; if `measured`, records the loop's worst lag for each."""
 
     def __init__(self, broker: BrokerProcess, measured: bool) -> None:
         self._broker = broker
@@ -160,7 +161,7 @@ class Run:
         attacker.close()
 
     def requests(self) -> list[str]:
-        """Those that were answered with an internal error."""
+        """Send all requests; returns those answered with an internal error."""
         asker, failed = Asker(self._broker.admin_url), []
         self._prepare(asker)
 
@@ -179,7 +180,7 @@ class Run:
         asker.ask(extremes.Request("PUT", "/admin/v2/namespaces/public/extremes", b""))
 
     def _measure(self, works: Sequence[tuple[str, Work]]) -> None:
-        """Many at once; where they hold up the loop, each by itself."""
+        """Run the work in groups; if a group blocks the loop, measure each member alone."""
         for start in range(0, len(works), GROUP):
             group = works[start : start + GROUP]
             if self._lag_of([work for _, work in group]) > NOTABLE_S:
@@ -192,11 +193,11 @@ class Run:
             work()
         if not self._measured:
             return 0.0
-        time.sleep(0.03)  # for the monitor to look
+        time.sleep(0.03)  # so that the monitor measures
         return self.lag_s()
 
     def lag_s(self) -> float:
-        """The broker's own measure, since it was last asked."""
+        """The loop's worst lag since the last call, as the broker measures it."""
         with urllib.request.urlopen(self._broker.admin_url + "/metrics") as answer:
             found = _LAG.search(answer.read().decode())
         assert found is not None
@@ -210,7 +211,7 @@ def _shuffled(items: Iterator[T]) -> list[T]:
 
 
 def attack(measured: bool) -> tuple[list[str], Run]:
-    """What went wrong, and how it went."""
+    """The failures, and the run."""
     with tempfile.TemporaryDirectory() as folder, open(f"{folder}/log", "wb") as log:
         with BrokerProcess(Path(folder, "data"), log=log) as broker:
             run, faults = Run(broker, measured), []

@@ -1,8 +1,8 @@
-"""Every command and every admin route with extreme values, found by walking over their tables.
+"""Every command and every admin route with extreme values, derived from their tables.
 
-A command begins as a sensible one; then each of its fields in turn, however deep, takes each value
-that its type allows and nobody expects. A route begins with names that exist; then each part of its
-path, its query and its body does the same. New commands and routes are covered by themselves.
+A command starts with sensible values; then each of its fields in turn, nested ones too, takes each
+extreme value that its type allows. A route starts with existing names; then each part of its path,
+its query and its body does the same. New commands and routes are covered automatically.
 """
 
 import json
@@ -24,9 +24,9 @@ from pybroker.wire.connection_state import ACCEPTED, ConnectionState
 TOPIC: Final = "persistent://public/extremes/t"
 SUBSCRIPTION: Final = "s"
 PRODUCER, CONSUMER = 1, 1
-LONG_TEXT: Final = 1_000_000  # a command has room for it
+LONG_TEXT: Final = 1_000_000  # fits into a command
 MANY: Final = 10_000
-_DEEPEST: Final = 1  # messages within the body; some hold themselves
+_DEEPEST: Final = 1  # levels of messages within the body; some types contain themselves
 _F = FieldDescriptor
 
 
@@ -45,7 +45,7 @@ class Request(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Of every command that a connected client may send, and CONNECT once more."""
+    """Cases of every command that a connected client may send, and of a second CONNECT."""
     kinds = sorted(ACCEPTED[ConnectionState.CONNECTED] | {pb.BaseCommand.CONNECT})
     for kind in kinds:
         field = _body_of(kind)
@@ -56,7 +56,7 @@ def cases() -> Iterator[Case]:
 
 
 def _body_of(kind: int) -> FieldDescriptor:
-    """BaseCommand names its bodies as it names its types, but for underscores and case."""
+    """The field of the type's body: its name is the type's, except for underscores and case."""
     wanted = pb.BaseCommand.Type.Name(kind).replace("_", "").lower()  # type: ignore[arg-type]
     renamed = {"lookup": "lookuptopic", "partitionedmetadata": "partitionmetadata"}
     wanted = renamed.get(wanted, wanted)
@@ -72,7 +72,7 @@ def _command(kind: int, field: FieldDescriptor, body: bytes) -> bytes:
 
 
 def _variations(make: Callable[[], Message], depth: int = 0) -> Iterator[tuple[str, bytes]]:
-    """What differs, and the encoded body."""
+    """Descriptions of the difference, and the encoded bodies."""
     for field in make().DESCRIPTOR.fields:
         rest = _without(_sensible(make()), field.name)
         yield f"{field.name} left out", rest
@@ -81,7 +81,7 @@ def _variations(make: Callable[[], Message], depth: int = 0) -> Iterator[tuple[s
 
 
 def _sensible(message: Message) -> Message:
-    """With every required field, and those that say which topic, producer or consumer."""
+    """Set every required field, and those that name a topic, a producer or a consumer."""
     known: dict[str, Any] = {
         "topic": TOPIC,
         "subscription": SUBSCRIPTION,
@@ -153,7 +153,7 @@ _TEXTS: Final = {
 
 
 def _values(field: FieldDescriptor, depth: int) -> Iterator[tuple[str, bytes]]:
-    """Encoded with their tag; of a repeated field many, too."""
+    """Extreme values, encoded with the field's tag; also many of a repeated field."""
     for what, value in _single_values(field, depth):
         yield what, value
         if _repeated(field) and len(value) < 80:
@@ -174,13 +174,13 @@ def _single_values(field: FieldDescriptor, depth: int) -> Iterator[tuple[str, by
     elif field.type == _F.TYPE_DOUBLE:
         for what, bits in (("NaN", b"\xff" * 8), ("infinity", b"\0\0\0\0\0\0\xf0\x7f")):
             yield what, varint.encode(field.number << 3 | 1) + bits
-    else:  # numbers, flags, and enums, which are numbers too
+    else:  # numbers, flags, and enums, which are encoded as numbers
         for what, number in _VARINTS.items():
             yield what, varint.encode(field.number << 3) + varint.encode(number)
 
 
 def _nested(field: FieldDescriptor) -> Callable[[], Message]:
-    """A map's entry, or a message within another one."""
+    """The class of a map's entry or of a nested message."""
     from google.protobuf import message_factory
 
     made: Callable[[], Message] = message_factory.GetMessageClass(field.message_type)
@@ -232,7 +232,7 @@ _BODIES: Final = {
     "too large": b"x" * 1_100_000,
     "many keys": json.dumps({str(n): n for n in range(MANY)}).encode(),
 }
-# Keys that some route reads, each with every value.
+# Keys that some routes read; each gets every value.
 _KEYS: Final = (
     "ledgerId",
     "entryId",
@@ -275,12 +275,14 @@ def requests() -> Iterator[Request]:
 
 
 def _family(route: Route) -> object:
-    """Those that the table of policies makes differ in their last word, and in what they take."""
+    """The routes of the policies' table form families: they differ only in the last word and the
+    body.
+    """
     return route.path.rpartition("/")[0], tuple(sorted(route.methods or ()))
 
 
 def _requests_of(route: Route, first: bool) -> Iterator[Request]:
-    """`first` of its family: of the others, only the body is of interest."""
+    """`first` of its family; for the others only the body is varied."""
     for method in sorted((route.methods or set()) - {"HEAD"}):
         if not first:
             sensible = {n: _SENSIBLE_PARTS.get(n, "0") for n in route.param_convertors}

@@ -1,4 +1,4 @@
-"""One of everything that a broker does for its clients: passes every fault point."""
+"""Uses each of a broker's functions once, and so passes every fault point."""
 
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ SUBSCRIPTION: Final = "raw"
 
 
 def take(service_url: str) -> None:
-    """Raises when something of it is refused."""
+    """Take the tour. Raises if the broker refuses any of it."""
     with RawClient(service_url) as client:
         _metadata(client)
         _messages(client)
@@ -100,7 +100,7 @@ def _transactions(client: RawClient) -> None:
 
 
 def _ends_of_other_brokers(client: RawClient, txn_id: TxnId) -> None:
-    """They may be asked for again."""
+    """Send requests of other brokers, which may be repeated."""
     most, least = txn_id
     ids: dict[str, Any] = {"txnid_most_bits": most, "txnid_least_bits": least}
     ids["txn_action"] = pb.COMMIT

@@ -1,4 +1,4 @@
-"""Comparing what topics hold with what clients were promised."""
+"""Compares the contents of topics with the promises made to clients."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from pybroker.client import Client, MessageId
 
 
 def faults_in(client: Client, books: Books) -> list[str]:
-    """One sentence for each broken promise; none if all is well."""
+    """One sentence for each broken promise; empty if there is none."""
     numbers = read_all(client, NUMBERS)
     faults = list(compare(NUMBERS, numbers, set(books.acknowledged_numbers), set()))
     if numbers != sorted(numbers):

@@ -1,8 +1,8 @@
-"""`make kill-rounds`: SIGKILL the broker under load, start it again, two hundred times.
+"""`make kill-rounds`: SIGKILL the broker under load and restart it, two hundred times.
 
-The load (kill_workers.py) runs through all rounds and reconnects by itself. A round lets every
-worker get something done, waits for a random moment within half a second, kills, restarts. In the
-end the topics must hold what the clients were promised (kill_books.py).
+The load (kill_workers.py) runs through all rounds and reconnects by itself. A round waits until
+every worker has made progress, waits for a random time of up to half a second, kills, and restarts.
+At the end the topics must contain what the clients were promised (kill_books.py).
 """
 
 import argparse
@@ -29,7 +29,7 @@ from pybroker.client import Client
 from pybroker.testing.broker_process import BrokerProcess
 
 WORKERS = ("numbers", "triples", "copies", "sessions")
-# Retention: the books compare all that was ever published.
+# Retention: the books compare all messages ever published.
 CONFIG = """\
 brokerDeduplicationEnabled=true
 defaultRetentionTimeInMinutes=-1
@@ -40,7 +40,7 @@ RECOVERED_WITHIN_S = 60.0
 
 
 def run(rounds: int, seed: int, folder: Path, say: Callable[[str], None]) -> list[str]:
-    """The broken promises, as sentences."""
+    """Run the rounds; returns a sentence for each broken promise."""
     config = folder / "broker.conf"
     config.write_text(CONFIG)
     books, progress = Books(), Progress()

@@ -1,7 +1,7 @@
-"""Sessions of one transactional id under the kills: each is replaced while it publishes.
+"""Sessions of one transactional id during the kills: each is replaced while it publishes.
 
-It does not stop by itself: it goes on, as a zombie, until it hears that it was fenced. What it
-sends after the next one was granted must never be seen, and what it sent before comes first in its
+A replaced session continues as a zombie until it learns that it was fenced. Messages that it sends
+after the next session was granted must never be visible; those sent before must come first in their
 topic.
 """
 
@@ -38,7 +38,7 @@ VALUES_OF_ONE: Final = 1_000_000
 
 @dataclass(slots=True)
 class Promises:
-    """Of one topic. What is in none of the sets may be stored, or not."""
+    """The promises about one topic. Values in neither set may or may not be stored."""
 
     stored: set[int] = field(default_factory=set)
     never: set[int] = field(default_factory=set)
@@ -53,15 +53,15 @@ class Sessions:
         self.count = 0
 
     def work(self, client: Client, progress: Progress, books: Books) -> None:
-        """Begins one session after the other; at the end, all of them have heard that they were
-        fenced, but the last one.
+        """Begin one session after the other; at the end all but the last have learned that they
+        were fenced.
         """
         replaced = threading.Event()
         while not progress.stopping:
             self.count += 1
             own = Client(self._service_url, enable_transaction=True, transactional_id="sessions")
             producers = [_granted(own, TOPICS[0])]
-            replaced.set()  # the one before it
+            replaced.set()  # the previous session
             replaced = threading.Event()
             producers += [_granted(own, topic) for topic in TOPICS[1:]]
             session = _Session(self, self.count, own, producers, replaced, progress)
@@ -117,7 +117,7 @@ class _Session:
             except ProducerFenced:
                 break
             except (*SETBACKS, Timeout):
-                continue  # what became of it is not known
+                continue  # its outcome is unknown
         self._client.close()
 
     def _value(self) -> int:

@@ -1,10 +1,10 @@
-"""The load under the kills: workers in threads, each writing down what it was promised.
+"""The load during the kills: workers in threads; each records the promises made to it.
 
 - numbers: plain messages 0, 1, 2… to `numbers` by one named producer, so that deduplication drops
-  what the client sends again after a kill;
+  messages that the client resends after a kill;
 - triples: one message on each of three topics in one transaction; every fifth aborts on purpose;
 - copies: takes from `numbers`, publishes to `copies` and acknowledges in one transaction;
-- sessions: of a transactional id, each of which replaces the one before it (kill_sessions.py).
+- sessions: of a transactional id; each replaces the previous one (kill_sessions.py).
 """
 
 import threading
@@ -37,14 +37,13 @@ BURST = 100
 MAX_COPIES_PER_TXN = 10
 TXN_TIMEOUT_MS = 60_000
 STALLED_AFTER_S = 60
-# What a transaction may meet in a cluster, beside lost connections: it is aborted, and its work
-# done again.
+# Failures of a transaction in a cluster, besides lost connections: it is aborted and repeated.
 SETBACKS = (ConnectError, PersistenceError, ServiceNotReady, TransactionCoordinatorNotFound)
 
 
 @dataclass(slots=True)
 class Books:
-    """What clients were told: the truth to compare topics with."""
+    """The outcomes reported to clients, to compare topics with."""
 
     acknowledged_numbers: list[int] = field(default_factory=list)
     committed_triples: set[int] = field(default_factory=set)
@@ -60,7 +59,7 @@ class Books:
 
 
 class Progress:
-    """How far each worker came; the round that kills waits for all of them."""
+    """The progress of each worker; a round waits for all of them."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -87,7 +86,7 @@ class Progress:
         return self._counts.get(worker, 0)
 
     def wait_until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
-        """False when time is up. Raises RuntimeError with the traceback of a worker that failed."""
+        """False after the timeout. Raises RuntimeError with the traceback of a failed worker."""
         with self._changed:
             happened = self._changed.wait_for(lambda: self._failure or reached(), timeout_s)
             if self._failure:
@@ -108,7 +107,7 @@ def start_worker(name: str, progress: Progress, work: Callable[[], None]) -> thr
 
 
 def publish_numbers(client: Client, progress: Progress, books: Books) -> None:
-    """In bursts that are in flight together, so that a kill meets some in each state."""
+    """Publish in bursts, so that a kill hits messages in every state."""
     producer = client.create_producer(NUMBERS, producer_name="numbers", send_timeout_millis=0)
 
     def acknowledged(number: int) -> Callable[[object, MessageId | None], None]:
@@ -148,7 +147,7 @@ def publish_triples(client: Client, progress: Progress, books: Books) -> None:
                 producer.send(str(triple).encode(), txn=txn)
             commits = triple % 5 != 4 and end(client, txn, commit=True)
         except SETBACKS:
-            commits = False  # whether the message is stored is not known: begin anew
+            commits = False  # whether the message is stored is unknown: start over
         if not commits:
             end(client, txn, commit=False)
         (books.committed_triples if commits else books.aborted_triples).add(triple)
@@ -157,7 +156,7 @@ def publish_triples(client: Client, progress: Progress, books: Books) -> None:
 
 
 def copy_numbers(client: Client, progress: Progress, books: Books) -> None:
-    """Goes on after `stop` until all that was published is copied."""
+    """Copy; continues after `stop` until all published numbers are copied."""
     consumer = client.subscribe(
         NUMBERS,
         "copies",
@@ -175,9 +174,9 @@ def copy_numbers(client: Client, progress: Progress, books: Books) -> None:
                 producer.send(message.data(), txn=txn)
                 consumer.acknowledge(message, txn=txn)
         except (*SETBACKS, TransactionConflict):
-            # A conflict: delivered again after a kill, and committed before it.
+            # A conflict: a message was redelivered after a kill, but its commit had succeeded.
             end(client, txn, commit=False)
-            consumer.redeliver_unacknowledged_messages()  # also what the transaction never reached
+            consumer.redeliver_unacknowledged_messages()  # also untouched ones
             continue
         if end(client, txn, commit=True):
             books.committed_copies += [int(message.data()) for message in messages]
@@ -195,7 +194,9 @@ def receive_some(consumer: Consumer) -> list[Message]:
 
 
 def end(client: Client, txn: Transaction, commit: bool) -> bool:
-    """Whether it ended as asked; asks until the broker knows."""
+    """End the transaction; repeats the request until the outcome is known. False if it ended
+    otherwise.
+    """
     while True:
         try:
             if commit:

@@ -1,4 +1,4 @@
-"""A peer that writes whatever bytes a test wants and hears what comes back."""
+"""A peer that writes any bytes and reads the answers."""
 
 import socket
 from types import TracebackType
@@ -6,7 +6,7 @@ from types import TracebackType
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import CommandFrame, FrameDecoder, encode_frame
 
-# Less than the broker gives a handshake, so that no refusal is taken for that limit's.
+# Less than the broker's handshake timeout, so that its effect is not mistaken for a refusal.
 ANSWER_WITHIN_S = 30.0
 CONNECT = encode_frame(
     pb.BaseCommand(type=pb.BaseCommand.CONNECT, connect=pb.CommandConnect(client_version="peer"))
@@ -43,14 +43,14 @@ class Peer:
         self._socket.close()
 
     def write(self, data: bytes) -> None:
-        """The broker may close before it has read everything: that is for `answer` to see."""
+        """Write; the broker may close the connection early, which `answer` then reports."""
         try:
             self._socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
             return
 
     def answer(self) -> pb.BaseCommand | None:
-        """The next command; None when the broker closed. TimeoutError when it does neither."""
+        """The next command; None if the broker closed the connection. Raises TimeoutError."""
         while True:
             try:
                 chunk = self._socket.recv(65_536)
@@ -63,7 +63,7 @@ class Peer:
                 return event.command
 
     def is_refused(self) -> bool:
-        """An error, a response that carries one, or the end of the connection."""
+        """Whether the answer is an error, a response with an error, or a closed connection."""
         answer = self.answer()
         if answer is None or answer.HasField("error") or answer.HasField("send_error"):
             return True

@@ -1,4 +1,4 @@
-"""What an acknowledgement names is compared with what the entry holds before it sizes anything."""
+"""The sizes in an acknowledgement are checked against the entry before memory depends on them."""
 
 import asyncio
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def client(broker: Any) -> Iterator[RawClient]:
 
 
 def publish(client: RawClient, messages: int) -> pb.MessageIdData:
-    """One entry of so many messages."""
+    """Publish one entry with this number of messages."""
     receipt = client.publish(
         b"x", 0, send_fields={"num_messages": messages}, num_messages_in_batch=messages
     )
@@ -137,7 +137,7 @@ def test_a_transaction_takes_parts_of_a_bounded_number_of_messages_at_once(
 
 
 def turns_taken(broker: Any, client: RawClient, frame: bytes) -> int:
-    """How often others had the loop until a PING behind `frame` was answered."""
+    """The number of loop turns until a PING after `frame` was answered."""
 
     async def receive(running: Any) -> int:
         (session,) = running.server.sessions

@@ -1,4 +1,4 @@
-"""Well-formed commands that make no sense: a typed error, or nothing; never harm to others."""
+"""Well-formed but senseless commands: a typed error or nothing, and no effect on others."""
 
 from typing import Any
 
@@ -114,7 +114,7 @@ def test_a_foreign_acknowledgement_is_answered_and_loses_nothing(
 
 
 def test_commands_about_strangers_are_answered_or_ignored(client: RawClient) -> None:
-    """Producers and consumers that this connection never made, or closed a moment ago."""
+    """Producers and consumers that this connection never created or has just closed."""
     client.start_publish(b"x", 0, producer_id=9)
     client.flow(1, consumer_id=9)
     redeliver = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=9)
@@ -132,7 +132,7 @@ def test_a_producer_id_in_use_is_answered_once_more(client: RawClient) -> None:
 
 
 def test_producers_without_end_are_stopped(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One connection may not hold the broker's memory: at some count it is refused or closed."""
+    """One connection must not fill the broker's memory: at some count it is refused or closed."""
     monkeypatch.setattr(session, "_MAX_PRODUCERS_AND_CONSUMERS", 1000)
     refused = False
     for producer_id in range(5_000):
@@ -170,7 +170,7 @@ def test_an_unreasonable_timeout_is_refused_or_bounded(client: RawClient, ttl_ms
 def test_a_refused_transaction_names_the_coordinator_that_was_asked(
     client: RawClient, tc_id: int
 ) -> None:
-    """The Java client finds by it who waits for the answer, and else hears only its timeout."""
+    """The Java client uses it to find the waiting request; otherwise that request times out."""
     answer = client.try_new_txn(timeout_ms=2**62, tc_id=tc_id)
     assert answer.error == pb.NotAllowedError
     assert "maxTransactionTimeoutMs" in answer.message
@@ -178,12 +178,12 @@ def test_a_refused_transaction_names_the_coordinator_that_was_asked(
 
 
 def test_a_transaction_of_three_hours_is_granted(client: RawClient) -> None:
-    """Flink's exactly-once sink asks for it by default."""
+    """Flink's exactly-once sink requests it by default."""
     client.new_txn(timeout_ms=3 * 3600 * 1000)
 
 
 def test_ending_without_saying_how_is_refused(client: RawClient) -> None:
-    """proto2's default would make it a commit."""
+    """With proto2's default it would be a commit."""
     most, least = client.new_txn()
     body = pb.CommandEndTxn(txnid_least_bits=least, txnid_most_bits=most)
     assert client.request(Type.END_TXN, "endTxn", body).HasField("error")

@@ -1,4 +1,4 @@
-"""What an attacker shows at the door: floods of refused logins, and TLS that tires the broker."""
+"""Attacks before authentication: floods of refused logins, and costly TLS handshakes."""
 
 import socket
 import ssl
@@ -90,7 +90,7 @@ def test_a_hello_byte_by_byte_is_no_handshake_yet(broker: RunningBroker) -> None
 
 
 def test_what_openssl_keeps_of_a_large_message_is_little(tmp_path: Path) -> None:
-    """Its buffers never shrink: they must never have grown."""
+    """OpenSSL's buffers never shrink, so they must never grow."""
     grown = []
 
     class Bio:

@@ -1,4 +1,6 @@
-"""Bytes that are no protocol: the connection is told or closed, and others go on."""
+"""Bytes that do not follow the protocol: the broker answers an error or closes the connection;
+others continue.
+"""
 
 import asyncio
 import gc
@@ -26,7 +28,7 @@ def u32(value: int) -> bytes:
 
 
 def nested_message_id(depth: int) -> bytes:
-    """An ACK whose message id holds a message id that holds…"""
+    """An ACK with a message id that contains a message id, and so on."""
     inner = b""
     for _ in range(depth):
         inner = b"\x08\x01\x10\x01" + (b"\x3a" + varint(len(inner)) + inner if inner else b"")
@@ -85,7 +87,7 @@ def test_nothing_may_come_before_connect(service_url: str, bystander: None, data
 
 @pytest.fixture(scope="module")
 def impatient_broker() -> Iterator[RunningBroker]:
-    """Only for who is late: on a busy machine an honest client may take longer than this."""
+    """Only for tests of late peers: on a busy machine even an honest client may need longer."""
     with pybroker.testing.broker(handshake_timeout_ms=200) as broker:
         yield broker
 
@@ -137,7 +139,7 @@ def test_a_message_as_large_as_allowed_goes_through(client: RawClient) -> None:
 
 
 def test_a_refused_connection_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is gone before the limit of a closing connection: a flood would fill memory."""
+    """It ends before the timeout of closing connections: otherwise a flood would fill memory."""
     monkeypatch.setattr(session, "_CLOSE_TIMEOUT_S", 600.0)
 
     def transports() -> int:

@@ -1,4 +1,4 @@
-"""A crash at each point of two-phase commit, then recovery: all of a transaction or nothing."""
+"""A crash at each point of two-phase commit, then recovery: the whole transaction or nothing."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from pybroker.testing import RunningBroker
 
 TOPICS = ("left", "right")
 LONG_MS = 30_000
-# Where the outcome is decided, and durable: whatever crashes from here on has committed.
+# The decision is durable: a transaction that crashes at these points has committed.
 COMMITTED_AT = (
     "transaction.decided.after",
     "transaction.marker.before",
@@ -32,12 +32,12 @@ def broker() -> Iterator[RunningBroker]:
 
 
 def reader_of(client: Client, topic: str) -> Consumer:
-    """Its subscription keeps the topic's messages."""
+    """A consumer whose subscription keeps the topic's messages."""
     return client.subscribe(topic, "reader", initial_position=InitialPosition.Earliest)
 
 
 def read_all(client: Client, topic: str) -> list[bytes]:
-    """`last` is behind everything."""
+    """All messages of the topic; `last` marks the end."""
     client.create_producer(topic).send(b"last")
     consumer = reader_of(client, topic)
     found: list[bytes] = []
@@ -72,7 +72,7 @@ def test_a_crash_leaves_all_of_a_commit_or_nothing(broker: RunningBroker, point:
         broker.start()
         committing.join(60)
     if point in ABORTED_AT:
-        broker.clock.advance("2m")  # unless its client has repeated the END
+        broker.clock.advance("2m")  # the timeout aborts it, unless its client has repeated the END
     with Client(broker.service_url) as reader:
         found = [read_all(reader, topic) for topic in TOPICS]
         left_over = backlog_of_input(reader)
@@ -86,7 +86,7 @@ def test_a_crash_leaves_all_of_a_commit_or_nothing(broker: RunningBroker, point:
 def _commit_if_it_can(txn: object) -> None:
     try:
         txn.commit()  # type: ignore[attr-defined]
-    except Exception:  # the client may have given up: what counts is what readers find
+    except Exception:  # the client may have given up; only the contents of the topics matter
         return
 
 

@@ -1,5 +1,5 @@
-"""Ledger files that rot, as clients and administrators see it: what is whole is served, and what is
-missing is said.
+"""Damaged ledger files, as seen by clients and administrators: intact entries are served, and
+missing ones are reported.
 """
 
 import json
@@ -19,7 +19,7 @@ from pybroker.broker.policies.expiry import expire_older
 from pybroker.process.ports import StartFailed
 from pybroker.wire import pulsar_api_pb2 as pb
 
-pytestmark = pytest.mark.slow  # brokers that are started again
+pytestmark = pytest.mark.slow  # restarts brokers
 
 MESSAGES = 200
 MESSAGE_BYTES = 5000
@@ -51,7 +51,7 @@ def asked(broker: Any, path: str, method: str = "GET", body: Any = None) -> Any:
 
 
 def entry_ids(client: RawClient) -> list[int]:
-    """Of the messages until the consumer is closed."""
+    """The entry ids of the messages received until the consumer is closed."""
     found = []
     while True:
         command = client.receive(pb.BaseCommand.MESSAGE, pb.BaseCommand.CLOSE_CONSUMER)
@@ -79,7 +79,7 @@ def test_what_is_whole_is_delivered_and_the_rest_is_said(
         broker.stop()
         damage(max((tmp_path / "ledgers").iterdir(), key=lambda file: file.stat().st_size))
         broker.start()
-        if damage is not flip:  # of that nobody knows before it is read
+        if damage is not flip:  # a flipped bit is found only by a read
             assert "public/default/persistent/t lacks entries" in caplog.text
         with RawClient(broker.service_url) as client:
             client.subscribe("t", 1, subscription="s")
@@ -116,7 +116,7 @@ async def expire_by_policy(running: Any) -> None:
 def test_messages_expire_past_what_is_damaged(
     tmp_path: Path, damage: Callable[[Path], None], by_policy: bool
 ) -> None:
-    """They are two hours old, and so is the first one behind the damage; then comes a new one."""
+    """The damaged messages and the first one after them are two hours old; a new one follows."""
     with testing.broker(data_dir=tmp_path, http=True) as broker:
         with RawClient(broker.service_url) as client:
             client.subscribe("t", 1, subscription="s")
@@ -183,8 +183,8 @@ def test_a_topic_loads_though_its_recovery_comes_to_what_is_damaged(
             client.end(txn_id, commit=True)
             for number in range(1, MESSAGES):
                 client.publish(b"x" * MESSAGE_BYTES, number)
-        broker.kill_and_restart()  # without the snapshots that an orderly end writes
-        broker.restart()  # everything is in ledger files now
+        broker.kill_and_restart()  # without the snapshot of a clean stop
+        broker.restart()  # now everything is in ledger files
         broker.stop()
         damage(max((tmp_path / "ledgers").iterdir(), key=lambda file: file.stat().st_size))
         broker.start()

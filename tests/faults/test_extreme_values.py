@@ -1,6 +1,7 @@
-"""Whatever the wire can carry: others are served, the memory comes back, the log stays clean.
+"""Extreme values of the protocol: other clients are served, memory is freed, and the log stays
+clean.
 
-No time is asserted here, where the machine may be busy: `make extremes` does.
+These tests assert no times, because the machine may be busy: `make extremes` does.
 """
 
 import pytest

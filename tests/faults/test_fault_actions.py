@@ -1,4 +1,4 @@
-"""What each action does at a step, seen through a client."""
+"""The effect of each action at a step, as a client sees it."""
 
 import threading
 from collections.abc import Iterator
@@ -281,7 +281,7 @@ def test_a_participant_that_fails_is_told_again(
 def test_what_is_decided_but_not_durably_ends_nowhere(
     broker: RunningBroker, raw: RawClient, topic: str, part: str
 ) -> None:
-    """Whoever claims to be a broker cannot have a marker written ahead of its decision."""
+    """Even a peer that acts as a broker cannot get a marker written before its decision."""
     raw.create_producer(topic)
     txn_id = raw.new_txn()
     raw.add_partition(txn_id, topic)
@@ -317,7 +317,7 @@ def test_a_coordinator_whose_log_fails_is_reopened(
     fails = broker.faults.inject("transaction.decided.before", "fail", once=True)
     txn = client.new_transaction()
     client.create_producer(topic).send(b"once", txn=txn)
-    txn.commit()  # the client asks again
+    txn.commit()  # the client repeats the request
     assert reader.receive(LONG_MS).data() == b"once"
     assert fails.hits == 1
 

@@ -1,4 +1,4 @@
-"""`broker.faults`: rules at fault points, seen through a client."""
+"""`broker.faults`: rules at fault points, as a client sees them."""
 
 import threading
 from collections.abc import Iterator
@@ -112,7 +112,7 @@ def test_a_failure_has_the_error_and_the_message_of_its_rule(
         pytest.raises(Exception, match="not today"),
     ):
         subscribed(client, "orders")
-    subscribed(client, "orders")  # the rule ended with its block
+    subscribed(client, "orders")  # the rule ended with its `with` block
 
 
 @pytest.mark.parametrize(

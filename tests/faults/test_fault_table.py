@@ -1,4 +1,4 @@
-"""The table of fault points is that of the protocol's steps, and each point is passed."""
+"""The table of fault points matches the protocol's steps, and each point is reachable."""
 
 from collections.abc import Iterator, Mapping
 from typing import get_args
@@ -27,15 +27,15 @@ from pybroker.transaction.coordinator.records import ChangeStatus, IdsUsed, Reco
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 
-# The first asks for nothing, so nothing can go wrong there. Brokers send the others to each other,
-# and a broker with fault points is alone.
+# PONG asks for nothing, so nothing can fail there. Brokers send the others to each other, and a
+# broker with fault points has no peers.
 WITHOUT_POINTS = {
     int(pb.BaseCommand.PONG),
     int(pb.BaseCommand.ASK_TRANSACTION),
     int(pb.BaseCommand.TRANSACTION_GROUP),
     int(pb.BaseCommand.FENCE_SESSIONS),
 }
-# Written when a log replaces its past, for no transaction.
+# Records of a log's snapshot, of no transaction.
 OF_SNAPSHOTS = {IdsUsed.__name__, OutcomeMark.__name__}
 
 
@@ -66,10 +66,10 @@ def test_each_point_says_in_sentences_what_has_happened_and_what_makes_sense() -
 
 
 def in_process(broker: RunningBroker) -> Mapping[str, int]:
-    """How often a rule at each point has struck."""
+    """The number of times that each point's rule matched."""
     rules = {}
     for name in POINTS:
-        if name == DELIVER_AFTER:  # there is nothing to delay: it passes unless it cuts
+        if name == DELIVER_AFTER:  # `delay` is no action of this point
             rules[name] = broker.faults.inject(name, "cut", after=1_000_000)
         else:
             rules[name] = broker.faults.inject(name, "delay", seconds=0.001)

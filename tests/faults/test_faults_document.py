@@ -1,4 +1,4 @@
-"""The section about faults in docs/testing.md."""
+"""The section on faults in docs/testing.md."""
 
 import shlex
 import subprocess

@@ -1,4 +1,4 @@
-"""Fault points over the admin API, for tests in any language; and `pybroker faults`."""
+"""Fault points over the admin API, for tests in any language, and `pybroker faults`."""
 
 import json
 import subprocess
@@ -200,7 +200,7 @@ def test_a_crash_ends_the_process_at_the_point(tmp_path: Path) -> None:
         with ThreadPoolExecutor(1) as threads:
             sending = threads.submit(producer.send, b"twice")
             process.wait_until_ended(60)
-            process.kill()  # it is gone: only forgets it
+            process.kill()  # already dead: this only forgets the process
             process.start()
             sending.result(60)
         consumer = client.subscribe("orders", "s", initial_position=InitialPosition.Earliest)
