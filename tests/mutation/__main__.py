@@ -1,7 +1,7 @@
 """`make mutate` changes one operator or statement at a time; a test or the simulation must notice.
 
-For each mutant the tests that cover its function run, then the simulation. What survives is listed.
-Exit code 1 below 95 % killed, or if accepted.txt gives no reason for one that survived.
+For each mutant the tests that cover its function run, then the simulation. Survivors are listed.
+The exit code is 1 if fewer than 95 % are killed, or if accepted.txt has no reason for a survivor.
 """
 
 import argparse
@@ -31,7 +31,7 @@ SCOPE: Final = (
     "pybroker/broker/dispatch/*.py",
     "pybroker/server/transaction_room.py",
 )
-# Real processes, which mutants are not in; texts; figures; and the simulation, which comes after.
+# Tests of real processes, which do not contain the mutants, of texts and of figures.
 LEFT_OUT: Final = ("tidy", "compat", "benchmarks", "demo", "spark", "mutation")
 UNIT: Final = " and ".join(
     f"not {marker}" for marker in ("java", "spark", "go", "rust", "node", "browser")
@@ -39,7 +39,7 @@ UNIT: Final = " and ".join(
 
 
 class Books:
-    """What came of each mutant, on disk as it comes, so that a run can go on where it stopped."""
+    """The result of each mutant, written to disk at once: an interrupted run can continue."""
 
     def __init__(self, path: Path) -> None:
         self.results: dict[str, str] = {}
@@ -95,7 +95,7 @@ def main() -> int:
         options.seeds,
         options.map,
     )
-    # A child has a timer of its own, and nobody reads what it says of a failure.
+    # A child has its own timer, and its reports of failures are not shown.
     quiet = ["-q", "-p", "no:cacheprovider", "--tb=native", "-o", "timeout=0"]
     unit = UNIT if options.slow else f"{UNIT} and not slow"
     code = pytest.main([*quiet, "-m", unit, *_tests(options.tests)], plugins=[plugin])
@@ -140,7 +140,7 @@ def _chosen(options: argparse.Namespace) -> list[Mutant]:
 
 
 def _tests(wanted: Sequence[str]) -> list[str]:
-    """Whole folders of cases; the simulation of fresh seeds comes after the tests."""
+    """The test files of whole folders, without the simulation of fresh seeds, which runs last."""
     tracked = subprocess.run(
         ["git", "ls-files", "tests"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
@@ -156,7 +156,7 @@ def _tests(wanted: Sequence[str]) -> list[str]:
 
 
 def read_accepted() -> dict[str, str]:
-    """By mutant: why nobody need notice it."""
+    """The reason, by mutant, why no test needs to notice it."""
     reasons: dict[str, str] = {}
     reason = ""
     for line in (FOLDER / "accepted.txt").read_text().splitlines():
@@ -168,7 +168,7 @@ def read_accepted() -> dict[str, str]:
 
 
 def report(chosen: list[Mutant], results: dict[str, str], accepted: dict[str, str]) -> bool:
-    """Print the table; True if the score is what is wanted, and every survivor has its reason."""
+    """Print the table; True if the score is reached and every survivor has a reason."""
     by_file: dict[str, Counter[str]] = {}
     for mutant in chosen:
         if mutant.name in results and results[mutant.name] != Result.UNUSABLE.name:

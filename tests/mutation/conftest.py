@@ -1,4 +1,4 @@
-"""Lets the cases find the modules beside them."""
+"""Makes the modules of this folder importable."""
 
 import sys
 from pathlib import Path

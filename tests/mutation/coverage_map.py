@@ -1,4 +1,4 @@
-"""Which test runs which function, and how long it takes: found out by running every test once."""
+"""Which test runs which function, and how long it takes, measured by running every test once."""
 
 import json
 import time
@@ -12,14 +12,14 @@ from live_code import Key, Noting
 
 @dataclass(slots=True)
 class Covered:
-    """By test id: seconds, and the functions that ran."""
+    """The duration and the functions of each test, by test id."""
 
     seconds: dict[str, float]
     functions: dict[str, set[Key]]
 
     def tests_of(self, key: Key, budget_s: float) -> list[str]:
-        """Those that run the function: of its own package's and of others, each as long as the
-        budget lasts. The most telling come first: quick, and about little else.
+        """The tests that run the function: those of its own package, then others, each within the
+        budget. The most specific tests come first: quick ones that run few other functions.
         """
         folder = f"tests/{Path(key[0]).parts[key[0].startswith('pybroker/')]}/"
         found = [test for test, functions in self.functions.items() if key in functions]
@@ -36,7 +36,7 @@ class Covered:
             yield test
 
     def save(self, path: Path) -> None:
-        """Functions by number: most are run by hundreds of tests."""
+        """Save; functions are stored as numbers, because hundreds of tests run most of them."""
         every = sorted({key for keys in self.functions.values() for key in keys})
         numbers = {key: number for number, key in enumerate(every)}
         functions = {
@@ -61,7 +61,7 @@ class Covered:
 
 
 def measure(items: Iterable[Any], run: Callable[[Any], bool], noting: Noting) -> Covered:
-    """`run` says whether the test passed: one that fails unchanged can tell nothing."""
+    """`run` returns whether the test passed: a test that fails without a mutant proves nothing."""
     covered = Covered({}, {})
     for item in items:
         noting.begin()

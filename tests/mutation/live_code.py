@@ -1,4 +1,4 @@
-"""The functions of the product as they live in this process, and other code in their place."""
+"""The product's functions in this process, and the replacement of their code."""
 
 import ast
 import builtins
@@ -20,9 +20,9 @@ Functions = dict[Place, list[FunctionType]]
 
 
 def live_functions(root: Path) -> Functions:
-    """All functions of the product that are not within another, by where they stand."""
+    """All functions of the product that are not nested, by place."""
     found: Functions = {}
-    gc.unfreeze()  # what is frozen is not among the objects
+    gc.unfreeze()  # frozen objects are not listed
     for thing in gc.get_objects():
         if isinstance(thing, FunctionType) and "<" not in thing.__code__.co_qualname:
             path = Path(thing.__code__.co_filename)
@@ -40,7 +40,7 @@ def put_in_place(functions: list[FunctionType], code: CodeType) -> bool:
     try:
         for function in functions:
             function.__code__ = code
-    except ValueError:  # other free variables than before
+    except ValueError:  # the new code has other free variables
         return False
     return bool(functions)
 
@@ -49,8 +49,8 @@ def put_in_place(functions: list[FunctionType], code: CodeType) -> bool:
 
 
 def noting_codes(root: Path, places: Iterable[Place]) -> dict[Place, CodeType]:
-    """Their code with a call of a note at its beginning: its argument is the number of the place
-    in this answer.
+    """The functions' code with a call of a note at the beginning; its argument is the index of the
+    place in the result.
     """
     by_path: dict[str, set[Place]] = {}
     for place in places:
@@ -78,10 +78,10 @@ def _note(number: int, beside: ast.stmt) -> ast.stmt:
 
 
 class Noting:
-    """Notes which functions run: of each its first call since `begin`, after which it has its own
-    code again. So it costs hardly anything, where a tracer would be told of every call.
+    """Notes which functions run. The first call of a function since `begin` notes it and restores
+    its own code, so this costs almost nothing; a tracer would be called for every call.
 
-    What is nested in a function, and is called later than it, is not noted.
+    Nested functions that are called after their outer function has returned are not noted.
     """
 
     def __init__(self, functions: Functions, codes: Mapping[Place, CodeType]) -> None:

@@ -1,7 +1,7 @@
 """Mutants: the code of one function with one operator, condition, constant or statement changed.
 
-What is left alone, because a change there says nothing about behaviour: docstrings, annotations,
-logging, assertions, the texts of exceptions; and defaults of arguments, and what runs at import.
+Unchanged, because they do not affect behaviour: docstrings, annotations, logging, assertions and
+the texts of exceptions. Also unchanged: defaults of arguments, and code that runs at import.
 """
 
 import ast
@@ -54,10 +54,10 @@ class Edit:
     field: str
     index: int | None
     new: Any
-    shown: ast.AST  # what of the source changes, as a reader would look for it
+    shown: ast.AST  # the changed part of the source, for readers
 
     def swap(self, new: Any) -> Any:
-        """Put `new` there; returns what was."""
+        """Set `new`; returns the old value."""
         if self.index is None:
             old = getattr(self.node, self.field)
             setattr(self.node, self.field, new)
@@ -69,13 +69,13 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`code` replaces that of the function; its name says path, function and change, not the line,
-    so that it outlives changes elsewhere in the file.
+    """`code` replaces the function's code. `name` consists of path, function and change, without
+    the line, so that it survives changes elsewhere in the file.
     """
 
     path: str
     function: str
-    first_line: int  # of the function, decorators included: as its code object says
+    first_line: int  # of the function with its decorators, as in its code object
     line: int
     change: str
     code: CodeType
@@ -86,7 +86,7 @@ class Mutant:
 
 
 def mutants(root: Path, path: Path) -> Iterator[Mutant]:
-    """All of one file, in its order."""
+    """All mutants of one file, in order."""
     tree = syntax_tree(path.read_text())
     label, seen = str(path.relative_to(root)), Counter[str]()
     for qualname, function in functions(tree):
@@ -106,7 +106,7 @@ def mutants(root: Path, path: Path) -> Iterator[Mutant]:
 
 
 def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]:
-    """The outermost ones; what is nested in one changes with it."""
+    """The outermost functions; nested ones change with them."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, Function):
             yield prefix + node.name, node
@@ -119,7 +119,9 @@ def first_line(function: Function) -> int:
 
 
 def compiled(function: Function, path: Path, qualname: str) -> CodeType | None:
-    """Alone in its classes: the rest of the module has no part in its code."""
+    """The function's code, compiled within its classes only: the rest of the module does not
+    matter.
+    """
     shell: ast.stmt = copy.deepcopy(function)
     for name in reversed(qualname.split(".")[:-1]):
         shell = ast.ClassDef(name, bases=[], keywords=[], body=[shell], decorator_list=[])
@@ -149,7 +151,7 @@ def shortened(node: ast.AST) -> str:
     return text if len(text) <= 90 else f"{text[:87]}…"
 
 
-# -- what can be changed
+# -- possible changes
 
 
 def edits(function: Function) -> Iterator[Edit]:
@@ -169,7 +171,9 @@ def _block(owner: ast.AST, field: str, body: list[ast.stmt], start: int = 0) -> 
 
 
 def _is_quiet(statement: ast.stmt) -> bool:
-    """Docstrings, `...`, assertions, logging and whether it is done: nothing there is behaviour."""
+    """Whether the statement does not affect behaviour: docstrings, `...`, assertions, and logging
+    with its conditions.
+    """
     if isinstance(statement, ast.Assert | ast.Pass | ast.Global | ast.Nonlocal | ast.Import):
         return True
     if isinstance(statement, ast.If) and not statement.orelse:
@@ -190,7 +194,7 @@ def _is_logging(node: ast.AST) -> bool:
 
 
 def _instead_of(statement: ast.stmt) -> ast.stmt | None:
-    """What a statement becomes as a whole; None where only its parts are changed."""
+    """The replacement of a whole statement; None if only its parts are changed."""
     match statement:
         case ast.Expr() | ast.Raise() | ast.Delete() | ast.AugAssign():
             return ast.Pass()
@@ -206,7 +210,7 @@ def _instead_of(statement: ast.stmt) -> ast.stmt | None:
 
 
 def _is_constant(value: ast.expr) -> bool:
-    """Or nothing: None instead of an empty list is for the type checker to notice."""
+    """Whether the value is a constant or empty: the type checker notices None in its place."""
     empty = isinstance(value, ast.List | ast.Tuple) and not value.elts
     return isinstance(value, ast.Constant) or empty
 
@@ -218,9 +222,9 @@ def _within(node: ast.AST) -> Iterator[Edit]:
         if field in ("annotation", "returns", "decorator_list", "args") and not isinstance(
             node, ast.Call
         ):
-            continue  # of definitions and lambdas
+            continue  # parts of definitions and lambdas
         if isinstance(node, ast.Raise) or getattr(node, "arg", None) == "strict":
-            continue  # what it says is for people; an assertion of zip's
+            continue  # texts for people; `strict` of zip is an assertion
         if isinstance(value, ast.AST):
             yield from _within(value)
         elif isinstance(value, list) and value and isinstance(value[0], ast.stmt):

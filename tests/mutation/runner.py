@@ -1,7 +1,9 @@
-"""Runs tests against mutants, a forked process each, within pytest: tests are collected once.
+"""Runs tests against mutants within pytest, each mutant in a forked process: tests are collected
+once.
 
-A child swaps the code of one function, runs the tests that cover it until one fails, and then, if
-all passed, the simulation. Nothing is imported anew, so most mutants take a fraction of a second.
+A child replaces the code of one function and runs the tests that cover it until one fails; if all
+pass, it runs the simulation. Nothing is imported again, so most mutants take a fraction of a
+second.
 """
 
 import enum
@@ -26,10 +28,10 @@ from hypothesis import HealthCheck, Phase, settings
 from live_code import Noting, live_functions, noting_codes, put_in_place
 from mutants import Mutant
 
-HANG_FACTOR: Final = 10  # of the time that a test takes unchanged
+HANG_FACTOR: Final = 10  # times the duration of a test without a mutant
 HANG_EXTRA_S: Final = 5.0
 SEED_S: Final = 5.0  # for one of the simulation's seeds
-MAX_GROWTH_BYTES: Final = 1 << 30  # of a child: a loop that does not end may collect things
+MAX_GROWTH_BYTES: Final = 1 << 30  # of a child: an endless loop may fill memory
 
 
 class Result(enum.IntEnum):
@@ -39,7 +41,7 @@ class Result(enum.IntEnum):
     KILLED_BY_TEST = 11
     KILLED_BY_SIMULATION = 12
     HUNG = 13
-    UNUSABLE = 14  # the changed function cannot take the place of the right one
+    UNUSABLE = 14  # the changed code cannot replace the original
     UNCOVERED = 15  # no test runs the function
 
     @property
@@ -54,7 +56,7 @@ class Child:
 
 
 class Mutating:
-    """A pytest plugin: instead of running the session's tests, tries the mutants with them."""
+    """A pytest plugin that runs the session's tests against mutants instead of once."""
 
     def __init__(
         self,
@@ -78,7 +80,7 @@ class Mutating:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         settings.register_profile(
             "mutation",
-            phases=(Phase.explicit, Phase.generate),  # that it fails is enough: nobody reads how
+            phases=(Phase.explicit, Phase.generate),  # a failure suffices; it need not be minimal
             derandomize=True,
             database=None,
             deadline=None,
@@ -89,16 +91,16 @@ class Mutating:
         self._items = {item.nodeid: item for item in session.items}
         self._covered = self._measured(session)
         gc.collect()
-        gc.freeze()  # or collections in the children would copy everything
+        gc.freeze()  # otherwise garbage collections in the children would copy all memory
         mutants = self._choose({path for path, _, _ in self._functions})
         for mutant, result in self._outcomes(mutants):
             self._told(mutant, result)
         return True
 
     def _measured(self, session: pytest.Session) -> Covered:
-        """What the file knows, and every test that it does not know.
+        """The coverage in the map file, completed with tests that are not in it yet.
 
-        In children, too: this process stays free of threads and of what tests leave behind.
+        These tests run in children: this process stays free of threads and of leftovers of tests.
         """
         known = Covered.load(self._map_file) if self._map_file.exists() else Covered({}, {})
         items = [item for name, item in self._items.items() if name not in known.seconds]
@@ -171,13 +173,13 @@ class Mutating:
                 continue
             del children[process]
             with suppress(ProcessLookupError):
-                os.killpg(process, signal.SIGKILL)  # what its tests may have started
+                os.killpg(process, signal.SIGKILL)  # processes that its tests may have started
             shutil.rmtree(child.folder, ignore_errors=True)
             yield child.mutant, result_of(os.waitstatus_to_exitcode(status))
 
 
 class Watch:
-    """Runs one test after the other, and hears how it went."""
+    """Runs tests one by one, and records failures."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._failed = False
@@ -193,7 +195,7 @@ class Watch:
 
 
 class as_child:
-    """A forked process: its own folder, silent, and it never returns."""
+    """A forked process: it has its own folder and no output, and never returns."""
 
     def __init__(self, folder: Path, config: pytest.Config) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""What counts as a mutant, and that every reason for a survivor still has its mutant."""
+"""Tests of the mutants, and that every accepted survivor still exists."""
 
 import gc
 import re
@@ -95,7 +95,7 @@ def test_functions_that_ran_are_noted_and_have_their_own_code_again() -> None:
     chosen = {each: found for each, found in functions.items() if each[0] == place[0]}
     noting = Noting(chosen, noting_codes(ROOT, chosen))
     try:
-        for _ in range(2):  # each test begins anew
+        for _ in range(2):  # each test starts over
             noting.begin()
             assert TransactionRanges.extend.__code__ is not before
             TransactionRanges().extend(1, 2, 3)
@@ -109,7 +109,7 @@ def test_functions_that_ran_are_noted_and_have_their_own_code_again() -> None:
 
 @pytest.mark.slow
 def test_accepted_survivors_are_still_there() -> None:
-    """A reason whose mutant is gone says nothing any more."""
+    """A reason without its mutant is obsolete."""
     lines = (Path(__file__).parent / "accepted.txt").read_text().splitlines()
     names = [line for line in lines if line and not line.startswith("# ")]
     paths = sorted({name.split(" ", 1)[0] for name in names})
