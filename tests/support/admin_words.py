@@ -1,7 +1,7 @@
-"""Words for every command of pulsar-admin, made of its arguments as a text:
-`<topicName> -s|--subscription String [-n|--count int] [--force|-f]`.
+"""The words of every pulsar-admin command, derived from its arguments as text: `<topicName>
+-s|--subscription String [-n|--count int] [--force|-f]`.
 
-Whatever has to be said is said; what a place or an option stands for is in the tables below.
+All required arguments are given; the tables below have the values of arguments and options.
 """
 
 import re
@@ -62,7 +62,7 @@ OPTIONS: Final = {
     "--ttl": "1h",
     "--time": "1h",
     "--expireTime": "1h",
-    "--max-inactive-duration": "86400",  # or topics go while other commands run
+    "--max-inactive-duration": "86400",  # otherwise topics are deleted while other commands run
     "--size": "10M",
     "--partitions": "3",
     "--group": "apart",
@@ -72,7 +72,7 @@ OPTIONS: Final = {
     "--order": "commitOrder",
     "--primary-group": "left",
 }
-# What has to be said though each option alone may be left out.
+# Required options of commands whose options are all optional one by one.
 SAID: Final = {
     ("topics", "reset-cursor"): ["--time", "1h"],
     ("persistent", "reset-cursor"): ["--time", "1h"],
@@ -104,7 +104,7 @@ _ENABLED: Final = {"--enable", "--enable-delete-while-inactive"}
 def words_of(
     group: str, command: str, arguments: str, known: Mapping[str, str] | None = None
 ) -> list[str]:
-    """The command's; `known` says what only the broker knows, by option's or place's name."""
+    """The command's words; `known` has the values that only the broker knows, by name."""
     options = OPTIONS | dict(_INSTEAD.get((group, command), {})) | dict(known or {})
     places = PLACES | {"topicName": _topic(group, command)} | dict(known or {})
     words = [group, command]

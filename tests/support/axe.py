@@ -1,4 +1,4 @@
-"""axe-core, which finds barriers in pages: installed from npm once for each version of it."""
+"""axe-core, which finds accessibility problems of pages; installed from npm once per version."""
 
 import shutil
 import subprocess

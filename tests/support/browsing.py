@@ -14,7 +14,7 @@ class Browser:
         self.http = httpx.Client(base_url=admin_url, headers={"accept": "text/html"})
 
     def open(self, path: str) -> httpx.Response:
-        """Follows no redirect."""
+        """Get a page without following redirects."""
         return self.http.get(path)
 
     def page(self, path: str) -> str:
@@ -32,7 +32,7 @@ class Browser:
         return self.http.post(path, data=data)
 
     def do(self, path: str, token_from: str, **fields: Any) -> str:
-        """The page that follows, which says what was done."""
+        """Submit a form; returns the next page, which reports the result."""
         answer = self.send(path, token_from, **fields)
         assert answer.status_code == 303, (answer.status_code, words(answer.text))
         return self.page(answer.headers["location"])
@@ -42,13 +42,13 @@ class Browser:
 
 
 def words(page: str) -> str:
-    """What there is to read, with single spaces."""
+    """The visible text, with single spaces."""
     shown = re.sub(r"<(style|script)\b.*?</\1>|<[^>]*>", " ", page, flags=re.DOTALL)
     return " ".join(html.unescape(shown).split())
 
 
 def tile(page: str, label: str) -> str:
-    """What stands under a label."""
+    """The text under a label."""
     found = re.search(rf"<dt>{re.escape(label)}</dt>\s*<dd>(.*?)</dd>", page, re.DOTALL)
     assert found is not None, f"no {label}"
     return words(found[1])

@@ -1,4 +1,4 @@
-"""An authority, and what it signs, as PEM files: for tests."""
+"""A certificate authority for tests, and certificates that it signs, as PEM files."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +13,7 @@ _DAY = timedelta(days=1)
 
 
 class Authority:
-    """Writes `name.crt` and `name.key` into its directory; its own is `ca.crt`."""
+    """Writes `name.crt` and `name.key` to its directory; its own certificate is `ca.crt`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -24,7 +24,7 @@ class Authority:
         self.path.write_bytes(signed)
 
     def issue(self, name: str, subject: list[tuple[Any, str]] | None = None) -> tuple[str, str]:
-        """Paths of the certificate and of its key; again: another one, in the same files."""
+        """The paths of a new certificate and its key. A second call renews both files."""
         key = ec.generate_private_key(ec.SECP256R1())
         parts = [(NameOID.COMMON_NAME, name)] if subject is None else subject
         signed = self._sign(x509.Name([x509.NameAttribute(*part) for part in parts]), key)

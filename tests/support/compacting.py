@@ -12,7 +12,7 @@ SOON_MS = 30_000
 
 
 def compact(broker: RunningBroker, topic: str) -> None:
-    """And wait for its end."""
+    """Compact, and wait for the end."""
     broker.call(lambda running: _compact(running, topic))
 
 
@@ -24,7 +24,7 @@ async def _compact(running: Any, topic: str) -> None:
 
 
 def read(client: Client, topic: str, compacted: bool = True, **options: Any) -> list[Any]:
-    """Key and value of all there is."""
+    """The keys and values of all messages."""
     options.setdefault("start_message_id", MessageId.earliest)
     reader = client.create_reader(topic, is_read_compacted=compacted, **options)
     found = []

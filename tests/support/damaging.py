@@ -1,4 +1,4 @@
-"""Damage to the files of a data directory, drawn by a seed."""
+"""Random damage to the files of a data directory."""
 
 import random
 from collections.abc import Callable
@@ -10,7 +10,7 @@ Files = dict[str, bytes]
 
 
 class FilesDisk:
-    """As much of a Disk as a replay needs."""
+    """The part of a Disk that a replay needs."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -39,7 +39,7 @@ class FilesFile:
 
 
 def counted(files: Files) -> Files:
-    """The files that count, each as far as it does."""
+    """The files that count, each up to the length that counts."""
     replay = Replay(FilesDisk(files))  # type: ignore[arg-type]
     replay.replay()
     found = {name: data for name, data in files.items() if name == "metadata/snapshot"}
@@ -56,7 +56,7 @@ def counted(files: Files) -> Files:
 
 
 def damaged(files: Files, rng: random.Random) -> tuple[str, Files]:
-    """What was done, and the files after it; the rest of them is as it was."""
+    """A description of the damage, and all files after it."""
     ways: list[Callable[[Files, random.Random], tuple[str, Files] | None]]
     ways = [_flipped, _truncated, _swapped, _missing]
     whole = counted(files)
@@ -76,7 +76,7 @@ def _flipped(files: Files, rng: random.Random) -> tuple[str, Files] | None:
 
 
 def _truncated(files: Files, rng: random.Random) -> tuple[str, Files] | None:
-    """A journal not between two of its commits: one that ends there is a shorter journal."""
+    """Truncate a file, but no journal between two commits: that leaves a valid journal."""
     name = rng.choice([name for name, data in files.items() if data])
     size = rng.randrange(len(files[name]))
     if name.startswith("journal/"):
@@ -96,7 +96,7 @@ def _swapped(files: Files, rng: random.Random) -> tuple[str, Files] | None:
 
 
 def _missing(files: Files, rng: random.Random) -> tuple[str, Files] | None:
-    """Not the newest journal of several: nothing tells that there was one more."""
+    """Remove a file, but no journal except the oldest: a missing newest journal goes unnoticed."""
     journals = sorted(name for name in files if name.startswith("journal/"))
     name = rng.choice(sorted(files))
     if name in journals[1:]:

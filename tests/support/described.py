@@ -1,4 +1,4 @@
-"""Whether an answer of the admin API is one that its description knows; for clients of tests."""
+"""Checks that answers of the admin API match their description; for clients in tests."""
 
 from functools import cache
 from unittest.mock import MagicMock
@@ -17,14 +17,14 @@ def routes() -> list[DescribedRoute]:
 
 
 def route_of(method: str, path: str) -> DescribedRoute | None:
-    """The first that fits, as the broker finds it; `path` as it is sent."""
+    """The first matching route, as the broker finds it; `path` as it is sent."""
     fitting = (route for route in routes() if route.path_regex.match(path))
     wanted = "GET" if method == "HEAD" else method
     return next((route for route in fitting if route.method == wanted), None)
 
 
 def check_described(response: httpx.Response) -> None:
-    """An event hook of httpx."""
+    """An event hook for httpx."""
     request = response.request
     path = request.url.raw_path.decode().partition("?")[0]
     route = route_of(request.method, path)

@@ -1,4 +1,4 @@
-"""A topic over a memory backend, and consumers whose sinks record what they are given."""
+"""A topic over a memory backend, and consumers with recording sinks."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -40,15 +40,15 @@ class SteppedClock:
 
 
 class ColdLedger:
-    """A managed ledger whose entries are in memory only while `warm`, and behind `cold_up_to`."""
+    """A managed ledger with entries in memory only while `warm`, and only after `cold_up_to`."""
 
     def __init__(self, ledger: ManagedLedger) -> None:
         self._ledger = ledger
         self.warm = True
         self.cold_up_to = EARLIEST
         self.reads = 0
-        self.failures = 0  # of the next reads
-        self.most_entries = 2**31  # of one read
+        self.failures = 0  # the number of next reads that fail
+        self.most_entries = 2**31  # limit of one read
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
@@ -88,7 +88,7 @@ class RecordingSink:
     closed: list[str] = field(default_factory=list)
     ends: int = 0
     pause_after: int | None = None
-    turns: "list[RecordingSink]" = field(default_factory=list)  # shared: who got each message
+    turns: "list[RecordingSink]" = field(default_factory=list)  # shared: the sink of each message
 
     def deliver(
         self,
@@ -170,7 +170,7 @@ class FakeTopic:
         self.tasks = Tasks("orders")
         self.compacted = None
         self.ended = False
-        self.limit: Position | None = None  # an open transaction begins behind it
+        self.limit: Position | None = None  # an open transaction begins after it
         self.subscriptions: dict[str, Subscription] = {}
 
     @property
@@ -184,7 +184,7 @@ class FakeTopic:
     def forget_subscription(self, name: str) -> None:
         self.subscriptions.pop(name, None)
 
-    # -- what tests do
+    # -- for tests
 
     async def publish(self, count: int = 1, *, key: str = "", batch: int = 1) -> list[Position]:
         return await self.publish_keys([key] * count, batch=batch)
@@ -211,14 +211,14 @@ class FakeTopic:
         await self.settled()
 
     async def settled(self) -> None:
-        """Until nothing runs any more."""
+        """Wait until no task runs any more."""
         for _ in range(3):
             await asyncio.sleep(0)
             while len(self.tasks):  # noqa: ASYNC110 - tasks end without telling
                 await asyncio.sleep(0)
 
     async def abort(self, positions: Sequence[Position]) -> None:
-        """As a transaction's end does that had written these."""
+        """Hide these entries, as the abort of their transaction does."""
         for position in positions:
             self.hidden.hide(position.ledger_id, position.entry_id, position.entry_id)
         for subscription in self.subscriptions.values():
@@ -258,7 +258,7 @@ class FakeTopic:
 
 
 def owner_among(*names: str) -> Callable[[str], str]:
-    """Of a key, once these consumers have joined."""
+    """A function that returns a key's owner once these consumers have joined."""
     ring = HashRing()
     for name in names:
         ring.add(Consumer(SubscribeRequest(1, name), RecordingSink()))
@@ -272,13 +272,13 @@ def owner_among(*names: str) -> Callable[[str], str]:
 
 
 def key_of(owner: str, *names: str) -> str:
-    """A key that is the owner's among these consumers."""
+    """A key that belongs to `owner` among these consumers."""
     owner_of = owner_among(*names)
     return next(key for key in KEYS if owner_of(key) == owner)
 
 
 def check_parked(subscription: Subscription) -> None:
-    """What waits on Key_Shared is counted right: that is how far reading may go ahead."""
+    """Check the count of parked entries on Key_Shared, which limits how far reads go ahead."""
     dispatcher = subscription.key_shared
     if dispatcher is not None:
         parked = [*dispatcher._waiting.values(), *dispatcher._draining.values()]
@@ -286,7 +286,7 @@ def check_parked(subscription: Subscription) -> None:
 
 
 def with_topic(scenario: Callable[[FakeTopic], Coroutine[Any, Any, T]], **config: Any) -> T:
-    """Run the scenario with a fresh topic; `config` changes the broker's."""
+    """Run the scenario with a new topic; `config` overrides the broker's settings."""
 
     async def run() -> T:
         backend = MemoryBackend()

@@ -1,6 +1,6 @@
-"""The code blocks of README and docs, and what each says of how it is run.
+"""The code blocks of README and docs, and how each is run.
 
-A comment in the line above a block declares one that the block runner leaves alone:
+A comment above a block exempts it from the block runner:
 
     <!-- runs in tests/x/test_y.py -->    a test of its own runs it
     <!-- shows output -->                 nobody types it
@@ -19,9 +19,9 @@ RUNS_IN: Final = re.compile(r"runs in (tests/[\w/]+\.py)")
 OUTPUT: Final = "shows output"
 NOT_RUN: Final = re.compile(r"not run: (.+)")
 
-# Why a block is not run, and what only such a block holds.
+# Reasons for not running a block, with a pattern that every such block matches.
 REASONS: Final[Mapping[str, str]] = {
-    "make": r"^make ",  # these run everything, this too
+    "make": r"^make ",  # would run all tests, including this one
     "docker": r"^docker |PulsarContainer|pulsar\.Run\(",
     "root": r"/etc/systemd",
     "Prometheus": r"^scrape_configs:",
@@ -36,7 +36,7 @@ _COMMENT: Final = re.compile(r"<!-- (.*) -->\n\Z")
 class Block:
     document: str
     line: int
-    language: str  # empty: what is typed into a shell
+    language: str  # empty: shell input
     text: str
     declared: str  # empty: the block runner runs it
 

@@ -1,4 +1,4 @@
-"""Environments with other packages than those that are installed, each made once for its list."""
+"""Virtual environments with other packages than the installed ones, created once per list."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ _INSTALL_S: Final = 900
 
 
 def environment(name: str, requirements: Sequence[str]) -> Path:
-    """Its Python."""
+    """The environment's Python."""
     with one_at_a_time(f"environment-{name}") as folder:
         wanted = "\n".join([sys.version, *requirements])
         made, python = folder / "made-of.txt", folder / "bin" / "python"
@@ -32,17 +32,17 @@ def environment(name: str, requirements: Sequence[str]) -> Path:
 
 
 def oldest(requirements: Sequence[str]) -> list[str]:
-    """Of what is allowed."""
+    """The oldest allowed versions."""
     return [each.partition(",")[0].replace(">=", "==") for each in requirements]
 
 
 def run_tests(python: Path, *arguments: str, **more: str) -> str:
-    """Runs tests there, with more in their environment; what pytest says."""
+    """Run tests there, with more environment variables; returns pytest's output."""
     command = [python, "-m", "pytest", "-p", "no:cacheprovider"]
     for plugin in ("pybroker.pytest_plugin", "pytest_timeout", "_hypothesis_pytestplugin"):
         command += ["-p", plugin]
     places = {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    # Where the checkout is installed it has an entry point, and elsewhere none.
+    # Only an installed checkout has an entry point for its plugin.
     places["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     result = subprocess.run(
         [*command, "--tb=short", *arguments],

@@ -1,4 +1,4 @@
-"""What tests of `pybroker produce` and its kin type, and what they then look at."""
+"""Commands for tests of `pybroker produce` and similar ones, and their output."""
 
 import re
 import signal
@@ -32,7 +32,7 @@ def command(broker: RunningBroker, *words: str, **how: Any) -> "subprocess.Popen
         [sys.executable, "-m", "pybroker", *words, *service],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # A shell's background job, as these tests may be, passes on that Ctrl-C is ignored.
+        # A background job of a shell ignores Ctrl-C, and its children inherit that.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         **how,
     )

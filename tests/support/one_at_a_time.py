@@ -1,4 +1,4 @@
-"""What is fetched or built once and kept in build/: by one process at a time, the others wait."""
+"""Things that are fetched or built once and kept in build/, by one process while others wait."""
 
 import fcntl
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ BUILD: Final = Path(__file__).resolve().parents[2] / "build"
 
 @contextmanager
 def one_at_a_time(what: str) -> Iterator[Path]:
-    """The folder to keep it in, which may not be there yet."""
+    """The folder to keep them in, which need not exist yet."""
     BUILD.mkdir(exist_ok=True)
     with (BUILD / f"{what}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

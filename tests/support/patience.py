@@ -1,6 +1,7 @@
-"""How tests ask over HTTP: with more patience than a busy machine needs, and trusting nobody.
+"""HTTP settings for tests: a timeout that suits a busy machine, and no trusted authorities.
 
-httpx would read every authority of the machine for each client (15 ms), also for plain HTTP.
+Otherwise httpx would load all authorities of the system for each client (15 ms), even for plain
+HTTP.
 """
 
 import importlib.util
@@ -11,9 +12,9 @@ _ANSWER_WITHIN_S: Final = 60.0  # httpx's own limit is five seconds, which a bus
 
 
 def be_patient_with_answers() -> None:
-    """For all of httpx in this process, where it is installed; what is given holds.
+    """Change httpx's defaults in this process, if it is installed; explicit arguments still count.
 
-    A test over HTTPS names the authority that it trusts.
+    Tests over HTTPS name the authority that they trust.
     """
     if importlib.util.find_spec("httpx") is None:  # in the environments of other versions of Spark
         return

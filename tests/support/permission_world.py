@@ -1,4 +1,4 @@
-"""A namespace and its tenant on a broker with authorization, and who may what there."""
+"""A namespace and its tenant on a broker with authorization, and the permissions there."""
 
 import itertools
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _http = httpx.Client()
 
 
 class World:
-    """A namespace of its own, whose tenant's admin is `boss`."""
+    """A separate namespace; its tenant's admin is `boss`."""
 
     def __init__(self, broker: RunningBroker) -> None:
         self.broker = broker

@@ -1,4 +1,4 @@
-"""Messages posted to /topics, and what clients find of them."""
+"""Messages posted to /topics, and how clients receive them."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""A client without manners: sends any command, in any order, and hands back what comes."""
+"""A client without rules: sends any command in any order, and returns the answers."""
 
 import itertools
 import socket
@@ -16,7 +16,7 @@ ANSWER_TIMEOUT_S = 30.0
 
 
 class Refused(Exception):
-    """CONNECT was answered with an error: its code and its text."""
+    """CONNECT was answered with an error: code and message."""
 
 
 class RawClient:
@@ -34,7 +34,7 @@ class RawClient:
         self._received: list[CommandFrame] = []
         self._request_ids = itertools.count(1)
         self._held: list[bytes] | None = None
-        self.entry = b""  # behind the last command that was handed back
+        self.entry = b""  # that came with the last returned command
         connect = pb.CommandConnect(
             client_version=client_version, protocol_version=protocol_version, **connect_fields
         )
@@ -63,14 +63,14 @@ class RawClient:
 
     @contextmanager
     def in_one_piece(self) -> Iterator[None]:
-        """The broker reads at once, and handles at once, what is sent within."""
+        """Commands sent within the block arrive together, and the broker handles them at once."""
         self._held = held = []
         yield
         self._held = None
         self._socket.sendall(b"".join(held))
 
     def receive(self, *kinds: Any) -> Any:
-        """The next command of one of these kinds; its body."""
+        """The body of the next command of one of these kinds."""
         return self._next(lambda command: command.type in kinds)
 
     def _next(self, wanted: Any) -> Any:
@@ -90,7 +90,7 @@ class RawClient:
                 self._received.append(event)
 
     def request(self, kind: Any, field: str, body: Any) -> Any:
-        """The answer with the same request id, error or not."""
+        """Send a request; returns the answer with its request id, error or not."""
         return self.answer_to(self.start_request(kind, field, body))
 
     def start_request(self, kind: Any, field: str, body: Any) -> int:
@@ -102,7 +102,7 @@ class RawClient:
         return self._next(lambda command: getattr(_body(command), "request_id", None) == request_id)
 
     def kinds_before_pong(self) -> list[int]:
-        """What the broker had to say until it answers a PING."""
+        """The kinds of commands that the broker sends until it answers a PING."""
         self.send(_T.PING, "ping", pb.CommandPing())
         self.receive(_T.PONG)
         kinds = [frame.command.type for frame in self._received]
@@ -110,20 +110,20 @@ class RawClient:
         return kinds
 
     def waiting_messages(self) -> int:
-        """How many the broker has sent by now and nobody has received."""
+        """The number of messages that the broker has sent and that are not received yet."""
         self.send(_T.PING, "ping", pb.CommandPing())
         self.receive(_T.PONG)
         return sum(frame.command.type == _T.MESSAGE for frame in self._received)
 
     def wait_closed(self) -> None:
-        """Returns when the broker has closed the connection."""
+        """Wait until the broker has closed the connection."""
         try:
             while self._socket.recv(65536):
                 pass
         except ConnectionResetError:
             return
 
-    # -- transactions, each returning the whole response, error or not
+    # -- transactions: each method returns the whole response, error or not
 
     def new_txn(self, timeout_ms: int = 60_000, tc_id: int = 0, **fields: Any) -> TxnId:
         response = self.try_new_txn(timeout_ms, tc_id, **fields)
@@ -167,7 +167,7 @@ class RawClient:
         return answer.producer_name
 
     def ask_for_producer(self, topic: str, producer_id: int = 1, **fields: Any) -> Any:
-        """PRODUCER_SUCCESS or ERROR."""
+        """The answer: PRODUCER_SUCCESS or ERROR."""
         body = pb.CommandProducer(topic=topic, producer_id=producer_id, **fields)
         return self.request(_T.PRODUCER, "producer", body)
 
@@ -178,7 +178,7 @@ class RawClient:
     def publish(
         self, payload: bytes, sequence_id: int, txn_id: TxnId | None = None, **fields: Any
     ) -> Any:
-        """A receipt or a send error."""
+        """The answer: a receipt or a send error."""
         self.start_publish(payload, sequence_id, txn_id, **fields)
         return self.receive(_T.SEND_RECEIPT, _T.SEND_ERROR)
 
@@ -203,7 +203,7 @@ class RawClient:
     # -- consuming
 
     def subscribe(self, topic: str, consumer_id: int = 1, **fields: Any) -> Any:
-        """SUCCESS or ERROR; Exclusive, from the beginning, unless `fields` say otherwise."""
+        """The answer: SUCCESS or ERROR. By default Exclusive and from the beginning."""
         return self.answer_to(self.start_subscribe(topic, consumer_id, **fields))
 
     def start_subscribe(self, topic: str, consumer_id: int = 1, **fields: Any) -> int:
@@ -225,7 +225,7 @@ class RawClient:
         return [self.receive(_T.MESSAGE) for _ in range(count)]
 
     def receive_entry(self, topic: str) -> bytes:
-        """The first entry of the topic, as MESSAGE carries it."""
+        """The first entry of the topic, as in its MESSAGE command."""
         self.subscribe(topic)
         self.flow(1)
         self.receive(_T.MESSAGE)

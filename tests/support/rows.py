@@ -1,4 +1,4 @@
-"""A table whose rows are checked alike is one test: one a row takes longer to count than to run."""
+"""A table whose rows are checked alike is one test: a test per row costs more than its check."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -9,7 +9,7 @@ Row = TypeVar("Row")
 def check_each(
     rows: Iterable[Row], check: Callable[[Row], object], name: Callable[[Row], str]
 ) -> None:
-    """All of them, whichever fail; those are named."""
+    """Check all rows; the failure names those that failed."""
     failed, checked = [], 0
     for row in rows:
         checked += 1

@@ -1,4 +1,4 @@
-"""A scrape of a broker where everything happens that metrics tell of, as Prometheus reads it."""
+"""A scrape, as Prometheus reads it, of a broker on which everything happens that metrics count."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,11 +23,11 @@ _PASSING = "non-persistent://public/default/passing"
 
 @dataclass(frozen=True)
 class Scrape:
-    """`samples`: by the sample's name, the labels of each of its samples."""
+    """`samples` maps a sample's name to the labels of each such sample."""
 
     text: str
     samples: Mapping[str, list[Mapping[str, str]]]
-    values: Mapping[str, float]  # the last of each name
+    values: Mapping[str, float]  # the last value by name
 
     def labels_of(self, name: str) -> set[str]:
         return set().union(*(set(each) for each in self.samples[name]))

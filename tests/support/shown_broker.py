@@ -1,4 +1,4 @@
-"""A broker with something on each page of the console, and a headless Chromium that looks at it."""
+"""A broker with content for each page of the console, and a headless Chromium."""
 
 import json
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ _SCHEMA: Final = {
 
 @contextmanager
 def shown_broker(note: str = EVIL, **settings: Any) -> Iterator[RunningBroker]:
-    """`note` stands in a property and in a subscription's name."""
+    """`note` appears in a property and in a subscription's name."""
     with pybroker.testing.broker(http=True, faults=True, **settings) as broker:
         broker.faults.inject("transaction.marker.before", "hold", topic="refunds-*", times=3)
         broker.faults.inject("deliver.before", "drop", subscription=f"audit {note}", every=10)
@@ -92,8 +92,8 @@ def _fill(client: Client, note: str) -> None:
 
 
 def _begin_and_end(client: Client, ledger: Consumer, payments: Producer) -> None:
-    """Transaction (0,0) is open and in the way; of coordinators 1 to 3 one is committed, one
-    aborted, one open.
+    """Transaction (0,0) stays open and blocks later messages; of coordinators 1 to 3, one
+    transaction each is committed, aborted and open.
     """
     invoices = client.create_producer("invoices")
     waiting, committed, aborted, later = (_transaction(client, each) for each in range(4))
@@ -118,7 +118,7 @@ def _transaction(client: Client, coordinator: int) -> Transaction:
 
 @contextmanager
 def chromium() -> Iterator[webdriver.Chrome]:
-    """Debian's, with Debian's driver. It asks nothing of the network but what it is told to."""
+    """Debian's Chromium with Debian's driver. It makes no network requests of its own."""
     options = webdriver.ChromeOptions()
     for switch in (
         "--headless=new",
@@ -141,7 +141,7 @@ def chromium() -> Iterator[webdriver.Chrome]:
 
 
 def show(driver: webdriver.Chrome, url: str, width: int, height: int, dark: bool = False) -> None:
-    """At a size as a phone's or a screen's, in one of the two colour schemes."""
+    """Show a page at the size of a phone or a screen, in one of the two colour schemes."""
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     colour(driver, dark)

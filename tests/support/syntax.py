@@ -5,10 +5,11 @@ import gc
 
 
 def syntax_tree(text: str) -> ast.Module:
-    """What `text` means to Python, without the garbage collector running beside the parser.
+    """Parse `text` while the garbage collector is off.
 
-    CPython 3.11's parser is not reentrant (gh-106905): it ends with a SystemError when a finalizer
-    parses as well, as asyncio's of a future with an unseen exception does to log its traceback.
+    CPython 3.11's parser is not reentrant (gh-106905): it raises a SystemError when a finalizer
+    parses, too. The finalizer of an asyncio future with an unretrieved exception does so to log the
+    traceback.
     """
     collecting = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""A broker with TLS on both ports, and what connects to it."""
+"""A broker with TLS on both ports, and clients for it."""
 
 import ssl
 from typing import Any

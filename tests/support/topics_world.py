@@ -1,4 +1,4 @@
-"""Topics over a memory backend, under a clock that nobody waits for."""
+"""Topics over a memory backend, with a clock that tests advance."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -23,7 +23,7 @@ ORDERS = TopicName.parse("orders")
 
 
 class Owner:
-    """Of producers and consumers that nobody writes to."""
+    """The owner of producers and consumers without a connection."""
 
     writable = True
 

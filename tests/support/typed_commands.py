@@ -1,4 +1,4 @@
-"""An environment in which a shell finds `pybroker`: this checkout's, run by this Python."""
+"""An environment in which a shell finds this checkout's `pybroker`, run by this Python."""
 
 import os
 import shlex
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def environment_with_pybroker(commands: Path) -> dict[str, str]:
-    """`commands` is a folder that is made for the command, and stands first on the PATH."""
+    """`commands` is a folder that is created for the command and comes first in PATH."""
     commands.mkdir()
     pybroker = commands / "pybroker"
     pybroker.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pybroker "$@"\n')

@@ -1,4 +1,4 @@
-"""An event loop whose time passes only while everybody waits: an hour takes no time."""
+"""An event loop whose time passes only while all tasks wait: an hour takes no time."""
 
 import asyncio
 import selectors
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class VirtualSelector(selectors.SelectSelector):
-    """Instead of waiting for the network it moves the loop's time."""
+    """Advances the loop's time instead of waiting for the network."""
 
     now_s = 0.0
 
@@ -29,7 +29,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class LoopClock:
-    """The wall clock may be set; the monotonic one is the loop's."""
+    """A clock with a settable wall time; its monotonic time is the loop's."""
 
     wall_offset_ms = 1_700_000_000_000
 

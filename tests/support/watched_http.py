@@ -1,4 +1,4 @@
-"""What the broker answered over HTTP, whoever asked."""
+"""Records all HTTP answers of brokers, from any client."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ class Answer:
 
 @contextmanager
 def watched_answers() -> Iterator[list[Answer]]:
-    """Of every broker that is first asked meanwhile; in the order in which requests came."""
+    """The answers of every broker with its first request meanwhile, in the order of requests."""
     answers: list[Answer] = []
     make = application.create_app
     with patch.object(application, "create_app", lambda *parts: _watched(make(*parts), answers)):

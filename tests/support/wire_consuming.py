@@ -1,4 +1,4 @@
-"""What tests of consumers on the wire do again and again."""
+"""Common steps of tests of consumers on the wire."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _T = pb.BaseCommand
 
 
 def fill(raw: RawClient, topic: str, count: int) -> list[Any]:
-    """The ids of `count` new messages, which were published at 1000, 1001, …"""
+    """Publish `count` messages with publish times 1000, 1001, …; returns their ids."""
     raw.create_producer(topic)
     return [raw.publish(b"x", n, publish_time=1000 + n).message_id for n in range(count)]
 
