@@ -143,12 +143,6 @@ def require_decided(outcomes: TransactionOutcomes, txn_id: TxnId, action: TxnAct
     return status is ENDING_STATUS[action]
 
 
-# How many a participant looks at in a turn, and the time until the next turn: to look at each of
-# 100,000 again and again without a pause would take a twentieth of a core for ever.
-SETTLED_A_TURN: Final = 1000
-SETTLED_EVERY_S: Final = 0.2
-
-
 def action_to_settle(outcomes: TransactionOutcomes, txn_id: TxnId) -> TxnAction | None:
     """How a participant ends a transaction it still holds; None: its coordinator will tell it.
 

@@ -159,7 +159,7 @@ async def test_a_topic_without_transactions_keeps_nothing(world: World) -> None:
     properties = (await world.ledger(ORDERS)).properties
     assert [key for key in properties if not key.startswith("managed-ledger.")] == []
     assert world.storage.metadata.keys("transaction-buffer/") == []
-    assert buffer._visit is None
+    assert buffer._visits.due is None
 
 
 @in_world

@@ -22,10 +22,11 @@ from managed_ledger.errors import ManagedLedgerError, StorageFull
 from managed_ledger.position import Position
 from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
-from pybroker.transaction.buffer.log_order import log_order_buffer
+from pybroker.transaction import paced_visits
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.buffer.transactional_entries import SINCE
-from pybroker.transaction.txn_status import SETTLED_EVERY_S, TxnAction, TxnStatus
+from pybroker.transaction.paced_visits import EVERY_S
+from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
 
 async def skip_topic(world: World, txn_id: TxnId) -> None:
@@ -152,7 +153,7 @@ async def test_a_topic_is_marked_once_and_where_that_fails_it_is_tried_again_and
         await world.end(txn_id, COMMIT)
         await asyncio.sleep(120)
     assert tries == [False] * 5 + [True]
-    assert buffer._visit is None
+    assert buffer._visits.due is None
 
 
 @in_world
@@ -326,10 +327,10 @@ async def test_many_lost_ends_are_asked_for_some_at_a_time(world: World) -> None
     buffer = await world.buffer()
     assert buffer.open_count == 5
     left = []
-    with patch.object(log_order_buffer, "SETTLED_A_TURN", 2):
+    with patch.object(paced_visits, "A_TURN", 2):
         await asyncio.sleep(4.9)
         for _ in range(3):
-            await asyncio.sleep(SETTLED_EVERY_S)
+            await asyncio.sleep(EVERY_S)
             left.append(buffer.open_count)
     assert left == [3, 1, 0]
 
@@ -387,21 +388,21 @@ async def test_a_closed_buffer_requests_no_more_outcomes(world: World) -> None:
         await buffer.close()
     buffer._outcomes = asked = Mock()
     await asyncio.sleep(20)
-    assert asked.mock_calls == [] and buffer._visit is None
+    assert asked.mock_calls == [] and buffer._visits.due is None
 
 
 @in_world
 async def test_an_idle_topic_is_left_alone_when_all_is_over(world: World) -> None:
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a")
-    assert (visit := buffer._visit) is not None
+    assert (visit := buffer._visits.due) is not None
     other = await world.begin_on(ORDERS)
     await world.send(other, "b")
-    assert buffer._visit is visit
+    assert buffer._visits.due is visit
     await world.end(other, COMMIT)
     await world.end(txn_id, COMMIT)
     await asyncio.sleep(12)
-    assert buffer._visit is None
+    assert buffer._visits.due is None
 
 
 @in_world

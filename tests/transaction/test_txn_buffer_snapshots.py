@@ -54,7 +54,7 @@ async def test_what_is_read_as_fast_is_not_written(world: World) -> None:
     await world.send(None, *map(str, range(97)))
     await asyncio.sleep(60)
     assert buffer._books.snapshots.head() is None
-    assert buffer._visit is None, "it is idle"
+    assert buffer._visits.due is None, "it is idle"
     await world.send(None, "97")
     await asyncio.sleep(60)
     assert snapshot_position(buffer) == (await world.ledger(ORDERS)).last_confirmed
@@ -194,7 +194,7 @@ async def test_what_a_snapshot_failed_to_write_the_next_one_does(world: World) -
     changes = buffer._books.changes
     assert changes == 2
     await asyncio.sleep(12)
-    assert buffer._visit is None, "so little is not worth a snapshot"
+    assert buffer._visits.due is None, "so little is not worth a snapshot"
     world.storage.full = True
     with pytest.raises(ManagedLedgerError):
         await buffer._snapshot()

@@ -18,11 +18,13 @@ from managed_ledger.trim import Retention
 from pybroker.base.errors import InvalidTxnStatus
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.names import side_log as side_log_of
+from pybroker.transaction import paced_visits
 from pybroker.transaction.buffer.commit_order import commit_order_buffer, copying, side_log
 from pybroker.transaction.buffer.commit_order.commit_order_buffer import CommitOrderBuffer
 from pybroker.transaction.buffer.commit_order.side_log import SideLog
 from pybroker.transaction.buffer.topic_transactions import TopicTransactions
-from pybroker.transaction.txn_status import SETTLED_EVERY_S, TxnAction
+from pybroker.transaction.paced_visits import EVERY_S
+from pybroker.transaction.txn_status import TxnAction
 
 NO_RETENTION = Retention()
 BOTH_ENDS = pytest.mark.parametrize("action", [COMMIT, ABORT])
@@ -172,12 +174,12 @@ async def test_many_that_were_left_open_are_looked_at_in_several_turns(world: As
     visits: list[Callable[[], None]] = []
 
     def visit_in(_: Housekeeper, delay_s: float, work: Callable[[], None]) -> Mock:
-        if delay_s == SETTLED_EVERY_S:
+        if delay_s == EVERY_S:
             visits.append(work)
         return Mock()
 
     with (
-        patch.object(commit_order_buffer, "SETTLED_A_TURN", 2),
+        patch.object(paced_visits, "A_TURN", 2),
         patch.object(world.coordinators, "status", return_value=None),
         patch.object(Housekeeper, "visit_in", visit_in),
     ):
@@ -470,7 +472,7 @@ async def test_a_topic_that_is_unloaded_starts_nothing_more(world: AsideWorld) -
     assert aside is not None
     await world.send(late, "b")
     await aside.stop()
-    assert aside._visit is None
+    assert aside._visits.due is None
     assert aside._kept_from() < LATEST and len(aside._tasks) == 0
     with patch.object(world.coordinators, "status", return_value=None):
         await asyncio.sleep(20)

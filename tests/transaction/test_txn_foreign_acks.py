@@ -52,7 +52,7 @@ def test_a_record_of_apache_s_is_read(stored: str, record: Record) -> None:
     [
         ("08041805", "has the operation 4"),
         ("080110011805", "cumulative acknowledgement of 0 messages"),
-        ("08012a0b08ffffffffffffffffff01", "the number -1"),
+        ("08012a0b08ffffffffffffffffff01", "the negative number -1"),
         ("08012a04", "ends within field 5"),
     ],
 )

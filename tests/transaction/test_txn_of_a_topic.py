@@ -175,14 +175,14 @@ async def test_a_closed_topic_has_closed_its_side_log_and_left_a_snapshot(
 ) -> None:
     buffer, _ = await both_kinds(world)
     assert logs_of(world, buffer) == (await world.side_ledger(), True)
-    assert buffer._aside is not None and buffer._aside._visit is not None
+    assert buffer._aside is not None and buffer._aside._visits.due is not None
     written_ms = buffer.times.snapshot
     await asyncio.sleep(1)
     await buffer.close()
     assert logs_of(world, buffer) == (None, False)
     assert buffer.times.snapshot > written_ms
     assert len(buffer.contents) == 0
-    assert buffer._aside._visit is None
+    assert buffer._aside._visits.due is None
     await buffer.close()
 
 
@@ -192,8 +192,8 @@ async def test_a_topic_that_goes_away_writes_nothing_more(world: AsideWorld) -> 
     written_ms, durable = buffer.times.snapshot, len(world.storage._durable)
     await buffer.stop()
     assert not logs_of(world, buffer)[1] and len(buffer.contents) == 0
-    assert buffer._aside is not None and buffer._aside._visit is None
-    assert buffer._log._visit is None
+    assert buffer._aside is not None and buffer._aside._visits.due is None
+    assert buffer._log._visits.due is None
     await asyncio.sleep(20)
     assert (buffer.times.snapshot, len(world.storage._durable)) == (written_ms, durable)
 

@@ -31,12 +31,12 @@ from pybroker.base.errors import (
     TransactionCoordinatorNotFound,
 )
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
-from pybroker.transaction import snapshot_log
-from pybroker.transaction.pending_acks import pending_ack
+from pybroker.transaction import paced_visits, snapshot_log
+from pybroker.transaction.paced_visits import EVERY_S
 from pybroker.transaction.pending_acks import state as pending_ack_state
 from pybroker.transaction.pending_acks.pending_ack import PendingAck
 from pybroker.transaction.pending_acks.records import HELD_WHOLE, AckRecord, Held
-from pybroker.transaction.txn_status import SETTLED_EVERY_S, TxnStatus
+from pybroker.transaction.txn_status import TxnStatus
 
 
 async def log_length(world: World) -> int:
@@ -72,7 +72,7 @@ async def test_the_log_of_a_subscription_that_is_idle_since_the_start_is_cleaned
     acks = await world.acks()
     assert await log_length(world) == 2
     await asyncio.sleep(12)
-    assert (await log_length(world), acks._visit) == (1, None)
+    assert (await log_length(world), acks._visits.due) == (1, None)
 
 
 @in_world
@@ -98,14 +98,14 @@ async def test_many_lost_ends_are_done_some_at_a_time_and_none_after_closing(wor
         await skip_subscription(world, txn_id)
         await world.end(txn_id, COMMIT)
     await books_closed()  # no event but settling will end them now
-    with patch.object(pending_ack, "SETTLED_A_TURN", 2):
+    with patch.object(paced_visits, "A_TURN", 2):
         opened = await world.crashed()
         await opened.acks()
         cursor, done = await opened.cursor("sub"), []
         for _ in range(3):
             await soon()
             done.append(sum(cursor.is_deleted(position) for position in at[:5]))
-            await asyncio.sleep(SETTLED_EVERY_S)
+            await asyncio.sleep(EVERY_S)
         assert done == [2, 4, 5]
         closed = await world.crashed()
         acks = await closed.acks()
@@ -342,12 +342,12 @@ async def test_the_log_is_shortened_when_many_end(world: World) -> None:
 async def test_a_log_of_what_is_open_is_not_written_again_and_again(world: World) -> None:
     acks, _, at = await ten_messages(world)
     await acks.acknowledge(await world.begin_acking(), whole(at[3]))
-    visit = acks._visit
+    visit = acks._visits.due
     await acks.acknowledge(await world.begin_acking(), whole(at[4]))
-    assert acks._visit is visit is not None
+    assert acks._visits.due is visit is not None
     await asyncio.sleep(20)
     assert await log_end(world) == 1
-    assert acks._visit is not None
+    assert acks._visits.due is not None
 
 
 @pytest.mark.parametrize("in_flight", [False, True])

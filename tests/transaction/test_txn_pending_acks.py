@@ -308,7 +308,7 @@ async def test_the_log_of_an_idle_subscription_is_cleaned(world: World) -> None:
     await asyncio.sleep(12)
     log = await world.factory.open(pending_ack_log(TopicName.parse(ORDERS), "sub"))
     assert log.cursors["__pending_ack_state"].backlog(log.last_confirmed) == 1
-    assert acks._visit is None
+    assert acks._visits.due is None
     _, cursor = await durable_cursor(await world.crashed())
     assert cursor.is_deleted(at[3])
 

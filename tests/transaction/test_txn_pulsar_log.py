@@ -94,7 +94,7 @@ def test_records_of_one_entry_are_a_batch_each_with_the_highest_id_so_far() -> N
         ("080310052800", "becomes OPEN"),
         ("0803", "in the unknown state -1"),
         ("080110053201ff", "not UTF-8"),
-        ("080110ffffffffffffffffff01", "the number -1"),
+        ("080110ffffffffffffffffff01", "the negative number -1"),
         ("080110", "without an end"),
         ("0e0100010aff", "without an end"),
         ("0e01000132", "without an end"),

@@ -26,7 +26,6 @@ from typing import Final
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import LedgerClosed, ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.prompt import Prompt, fail, prompt
@@ -39,6 +38,7 @@ from pybroker.base.errors import (
 )
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Tasks
+from pybroker.transaction.paced_visits import PacedVisits
 from pybroker.transaction.pending_acks.applying import (
     Applying,
     Pieces,
@@ -59,8 +59,6 @@ from pybroker.transaction.pending_acks.records import (
 from pybroker.transaction.pending_acks.state import AcksOfTransaction, PendingAckState
 from pybroker.transaction.pending_acks.store import PendingAckStore
 from pybroker.transaction.txn_status import (
-    SETTLED_A_TURN,
-    SETTLED_EVERY_S,
     TransactionOutcomes,
     TxnAction,
     action_to_settle,
@@ -128,7 +126,7 @@ class PendingAcks:
         self.passed_over = _nothing_passed_over
         self._replayed: dict[Position, Held] = {}
         self._tasks = Tasks(f"pending acknowledgements of {topic}, {cursor.name}")
-        self._visit: Visit | None = None
+        self._visits = PacedVisits(ledger.housekeeper)
         self._closed = False
 
     @classmethod
@@ -151,7 +149,7 @@ class PendingAcks:
         except BaseException:  # an unload: the log must not stay open here
             await store.close()
             raise
-        pending._settle_some(iter(list(pending._state.transactions)))
+        pending._settle_all()
         return pending
 
     def _apply(self, record: Record) -> Pieces | None:
@@ -386,18 +384,16 @@ class PendingAcks:
         """
         await self._applying.settled()
 
-    def _settle_some(self, txn_ids: Iterator[TxnId]) -> None:
+    def _settle_all(self) -> None:
         """End here what has ended elsewhere, some now and the others later.
 
         Source: KIP-98, "correlated hard failures".
         """
-        self._visit = None
-        for txn_id in (some := list(islice(txn_ids, SETTLED_A_TURN))):
-            self._settle(txn_id)
-        if len(some) == SETTLED_A_TURN:
-            next_ones = partial(self._settle_some, txn_ids)
-            self._visit = self._ledger.housekeeper.visit_in(SETTLED_EVERY_S, next_ones)
-        elif self._state.transactions or self._store.records_since_snapshot:
+        txn_ids = iter(list(self._state.transactions))
+        self._visits.visit(txn_ids, self._settle, self._all_settled)
+
+    def _all_settled(self) -> None:
+        if self._state.transactions or self._store.records_since_snapshot:
             self._visit_later()
 
     def _settle(self, txn_id: TxnId) -> None:
@@ -412,12 +408,12 @@ class PendingAcks:
     # Keeping the log short
 
     def _visit_later(self) -> None:
-        if self._visit is None and not self._closed:
-            self._visit = self._ledger.housekeeper.visit_in(_CHECK_INTERVAL_S, self._visited)
+        if not self._closed:
+            self._visits.visit_in(_CHECK_INTERVAL_S, self._visited)
 
     def _visited(self) -> None:
         """Runs while there is something to settle or clean; after that, idling costs nothing."""
-        self._settle_some(iter(list(self._state.transactions)))
+        self._settle_all()
         if self._state.is_empty and self._store.records_since_snapshot:
             self._start_checkpoint()
 
@@ -478,8 +474,7 @@ class PendingAcks:
         if self._closed:
             return
         self._closed = True
-        if self._visit is not None:
-            self._visit.cancel()
+        self._visits.cancel()
         await self._tasks.close()
         try:
             try:

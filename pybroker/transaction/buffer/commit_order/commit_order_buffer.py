@@ -20,15 +20,13 @@ bytes a second time, but every client understands it.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from managed_ledger.appender import Appended
 from managed_ledger.errors import LedgerClosed, ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import LATEST, Position
 from managed_ledger.prompt import prompt
@@ -52,9 +50,8 @@ from pybroker.transaction.buffer.commit_order.side_log import SideLog
 from pybroker.transaction.buffer.commit_order.told_ends import ToldEnds
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.buffer.transactional_entries import with_sent
+from pybroker.transaction.paced_visits import PacedVisits
 from pybroker.transaction.txn_status import (
-    SETTLED_A_TURN,
-    SETTLED_EVERY_S,
     TransactionOutcomes,
     TxnAction,
     action_to_settle,
@@ -89,7 +86,7 @@ class CommitOrderBuffer:
         "_side",
         "_tasks",
         "_told_ends",
-        "_visit",
+        "_visits",
         "open",
         "sequence_ids",
     )
@@ -113,7 +110,7 @@ class CommitOrderBuffer:
         self._copying = False  # a copy that takes more than one turn is in progress
         self._told_ends = ToldEnds()
         self._tasks = Tasks(self)
-        self._visit: Visit | None = None
+        self._visits = PacedVisits(factory.housekeeper)
         self._live = False
 
     @classmethod
@@ -154,7 +151,7 @@ class CommitOrderBuffer:
         durable trace here.
         """
         self._live = True
-        self._settle_some(iter(list(self.open)))
+        self._visited()
         self._go_on()  # ENDs that arrived before
 
     def __str__(self) -> str:
@@ -406,22 +403,15 @@ class CommitOrderBuffer:
     # Timed work
 
     def _visit_later(self) -> None:
-        if self._visit is None and self._live:
+        if self._live:
             after_ms = max(100, self._config.transaction_buffer_snapshot_min_time_in_millis)
-            self._visit = self._factory.housekeeper.visit_in(after_ms / 1000, self._visited)
+            self._visits.visit_in(after_ms / 1000, self._visited)
 
     def _visited(self) -> None:
-        self._settle_some(iter(list(self.open)))
+        self._visits.visit(iter(list(self.open)), self._settle, self._all_settled)
 
-    def _settle_some(self, txn_ids: Iterator[TxnId]) -> None:
-        """And the others later."""
-        self._visit = None
-        for txn_id in (some := list(islice(txn_ids, SETTLED_A_TURN))):
-            self._settle(txn_id)
-        if len(some) == SETTLED_A_TURN:
-            next_ones = partial(self._settle_some, txn_ids)
-            self._visit = self._factory.housekeeper.visit_in(SETTLED_EVERY_S, next_ones)
-        elif self.open:
+    def _all_settled(self) -> None:
+        if self.open:
             self._visit_later()
 
     async def _flush(self) -> None:
@@ -470,9 +460,7 @@ class CommitOrderBuffer:
     async def stop(self) -> None:
         """Start nothing more. Waiting ENDs are repeated by their coordinator."""
         self._live = False
-        if self._visit is not None:
-            self._visit.cancel()
-            self._visit = None
+        self._visits.cancel()
         await self._tasks.close()
         why = f"{self._topic} is being unloaded"
         self._refuse_held(ServiceNotReady(why))  # the log's opening may not have begun

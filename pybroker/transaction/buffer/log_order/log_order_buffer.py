@@ -22,7 +22,6 @@ from itertools import islice
 
 from managed_ledger.appender import Appended
 from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.prompt import fail, prompt
@@ -47,10 +46,9 @@ from pybroker.transaction.buffer.ongoing import Marked, OngoingTransaction
 from pybroker.transaction.buffer.open_contents import OnEnded
 from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
 from pybroker.transaction.buffer.transactional_entries import SINCE, marker, tag_of, with_sent
+from pybroker.transaction.paced_visits import A_TURN, PacedVisits
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import (
-    SETTLED_A_TURN,
-    SETTLED_EVERY_S,
     TransactionOutcomes,
     TxnAction,
     action_to_settle,
@@ -79,7 +77,7 @@ class LogOrderBuffer:
         "_open",
         "_outcomes",
         "_tasks",
-        "_visit",
+        "_visits",
         "hidden",
         "on_ended",
         "stable_moved",
@@ -106,7 +104,9 @@ class LogOrderBuffer:
         self._tasks = Tasks(self)
         # Awaited before a snapshot: makes durable what the log need not contain any more then.
         self.written_first: Callable[[], Awaitable[None]] | None = None
-        self._visit: Visit | None = None  # while there is something to settle or write
+        self._visits = PacedVisits(
+            ledger.housekeeper
+        )  # while there is something to settle or write
         self._live = False  # incomplete state must not be written as a snapshot
 
     def _keep_books(self) -> None:
@@ -431,7 +431,7 @@ class LogOrderBuffer:
     async def _recover(self, aside: Container[TxnId]) -> None:
         self._keep_books()
         await self._books.recover(self._clock, aside)
-        pace = Pace(SETTLED_A_TURN)
+        pace = Pace(A_TURN)
         for txn_id in self._open.ids():
             self._settle(txn_id)
             await pace.step()
@@ -439,24 +439,17 @@ class LogOrderBuffer:
     # Snapshots and timed work
 
     def _visit_later(self) -> None:
-        if self._visit is None and self._live:
+        if self._live:
             # Never without a delay: an open transaction would cause it again at once.
             after_ms = max(100, self._config.transaction_buffer_snapshot_min_time_in_millis)
-            self._visit = self._ledger.housekeeper.visit_in(after_ms / 1000, self._visited)
+            self._visits.visit_in(after_ms / 1000, self._visited)
 
     def _visited(self) -> None:
         self._mark.require(self._visit_later)
-        self._settle_some(iter(self._open.ids()))
+        self._visits.visit(iter(self._open.ids()), self._settle, self._all_settled)
 
-    def _settle_some(self, txn_ids: Iterator[TxnId]) -> None:
-        """And the others later."""
-        self._visit = None
-        for txn_id in (some := list(islice(txn_ids, SETTLED_A_TURN))):
-            self._settle(txn_id)
-        if len(some) == SETTLED_A_TURN:
-            next_ones = partial(self._settle_some, txn_ids)
-            self._visit = self._ledger.housekeeper.visit_in(SETTLED_EVERY_S, next_ones)
-        elif self._open:
+    def _all_settled(self) -> None:
+        if self._open:
             self._visit_later()
         self._start_snapshot_if_due()
 
@@ -494,7 +487,5 @@ class LogOrderBuffer:
     async def stop(self) -> None:
         """Write nothing more: the topic is going away."""
         self._live = False
-        if self._visit is not None:
-            self._visit.cancel()
-            self._visit = None
+        self._visits.cancel()
         await self._tasks.close()
