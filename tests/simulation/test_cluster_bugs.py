@@ -14,6 +14,7 @@ WITHIN_SEEDS = 500
 # By bug: its features, the hint, and the start of the violation.
 CASES = {
     "any-bundle-is-given-back": (("balanced bundles",), 0, "RESTLESS"),
+    "conflicts-are-believed": (("administration", "sent bundles"), 284, "STUCK"),
     "decided-one-by-one": (("committing together",), 0, "HALF TOGETHER"),
     "end-without-the-bundle-is-ok": (("restless bundles",), 8, "STILL OPEN"),
     "forgotten-logs-stay": (("copying", "restless bundles"), 17, "STUCK"),

@@ -19,7 +19,9 @@ from pybroker.base.names import TopicName
 from pybroker.broker import releasing
 from pybroker.broker.lost_logs import LostLogs
 from pybroker.broker.ownership import Elsewhere, NotServedHere
+from pybroker.broker.topics import Topics
 from pybroker.broker.txn_participants import LocalParticipants
+from pybroker.broker.usable_names import check_free
 from pybroker.cluster import balancing, bundle_ownership
 from pybroker.cluster.bundle_ownership import _SERVED, BundleOwnership, BundleState
 from pybroker.cluster.cluster import Cluster
@@ -99,6 +101,15 @@ def an_end_without_the_bundle_is_ok() -> Iterator[None]:
         yield
 
 
+def conflicts_are_believed() -> AbstractContextManager[Any]:
+    """A broker refuses a name by what it knows, even if another one has just freed it."""
+
+    async def check(self: Topics, name: TopicName) -> None:
+        return check_free(self.tenants, name, self.exists(name))
+
+    return patch.object(Topics, "_check_free", check)
+
+
 def former_bundles_stay() -> AbstractContextManager[Any]:
     """Bundles keep their owners although the namespace's division was deleted or recreated."""
     return patch.object(BundleOwnership, "_divided_anew", lambda self, namespace: None)
@@ -171,6 +182,7 @@ def reasons_are_not_compared() -> Iterator[None]:
 
 BUGS: Final[dict[str, Bug]] = {
     "any-bundle-is-given-back": any_bundle_is_given_back,
+    "conflicts-are-believed": conflicts_are_believed,
     "decided-one-by-one": decided_one_by_one,
     "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
     "forgotten-logs-stay": forgotten_logs_stay,
