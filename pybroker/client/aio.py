@@ -339,7 +339,7 @@ class Client:
         )
 
     async def commit_together(self, transactions: Sequence[Transaction]) -> None:
-        """Commits all of them or none. They come from `new_transactions` or were begun `beside`.
+        """Commits all of them or none: transactions of `new_transactions`, or begun with `beside`.
 
         Raises TransactionAborted if an operation of any of them failed, InvalidTxnStatus if one
         was aborted meanwhile or has committed alone (the others are aborted then), and

@@ -54,7 +54,7 @@ class Decryption:
         self.failure_action = failure_action
         self._reader = reader
         self._library = None if reader is None else _Library()
-        # AES ciphers by wrapped key: producers use one for many messages.
+        # AES ciphers by wrapped key: producers use a key for many messages.
         self._ciphers: dict[bytes, Any] = {}
 
     def decrypt(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:

@@ -1,9 +1,9 @@
 """Aborts transactions as soon as the connection that began them closes.
 
-NEW_TXN requests this (`abort_on_disconnect`, a wire extension), or the policy transactionLimits of
-a namespace in which the transaction takes part, or broker.conf. There is no grace period.
-Transactions that are COMMITTING or ABORTING continue. The broker's own stop or crash aborts
-nothing: clients reconnect, and from then on only the timeout applies.
+This needs a request: in NEW_TXN (`abort_on_disconnect`, a wire extension), in the policy
+transactionLimits of a namespace in which the transaction takes part, or in broker.conf. There is no
+grace period. Transactions that are COMMITTING or ABORTING continue. The broker's own stop or crash
+aborts nothing: clients reconnect, and from then on only the timeout applies.
 """
 
 import asyncio

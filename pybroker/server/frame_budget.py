@@ -1,8 +1,9 @@
 """Limits the bytes of partly received frames in the whole broker.
 
 A large frame counts with its full size as soon as it begins. If it does not fit, the broker stops
-reading its connection until frames of others are complete, first come, first served. A connection
-that is being read completes its frame or is closed for taking too long, so every wait ends.
+reading its connection until other connections have completed theirs, first come, first served. A
+connection that is being read completes its frame or is closed for taking too long, so every wait
+ends.
 """
 
 from collections.abc import Callable

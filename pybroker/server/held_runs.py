@@ -1,7 +1,7 @@
-"""Holds a producer's messages from one that must wait: for the end of a transaction, for its topic
-to join one, or for a publish rate.
+"""Holds messages that must wait: for the end of a transaction, for their topic to join one, or for
+a publish rate.
 
-Later messages must not overtake the waiting one, so they stay in memory, within a broker-wide
+The producer's later messages must not overtake them. So all stay in memory, within a broker-wide
 limit. Runs that do not fit are dropped: the broker then closes the producer, and its client resends
 everything unanswered, in order. The same happens if the wait takes too long.
 """

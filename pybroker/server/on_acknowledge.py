@@ -162,8 +162,8 @@ def _check_size_in_transaction(command: pb.CommandAck) -> None:
     """The messages are acknowledged atomically, in one turn. Raises NotAllowed."""
     if len(command.message_id) > MAX_IDS_IN_TRANSACTION:
         raise NotAllowed(
-            f"{len(command.message_id)} messages in one acknowledgement in a transaction: send at "
-            f"most {MAX_IDS_IN_TRANSACTION} in each acknowledgement"
+            f"One acknowledgement in a transaction names {len(command.message_id)} messages: send "
+            f"at most {MAX_IDS_IN_TRANSACTION} in each"
         )
 
 
@@ -199,7 +199,7 @@ def _takes_turns(command: pb.CommandAck) -> bool:
 async def _ack_when_joined(
     session: Connection, slot: ConsumerSlot, command: pb.CommandAck, joined: Joined
 ) -> None:
-    """`_hold` then checks whether the subscription has joined."""
+    """`_hold` checks whether the subscription has really joined."""
     await asyncio.wait([joined])
     _check_stays(session, slot)
     if session.login is not None:  # the owner may have been unknown until now: see Elsewhere

@@ -31,7 +31,7 @@ async def ask_transaction(session: Connection, command: pb.CommandAskTransaction
     coordinators, takes_part = session.services.coordinators, False
     if coordinators.serving(txn_id.most) is None and txn_id.most < coordinators.count:
         partition = COORDINATOR_ASSIGN.partition_at(txn_id.most)
-        await session.services.topics.ownership.owner_of(partition)  # acquires it if it has none
+        await session.services.topics.ownership.owner_of(partition)  # acquires an unowned one
     if command.HasField("topic"):
         name = TopicName.parse(command.topic)
         subscription = command.subscription if command.HasField("subscription") else None

@@ -41,10 +41,10 @@ from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import BadChecksum, SendRun
 
-# Clients whose version begins with this reconnect when the broker closes a waiting producer. After
-# an error they reconnect only in the first seconds; other clients accept nothing but an error.
+# How the version of a client begins that reconnects when the broker closes a waiting producer.
+# After an error it reconnects only in the first seconds; other clients accept only an error.
 _COME_BACK: Final = "Pulsar-Java"
-# How many bytes of a producer that is too fast may wait while the broker still reads its
+# If a producer is too fast, up to this many of its bytes wait while the broker still reads its
 # connection, so that it sees a PING after them.
 _HELD_WHILE_READING_BYTES: Final = 64 * 1024
 

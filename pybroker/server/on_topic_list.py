@@ -122,7 +122,7 @@ async def watch(session: Connection, command: pb.CommandWatchTopicList) -> None:
         watcher.end()
         raise AuthorizationError(
             "Client is not authorized to WatchTopicList",
-            f"it may no longer watch {command.namespace}",
+            f"the client may no longer watch {command.namespace}",
         )
     names = () if command.topics_hash == found.hash else found.names
     answer = pb.CommandWatchTopicListSuccess(

@@ -14,7 +14,7 @@ from pybroker.base.runtime import break_cycles_of
 from pybroker.broker.served import ServedSubscription
 
 HIGH_BYTES: Final = 1024 * 1024
-# Bytes that other connections cause to be sent to one are not throttled: this closes one that lags.
+# Nothing limits the bytes that other connections cause to be sent to one: beyond this it is closed.
 MOST_BYTES: Final = 64 * 1024 * 1024
 _TIGHT_BYTES: Final = 64 * 1024
 _WAKEN_A_TURN: Final = 64

@@ -42,9 +42,9 @@ log = logging.getLogger("pybroker.session")
 
 _CLOSE_TIMEOUT_S: Final = 5.0  # for a peer that does not read the rest
 _MAX_PRODUCERS_AND_CONSUMERS: Final = 20_000
-LEAVING_A_TURN: Final = 500  # of these are removed, when the connection is lost
+LEAVING_A_TURN: Final = 500  # of these are removed, after the connection is lost
 
-# Clients whose version begins so handle REACHED_END_OF_TOPIC; others close the connection on it.
+# How the versions of clients begin that handle REACHED_END_OF_TOPIC; others close the connection.
 _KNOW_THE_END: Final = ("Pulsar-Java", "pulsar-rs")
 _WITHOUT_TEXT: Final = frozenset({pb.BaseCommand.ACK, pb.BaseCommand.FLOW})  # the frequent ones
 

@@ -186,7 +186,8 @@ class Session:
         return cursor
 
     def acknowledge(self, name: CursorName, position: Position, txn: Transaction) -> None:
-        """Moves the cursor in `txn`. Raises TransactionConflict if another holds or passed it."""
+        """Moves the cursor in `txn`. Raises TransactionConflict if another transaction holds it, or
+        it is past `position`."""
         consumer = self._consumer(name, InitialPosition.Earliest)
         consumer.acknowledge_cumulative(message_id_at(name.topic, position), txn=txn)
 

@@ -130,11 +130,11 @@ def exactly_once(
     query's checkpointLocation. Queries may share a control topic: each keeps a subscription
     `query-<its id>` there; delete it when you retire the query.
 
-    Tasks with more than 1 MiB publish it themselves; the rest goes through the driver, so a batch
-    of any size fits. That keeps the order within each partition of a DataFrame. With the mode
-    "driver" everything goes through the driver, in the order of the whole DataFrame, and must fit
-    its memory; with "executor" as little as possible. With Apache Pulsar everything goes through
-    the driver.
+    A task with more than 1 MiB publishes its messages itself; those of other tasks go through the
+    driver, so a batch of any size fits. This keeps the order within each partition of a DataFrame.
+    With the mode "driver" everything goes through the driver, in the order of the whole DataFrame,
+    and must fit its memory; with "executor" as little as possible does. With Apache Pulsar
+    everything goes through the driver.
 
     With BatchingType.KeyBased the messages of an entry share their key, for Key_Shared consumers.
 
@@ -298,7 +298,7 @@ class ExactlyOnce:
     def _publish(
         self, session: Session, outputs: Mapping[str, DataFrame], txn: Transaction, work: Work
     ) -> list[TxnId]:
-        """Returns the tasks' transactions, which must commit with `txn`."""
+        """Publishes the outputs. Returns the tasks' transactions, which must commit with `txn`."""
         if not outputs:
             return []
         partitions = {topic: session.partitions(topic) for topic in outputs}

@@ -33,7 +33,7 @@ class _EndsWithItsBlock:
         self._end(self._core.__aexit__(kind, error, traceback))
 
     def _end(self, work: Coroutine[Any, Any, None]) -> None:
-        """If closing the client interrupts a commit, it may have happened nevertheless."""
+        """If closing the client interrupts a commit, the transaction may have committed."""
         try:
             self._thread.call(work)
         except AlreadyClosed as closed:

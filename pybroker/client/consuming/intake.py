@@ -186,7 +186,7 @@ class Intake:
             messages.append(UnpackedMessage(received, -1, payload, None))
 
     def _decrypted(self, received: ReceivedEntry, payload: bytes) -> bytes | None:
-        """None if it is not to be delivered; the payload unchanged if it stays encrypted."""
+        """None if the entry is not delivered; the payload unchanged if it stays encrypted."""
         try:
             return self._decryption.decrypt(received.metadata, payload)
         except CryptoError as error:

@@ -36,7 +36,7 @@ _NO_HEAD: Final = (0, 0, 0)
 _SMALL: Final = 4096  # copying this little costs less than a view
 _TORN: Final = pb.CommandAck.BatchDeSerializeError
 _MAX_BATCH_MESSAGES: Final = 1_000_000
-MAX_MESSAGE_BYTES: Final = 1024**3  # unpacked; a producer's claim is not trusted
+MAX_MESSAGE_BYTES: Final = 1024**3  # uncompressed; a producer's claim is not trusted
 
 
 class CorruptEntry(Exception):
@@ -110,13 +110,14 @@ def decompressed(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
     decompress = codec(metadata.compression).decompress
     size = metadata.uncompressed_size
     if size > MAX_MESSAGE_BYTES:
-        raise CorruptEntry(f"{size} bytes, unpacked", pb.CommandAck.UncompressedSizeCorruption)
+        reason = f"it claims {size} bytes uncompressed"
+        raise CorruptEntry(reason, pb.CommandAck.UncompressedSizeCorruption)
     try:
         plain = decompress(payload, size)
     except Exception as error:  # Every codec raises its own errors.
         raise CorruptEntry(str(error), pb.CommandAck.DecompressionError) from error
     if len(plain) != size:
-        reason = f"{len(plain)} bytes instead of {size}"
+        reason = f"it has {len(plain)} bytes uncompressed instead of {size}"
         raise CorruptEntry(reason, pb.CommandAck.UncompressedSizeCorruption)
     return plain
 

@@ -1,4 +1,4 @@
-"""Entries to be redelivered after a delay, unless they are removed before."""
+"""Entries to redeliver after a delay, unless they are removed first."""
 
 import asyncio
 from collections.abc import Callable

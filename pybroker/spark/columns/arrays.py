@@ -82,7 +82,7 @@ def with_nulls(array: pa.Array, present: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def byte_strings(rows: Sequence[bytes | None]) -> pa.Array:
-    """The same array as pa.array makes."""
+    """The array that pa.array would make."""
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum([len(row or b"") for row in rows], out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(row or b"" for row in rows))]

@@ -6,8 +6,8 @@ still evaluates every filter itself: reading too much is fine, reading too littl
 Publish times come from producers' clocks, so a partition is only roughly in their order. Only the
 user knows how roughly (publishTimeDisorderMs); without that option all times are read. Let D be the
 most by which a message is later than one stored after it. For a time, the broker finds a position
-whose message is at or after that time while the message right before is not. If asked for a time D
-earlier than the wanted one, everything before that position is earlier than wanted. The same holds
+whose message is at or after that time while the message right before is not. If it is asked for the
+wanted time minus D, everything before that position is earlier than the wanted time. The same holds
 at the other end.
 """
 

@@ -1,6 +1,6 @@
 """How the spans of a batch are distributed among tasks.
 
-Each partition is its own task, so that all cores read. But a task costs Spark some 30 ms, and
+Each partition has its own task, so that all cores read. But a task costs Spark some 30 ms, and
 thousands of small topics would take minutes: beyond a number of tasks, each reads several
 partitions.
 """

@@ -110,7 +110,7 @@ class JobEnd:
         self._sweep(session)
 
     def _sweep(self, session: Session) -> None:
-        """Aborts attempts that were not accepted; otherwise they time out."""
+        """Aborts attempts that were not accepted; if it cannot, they time out."""
         if self._job.max_driver_bytes is not None:
             with contextlib.suppress(PulsarError):
                 abort_all(session, list(self._job.notes.noted(session, EARLIEST)))

@@ -3,7 +3,8 @@
 The names are the pulsar-spark connector's: `__topic`, `__key`, `__eventTime` and
 `__messageProperties`; `__messageId` and `__publishTime`, which readers add, are ignored. A column
 `value` of strings or bytes is the message, and the plain names `topic`, `key`, `event_time` and
-`properties` are then accepted as well. Without it, all other columns together are the message.
+`properties` are then accepted as well. Without a column `value`, all others together are the
+message.
 
 The option `topic` takes precedence over a column of that name, as everywhere in Spark.
 """
