@@ -1,7 +1,7 @@
-"""`make bench`: what the broker does, beside what it should do and beside what this disk can do.
+"""`make bench`: the broker's performance, compared with targets and with the speed of this disk.
 
-Every row gets a broker of its own over an empty data directory. Each figure is the median of
-several runs; the fdatasync column was measured just before and after the row on the same disk.
+Every row has its own broker with an empty data directory. Each figure is the median of several
+runs; the fdatasync column is measured just before and after the row, on the same disk.
 """
 
 import argparse
@@ -77,7 +77,7 @@ ROWS: Mapping[str, Row] = {
     "spark-topics": spark_topics.many_topics,
     "spark-write": spark_writing.writing,
 }
-TOO_LONG_FOR_ALL = {"txn-aborted-million"}  # minutes: only where it is named
+TOO_LONG_FOR_ALL = {"txn-aborted-million"}  # takes minutes: runs only if it is named
 CALIBRATION_SYNCS = 50
 
 
@@ -107,7 +107,7 @@ def run_row(name: str, bench: Bench) -> RowResult:
 
 
 def run_rows(names: Iterable[str], bench: Bench) -> tuple[list[RowResult], list[str]]:
-    """Results, printed as they come, and the rows that broke."""
+    """Run and print the rows; returns the results, and the names of rows that failed."""
     results, broken = [], []
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""How fast this disk makes bytes durable right now: what every rate and latency depends on."""
+"""How fast this disk makes bytes durable now: every rate and latency depends on it."""
 
 import os
 import time
@@ -13,7 +13,7 @@ def quantile(sorted_values: Sequence[float], q: float) -> float:
 
 
 def fdatasync_ms(folder: Path, count: int) -> list[float]:
-    """Milliseconds of `count` appends of 4 KiB, each followed by fdatasync."""
+    """The durations in ms of `count` appends of 4 KiB, each followed by fdatasync."""
     path = folder / "calibration"
     taken = []
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)

@@ -1,4 +1,4 @@
-"""A row of compaction: a million keys, each of them twice."""
+"""A row of compaction: a million keys, twice."""
 
 import json
 import time
@@ -18,12 +18,12 @@ from pybroker.wire.message_metadata import build_entry
 KEYS = 1_000_000
 PUBLISHED_AT_ONCE = 100_000
 WINDOW = 10_000
-_FIRST_SEQUENCE_ID = 1 << 21  # of four bytes each, so that all frames have one size
+_FIRST_SEQUENCE_ID = 1 << 21  # ids of four bytes each, so that all frames have one size
 _POLL_S = 0.05
 
 
 def compaction(bench: Bench) -> list[Figure]:
-    """The second time there is something to merge: what the first one kept."""
+    """Compact twice: the second compaction also merges the result of the first."""
     keys = bench.scaled(KEYS)
     spent: dict[str, list[Spent]] = {"first": [], "again": []}
     memory, read = [], []
@@ -71,7 +71,7 @@ def keyed_frames(start: int, count: int) -> Iterator[bytes]:
 
 
 def compact(broker: MeasuredBroker, topic: str) -> tuple[Spent, float]:
-    """What it took, and the most memory in the course of it."""
+    """Compact; returns the cost and the peak memory in MB."""
     url = f"{broker.admin_url}/admin/v2/{topic.replace('://', '/')}/compaction"
     cpu_s, began_s, most_mb = broker.cpu_s(), time.perf_counter(), 0.0
     urllib.request.urlopen(urllib.request.Request(url, method="PUT")).close()

@@ -1,5 +1,5 @@
-"""Rows of the web console and of /metrics: each page, and a scrape, beside many topics and open
-transactions; and publishing beside pages that stay open.
+"""Rows of the web console and of /metrics: each page and a scrape, with many topics and open
+transactions; and publishing while pages stay open.
 """
 
 import re
@@ -24,11 +24,11 @@ OPEN: Final = 1_000
 LOOKS: Final = 5
 SETTLE_S: Final = 3.0
 SCRAPES: Final = 3
-KEPT_S: Final = 1.5  # longer than an answer of /metrics is kept
+KEPT_S: Final = 1.5  # longer than an answer of /metrics is cached
 PUBLISHED: Final = 100_000
 IDLE: Final = 1_000
-PAIRS: Final = 60  # of runs of a third of a second: single ones differ by a third
-PAUSE_S: Final = 0.8  # opening a page is another figure
+PAIRS: Final = 60  # of runs of a third of a second: single runs differ by a third
+PAUSE_S: Final = 0.8  # excludes the opening of pages
 LIVE: Final = ("/console/overview/live", "/console/transactions/live/rows")
 TOPIC: Final = "persistent://public/default/with-open-transactions"
 _IDLE: Final = "/console/topics/persistent/public/default/an-idle-topic-000007"
@@ -55,8 +55,8 @@ _TARGET: Final = Target(300)
 
 
 def console_pages(bench: Bench) -> list[Figure]:
-    """Milliseconds until a page is there: the process's first, and each page's median. And of a
-    scrape of all topics: its longest turn of the broker's event loop.
+    """Milliseconds until a page has arrived: the first page of the process, and each page's median;
+    and the longest turn of the broker's event loop during a scrape of all topics.
     """
     topics, first, overview, turns = bench.scaled(TOPICS), [], [], []
     taken: dict[str, list[float]] = {name: [] for name in (*PAGES, "transaction")}
@@ -73,7 +73,7 @@ def console_pages(bench: Bench) -> list[Figure]:
             for name, path in {**PAGES, "transaction": found[0]}.items():
                 taken[name].append(median(opened_ms(broker, path)[0] for _ in range(LOOKS)))
             longest_turn_s(broker)
-            for _ in range(SCRAPES):  # each answers for the time since the one before it began
+            for _ in range(SCRAPES):  # each reports the time since the previous one began
                 time.sleep(KEPT_S)
                 turns.append(1000 * longest_turn_s(broker))
             pump.connection.close()
@@ -87,7 +87,7 @@ def console_pages(bench: Bench) -> list[Figure]:
 
 
 def opened_ms(broker: MeasuredBroker, path: str) -> tuple[float, str]:
-    """How long it took, and the page."""
+    """The duration in ms, and the page."""
     with closing(HTTPConnection(broker.admin_url.removeprefix("http://"))) as connection:
         started_s = time.perf_counter()
         connection.request("GET", path, headers={"Accept": "text/html"})
@@ -100,8 +100,8 @@ def opened_ms(broker: MeasuredBroker, path: str) -> tuple[float, str]:
 
 
 def publishing_beside(bench: Bench) -> list[Figure]:
-    """The same messages with and without open pages, by turns, and what the pages cost a broker
-    that does nothing else. The latter tells more on a machine that others use, too.
+    """The same messages with and without open pages, alternately; and the cost of open pages on an
+    otherwise idle broker, which is more reliable on a shared machine.
     """
     load = Load(bench.scaled(PUBLISHED), 1, 1000, 10_000)
     costs: dict[bool, list[Spent]] = {False: [], True: []}
@@ -112,7 +112,7 @@ def publishing_beside(bench: Bench) -> list[Figure]:
             watched = [cpu_percent(broker) - idle for _ in range(bench.runs)]
         publish(broker, new_topic(), load)  # warms the broker up
         for run in range(2 * PAIRS):
-            is_open = run % 4 in (1, 2)  # each is the first of its pair as often as the other
+            is_open = run % 4 in (1, 2)  # each comes first in half of the pairs
             with open_pages(broker) if is_open else nullcontext():
                 time.sleep(PAUSE_S)
                 costs[is_open].append(publish(broker, new_topic(), load))
@@ -129,7 +129,7 @@ def publishing_beside(bench: Bench) -> list[Figure]:
 
 @contextmanager
 def open_pages(broker: MeasuredBroker) -> Iterator[None]:
-    """Their streams, which a thread reads."""
+    """Keep the event streams of pages open; threads read them."""
     with ExitStack() as stack:
         for path in LIVE:
             address = broker.admin_url.removeprefix("http://")
@@ -141,12 +141,12 @@ def open_pages(broker: MeasuredBroker) -> Iterator[None]:
             reading = threading.Thread(target=_read_all, args=(answer,), daemon=True)
             reading.start()
             stack.callback(reading.join)
-            # Closing alone would wait for the page's next event: the thread is in a read.
+            # Closing alone would wait for the page's next event, because the thread is in a read.
             stack.callback(connection.sock.shutdown, socket.SHUT_RDWR)
         yield
 
 
 def _read_all(answer: HTTPResponse) -> None:
-    with suppress(OSError, ValueError, AttributeError, HTTPException):  # it is closed meanwhile
+    with suppress(OSError, ValueError, AttributeError, HTTPException):  # closed meanwhile
         while answer.read1(65536):
             pass

@@ -1,4 +1,4 @@
-"""A row of delayed messages: the memory of those that wait, and plain ones beside them."""
+"""A row of delayed messages: their memory, and the cost of plain messages beside them."""
 
 import random
 import time
@@ -15,7 +15,7 @@ from pybroker.wire.message_metadata import build_entry
 
 DELAYED = 1_000_000
 PLAIN = 100_000
-DIFFERENT = 20_000  # times, over some hours
+DIFFERENT = 20_000  # delivery times, over some hours
 WINDOW = 10_000
 _FIRST_SEQUENCE_ID = 1 << 14
 _UNLIMITED = ("maxUnackedMessagesPerConsumer=0", "maxUnackedMessagesPerSubscription=0")
@@ -31,7 +31,7 @@ def delayed(bench: Bench) -> list[Figure]:
             publish_delayed(broker, waiting, count)
             publish(broker, waiting, load)
             publish(broker, plain, load)
-            consume(broker, plain, load)  # what a dispatch needs is there now
+            consume(broker, plain, load)  # warms up the dispatch
             before_mb = broker.resident_mb()
             spent, connection = consume(broker, waiting, load)
             passing.append(spent.cpu_s)
@@ -67,7 +67,7 @@ def publish_delayed(broker: MeasuredBroker, topic: str, count: int) -> None:
 
 
 def consume(broker: MeasuredBroker, topic: str, load: Load) -> tuple[Spent, RawConnection]:
-    """On Shared, without acknowledgements."""
+    """Consume on Shared, without acknowledgements."""
     connection = RawConnection(broker.port)
     connection.subscribe(topic, "sub", pb.CommandSubscribe.Shared)
     pump = Consumer(connection, load.entries, load.entries, NoAcks())
@@ -75,7 +75,7 @@ def consume(broker: MeasuredBroker, topic: str, load: Load) -> tuple[Spent, RawC
 
 
 def while_there(broker: MeasuredBroker, topic: str, connection: RawConnection, load: Load) -> Spent:
-    """Publish to a consumer that waits."""
+    """Publish to a waiting consumer."""
     source = RawConnection(broker.port)
     source.create_producer(topic)
     entry = build_entry(

@@ -1,4 +1,4 @@
-"""What a benchmark says: figures beside their targets, as a table or as JSON."""
+"""The output of a benchmark: figures with their targets, as a table or as JSON."""
 
 import json
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What performance calls for. `stretch` is None where there is only a target."""
+    """The required performance. `stretch` is a stricter target, if there is one."""
 
     target: float
     stretch: float | None = None

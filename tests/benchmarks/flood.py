@@ -21,11 +21,11 @@ _FIRST_SEQUENCE_ID = 1 << 14
 
 
 def build_batch(messages: int, payload_bytes: int, txn_id: TxnId | None = None) -> bytes:
-    """An entry of `messages` messages; 1 is a message that is not batched."""
+    """An entry of `messages` messages; with 1 the message is not batched."""
     payload = bytes(index % 251 for index in range(payload_bytes))
     metadata = pb.MessageMetadata(producer_name="bench", sequence_id=0, publish_time=1)
     if txn_id is not None:
-        # As the Java client and ours do; the Go client names it in the SEND only.
+        # As the Java client and pybroker.client do; the Go client names it only in the SEND.
         metadata.txnid_most_bits, metadata.txnid_least_bits = txn_id
     if messages == 1:
         return build_entry(metadata, payload)
@@ -35,7 +35,7 @@ def build_batch(messages: int, payload_bytes: int, txn_id: TxnId | None = None) 
 
 
 def send_frames(entry: bytes, messages: int, count: int, txn_id: TxnId | None = None) -> bytes:
-    """`count` SENDs of producer 1, all of one size."""
+    """`count` SENDs of producer 1, all of the same size."""
     send = pb.CommandSend(producer_id=1, sequence_id=0)
     if messages > 1:
         send.num_messages = messages
@@ -49,7 +49,7 @@ def send_frames(entry: bytes, messages: int, count: int, txn_id: TxnId | None = 
 
 
 class Pump(Protocol):
-    """One connection of a flood. `blocked` asks for a call when the socket can be written."""
+    """One connection of a flood. `blocked` requests a `push` when the socket is writable."""
 
     connection: RawConnection
     done: bool
@@ -61,7 +61,7 @@ class Pump(Protocol):
 
 
 class Publisher:
-    """Sends `frames` round and round until `entries` have their receipts, `window` in flight."""
+    """Sends `frames` in a cycle until `entries` have receipts, with `window` entries in flight."""
 
     def __init__(
         self, connection: RawConnection, frames: bytes, frame_bytes: int, entries: int, window: int
@@ -100,12 +100,12 @@ class Publisher:
 
 class Acks(Protocol):
     def after(self, received: int) -> bytes:
-        """What to send now that this many messages have been received."""
+        """The bytes to send after this many received messages."""
         ...
 
 
 class Consumer:
-    """Takes `entries` MESSAGEs and sends what `acks` says."""
+    """Receives `entries` MESSAGEs, and sends the acknowledgements of `acks`."""
 
     def __init__(self, connection: RawConnection, entries: int, permits: int, acks: Acks) -> None:
         self.connection = connection
@@ -141,7 +141,7 @@ class Consumer:
 
 
 def drive(pumps: Sequence[Pump]) -> float:
-    """Run all pumps until each is done; returns the seconds it took."""
+    """Run all pumps until each is done; returns the seconds."""
     with selectors.EpollSelector() as selector:
         for pump in pumps:
             pump.connection.socket.setblocking(False)
@@ -164,7 +164,7 @@ def drive(pumps: Sequence[Pump]) -> float:
 
 
 def _step(selector: selectors.BaseSelector, pump: Pump, events: int) -> int:
-    """Let a pump work; 1 if it became done by it."""
+    """Let a pump work; 1 if that finished it."""
     was_blocked, was_done = pump.blocked, pump.done
     if events & selectors.EVENT_READ:
         chunk = pump.connection.socket.recv(RECEIVE_BYTES)
@@ -191,7 +191,7 @@ class NoAcks:
 
 @dataclass(slots=True)
 class AcksByStep:
-    """Prebuilt ACKs: `frames[i]` goes out when (i + 1) * step messages have been received."""
+    """Prebuilt ACKs: `frames[i]` is sent after (i + 1) * step received messages."""
 
     frames: list[bytes]
     step: int
@@ -210,7 +210,9 @@ def cumulative_acks(ledger_id: int, first_entry_id: int, count: int, step: int) 
 def listed_acks(
     ledger_id: int, first_entry_id: int, count: int, step: int, every: int = 1
 ) -> AcksByStep:
-    """One ACK that lists `step` message ids, or each second of them…; step 1 is one ACK each."""
+    """ACKs that each list `step` message ids, or only every `every`-th of them. With step 1 each
+    message has its own ACK.
+    """
     starts = range(first_entry_id, first_entry_id + count, step)
     listed = [range(start, start + step, every) for start in starts]
     return AcksByStep(
@@ -219,7 +221,7 @@ def listed_acks(
 
 
 def ack_frame(kind: int, ledger_id: int, entry_ids: Iterable[int]) -> bytes:
-    """Written by hand: protobuf takes ten times as long for as many."""
+    """Encoded by hand: protobuf takes ten times as long."""
     prefix = b"\x08" + varint.encode(ledger_id) + b"\x10"
     ids = [prefix + varint.encode(entry_id) for entry_id in entry_ids]
     listed = b"".join(b"\x1a" + varint.encode(len(message_id)) + message_id for message_id in ids)

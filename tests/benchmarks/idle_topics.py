@@ -1,4 +1,4 @@
-"""A row of many topics that nobody uses: the memory they take, and the time of an idle broker."""
+"""A row of many unused topics: their memory, and the CPU of an idle broker."""
 
 import time
 
@@ -17,7 +17,7 @@ IDLE_S = 10.0
 
 
 def idle_topics(bench: Bench) -> list[Figure]:
-    """Each with a durable subscription, and nobody connected."""
+    """Topics with a durable subscription each, and no connected clients."""
     topics = bench.scaled(TOPICS)
     loaded, busy, unloaded = [], [], []
     for _ in range(bench.runs):
@@ -58,7 +58,7 @@ def subscribe_frame(number: int) -> bytes:
 
 
 def cpu_percent(broker: MeasuredBroker) -> float:
-    time.sleep(SETTLE_S)  # connections end, the journal is written out
+    time.sleep(SETTLE_S)  # connections end, the journal is flushed
     before_s, started_s = broker.cpu_s(), time.perf_counter()
     time.sleep(IDLE_S)
     return 100 * (broker.cpu_s() - before_s) / (time.perf_counter() - started_s)

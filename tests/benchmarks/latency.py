@@ -1,4 +1,4 @@
-"""Rows of latency: one message at a time, a steady trickle, many producers that wait."""
+"""Rows of latency: one message at a time, a steady trickle, many waiting producers."""
 
 import select
 import time
@@ -18,7 +18,7 @@ SYNCHRONOUS_TOPICS = 64
 
 
 def synchronous_send(bench: Bench) -> list[Figure]:
-    """Sends and fdatasyncs take turns, so that both meet the same disk."""
+    """Sends and fdatasyncs alternate, so that both see the same disk."""
     excess, sends, syncs = [], [], []
     with bench.broker("send") as broker:
         for _ in range(bench.runs):
@@ -70,7 +70,7 @@ def end_to_end(bench: Bench) -> list[Figure]:
 
 
 def _trickle(broker: MeasuredBroker, count: int) -> list[float]:
-    """Milliseconds from sending to receiving each message; they arrive in order."""
+    """The milliseconds from sending to receiving each message; messages arrive in order."""
     topic = new_topic()
     consumer = subscribed(broker, topic, "trickle")
     consumer.allow(count)
@@ -101,7 +101,7 @@ def _trickle(broker: MeasuredBroker, count: int) -> list[float]:
 
 
 def synchronous_topics(bench: Bench) -> list[Figure]:
-    """Each of 64 producers waits for its receipt before it sends again."""
+    """64 producers; each waits for its receipt before it sends again."""
     load = Load(bench.scaled(64_000) // SYNCHRONOUS_TOPICS, 1, 1024, window=1)
     count = load.entries * SYNCHRONOUS_TOPICS
     spent = []

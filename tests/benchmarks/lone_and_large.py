@@ -1,4 +1,4 @@
-"""Rows of transactions that are alone, and of large ones: what an END costs then."""
+"""Rows of single transactions and of large ones: the cost of their END."""
 
 import re
 import time
@@ -25,7 +25,7 @@ LOOP_LAG = re.compile(r"^pybroker_loop_lag_seconds_max\S* (\S+)", re.M)
 
 
 def lone(bench: Bench) -> list[Figure]:
-    """Commits of one topic, without and with an acknowledgement."""
+    """Commits on one topic, without and with an acknowledgement."""
     with bench.broker("txn-lone") as broker:
         alone = [_beyond_fdatasync_ms(bench, broker, False) for _ in range(bench.runs)]
         with_ack = [_beyond_fdatasync_ms(bench, broker, True) for _ in range(bench.runs)]
@@ -37,7 +37,7 @@ def lone(bench: Bench) -> list[Figure]:
 
 
 def _beyond_fdatasync_ms(bench: Bench, broker: MeasuredBroker, acknowledges: bool) -> float:
-    """Commits and fdatasyncs take turns: both meet the same disk."""
+    """Commits and fdatasyncs alternate, so that both see the same disk."""
     topic, taken, synced = new_topic(), [], []
     rounds = max(1, int(ROUNDS * bench.scale))
     control, producing = connect_coordinator(broker), RawConnection(broker.port)
@@ -114,7 +114,7 @@ def _messages(broker: MeasuredBroker, control: RawConnection, txn_id: TxnId, cou
 def _acknowledgements(
     broker: MeasuredBroker, control: RawConnection, txn_id: TxnId, count: int
 ) -> None:
-    """Of every other message, each by itself: no two are one range."""
+    """Acknowledge every other message individually: no two form a range."""
     topic = new_topic()
     connection = RawConnection(broker.port)
     connection.subscribe(topic, SUBSCRIPTION, pb.CommandSubscribe.Shared)
@@ -136,7 +136,7 @@ def _acknowledgements(
 
 
 def _partitions(broker: MeasuredBroker, control: RawConnection, txn_id: TxnId, count: int) -> None:
-    """They are added, and are not there: what is left is what each costs the coordinator."""
+    """Add partitions that do not exist: only their cost for the coordinator remains."""
     topics = [new_topic() for _ in range(count)]
     for first in range(0, count, 1000):
         _add_partitions(control, txn_id, topics[first : first + 1000])
@@ -165,7 +165,7 @@ def _add_subscription(control: RawConnection, txn_id: TxnId, topic: str) -> None
 
 
 def _commit(control: RawConnection, txn_id: TxnId) -> float:
-    """How many seconds it took."""
+    """Commit; returns the seconds."""
     started = time.perf_counter()
     control.send(end_txn(control.next_request_id(), txn_id))
     control.wait_for(Type.END_TXN_RESPONSE)
@@ -173,7 +173,7 @@ def _commit(control: RawConnection, txn_id: TxnId) -> float:
 
 
 def _longest_turn_ms(broker: MeasuredBroker) -> float:
-    time.sleep(1.1)  # what was asked within the last second is answered again
+    time.sleep(1.1)  # answers are cached for a second
     with urllib.request.urlopen(f"{broker.admin_url}/metrics") as answer:
         found = LOOP_LAG.search(answer.read().decode())
     assert found is not None

@@ -1,4 +1,4 @@
-"""A row of topics that have policies of their own: setting them, and loading such topics."""
+"""A row of topics with their own policies: setting the policies, and loading such topics."""
 
 import json
 from http.client import HTTPConnection
@@ -9,7 +9,7 @@ from measured_broker import MeasuredBroker
 from workload import Bench, Spent, measured
 
 TOPICS = 1000
-# A path of the topic's policies, and what is set.
+# Policies by path, with the values to set.
 POLICIES: dict[str, object] = {
     "retention": {"retentionTimeInMinutes": 10, "retentionSizeInMB": 100},
     "maxProducers": 100,
@@ -34,7 +34,7 @@ POLICIES: dict[str, object] = {
 
 
 def many_policies(bench: Bench) -> list[Figure]:
-    """Memory and loading beside the same topics without policies."""
+    """Memory and loading, compared with the same topics without policies."""
     topics = bench.scaled(TOPICS)
     setting, memory, loading, plain = [], [], [], []
     for _ in range(bench.runs):
@@ -73,7 +73,7 @@ def set_policies(broker: MeasuredBroker, topics: int) -> None:
 
 
 def load(broker: MeasuredBroker, topics: int) -> Spent:
-    """All of them, after a restart."""
+    """Load all topics after a restart."""
     broker.stop()
     broker.start()
     return measured(broker, lambda: subscribe_to_all(broker, topics))

@@ -1,6 +1,6 @@
-"""Rows of what many transactions leave behind: those that stay open, and those that were aborted.
+"""Rows of many transactions: open ones, and aborted ones.
 
-Publishing and dispatching cost what they cost beside none of them, and the broker starts as soon.
+Publishing, dispatching and starting should cost the same with and without them.
 """
 
 import time
@@ -24,17 +24,18 @@ from pybroker.wire import pulsar_api_pb2 as pb
 OPEN = 100_000
 ABORTED = 1_000_000
 AT_ONCE = 1000
-TXNS_PER_ROUND = 100  # of a thousand messages: so much is prepared in memory
-BESIDE = 50_000  # plain messages that are published and dispatched
-SETTLE_S = 8.0  # the topic and the coordinators write snapshots of what is open
+TXNS_PER_ROUND = 100  # of a thousand messages each: prepared in memory
+BESIDE = 50_000  # plain messages to publish and dispatch
+SETTLE_S = 8.0  # the topic and the coordinators write snapshots of open transactions
 WITHOUT_LIMITS = "maxActiveTransactionsPerConnection=0"
 SAME = Target(20)
 
 
 def many_open(bench: Bench) -> list[Figure]:
-    """Of one message each, on one topic. Plain messages are published behind them, which nobody
-    sees, and published and dispatched on another topic: by turns with a broker that holds as many
-    plain messages. A ratio of two noisy figures takes more runs than one figure.
+    """Open transactions of one message each, on one topic. Plain messages are published after them,
+    which stay invisible, and are published and dispatched on another topic. This alternates with a
+    broker that has as many plain messages. A ratio of two noisy figures needs more runs than one
+    figure.
     """
     count = bench.scaled(OPEN)
     load = _load(bench)
@@ -43,7 +44,7 @@ def many_open(bench: Bench) -> list[Figure]:
         bench.broker("txn-open", WITHOUT_LIMITS) as broker,
     ):
         topic = new_topic()
-        _passed_through_us(none, new_topic(), load)  # warms it up
+        _passed_through_us(none, new_topic(), load)  # warms the broker up
         publish(none, topic, Load(count, 1, 100, AT_ONCE))
         _passed_through_us(broker, new_topic(), load)
         pump = publishing(broker, topic, count, AT_ONCE, COORDINATORS, None)
@@ -65,7 +66,7 @@ def many_open(bench: Bench) -> list[Figure]:
 
 
 def aborted_messages(bench: Bench) -> list[Figure]:
-    """In transactions of a thousand."""
+    """Aborted transactions of a thousand messages each."""
     count = bench.scaled(ABORTED)
 
     def abort(broker: MeasuredBroker, topic: str) -> None:
@@ -78,7 +79,7 @@ def aborted_messages(bench: Bench) -> list[Figure]:
 
 
 def aborted_transactions(bench: Bench) -> list[Figure]:
-    """Of one message each. It takes minutes to make them."""
+    """Aborted transactions of one message each, which take minutes to make."""
     count = bench.scaled(ABORTED)
 
     def abort(broker: MeasuredBroker, topic: str) -> None:
@@ -92,7 +93,7 @@ def aborted_transactions(bench: Bench) -> list[Figure]:
 def _behind_aborted(
     bench: Bench, count: int, what: str, abort: Callable[[MeasuredBroker, str], None]
 ) -> list[Figure]:
-    """Starts are compared with those of a broker whose topic holds as many plain messages."""
+    """Starts are compared with those of a broker with as many plain messages in its topic."""
     load = _load(bench)
     with bench.broker("txn-aborted-none", WITHOUT_LIMITS) as broker:
         topic = new_topic()
@@ -143,7 +144,7 @@ def _published_us(broker: MeasuredBroker, topic: str, load: Load) -> float:
 
 
 def _dispatched_us(broker: MeasuredBroker, topic: str, held: Load, run: int) -> float:
-    """All that the topic holds, to a subscription that begins before it."""
+    """Dispatch the whole topic to a subscription from its beginning."""
     consumer = subscribed(broker, topic, f"from-the-earliest-{run}")
     return consume(broker, consumer, held).cpu_us(held.entries)
 
@@ -155,7 +156,7 @@ def _passed_through_us(broker: MeasuredBroker, topic: str, load: Load) -> float:
 
 
 def _start(broker: MeasuredBroker, topic: str) -> Spent:
-    """From the start after a kill -9 until all coordinators and the topic serve."""
+    """The time from a start after kill -9 until all coordinators and the topic serve."""
     broker.kill()
     started = time.perf_counter()
     broker.start()

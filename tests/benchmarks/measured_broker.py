@@ -1,4 +1,4 @@
-"""The broker under load: a process whose CPU and memory are read apart from the load's."""
+"""The broker under load: a process whose CPU and memory are measured apart from the load's."""
 
 import re
 import time
@@ -8,7 +8,7 @@ from pybroker.testing.broker_process import BrokerProcess
 
 
 class MeasuredBroker(BrokerProcess):
-    """With `profile`, it writes there where its time went when it stops (and is twice as slow)."""
+    """With `profile`, the broker writes a profile there when it stops, and is half as fast."""
 
     def __init__(self, data_dir: Path, config: Path, profile: Path | None = None) -> None:
         super().__init__(data_dir, ["--config", str(config)])
@@ -22,8 +22,8 @@ class MeasuredBroker(BrokerProcess):
         return int(self.service_url.rpartition(":")[2])
 
     def cpu_s(self) -> float:
-        """User and system time of all its threads so far, exact to the microsecond."""
-        # What clock_getcpuclockid(3) computes: the id of another process's CPU-time clock.
+        """User and system time of all threads so far, exact to the microsecond."""
+        # As clock_getcpuclockid(3): the id of another process's CPU-time clock.
         return time.clock_gettime(~self.pid << 3 | 2)
 
     def resident_mb(self) -> float:

@@ -1,4 +1,6 @@
-"""Rows of the official Python client: the broker's CPU beside the client's own; ours beside it."""
+"""Rows of the official Python client: the broker's CPU compared with the client's, and with
+pybroker.client.
+"""
 
 import json
 import subprocess
@@ -16,7 +18,7 @@ SCRIPT = Path(__file__).with_name("official_client.py")
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """One job's cost on both sides."""
+    """The cost of one job on both sides."""
 
     seconds: float
     client_cpu_s: float
@@ -35,7 +37,7 @@ def official_client(bench: Bench) -> list[Figure]:
     ]
     figures = []
     with bench.broker("official") as broker:
-        # Each run consumes what its batched publisher wrote.
+        # Each run consumes the messages of its batched publisher.
         topics = [new_topic() for _ in range(bench.runs)]
         for job, name, count, target in jobs:
             runs = [
@@ -56,7 +58,9 @@ def official_client(bench: Bench) -> list[Figure]:
 
 
 def both_clients(bench: Bench) -> list[Figure]:
-    """The official Python client and ours in turn, on one broker; they receive the same topics."""
+    """The official Python client and pybroker.client in turn, on one broker, receiving the same
+    topics.
+    """
     with bench.broker("clients") as broker:
         figures = _beside(bench, broker, "produce", "not batched", bench.scaled(40_000))
         figures += _beside(bench, broker, "produce-batched", "batched", bench.scaled(200_000))
@@ -71,7 +75,7 @@ def _beside(
         topic = new_topic()
         for client, library in _CLIENTS.items():
             for job, name in ((publish, "publish"), ("receive", "receive and acknowledge")):
-                # What the official client publishes, both receive.
+                # Both receive the official client's messages.
                 apart = job == publish and library != "pulsar"
                 place = new_topic() if apart else topic
                 run = run_official(broker, place, job, count, library)

@@ -1,7 +1,7 @@
-"""The official Python client as a load, in a process of its own; or ours, under the same names.
+"""The official Python client, or pybroker.client with the same API, as a load in its own process.
 
 `official_client.py URL TOPIC JOB COUNT [pybroker.client]` prints "ready", waits for a line, does
-the job and prints its seconds and its own CPU as JSON.
+the job, and prints the seconds and its own CPU as JSON.
 """
 
 import importlib
@@ -51,7 +51,7 @@ def consume(client: pulsar.Client, topic: str, count: int) -> Callable[[], None]
 
 
 def receive(client: pulsar.Client, topic: str, count: int) -> Callable[[], None]:
-    """And acknowledge, one by one."""
+    """Receive and acknowledge, one by one."""
     consumer = client.subscribe(
         topic, pulsar.__name__, initial_position=pulsar.InitialPosition.Earliest
     )

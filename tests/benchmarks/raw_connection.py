@@ -1,7 +1,7 @@
-"""A connection that costs little: requests through protobuf, floods counted by their sizes.
+"""A cheap connection: requests through protobuf, floods counted by frame sizes.
 
-The official Python client spends ten times the broker's CPU on a message, so that with it the
-client is what one measures. Here frames are built beforehand and answers are never parsed.
+The official Python client uses ten times the broker's CPU per message, so a benchmark with it would
+measure the client. Here frames are prebuilt and answers are not parsed.
 """
 
 import socket
@@ -56,7 +56,7 @@ class RawConnection:
                 raise Refused(command.error.message)
 
     def receive(self) -> tuple[pb.BaseCommand, bytes]:
-        """The next command and the entry behind it."""
+        """The next command, and the entry after it."""
         total = _TOTAL.unpack(self._take(4))[0]
         frame = self._take(total)
         end = 4 + _TOTAL.unpack_from(frame)[0]
@@ -85,7 +85,7 @@ class RawConnection:
         self.wait_for(Type.PRODUCER_SUCCESS)
 
     def subscribe(self, topic: str, name: str, kind: int = pb.CommandSubscribe.Exclusive) -> None:
-        """From the earliest message on, as consumer 1."""
+        """Subscribe as consumer 1, from the earliest message."""
         subscribe = pb.CommandSubscribe(
             topic=topic,
             subscription=name,
@@ -106,10 +106,10 @@ class RawConnection:
 
 
 class FrameCounter:
-    """Counts the frames of one kind in a stream; others are dropped.
+    """Counts the frames of one kind in a stream; drops the others.
 
-    A frame is counted when its last byte is there. Runs of frames of equal size are recognised by
-    slices with that stride: a few nanoseconds a frame.
+    A frame is counted when its last byte has arrived. Slices with a stride recognise runs of frames
+    of equal size, which costs a few nanoseconds per frame.
     """
 
     def __init__(self, kind: int) -> None:
@@ -119,7 +119,7 @@ class FrameCounter:
         self._counts_after_skip = False
 
     def feed(self, chunk: bytes) -> int:
-        """How many frames of the kind this chunk completes."""
+        """The number of frames of the kind that this chunk completes."""
         counted = 0
         if self._skip:
             if len(chunk) < self._skip:
@@ -145,7 +145,7 @@ class FrameCounter:
 
 
 def run_length(data: bytes, position: int, size: int) -> int:
-    """How many whole frames of `size` bytes follow each other from `position` on (at least 1)."""
+    """The number of consecutive whole frames of `size` bytes from `position` on (at least 1)."""
     run = (len(data) - position) // size
     for offset in (3, 2, 1):
         column = data[position + offset : position + run * size : size]
@@ -154,7 +154,7 @@ def run_length(data: bytes, position: int, size: int) -> int:
 
 
 def whole_commands(data: bytes) -> tuple[list[pb.BaseCommand], bytes]:
-    """The commands whose frames are complete, and the bytes behind them."""
+    """The commands whose frames are complete, and the bytes after them."""
     commands = []
     position = 0
     while len(data) - position >= 8:

@@ -1,7 +1,8 @@
-"""Rows of what must not cost more: CPU per entry with much beside it on the same broker.
+"""Rows of scaling: CPU per entry must not grow with other things on the same broker.
 
-The same load is published (and consumed and acknowledged) on a fresh broker and on one that holds
-a thousand topics, open transactions, aborted ones, or holes in a subscription's acknowledgements.
+The same load is published (and consumed and acknowledged) on a fresh broker, and on a broker with a
+thousand topics, open transactions or aborted ones, or with holes in a subscription's
+acknowledgements.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,7 @@ SAME = Target(1.2)
 
 
 class Stage:
-    """A topic with one subscription whose consumer stays."""
+    """A topic with one subscription and its permanent consumer."""
 
     def __init__(self, broker: MeasuredBroker) -> None:
         self.broker = broker
@@ -32,11 +33,11 @@ class Stage:
         self.consumer = subscribed(broker, self.topic, "stage")
 
     def publish(self, load: Load) -> float:
-        """Broker CPU in µs per entry."""
+        """Publish; returns the broker's CPU in µs per entry."""
         return publish(self.broker, self.topic, load).cpu_us(load.entries)
 
     def pass_through(self, load: Load) -> float:
-        """The same for publishing, dispatching and acknowledging."""
+        """As `publish`, with dispatching and acknowledging."""
         published_us = self.publish(load)
         ledger_id, last_entry_id = last_position(self.consumer)
         acks = listed_acks(ledger_id, last_entry_id - load.entries + 1, load.entries, ACKS_STEP)

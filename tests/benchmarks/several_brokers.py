@@ -1,7 +1,7 @@
-"""Rows of brokers on real bookies: CPU per entry against the embedded engine's, three brokers
-against one, and how long it takes to recover the ledgers of a broker that was killed.
+"""Rows of brokers on real bookies: CPU per entry compared with the embedded engine, three brokers
+compared with one, and the time to recover the ledgers of a killed broker.
 
-Needs Java 17. Bookies and ZooKeeper share the machine with the brokers, so rates are theirs, too.
+Needs Java 17. Bookies and ZooKeeper share the machine with the brokers, which affects the rates.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from managed_ledger.storage.bookkeeper.quorums import Quorums  # noqa: E402
 
 LEDGERS: Final = 1000
 AT_ONCE: Final = 50
-TOPICS: Final = 6  # that three brokers share
+TOPICS: Final = 6  # shared by three brokers
 QUORUMS: Final = Quorums(3, 3, 2)
 
 
 class ClusterBroker(BrokerProcess):
-    """As MeasuredBroker, for `publish`."""
+    """A broker process with MeasuredBroker's interface for `publish`."""
 
     @property
     def port(self) -> int:
@@ -42,15 +42,15 @@ class ClusterBroker(BrokerProcess):
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
     def owner_of(self, topic: str) -> str:
-        """Its service URL; somebody has the topic's bundle from then on."""
+        """The service URL of the topic's broker; the lookup assigns the bundle if necessary."""
         url = f"{self.admin_url}/lookup/v2/topic/{topic.replace('://', '/')}"
         found: str = httpx.get(url, follow_redirects=True, timeout=30).json()["brokerUrl"]
         return found
 
 
 def several_brokers(bench: Bench) -> list[Figure]:
-    """The first broker is alone at first. When the others have joined, it is started again, so that
-    all of them get bundles.
+    """The first broker starts alone. When the others have joined, it is restarted, so that all get
+    bundles.
     """
     load = Load(bench.scaled(50_000), 1, 1024, window=2_000)
     with Cluster() as storage, bench.broker("embedded") as embedded:
@@ -81,14 +81,14 @@ def several_brokers(bench: Bench) -> list[Figure]:
 def _against_embedded(
     bench: Bench, broker: ClusterBroker, embedded: object, load: Load
 ) -> tuple[list[float], list[Spent]]:
-    """In alternation, so that both meet the same machine."""
+    """Both alternate, so that they see the same machine."""
     ratios, alone = [], []
     for run in range(bench.runs + 1):
         here = publish(embedded, new_topic(), load)  # type: ignore[arg-type]
         topic = new_topic()
         broker.owner_of(topic)
         there = publish(broker, topic, load)  # type: ignore[arg-type]
-        if run > 0:  # the first one warms both up
+        if run > 0:  # the first run warms both up
             ratios.append(there.cpu_s / here.cpu_s)
             alone.append(there)
     return ratios, alone
@@ -114,7 +114,7 @@ def _recovery_s(storage: Cluster) -> float:
 
 
 async def _recovered(zookeeper: str) -> float:
-    """As the next owner does it: all at once, each fenced, read forward and closed."""
+    """Recover like the next owner: all ledgers at once, each fenced, read forward and closed."""
     async with client_of(zookeeper, QUORUMS, seed="dead", session_timeout_ms=30_000) as dead:
         ledgers: list[int] = []
         for _ in range(LEDGERS // AT_ONCE):

@@ -1,7 +1,7 @@
-"""What Spark itself costs: a source in Python that reads nothing, and hands ready columns over.
+"""The cost of Spark itself: a Python source that reads nothing and returns prebuilt columns.
 
-They are those of format("pulsar"), of as many rows of as many bytes, in batches as large. No source
-in Python can be faster.
+The columns, row counts, sizes and batches are those of format("pulsar"). No Python source can be
+faster.
 """
 
 import sys
@@ -23,13 +23,13 @@ from pybroker.spark.columns.shape import default_schema
 from pybroker.spark.compat import ReadLimit
 
 FORMAT: Final = "ready"
-# What a task of format("pulsar") takes together.
+# The batch size of a task of format("pulsar").
 _BATCH_ROWS: Final = 20_000
 _ROW_BYTES: Final = 100
 _ID_BYTES: Final = 14
 _TIME_US: Final = 1_700_000_000_000_000
 
-# The tasks' Python does not find this module.
+# The Python of the tasks cannot import this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 
@@ -40,7 +40,7 @@ def batches(rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def _batch(rows: int) -> pa.RecordBatch:
-    """Out of buffers: from Python's values pyarrow would import pandas, for a second of CPU."""
+    """Built from buffers: for Python values pyarrow would import pandas, for a second of CPU."""
     text, time = pa.string(), pa.timestamp("us", "UTC")
 
     def repeated(value: bytes, type: pa.DataType) -> pa.Array:

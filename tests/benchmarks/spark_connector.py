@@ -1,7 +1,7 @@
-"""The pulsar-spark connector beside ours: in the JVM alone, with the Spark that goes with it.
+"""The pulsar-spark connector, for comparison: in the JVM alone, with its own Spark.
 
-Its newest version on Maven Central runs with Spark 3.4, so it has a Python and a JVM of its own.
-They are fetched once (tests/compat/test_spark_connector.py uses the same).
+Its newest version on Maven Central runs with Spark 3.4, so it needs its own Python environment and
+JVM. They are fetched once; tests/compat/test_spark_connector.py uses the same.
 """
 
 import json
@@ -19,7 +19,7 @@ _END_S: Final = 60
 
 
 class Connector:
-    """A job in a process below this one, so that its CPU counts as this one's."""
+    """A job in a child process, so that its CPU counts as that of this process."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -45,7 +45,7 @@ class Connector:
 
 @contextmanager
 def connector(folder: Path, options: Mapping[str, str]) -> Iterator[Connector]:
-    """Raises what says why it could not be fetched."""
+    """Start the connector's job. Raises an error if it could not be fetched."""
     for shared in ("support", "compat"):
         sys.path.append(str(ROOT / shared))
     from environments import environment

@@ -1,6 +1,6 @@
 """spark_connector_job.py JARS FOLDER OPTIONS: reads with the pulsar-spark connector.
 
-Each line of its input is a run, `read` or `stream`, and each line of its output says it is done.
+Each input line, `read` or `stream`, starts a run; an output line reports its end.
 """
 
 import json

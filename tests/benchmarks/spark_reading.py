@@ -1,10 +1,11 @@
-"""A row of Spark: reading a topic as a frame and as a stream, beside what Spark itself takes.
+"""A row of Spark: reading a topic as a frame and as a stream, compared with the cost of Spark
+itself.
 
-Everything runs in local[2]. A source in Python that reads nothing (spark_ceiling) says what can be
-reached, the pulsar-spark connector what Java takes for the same, and Spark's own Parquet source, in
-the JVM alone, makes figures of different machines comparable. What is compared runs by turns. Rows
-for a second of CPU count the whole pipeline: the JVM, its Python workers and the broker. The first
-runs of each warm the JVM, which compiles for long, and are not counted.
+Everything runs in local[2]. A Python source that reads nothing (spark_ceiling) shows the upper
+limit, the pulsar-spark connector the cost in Java, and Spark's own Parquet source, in the JVM
+alone, makes figures of different machines comparable. Compared jobs alternate. Rows per second of
+CPU count the whole pipeline: the JVM, its Python workers and the broker. The first runs of each job
+warm up the JVM, which compiles for a long time, and are not counted.
 """
 
 import os
@@ -26,7 +27,7 @@ ROWS = 1_000_000
 PARTITIONS = 4
 PER_ENTRY = 1000
 WARM_RUNS = 3
-# A stream's planner ends after its query, and its CPU is to count where it belongs.
+# A stream's planner ends after its query; its CPU must count for the same run.
 SETTLE_S = 1.0
 TOPIC = "persistent://public/default/spark"
 
@@ -141,7 +142,7 @@ def measured(bench: Bench, runs: Runs) -> list[Figure]:
 
 
 def by_turns(bench: Bench, runs: Runs, compared: dict[str, Callable[[], None]]) -> list[Figure]:
-    """What else the machine does meanwhile is shared among them."""
+    """Jobs alternate, so that other load on the machine affects all of them."""
     wall: dict[str, list[float]] = {name: [] for name in compared}
     cpu: dict[str, list[float]] = {name: [] for name in compared}
     for turn in range(WARM_RUNS + bench.runs):
@@ -167,7 +168,7 @@ def timed(bench: Bench, runs: Any, run: Callable[[], None]) -> tuple[list[float]
 
 
 def one_run(runs: Any, run: Callable[[], None]) -> tuple[float, float]:
-    """Rows for a second, and for a second of CPU."""
+    """Rows per second, and rows per second of CPU."""
     before, started = cpu_s(runs.broker), time.perf_counter()
     run()
     wall_s = time.perf_counter() - started
@@ -176,14 +177,14 @@ def one_run(runs: Any, run: Callable[[], None]) -> tuple[float, float]:
 
 
 def cpu_s(broker: MeasuredBroker) -> float:
-    """Of the broker, this process and all that it started, ended ones included."""
+    """The CPU of the broker, of this process and of all its descendants, ended ones included."""
     ticks: dict[int, tuple[int, int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
-                continue  # It has ended meanwhile.
+                continue  # The process has ended meanwhile.
             ticks[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
     total, todo = 0, {os.getpid(), broker.pid}
     while todo:

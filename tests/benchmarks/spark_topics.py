@@ -1,4 +1,4 @@
-"""A row of Spark: a pattern of 10,000 topics, three messages in each, as a stream and as a frame.
+"""A row of Spark: a pattern of 10,000 topics with three messages each, as a stream and as a frame.
 
 CPU counts the whole pipeline, as in spark_reading: the JVM, its Python processes and the broker.
 """
@@ -66,7 +66,7 @@ class Queries:
         assert found == self._rows, f"{found} rows, and not {self._rows}"
 
     def first_batch(self) -> None:
-        """From a stream's start, until all is read; a new stream each time."""
+        """Start a new stream and read everything."""
         self._count += 1
         source = self._spark.readStream.format("pulsar").options(**self._options)
         query = (
@@ -88,7 +88,7 @@ def measured(bench: Bench, broker: MeasuredBroker, topics: int, queries: Queries
         ("readStream, to the first batch's end", queries.first_batch),
         ("spark.read", queries.frame),
     )
-    queries.frame()  # The JVM, and the Python processes, are warm from here on.
+    queries.frame()  # Warms up the JVM and the Python processes.
     for name, run in runs:
         wall, cpu = [], []
         for _ in range(bench.runs):

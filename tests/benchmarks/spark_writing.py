@@ -1,8 +1,9 @@
-"""Rows of Spark: writing exactly once, and reading and writing in one transaction.
+"""Rows of Spark: exactly-once writes, and reading and writing in one transaction.
 
-Beside them Spark's own Parquet source and sink on the same rows, in the JVM alone and without a
-guarantee for several outputs, so that figures of different machines can be compared. The first runs
-of each warm the JVM and are not counted. A stream's figure has its start and its end in it.
+For comparison, Spark's own Parquet source and sink process the same rows, in the JVM alone and
+without a guarantee for several outputs, so that figures of different machines can be compared. The
+first runs of each job warm up the JVM and are not counted. A stream's figure includes its start and
+end.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Rows of starting: empty, over a full log, and what reading that log costs."""
+"""Rows of starting: with an empty directory, with a full log, and the cost of reading that log."""
 
 import select
 import time
@@ -17,7 +17,7 @@ IDLE_S = 2.0
 def start_and_idle(bench: Bench) -> list[Figure]:
     accepting, resident = [], []
     broker = bench.broker("start")
-    broker.start()  # chooses the port
+    broker.start()  # chooses its port
     for _ in range(STARTS):
         broker.stop()
         accepting.append(_seconds_to_accept(broker))
@@ -32,7 +32,7 @@ def start_and_idle(bench: Bench) -> list[Figure]:
 
 
 def _seconds_to_accept(broker: MeasuredBroker) -> float:
-    """From the start of the process to the answer to CONNECT."""
+    """The seconds from the start of the process to the answer to CONNECT."""
     started = time.perf_counter()
     broker.launch()
     while True:
@@ -61,7 +61,7 @@ def idle_connections(bench: Bench) -> list[Figure]:
 
 
 def catch_up_1kb(bench: Bench) -> list[Figure]:
-    """More than any cache holds, read by a broker that was killed and has just started."""
+    """Read more than fits into any cache, after a kill and a restart."""
     load = Load(bench.scaled(250_000), 1, 1024, window=5_000)
     with bench.broker("catch-up") as broker:
         topic = new_topic()

@@ -1,4 +1,4 @@
-"""The benchmarks believe FrameCounter: it must count in any chunking, whatever lies between."""
+"""The benchmarks rely on FrameCounter: it must count correctly for all chunks and frames."""
 
 from hypothesis import given
 from hypothesis import strategies as st

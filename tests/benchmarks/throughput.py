@@ -1,4 +1,4 @@
-"""Rows of throughput: what a raw load gets through, and the broker's CPU for each entry."""
+"""Rows of throughput: the rate of a raw load, and the broker's CPU per entry."""
 
 from collections.abc import Callable
 
@@ -144,7 +144,7 @@ def batches_1000_x_100b(bench: Bench) -> list[Figure]:
 def _batch_costs(
     name: str, load: Load, published: list[Spent], consumed: list[Spent], publish: Target
 ) -> list[Figure]:
-    """Broker CPU of a large entry. Publishing has the checkpoints' share in it."""
+    """The broker's CPU per large entry. That of publishing includes checkpoints."""
     costs = [[spent.cpu_us(load.entries) for spent in way] for way in (published, consumed)]
     return [
         Figure(f"{name}: publish, broker CPU", "µs/e", costs[0], publish),

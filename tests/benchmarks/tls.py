@@ -1,7 +1,7 @@
-"""Rows of TLS beside plain ones: the same load on both ports of one broker, and its CPU.
+"""Rows of TLS and plain connections: the same load on both ports of one broker, and its CPU.
 
-One connection, a window of entries at a time: what is compared is the broker's CPU, in which TLS
-is the difference. Rates are of a load that waits for each window.
+One connection sends a window of entries at a time. The broker's CPU is compared; the difference is
+TLS. Rates are those of a load that waits for each window.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""Rows of transactions: how many a second, how long a commit takes, what a message pays extra."""
+"""Rows of transactions: rate, duration of a commit, and extra cost per message."""
 
 import time
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def transactions(bench: Bench) -> list[Figure]:
 
 
 def small_transactions(bench: Bench) -> list[Figure]:
-    """As Apache Pulsar's own load tool does it: fewer at once, spread over all coordinators."""
+    """Like Apache Pulsar's own load tool: fewer transactions at once, on all coordinators."""
     count = bench.scaled(5_000)
     spent: list[Spent] = []
     with bench.broker("txn-small") as broker:
@@ -61,7 +61,7 @@ def small_transactions(bench: Bench) -> list[Figure]:
 
 
 def fast_path(bench: Bench) -> list[Figure]:
-    """The smallest transactions, in both buffers: no target, but neither may fall behind."""
+    """The smallest transactions, in both buffers: without a target, to keep both fast."""
     count = bench.scaled(5_000)
     figures = []
     for buffer in BUFFERS:
@@ -122,9 +122,9 @@ def connect_coordinator(broker: MeasuredBroker, coordinators: int = 1) -> RawCon
 
 
 def transactional_publish(bench: Bench) -> list[Figure]:
-    """The same messages plain and in transactions of 1,000, by turns.
+    """The same messages plain and in transactions of 1,000, alternately.
 
-    A ratio of two noisy figures takes more runs than one figure.
+    A ratio of two noisy figures needs more runs than one figure.
     """
     txns = bench.scaled(150_000) // MESSAGES_PER_TXN
     count = txns * MESSAGES_PER_TXN
@@ -145,9 +145,9 @@ def transactional_publish(bench: Bench) -> list[Figure]:
 def publish_in_transactions(
     broker: MeasuredBroker, topic: str, txns: int, action: pb.TxnAction = pb.COMMIT
 ) -> Spent:
-    """Of 1,000 messages each. Opening them is not counted; sending and ending is."""
+    """Publish in transactions of 1,000 messages. Counts sending and ending, not opening."""
     control = connect_coordinator(broker)
-    # From 128 on an id takes two bytes, so that all frames are of one size.
+    # Ids from 128 on take two bytes, so that all frames have one size.
     while (first := open_transaction(control, topic)).least < 128:
         pass
     txn_ids = [first, *(open_transaction(control, topic) for _ in range(txns - 1))]
@@ -174,7 +174,7 @@ def end_all(control: RawConnection, txn_ids: Sequence[TxnId], action: pb.TxnActi
 
 
 def open_transaction(control: RawConnection, topic: str) -> TxnId:
-    """A new transaction to which `topic` is added."""
+    """A new transaction with `topic` added."""
     new = pb.CommandNewTxn(request_id=control.next_request_id(), txn_ttl_millis=TIMEOUT_MS, tc_id=0)
     control.send(pb.BaseCommand(type=Type.NEW_TXN, newTxn=new))
     answer = control.wait_for(Type.NEW_TXN_RESPONSE).newTxnResponse

@@ -1,8 +1,9 @@
-"""Consume-transform-produce in transactions: raw commands, many open at once on one connection.
+"""Consume-transform-produce in transactions: raw commands, with many transactions open at once on
+one connection.
 
 Each transaction acknowledges one message of an input topic and publishes one to an output topic:
-NEW, ADD_PARTITION + ADD_SUBSCRIPTION, SEND + ACK, END, each step behind the last one's answers.
-Without an input topic it publishes only; without an end it stays open.
+NEW, ADD_PARTITION + ADD_SUBSCRIPTION, SEND + ACK, END. Each step waits for the answers to the
+previous one. Without an input topic a transaction only publishes; without an end it stays open.
 """
 
 import time
@@ -24,8 +25,8 @@ class BrokenTransaction(Exception):
 
 
 class Transform:
-    """A pump that runs `count` transactions, `window` of them at any time, over `coordinators` by
-    turns. `action`: how they end, or None.
+    """A pump that runs `count` transactions, `window` of them at any time, on the `coordinators` in
+    turn. `action` is how they end; None: they stay open.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Transform:
         self._coordinators = coordinators
         self._action = action
         self._started = self._over = 0
-        self._missing: dict[int, int] = {}  # answers that a transaction's present step lacks
+        self._missing: dict[int, int] = {}  # missing answers to a transaction's current step
         self._txn_ids: dict[int, TxnId] = {}
         self._ended_at: dict[int, float] = {}
         self._rest = b""
@@ -97,7 +98,7 @@ class Transform:
             self._steps[number](number)
 
     def _number_of(self, command: pb.BaseCommand) -> int | None:
-        """The transaction that an answer belongs to: request ids are transactions' numbers."""
+        """The number of the answer's transaction: request ids are the numbers of transactions."""
         field = _ANSWERS.get(command.type)
         if field is None:
             return None
@@ -178,7 +179,7 @@ _ANSWERS = {
 
 
 class Source:
-    """The input topic's messages, handed out one by one."""
+    """Returns the messages of the input topic one by one."""
 
     def __init__(self, topic: str, ledger_id: int) -> None:
         self.topic = topic
@@ -192,7 +193,7 @@ class Source:
 
 
 def acknowledgement(source: Source, txn_id: TxnId, request_id: int) -> pb.BaseCommand:
-    """Of its next message, by consumer 1."""
+    """The acknowledgement of the next message by consumer 1."""
     ack = pb.CommandAck(
         consumer_id=1,
         ack_type=pb.CommandAck.Individual,

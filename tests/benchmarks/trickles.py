@@ -1,4 +1,4 @@
-"""A row of many slow clients: what a message costs when nearly every one comes alone."""
+"""A row of many slow clients: the cost of a message when nearly every message comes alone."""
 
 import selectors
 import time
@@ -19,7 +19,7 @@ SYNCS = 100
 
 
 class SlowClient:
-    """Sends one message at a time and remembers when."""
+    """Sends one message at a time and records the time."""
 
     def __init__(self, broker: MeasuredBroker, topic: str, frame: bytes) -> None:
         self.connection = RawConnection(broker.port)
@@ -34,7 +34,7 @@ class SlowClient:
         self.socket.sendall(self._frame)
 
     def received(self) -> list[float]:
-        """Milliseconds that the messages took whose receipts have come."""
+        """The milliseconds until the receipt of each confirmed message."""
         count = self._receipts.feed(self.socket.recv(RECEIVE_BYTES))
         now_s = time.perf_counter()
         return [(now_s - self._sent_s.popleft()) * 1000 for _ in range(count)]
@@ -69,7 +69,7 @@ def connect(broker: MeasuredBroker) -> list[SlowClient]:
 
 
 def trickle(clients: list[SlowClient], per_client: int) -> list[float]:
-    """Each in its turn, evenly; the milliseconds from each send to its receipt."""
+    """All clients send in turn, evenly; returns the milliseconds from each send to its receipt."""
     count, sent = len(clients) * per_client, 0
     taken: list[float] = []
     with selectors.EpollSelector() as selector:

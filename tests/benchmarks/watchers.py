@@ -1,4 +1,4 @@
-"""A row of watched topic lists: many watchers of many topics, and who hears of one more."""
+"""A row of watched topic lists: many watchers of many topics are told of new topics."""
 
 import time
 import urllib.request
@@ -59,7 +59,7 @@ def open_all(broker: MeasuredBroker, watchers: list[RawConnection], topics: int)
 def create_topics(
     broker: MeasuredBroker, watchers: list[RawConnection], topics: int
 ) -> list[float]:
-    """One after the other; how long it took for each until everybody had heard."""
+    """Create topics one by one; returns the time of each until all watchers were told."""
     creator, times = RawConnection(broker.port), []
     for number in range(topics + AT_ONCE, topics + AT_ONCE + NEW_TOPICS):
         started_s = time.perf_counter()
@@ -73,7 +73,7 @@ def create_topics(
 
 
 def longest_turn_s(broker: MeasuredBroker) -> float:
-    """Since the last time."""
+    """The longest turn of the event loop since the last call."""
     with urllib.request.urlopen(f"{broker.admin_url}/metrics/") as answer:
         lines = answer.read().decode().splitlines()
     (line,) = (line for line in lines if line.startswith("pybroker_loop_lag_seconds_max"))

@@ -1,4 +1,4 @@
-"""What the rows share: a broker over a fresh data directory, floods with the broker's CPU."""
+"""Common parts of the rows: brokers with fresh data directories, and floods with broker CPU."""
 
 import itertools
 import tempfile
@@ -20,7 +20,7 @@ _BLOB_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Entries of one shape. `messages` > 1 makes each entry a batch."""
+    """Equal entries. With `messages` > 1 each entry is a batch."""
 
     entries: int
     messages: int
@@ -46,7 +46,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """`scale` shrinks every load for a quick look; `runs` is how often each is repeated."""
+    """`scale` reduces every load for a quick run; `runs` is the number of repetitions."""
 
     folder: Path
     runs: int
@@ -54,7 +54,7 @@ class Bench:
     profiles: Path | None = None
 
     def broker(self, name: str, *settings: str) -> MeasuredBroker:
-        """`settings` are lines of its configuration file."""
+        """A broker; `settings` are lines of its configuration file."""
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
         config = folder / "broker.conf"
         config.write_text("\n".join(settings))
@@ -62,7 +62,7 @@ class Bench:
         return MeasuredBroker(folder / "data", config, profile)
 
     def scaled(self, count: int) -> int:
-        """A multiple of 1,000, so that acknowledgements by the thousand come out even."""
+        """The scaled count, a multiple of 1,000 for acknowledgements by the thousand."""
         return max(1000, int(count * self.scale) // 1000 * 1000)
 
 
@@ -107,7 +107,7 @@ def subscribed(broker: MeasuredBroker, topic: str, name: str) -> RawConnection:
 
 
 def last_position(connection: RawConnection) -> tuple[int, int]:
-    """Ledger and entry of the topic's last message."""
+    """The ledger id and the entry id of the topic's last message."""
     request = pb.CommandGetLastMessageId(consumer_id=1, request_id=connection.next_request_id())
     connection.send(pb.BaseCommand(type=Type.GET_LAST_MESSAGE_ID, getLastMessageId=request))
     answer = connection.wait_for(Type.GET_LAST_MESSAGE_ID_RESPONSE)
