@@ -1,7 +1,7 @@
-"""All commands of pulsar-admin in an order in which each has something to say.
+"""All pulsar-admin commands, in an order in which each has something to do.
 
-Within a group first those that make or set something, then those that look at it, at last those
-that take it away again; what is gone is made again before the next one.
+Within a group, commands that create or set something come first, then those that show it, then
+those that delete it. Deleted things are recreated before the next command.
 """
 
 import json
@@ -24,7 +24,7 @@ from pybroker.commands.admin.main import GROUPS
 from pybroker.commands.admin.main import main as pybroker_admin
 from pybroker.testing import RunningBroker
 
-# Of other systems: bookies, what runs functions and connectors, packages, a proxy; documentation.
+# Groups for other systems: bookies, functions and connectors, packages, a proxy; documentation.
 ELSEWHERE: Final = {
     *("bookies", "functions", "functions-worker", "sources", "sinks", "source", "sink"),
     *("packages", "proxy-stats", "documents"),
@@ -46,7 +46,7 @@ _ISOLATION: Final = {
         "parameters": {"min_limit": "1", "usage_threshold": "100"},
     },
 }
-# Path, and the body that makes it; PUT, and POST behind a `+`.
+# Path and body that create it; by PUT, or by POST after a `+`.
 _WORLD: Final[tuple[tuple[str, Any], ...]] = (
     (f"tenants/{TENANT}", {"adminRoles": [], "allowedClusters": [CLUSTER]}),
     (f"namespaces/{NAMESPACE}", None),
@@ -66,7 +66,7 @@ class Visit:
     words: list[str]
     said: Said
     answers: list[Answer]
-    ours: Said | None  # what `pybroker admin` left behind, for what only looks and shows JSON
+    ours: Said | None  # output of `pybroker admin`, for commands that only show JSON
 
     @property
     def command(self) -> tuple[str, str]:
@@ -134,7 +134,7 @@ class Tour:
         self._known = self._always | {"--ledgerId": ledger}
 
     def _make_world(self) -> None:
-        """What is there already refuses to be made again."""
+        """Create whatever is missing; requests for existing things are refused."""
         for path, body in _WORLD:
             self._http.request("POST" if path[0] == "+" else "PUT", path.lstrip("+"), json=body)
 
@@ -146,7 +146,7 @@ class Tour:
         return Client(self._broker.service_url, authentication=who, **options)
 
     def _open_transaction(self, parts: ExitStack) -> dict[str, str]:
-        """One that has sent and acknowledged, and where."""
+        """Open a transaction with a message and an acknowledgement; returns its ids and places."""
         self._make_world()
         client = parts.enter_context(self._client(enable_transaction=True))
         producer = client.create_producer(PAID)
@@ -174,7 +174,7 @@ def phase(command: str) -> int:
 
 
 def _only_looks(said: Said, answers: list[Answer]) -> bool:
-    """And at what does not change by itself."""
+    """Whether the command only shows things, which do not change by themselves."""
     if not answers or any(a.method != "GET" or "tats" in a.path for a in answers):
         return False
     try:
@@ -184,7 +184,7 @@ def _only_looks(said: Said, answers: list[Answer]) -> bool:
 
 
 def _fresh(group: str, command: str, name: str) -> dict[str, str]:
-    """Names of what is not there yet, for commands that make it."""
+    """New names, for commands that create something."""
     if not re.fullmatch("create(-partitioned-topic|-subscription|-shadow-topic)?", command):
         return {}
     if command == "create-subscription":

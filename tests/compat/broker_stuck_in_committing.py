@@ -1,6 +1,6 @@
 """`pybroker` whose participants never answer: transactions decide to commit and stay COMMITTING.
 
-Its first argument names a pipe that is written to when it is so, for tests that kill it there.
+Its first argument names a pipe, to which it writes once a transaction is stuck; tests then kill it.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What the tests of several clients begin with."""
+"""Common fixtures for the tests of several clients."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,7 @@
-"""A PySpark job with the pulsar-spark connector as it is, and the Spark that goes with it.
+"""A PySpark job with the unmodified pulsar-spark connector, and the Spark that it needs.
 
-connector_job.py JARS TOPIC FOLDER OPTIONS: each way of the connector; prints what it saw as JSON.
+connector_job.py JARS TOPIC FOLDER OPTIONS: uses each mode of the connector; prints the results as
+JSON.
 """
 
 import json
@@ -32,7 +33,9 @@ class Job:
         return sorted(found)
 
     def write(self, topic: str) -> None:
-        """By a column of topics: this connector's option of a topic does not go with this Spark."""
+        """Write with a column of topics: the connector's topic option does not work with this
+        Spark.
+        """
         columns = ("string(id) as value", "'k' as __key", f"'{topic}' as __topic")
         frame = self.spark.range(100).selectExpr(*columns)
         frame.write.format("pulsar").options(**self.options).save()

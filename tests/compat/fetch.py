@@ -1,7 +1,8 @@
-"""Fetches and builds what the compatibility tests share, before any test's limit counts.
+"""Fetches and builds the shared parts of the compatibility tests, before any test's time limit
+starts.
 
-`make test` runs it with the tools that are installed: `fetch.py java go rust node`. What it makes
-is kept in build/; where it has not been run, the first test that needs a part makes it.
+`make test` runs it with the installed tools: `fetch.py java go rust node`. The results are kept in
+build/. Without it, the first test that needs a part fetches it.
 """
 
 import sys

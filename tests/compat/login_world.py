@@ -1,6 +1,6 @@
-"""A broker on a network, as docs/security.md has it: TLS, three ways to log in, permissions.
+"""A broker on a network, as in docs/security.md: TLS, three ways to log in, permissions.
 
-The role is `alice` each time; `stranger` may log in, and do nothing.
+The role is always `alice`; `stranger` may log in but has no permissions.
 """
 
 import base64
@@ -22,25 +22,25 @@ from pybroker.testing import RunningBroker
 PROVIDERS: Final = ("token", "basic", "tls")
 by_each = pytest.mark.parametrize("provider", PROVIDERS)
 PASSWORD: Final = "open sesame"
-# After that a producer gives up a message that nobody takes: longer than a busy machine stalls.
+# A producer's timeout for an unconfirmed message: longer than a busy machine stalls.
 SEND_MS: Final = 2000
 
 
 class LoginWorld:
-    """The broker, and everybody's credentials as files of `directory`."""
+    """The broker, and all credentials as files in `directory`."""
 
     def __init__(self, broker: RunningBroker, directory: Path) -> None:
         self.broker, self.directory = broker, directory
         self.authority = str(directory / "ca.crt")
 
     def namespace(self) -> World:
-        """Another one, where alice may produce and consume."""
+        """A new namespace in which alice may produce and consume."""
         world = World(self.broker)
         world.grant("alice", "produce", "consume")
         return world
 
     def expiring(self) -> list[int]:
-        """When the logins of this moment end, of those that do."""
+        """The expiry times of the current logins that expire."""
 
         async def look(running: Any) -> list[int]:
             logins = [session.login for session in running.server.sessions if session.login]
@@ -82,7 +82,7 @@ def _credentials(directory: Path) -> dict[str, Any]:
 
 
 def who_is_connected(world: World) -> list[str]:
-    """Producers and consumers of the topic."""
+    """The names of the topic's producers and consumers."""
     stats = world.admin("GET", world.on_topic("/stats"))
     consumers = [each for found in stats["subscriptions"].values() for each in found["consumers"]]
     producers = [each["producerName"] for each in stats["publishers"]]
@@ -90,17 +90,17 @@ def who_is_connected(world: World) -> list[str]:
 
 
 def producers_address(world: World) -> str:
-    """Of the topic's one producer: another after it has connected again."""
+    """The address of the topic's only producer; it changes when the producer reconnects."""
     (producer,) = world.admin("GET", world.on_topic("/stats"))["publishers"]
     return str(producer["address"])
 
 
 def short_token(lives_s: int = 5) -> str:
-    """Of alice."""
+    """A token of alice that expires soon."""
     return token("alice", exp=int(time.time()) + lives_s)
 
 
 def publish(world: World, content: bytes) -> None:
-    """By the tenant's admin."""
+    """Publish as the tenant's admin."""
     with world.client("boss") as boss:
         boss.create_producer(world.topic).send(content)

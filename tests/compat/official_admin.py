@@ -1,7 +1,7 @@
-"""pulsar-admin, the program, driven from Python: one JVM for all its commands.
+"""The program pulsar-admin, driven from Python: one JVM for all its commands.
 
-Its words go through its own parser and its own client; what it prints is caught. Its commands are
-read from its parser, so that none is forgotten.
+Commands go through its own parser and its own client; the output is captured. The list of commands
+comes from its parser, so none is missed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ _BY_TOKEN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the program left behind."""
+    """The exit code and output of the program."""
 
     code: int
     out: str
@@ -40,7 +40,7 @@ class PulsarAdmin:
 
     def run(self, words: Sequence[str]) -> Said:
         out, err = (self._jvm.java.io.ByteArrayOutputStream() for _ in range(2))
-        # Anew each time: some commands close what they write to.
+        # New streams each time: some commands close theirs.
         self._jvm.java.lang.System.setOut(self._jvm.java.io.PrintStream(out, True))
         self._jvm.java.lang.System.setErr(self._jvm.java.io.PrintStream(err, True))
         self._parser.setOut(self._jvm.java.io.PrintWriter(out, True))
@@ -52,7 +52,7 @@ class PulsarAdmin:
         return Said(code, str(out.toString()), str(err.toString()))
 
     def commands(self) -> Iterator[tuple[str, str, str]]:
-        """Group, command, and its arguments as `words_of` takes them."""
+        """Group, command, and arguments in the format of `words_of`."""
         for group in self._parser.getSubcommands().entrySet():
             for command in group.getValue().getSubcommands().entrySet():
                 yield group.getKey(), command.getKey(), _spelt(command.getValue().getCommandSpec())
@@ -78,7 +78,7 @@ def _type(option: Any) -> str:
 
 
 def admin_jars() -> list[Path]:
-    """Of pulsar-admin and of pulsar-client, the programs."""
+    """The jars of the programs pulsar-admin and pulsar-client."""
     return jars_of(_POM, "admin")
 
 

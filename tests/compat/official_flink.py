@@ -1,6 +1,6 @@
-"""Flink with its Pulsar connector, unmodified: a cluster in one JVM, driven from Python by Py4J.
+"""Flink with its unmodified Pulsar connector: a cluster in one JVM, driven from Python by Py4J.
 
-A job here has classes of Flink and its connector only, so that nothing need be compiled.
+Jobs use only classes of Flink and its connector, so nothing needs to be compiled.
 """
 
 import time
@@ -14,7 +14,7 @@ from official_java import jars_of, java_gateway
 from pybroker.testing.broker_process import BrokerProcess
 
 _POM: Final = Path(__file__).with_name("java") / "flink" / "pom.xml"
-# Flink copies what jobs hold by looking into classes of the JDK, which Java 17 allows if told so.
+# Flink copies a job's objects by reflection into JDK classes, which Java 17 must be told to allow.
 _OPENED: Final = ("java.lang", "java.util", "java.util.concurrent", "java.util.concurrent.atomic")
 _OPTIONS: Final = [f"--add-opens=java.base/{each}=ALL-UNNAMED" for each in _OPENED]
 PARALLELISM: Final = 2
@@ -23,7 +23,7 @@ _SOON_S: Final = 120.0
 
 
 class FlinkCluster:
-    """Two task managers with a slot each: what ran on one that goes starts anew on another."""
+    """Two task managers with a slot each: tasks of a killed one restart on another."""
 
     def __init__(self, gateway: Any) -> None:
         self._gateway, self.jvm = gateway, gateway.jvm
@@ -37,7 +37,7 @@ class FlinkCluster:
         self._killed = 0
 
     def source(self, broker: BrokerProcess, topic: str, ranges: Any = None) -> Any:
-        """Strings from the topic's beginning; `ranges` says which keys it takes."""
+        """A source of strings from the topic's beginning; `ranges` selects keys."""
         schema = self.flink.api.common.serialization.SimpleStringSchema()
         start = self.connector.source.enumerator.cursor.StartCursor.earliest()
         builder = self.connector.source.PulsarSource.builder()
@@ -56,7 +56,7 @@ class FlinkCluster:
         return builder.build()
 
     def sink(self, broker: BrokerProcess, topic: str, transaction_ms: int | None = None) -> Any:
-        """Exactly once: what it writes becomes visible with the checkpoint that holds it."""
+        """An exactly-once sink: messages become visible with their checkpoint."""
         schema = self.flink.api.common.serialization.SimpleStringSchema()
         guarantee = self.flink.connector.base.DeliveryGuarantee.EXACTLY_ONCE
         builder = self.connector.sink.PulsarSink.builder()
@@ -72,7 +72,7 @@ class FlinkCluster:
 
     @contextmanager
     def running(self, source: Any, sink: Any) -> Iterator[Any]:
-        """A job that copies; its id. A task that fails starts anew, again and again."""
+        """Run a copying job; yields its id. Failed tasks restart, again and again."""
         environments = self.flink.streaming.api.environment
         environment = environments.StreamExecutionEnvironment.createLocalEnvironment(PARALLELISM)
         environment.enableCheckpointing(_CHECKPOINT_MS)
@@ -88,17 +88,17 @@ class FlinkCluster:
             self._cluster.cancelJob(job.getJobID()).get()
 
     def kill_a_task_manager(self) -> None:
-        """The oldest, and give the job another one."""
+        """Kill the oldest task manager, and start another."""
         self._cluster.terminateTaskManager(self._killed).get()
-        self._killed += 1  # those that are gone keep their numbers
+        self._killed += 1  # dead ones keep their numbers
         self._cluster.startTaskManager()
 
     def restarts(self, job: Any) -> int:
-        """How often its tasks were started anew, all together."""
+        """The total number of restarts of the job's tasks."""
         return sum(task.getAttemptNumber() for task in self._tasks(job))
 
     def wait_until_running_again(self, job: Any, restarts: int) -> None:
-        """After more than that many restarts."""
+        """Wait until the job runs after more than `restarts` restarts."""
         give_up_at = time.monotonic() + _SOON_S
         while self.restarts(job) <= restarts or not self._is_running(job):
             assert time.monotonic() < give_up_at, "it does not run again"

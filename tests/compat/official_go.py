@@ -1,6 +1,6 @@
 """The official Go client, driven from Python: the tests of the Go package in `go/`, built once.
 
-A test there is a function; what stands above it, `Feature: name, name`, is what it shows.
+Each test is a function; the comment `Feature: name, name` above it names what it shows.
 """
 
 import os
@@ -17,7 +17,7 @@ from one_at_a_time import one_at_a_time
 
 SOURCES: Final = Path(__file__).with_name("go")
 TEST_TIMEOUT_S: Final = 240
-BUILD_TIMEOUT_S: Final = 900  # of all its dependencies, the first time
+BUILD_TIMEOUT_S: Final = 900  # with all its dependencies, the first time
 _TEST: Final = re.compile(r"((?:^//.*\n)*)^func (Test\w+)\(t \*testing\.T\)", re.MULTILINE)
 _FEATURES: Final = re.compile(r"^// Feature: (.+)$", re.MULTILINE)
 
@@ -36,17 +36,17 @@ def go_tests(source: Path) -> Iterator[GoTest]:
 
 @cache
 def built() -> Path:
-    """The test program. Without cgo: it needs no C compiler, and links in a moment."""
+    """The test program. It is built without cgo, so it needs no C compiler and links fast."""
     with one_at_a_time("go-client") as folder:
         folder.mkdir(exist_ok=True)
         program, fresh = folder / "compat.test", folder / "fresh.test"
         go("test", "-c", "-o", str(fresh), ".")
-        fresh.replace(program)  # somebody else may be running the one before
+        fresh.replace(program)  # another process may be running the old one
         return program
 
 
 def go(*words: str, tool: str = "go") -> str:
-    """What it prints. It is where its installer puts it, if the PATH does not know."""
+    """Run go; returns its output. Without go in PATH, uses its installer's location."""
     command = [which(tool) or f"/usr/local/go/bin/{tool}", *words]
     environment = os.environ | {"CGO_ENABLED": "0"}
     done = subprocess.run(
@@ -57,7 +57,7 @@ def go(*words: str, tool: str = "go") -> str:
 
 
 def run_go_test(name: str, surroundings: Mapping[str, str]) -> None:
-    """Fails with what the test said."""
+    """Run a Go test; fails with its output."""
     command = [str(built()), "-test.run", f"^{name}$", "-test.v"]
     done = subprocess.run(
         [*command, "-test.timeout", f"{TEST_TIMEOUT_S}s"],

@@ -23,22 +23,22 @@ def client_jars() -> list[Path]:
 
 
 def jars_of(pom: Path, name: str) -> list[Path]:
-    """Kept by that name."""
+    """The jars of a POM, kept under this name."""
     with one_at_a_time("jars") as folder:
         return resolved_jars(pom, folder / name)
 
 
 @contextmanager
 def java_gateway(jars: Iterable[Path] | None = None, options: Sequence[str] = ()) -> Iterator[Any]:
-    """A JVM with the client's jars, or with those given, and these options."""
+    """A JVM with these jars (by default the client's) and these options."""
     py4j_jar = next((Path(pyspark.__file__).parent / "jars").glob("py4j*.jar"))
     classpath = ":".join(map(str, client_jars() if jars is None else jars))
     port = launch_gateway(
         jarpath=str(py4j_jar), classpath=classpath, javaopts=list(options), die_on_exit=True
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
-    # PySpark replaces what raises Py4J's errors by what asks Spark's own JVM about them, for the
-    # whole process. That JVM knows nothing of this one's objects.
+    # For the whole process, PySpark replaces the function that raises Py4J's errors by one that
+    # asks Spark's own JVM, which does not know the objects of this JVM.
     of_pyspark = py4j.java_gateway.get_return_value
     py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
     try:
@@ -51,7 +51,7 @@ def java_gateway(jars: Iterable[Path] | None = None, options: Sequence[str] = ()
 class OfficialClient:
     """`org.apache.pulsar.client.api.PulsarClient` with transactions; short names for tests.
 
-    `settings` are methods of the builder in question, with their argument or a tuple of them.
+    `settings` are methods of the respective builder, with an argument or a tuple of arguments.
     """
 
     def __init__(self, gateway: Any, service_url: str, **settings: Any) -> None:
@@ -67,13 +67,13 @@ class OfficialClient:
         return _with(settings, builder).create()
 
     def reader(self, topic: str, start: Any = None, **settings: Any) -> Any:
-        """From the first message on, or behind another."""
+        """A reader from the first message, or after `start`."""
         builder = self.client.newReader().topic(topic)
         builder = builder.startMessageId(start or self.api.MessageId.earliest)
         return _with(settings, builder).create()
 
     def ms(self, duration: int) -> tuple[int, Any]:
-        """As Java's methods take one."""
+        """A duration as Java's methods take it."""
         return duration, self._units.MILLISECONDS
 
     def strings(self, texts: Sequence[str]) -> Any:
@@ -87,7 +87,9 @@ class OfficialClient:
         return self.api.Schema
 
     def record_schema(self, kind: str, **fields: str) -> Any:
-        """A generic schema, JSON or AVRO; a type with a question mark has the default null."""
+        """A generic schema, JSON or AVRO. A type with a question mark is optional and defaults to
+        null.
+        """
         types = self._jvm.org.apache.pulsar.common.schema.SchemaType
         builder = self.schemas_of_records.record("Record")
         for name, kind_of_field in fields.items():
@@ -103,13 +105,13 @@ class OfficialClient:
         return self.api.schema.SchemaBuilder
 
     def hash_range(self, first: int, last: int) -> Any:
-        """An array of it; both ends are included."""
+        """An array with one hash range, ends included."""
         ranges = self._gateway.new_array(self.api.Range, 1)
         ranges[0] = self.api.Range.of(first, last)
         return ranges
 
     def sticky(self, first: int, last: int) -> Any:
-        """The policy for these hashes, both ends included."""
+        """The policy for these hashes, ends included."""
         ranges = self.hash_range(first, last)
         return self.api.KeySharedPolicy.stickyHashRange().ranges(ranges)
 
@@ -152,18 +154,18 @@ class OfficialClient:
         return builder.withTransactionTimeout(timeout_s, self._units.SECONDS).build().get()
 
     def receive(self, consumer: Any, timeout_s: int = RECEIVE_S) -> Any:
-        """None if nothing came."""
+        """The next message; None after the timeout."""
         return consumer.receive(timeout_s, self._units.SECONDS)
 
     def take(self, consumer: Any, count: int) -> list[bytes]:
-        """The contents of the next messages, which are acknowledged."""
+        """Receive and acknowledge the next messages; returns their contents."""
         messages = [self.receive(consumer) for _ in range(count)]
         for message in messages:
             consumer.acknowledge(message.getMessageId())
         return [bytes(message.getData()) for message in messages]
 
     def shutdown(self) -> None:
-        """At once, without a word to the broker."""
+        """Shut down at once, without telling the broker."""
         self.client.shutdown()
 
 

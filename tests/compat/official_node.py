@@ -1,6 +1,6 @@
 """The JavaScript client pulsar-flex, driven from Python: the functions of `node/compat.js`.
 
-What stands above a function there, `Feature: name, name`, is what it shows.
+The comment `Feature: name, name` above a function names what it shows.
 """
 
 import os
@@ -37,7 +37,7 @@ def node_tests() -> Iterator[NodeTest]:
 
 @cache
 def packages() -> Path:
-    """The folder of what package-lock.json names, installed once for each version of it."""
+    """The folder with the packages of package-lock.json, installed once per version of it."""
     with one_at_a_time("node-client") as folder:
         installed = folder / "installed-from.json"
         wanted = (SOURCES / "package-lock.json").read_text()
@@ -56,7 +56,7 @@ def packages() -> Path:
 
 
 def run_node_test(name: str, surroundings: Mapping[str, str]) -> None:
-    """Fails with what the test said."""
+    """Run a test in Node.js; fails with its output."""
     done = subprocess.run(
         ["node", SOURCES / "compat.js", name],
         env=os.environ | surroundings | {"PACKAGES": str(packages())},

@@ -1,6 +1,6 @@
 """The Rust crate `pulsar`, driven from Python: the tests of the package in `rust/`, built once.
 
-A test there is a function; what stands above it, `Feature: name, name`, is what it shows.
+Each test is a function; the comment `Feature: name, name` above it names what it shows.
 """
 
 import json
@@ -18,10 +18,10 @@ from one_at_a_time import one_at_a_time
 
 SOURCES: Final = Path(__file__).with_name("rust")
 TEST_TIMEOUT_S: Final = 240
-BUILD_TIMEOUT_S: Final = 900  # of all its dependencies, the first time
+BUILD_TIMEOUT_S: Final = 900  # with all its dependencies, the first time
 _TEST: Final = re.compile(r"((?:^///.*\n)*)^#\[tokio::test\]\nasync fn (\w+)\(\)", re.MULTILINE)
 _FEATURES: Final = re.compile(r"^/// Feature: (.+)$", re.MULTILINE)
-# The crate's build asks for protoc; grpcio-tools, which the tests have, brings one.
+# The crate's build needs protoc; grpcio-tools, which the tests install, has one.
 _PROTOC: Final = Path(sys.executable).with_name("python-grpc-tools-protoc")
 
 
@@ -53,7 +53,7 @@ def built() -> Path:
 
 
 def run_rust_test(name: str, surroundings: Mapping[str, str]) -> None:
-    """Fails with what the test said."""
+    """Run a Rust test; fails with its output."""
     done = subprocess.run(
         [built(), "--exact", name, "--nocapture"],
         env=os.environ | surroundings,

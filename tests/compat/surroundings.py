@@ -1,4 +1,4 @@
-"""The environment of a test in another language: a broker, and one that asks for a token."""
+"""The environment of a test in another language: a broker, and a broker that requires a token."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from pybroker.testing import RunningBroker
 
 @contextmanager
 def surroundings() -> Iterator[tuple[RunningBroker, dict[str, str]]]:
-    """The first broker, with HTTP, and the environment's variables."""
+    """The first broker, with HTTP, and the environment variables."""
     with (
         pybroker.testing.broker(http=True) as broker,
         pybroker.testing.broker(**TOKEN_SETTINGS) as secured,

@@ -32,7 +32,7 @@ def words(name: str, places: dict[str, str]) -> list[str]:
 
 
 def values(client: Client, topic: str) -> Iterator[Any]:
-    """As they come. Raises Timeout."""
+    """The received values, in order. Raises Timeout."""
     consumer = client.subscribe(topic, "audit", initial_position=InitialPosition.Earliest)
     while True:
         yield json.loads(consumer.receive(PATIENCE_MS).data())

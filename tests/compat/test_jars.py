@@ -1,4 +1,4 @@
-"""The official Java client's jars, wherever Java is."""
+"""The official Java client's jars, wherever Java is installed."""
 
 import shutil
 from pathlib import Path

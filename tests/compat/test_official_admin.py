@@ -1,4 +1,4 @@
-"""Every command of pulsar-admin, the program itself, against the broker."""
+"""Every command of the program pulsar-admin, against the broker."""
 
 import json
 from collections.abc import Iterator
@@ -17,51 +17,51 @@ pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.feature("admin cli
 SETTINGS: Final = TOKEN_SETTINGS | {
     "authorization_enabled": True,
     "super_user_roles": (SUPER_USER,),
-    # However slow the machine is, no topic goes because nobody has used it for a minute.
+    # Even on a slow machine no topic is deleted as unused for a minute.
     "broker_delete_inactive_topics_enabled": False,
 }
-# What is refused, and why.
+# Refused commands, with the reasons.
 REFUSED: Final = {
-    # It is in use, or this broker's own.
+    # In use, or this broker's own.
     ("tenants", "delete"): "still has namespaces",
     ("properties", "delete"): "still has namespaces",
     ("namespaces", "delete"): "topics; delete them first or use force",
     ("clusters", "delete"): "this broker's own",
     ("brokers", "shutdown"): "embedded in another process",
-    # It has no meaning for one broker, or nothing to do it with.
+    # Not meaningful for one broker, or not supported.
     ("brokers", "update-dynamic-config"): "configuration file",
     ("brokers", "delete-dynamic-config"): "configuration file",
     ("clusters", "update-cluster-migration"): "migration is not supported",
     ("namespaces", "split-bundle"): "cannot be split",
     ("topics", "offload"): "Offloading is not supported",
-    # The program refuses by itself: there is no such jar.
+    # The program itself refuses: there is no such jar.
     ("schemas", "extract"): "ClassNotFoundException",
 }
-# What the program shows is not what it was told: its own doing.
+# The program shows something else than the answer.
 OTHERWISE: Final = {
     ("topicPolicies", "get-dispatcher-pause-on-ack-state-persistent"),  # prints its future
     ("ns-isolation-policy", "brokers"),  # prints the list's members
     ("broker-stats", "monitoring-metrics"),
     ("persistent", "info-internal"),  # text within JSON
     ("topics", "get-shadow-source"),  # one of the properties
-    ("schemas", "get"),  # its own object, from the answer's parts
-    # a JVM's memory, and a machine's load: there is no JVM, and nobody to compare with
+    ("schemas", "get"),  # an object of its own, built from parts of the answer
+    # a JVM's memory, and a machine's load: pybroker has no JVM, and no brokers to compare with
     *(("broker-stats", "allocator-stats"), ("broker-stats", "load-report")),
 }
-# Fields that the program adds by itself, for this broker has nothing to say there.
+# Fields that the program adds, because this broker's answer has no values for them.
 ADDED: Final = {
-    # a position is a ledger and an entry; where a schema lies is the broker's own affair
+    # a position is only a ledger and an entry; the place of a schema is internal
     *("batchIndex", "batchSize", "ledgerId", "entryId"),
     # not counted
     *("messageAckRate", "chunkedMessageRate", "msgInReplay", "totalAbortedTransactions"),
     *("nonContiguousDeletedMessagesRangesSerializedSize", "drainingHashesClearedTotal"),
-    # of topics that keep nothing
+    # of non-persistent topics
     *("drainingHashesCount", "drainingHashesUnackedMessages", "oldestBacklogMessageAgeSeconds"),
-    # recovery ends before anybody is served; snapshots are records of the metadata
+    # recovery ends before clients are served; snapshots are metadata records
     *("recoverStartTime", "recoverEndTime", "lastSnapshotTimestamps"),
-    # topics that keep nothing have no ledger
+    # non-persistent topics have no ledger
     *("entriesAddedCounter", "waitingCursorsCount", "pendingAddEntriesCount"),
-    # of versions long gone
+    # of very old versions
     *("clusterDispatchRate", "latency_stats_sample_rate", "clusterThatCanDeleteNamespace"),
 }
 
@@ -101,7 +101,7 @@ def test_what_is_refused_is_refused_with_a_reason(visits: list[Visit]) -> None:
 
 
 def test_the_program_shows_what_it_was_told(visits: list[Visit]) -> None:
-    """Nothing that it reads is lost on the way through its own objects, or changed."""
+    """The program's own objects neither lose nor change anything of the answer."""
     compared = [(visit, *both) for visit in visits if (both := _shown_and_told(visit)) is not None]
     assert len(compared) > 100
     differing = {
@@ -125,7 +125,7 @@ def test_pybroker_admin_shows_the_same(visits: list[Visit]) -> None:
 
 
 def _json(said: Said | None) -> Any:
-    """What it shows; a text is one."""
+    """The output as JSON; other output is a text."""
     assert said is not None and said.code == 0, said
     try:
         return json.loads(said.out)
@@ -134,7 +134,7 @@ def _json(said: Said | None) -> Any:
 
 
 def _shown_and_told(visit: Visit) -> tuple[Any, Any] | None:
-    """What it printed, and what the one answer to it said; None if either is no JSON."""
+    """The program's output and the broker's only answer; None if either is not JSON."""
     told = [a for a in visit.answers if (a.method, a.status) == ("GET", 200)]
     try:
         return (json.loads(visit.said.out), json.loads(told[0].body)) if len(told) == 1 else None
@@ -143,7 +143,7 @@ def _shown_and_told(visit: Visit) -> tuple[Any, Any] | None:
 
 
 def _differing(shown: Any, told: Any, path: str) -> Iterator[str]:
-    """What is shown and was told otherwise, or was not told at all."""
+    """Shown values that differ from the answer or are missing in it."""
     if isinstance(shown, dict) and isinstance(told, dict):
         for key in shown.keys() - ADDED:
             if key in told:
@@ -158,5 +158,5 @@ def _differing(shown: Any, told: Any, path: str) -> Iterator[str]:
 
 
 def _ordered(values: list[Any]) -> list[Any]:
-    """Sets of texts have no order."""
+    """Sort lists of texts, which are unordered sets."""
     return sorted(values) if all(isinstance(value, str) for value in values) else values

@@ -1,4 +1,4 @@
-"""pulsar-client, the program, beside ours: the same words, and the same lines on the screen."""
+"""The program pulsar-client and pybroker's commands: the same arguments, the same output."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -110,7 +110,7 @@ def test_messages_of_either_look_the_same_in_both(
 def test_schemas_are_the_same_from_both(
     tool: Tool, ours: Callable[..., Any], broker: RunningBroker, words: list[str]
 ) -> None:
-    """So each may produce where the other did, and what arrived is the same bytes."""
+    """So each can produce to a topic of the other, and the received bytes are the same."""
     topic = "schema-" + "".join(each for each in "-".join(words) if each.isalnum())
     for produce in (tool.run, ours, tool.run):
         assert produce("produce", topic, "-s", "#", *words)[0] == 0

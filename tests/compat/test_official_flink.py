@@ -1,6 +1,6 @@
-"""Flink's Pulsar connector: jobs that copy exactly once, whatever is killed meanwhile.
+"""Flink's Pulsar connector: jobs that copy exactly once, despite kills.
 
-Topics here are partitioned: of other topics this connector gives some to no reader at all
+The topics are partitioned: this connector assigns some other topics to no reader at all
 (docs/clients.md).
 """
 
@@ -25,8 +25,8 @@ pytestmark = [
 
 SOON_MS: Final = 180_000
 END: Final = b"end"
-# What a killed task leaves open hides later messages for so long. Shorter, a busy machine may take
-# longer from a checkpoint to its commit, and Flink loses what was in it.
+# A killed task's open transaction hides later messages for this long. With a shorter timeout a busy
+# machine may take longer from a checkpoint to its commit, and Flink loses the transaction.
 TRANSACTION_MS: Final = 60_000
 
 
@@ -38,7 +38,7 @@ def flink() -> Iterator[FlinkCluster]:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    # The Java client sends again what a lost connection left unanswered, in transactions too.
+    # The Java client resends unanswered messages after a lost connection, in transactions too.
     settings = tmp_path / "broker.conf"
     settings.write_text("brokerDeduplicationEnabled=true\n")
     with BrokerProcess(tmp_path / "data", ["--config", str(settings)]) as broker:
@@ -72,7 +72,7 @@ def auditor(client: Client, topic: str) -> Consumer:
 
 
 class Numbers:
-    """Published in order to both partitions in turn; an end behind those of each partition."""
+    """Numbers published in order to both partitions in turn, with an end mark in each partition."""
 
     def __init__(self, client: Client, topic: str) -> None:
         parts = [f"{topic}-partition-{part}" for part in range(2)]
@@ -92,12 +92,12 @@ class Numbers:
 
 
 def copies_of(count: int, consumer: Consumer) -> Counter[bytes]:
-    """So many that are visible."""
+    """Receive `count` visible copies."""
     return Counter(consumer.receive(timeout_millis=SOON_MS).data() for _ in range(count))
 
 
 def copies_to_the_end(consumer: Consumer) -> Counter[bytes]:
-    """All that is visible until the end of each partition is; a partition's come in order."""
+    """All visible copies until both end marks; the copies of a partition come in order."""
     found: Counter[bytes] = Counter()
     while found[END] < 2:
         message = consumer.receive(timeout_millis=SOON_MS)
@@ -132,8 +132,8 @@ def test_nothing_is_lost_or_doubled_when_task_managers_are_killed(
 def test_nothing_is_lost_when_the_broker_is_killed(
     flink: FlinkCluster, broker: BrokerProcess, client: Client, source: str, target: str
 ) -> None:
-    """What its source had not acknowledged durably it reads again, and does not notice
-    (docs/clients.md). What comes later is copied once.
+    """The source rereads messages that it had not acknowledged durably, without noticing
+    (docs/clients.md). Later messages are copied once.
     """
     numbers = Numbers(client, source)
     with flink.running(
@@ -148,7 +148,7 @@ def test_nothing_is_lost_when_the_broker_is_killed(
         numbers.publish(200)
         numbers.end()
         found = copies_to_the_end(auditor(client, target))
-        # A job that starts anew reads at its checkpoint, which would hide what this is about.
+        # A restarted job reads from its checkpoint, which would hide the effect.
         assert flink.restarts(job) == restarts
     assert found.keys() == {b"%d" % number for number in range(numbers.published)}
     assert {number for number, times in found.items() if times > 1} <= {
@@ -161,7 +161,7 @@ def test_a_job_takes_the_keys_of_its_ranges_alone(
     flink: FlinkCluster, broker: BrokerProcess, client: Client, source: str, target: str
 ) -> None:
     copies = auditor(client, target)
-    # Its sink's transactions are those of three hours, its default.
+    # The sink's transactions have its default timeout of three hours.
     taken = flink.source(broker, source, flink.ranges_of_keys("a", "b"))
     with client.create_producer(source, batching_enabled=False) as producer:
         for number in range(50):

@@ -1,4 +1,4 @@
-"""What the official Go client does with the broker; the tests themselves are in Go, in `go/`."""
+"""The official Go client with the broker; the tests themselves are in Go, in `go/`."""
 
 import sys
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pybroker.testing
 
 pytestmark = [pytest.mark.go, pytest.mark.timeout(BUILD_TIMEOUT_S)]
 
-# What has a broker of its own stands in a module of its own.
+# Tests with their own broker are in their own module.
 ELSEWHERE = {"brokers_test.go", "logins_test.go", "restarts_test.go"}
 INTERCEPTORS = "org.apache.pulsar.common.intercept"
 SETTINGS = {
@@ -49,7 +49,7 @@ def in_commit_order() -> Iterator[dict[str, str]]:
 
 def in_any_order() -> Iterator[GoTest]:
     for test in go_tests(SOURCES / "transactions_test.go"):
-        # It waits for the timeout by a plain message, which commit order shows at once.
+        # It detects the timeout by a plain message, which commit order shows at once.
         if test.name != "TestATransactionThatTimesOutIsAborted":
             yield test
 

@@ -1,4 +1,4 @@
-"""What the official Java client can be asked for beside transactions."""
+"""Features of the official Java client besides transactions."""
 
 import itertools
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def test_topics_that_keep_nothing(official: OfficialClient, name: str, kind: str
 
 @pytest.mark.feature("pattern subscription")
 def test_a_pattern_hears_of_a_new_topic_without_asking(official: OfficialClient, name: str) -> None:
-    """By itself it would look again after a minute."""
+    """Otherwise it would check again only after a minute."""
     consumer = official.pattern_consumer(f"persistent://{name}-.*", "s")
     producer = official.producer(f"persistent://{name}-late")
     producer.send(b"m")

@@ -1,4 +1,4 @@
-"""The official Java client where it asks for what is not committed: by properties."""
+"""The official Java client with properties that request uncommitted messages."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +27,7 @@ def subscription(official: OfficialClient) -> dict[str, Any]:
 
 
 def reader(official: OfficialClient) -> dict[str, Any]:
-    """Java's readers have no properties: this is what they are."""
+    """A consumer that acts as a reader, because Java's readers have no properties."""
     mode = official.api.SubscriptionMode.NonDurable
     return {"subscriptionMode": mode, "property": ("isolation.level", "read_uncommitted")}
 

@@ -1,4 +1,4 @@
-"""What the official Java client does with messages that an aborted transaction gives back late."""
+"""The official Java client with messages that an aborted transaction returns late."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +31,7 @@ def broker() -> Iterator[RunningBroker]:
 
 @pytest.fixture
 def official(gateway: Any, broker: RunningBroker) -> Iterator[OfficialClient]:
-    """Of everybody but the processor that dies."""
+    """The client of all processors except the one that dies."""
     client = OfficialClient(gateway, broker.service_url)
     yield client
     client.shutdown()
@@ -42,20 +42,20 @@ def worker(client: OfficialClient, name: str, **settings: Any) -> Any:
 
 
 def received(client: OfficialClient, consumer: Any, count: int) -> dict[bytes, Any]:
-    """The next messages' ids by content."""
+    """Receive messages; returns their ids by content."""
     messages = [client.receive(consumer) for _ in range(count)]
     assert None not in messages, f"{messages.index(None)} of {count} came"
     return {bytes(message.getData()): message.getMessageId() for message in messages}
 
 
 def stats(broker: RunningBroker) -> Any:
-    """The subscription's."""
+    """The stats of the subscription."""
     answer = httpx.get(f"{broker.admin_url}/admin/v2/{PATH}/stats")
     return answer.json()["subscriptions"][SUBSCRIPTION]
 
 
 def sent_to(broker: RunningBroker, name: str) -> int:
-    """Messages that the broker wrote to that consumer."""
+    """The number of messages that the broker sent to that consumer."""
     (sent,) = (
         each["msgOutCounter"] for each in stats(broker)["consumers"] if each["consumerName"] == name
     )
@@ -66,10 +66,10 @@ def sent_to(broker: RunningBroker, name: str) -> int:
 def test_what_the_client_dropped_because_it_came_late_goes_to_the_next_consumer(
     gateway: Any, broker: RunningBroker, official: OfficialClient
 ) -> None:
-    """B never shows message 2 to its application, which does not know of it and acknowledges on."""
+    """B never shows message 2 to its application, which acknowledges later messages without it."""
     dying = OfficialClient(gateway, broker.service_url)
     a = worker(dying, "A")
-    b = worker(official, "B", priorityLevel=1)  # stands by
+    b = worker(official, "B", priorityLevel=1)  # the standby
     producer = official.producer(TOPIC, enableBatching=False)
     for number in range(5):
         producer.send(b"%d" % number)
@@ -79,13 +79,13 @@ def test_what_the_client_dropped_because_it_came_late_goes_to_the_next_consumer(
 
     taken_over = received(official, b, 4)
     assert list(taken_over) == [b"0", b"1", b"3", b"4"]
-    b.acknowledgeCumulative(taken_over[b"4"])  # which returns before it is sent
+    b.acknowledgeCumulative(taken_over[b"4"])  # returns before it is sent
     broker.wait_until(lambda: stats(broker)["msgBacklog"] == 1)
     txn.abort().get()
     broker.wait_until(lambda: sent_to(broker, "B") == 5)
     producer.send(b"5")
     further = received(official, b, 1)
-    assert list(further) == [b"5"]  # so message 2, which came before, was dropped
+    assert list(further) == [b"5"]  # message 2, which arrived before, was dropped
     b.acknowledgeCumulative(further[b"5"])
     b.close()
 

@@ -1,4 +1,4 @@
-"""The official Java client's applications hear that a namespace has no room for a transaction."""
+"""Applications of the official Java client learn that a namespace has no room for a transaction."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -39,7 +39,7 @@ def official(gateway: Any, broker: RunningBroker) -> Iterator[OfficialClient]:
 
 
 def refusal_of(official: OfficialClient, producer: Any, txn: Any) -> str:
-    """As the application gets it, within a time in which the client would repeat a SEND."""
+    """The error that the application gets, within a time in which the client repeats a SEND."""
     sent = producer.newMessage(txn).value(b"no room").sendAsync()
     with pytest.raises(Py4JJavaError) as refused:
         sent.get(*official.ms(10_000))
@@ -66,8 +66,8 @@ def test_the_application_hears_why_a_message_did_not_join(
 
 
 def shared(gateway: Any, official: OfficialClient, txn_id: TxnId, topic: str) -> Any:
-    """A transaction that another client began, for the Java client, which would add the topic if it
-    did not believe that it has done so.
+    """A transaction of another client, for use by the Java client. The topic is marked as added, so
+    that the Java client does not add it.
     """
     java, impl = gateway.jvm.java, "org.apache.pulsar.client.impl.transaction.TransactionImpl"
     (constructor,) = java.lang.Class.forName(impl).getDeclaredConstructors()

@@ -1,4 +1,4 @@
-"""The official Java client's ways to log in, and what it does when its permission goes."""
+"""The official Java client's ways to log in, and its behaviour when its permission is revoked."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ _BASIC = "org.apache.pulsar.client.impl.auth.AuthenticationBasic"
 
 
 class Door:
-    """Lets clients in that show this or that."""
+    """Creates clients with various credentials."""
 
     def __init__(self, gateway: Any, logins: LoginWorld) -> None:
         self._gateway, self._logins = gateway, logins
@@ -54,7 +54,7 @@ class Door:
         return self._factory.token(text)
 
     def token_of_file(self, path: Path) -> Any:
-        """Which it reads whenever it is asked."""
+        """A token from a file, which the client reads for every login."""
         return self._factory.create(_TOKEN, path.as_uri())
 
     def password(self, user: str, password: str) -> Any:
@@ -112,7 +112,7 @@ WRONG: dict[str, Callable[[Door], Any]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_credentials_are_told_so(door: Door, world: World, name: str) -> None:
-    """At once: a timeout is another exception."""
+    """They are refused at once: a timeout would be another exception."""
     with door.client(WRONG[name](door)) as nobody:
         with pytest.raises(Py4JJavaError, match="AuthenticationException"):
             nobody.producer(world.topic)
@@ -125,11 +125,11 @@ def test_a_token_that_expires_is_renewed_on_the_same_connection(
     door: Door, logins: LoginWorld, world: World
 ) -> None:
     path = logins.directory / "renewed.token"
-    path.write_text(short_token(15))  # its first connection takes some of that
+    path.write_text(short_token(15))  # the first connection takes part of this time
     with door.client(door.token_of_file(path)) as alice:
         producer = alice.producer(world.topic)
         address = producers_address(world)
-        path.write_text(token("alice"))  # it never expires
+        path.write_text(token("alice"))  # never expires
         logins.broker.wait_until(lambda: not logins.expiring(), timeout_s=60)
         producer.send(b"m")
         assert producers_address(world) == address
@@ -140,7 +140,7 @@ def test_a_token_that_expires_is_renewed_on_the_same_connection(
 def test_a_revoked_permission_stops_a_producer_and_a_consumer(
     door: Door, logins: LoginWorld, world: World, provider: str
 ) -> None:
-    """Both try again by themselves, and go on when they may."""
+    """Both reconnect by themselves, and continue once they have permission."""
     with door.client(door.as_role(provider, "alice")) as alice:
         consumer = alice.consumer(world.topic, "s")
         alice.producer(world.topic).send(b"before")

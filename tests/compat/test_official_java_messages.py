@@ -1,4 +1,4 @@
-"""What the official Java client sends, and how it is acknowledged."""
+"""Sending and acknowledging with the official Java client."""
 
 import itertools
 import time
@@ -145,7 +145,7 @@ def test_delayed_messages_come_in_the_order_of_their_times(
 
 @pytest.fixture
 def keys(tmp_path: Path) -> tuple[str, str]:
-    """Files of a public and a private key."""
+    """The files of a public and a private key."""
     private = rsa.generate_private_key(65537, 2048)
     pem = serialization.Encoding.PEM
     public, secret = tmp_path / "public.pem", tmp_path / "private.pem"
@@ -196,7 +196,7 @@ def test_a_cumulative_acknowledgement_covers_all_before(
     official: OfficialClient, name: str
 ) -> None:
     consumer = official.consumer(name, "s", isAckReceiptEnabled=True)
-    producer = official.producer(name, enableBatching=False)  # of a batch all would come again
+    producer = official.producer(name, enableBatching=False)  # a whole batch would be redelivered
     for number in range(10):
         producer.sendAsync(b"%d" % number)
     producer.flush()

@@ -68,7 +68,7 @@ def contents(messages: list[Any]) -> list[bytes]:
 
 
 def take_in_turns(official: OfficialClient, consumers: list[Any]) -> list[list[Any]]:
-    """Who has nothing yet gets the next chance."""
+    """Receive in turns: consumers without a message come first."""
     taken: list[list[Any]] = [[] for _ in consumers]
     for _ in range(1000):
         for consumer, messages in zip(consumers, taken, strict=True):
@@ -100,7 +100,7 @@ def test_a_failover_takes_over_where_the_active_one_stopped(
 ) -> None:
     first = official.consumer(name, "s", "Failover", consumerName="a")
     second = official.consumer(name, "s", "Failover", consumerName="b")
-    sent = publish(official, name, enableBatching=False)  # of a batch all would come again
+    sent = publish(official, name, enableBatching=False)  # a whole batch would be redelivered
     head = contents(take(official, first, 5))
     assert official.receive(second, NOTHING_S) is None
     first.close()

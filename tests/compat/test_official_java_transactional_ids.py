@@ -88,7 +88,7 @@ def test_a_client_that_reconnects_fences_neither_itself_nor_its_transactions(
         for producer in its:
             producer.send(b"b")
         txn.commit().get()
-    # What the reader had in its queue when the broker was killed comes again.
+    # Messages in the reader's queue when the broker was killed are received again.
     received: dict[str, bytes] = {}
     while len(received) < 12:
         message = other.receive(reader)

@@ -34,7 +34,7 @@ def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerPro
 
 
 class Pipeline:
-    """Two inputs with a message each, received but not acknowledged; three outputs."""
+    """Two inputs with one received but unacknowledged message each, and three outputs."""
 
     def __init__(self, gateway: object, broker: BrokerProcess) -> None:
         self.official = OfficialClient(gateway, broker.service_url)
@@ -62,7 +62,7 @@ class Pipeline:
         return all(self.official.receive(sink, NOTHING_S) is None for sink in self.sinks)
 
     def redelivered_inputs(self, timeout_s: int) -> list[bytes]:
-        """What the inputs' subscriptions still owe to a new consumer."""
+        """The messages that new consumers receive from the inputs' subscriptions."""
         for source in self.sources:
             source.close()
         sources = [self.official.consumer(topic, "worker") for topic in INPUTS]
@@ -143,8 +143,8 @@ def test_a_broker_killed_while_committing_completes_the_commit_unaided(
 
 
 class Copier:
-    """Copies INPUTS[0] to OUTPUTS[0], ten messages a transaction, of which every third loses the
-    broker at one of the stages.
+    """Copies INPUTS[0] to OUTPUTS[0] in transactions of ten messages. In every third transaction
+    the broker is killed at one of the stages.
     """
 
     STAGES = ("published", "acknowledged", "committing")
@@ -172,7 +172,7 @@ class Copier:
         return [first, *islice(others, 9)]
 
     def _copy(self, batch: list[object], stage: str | None) -> bool:
-        """False if it was aborted."""
+        """Copy a batch; False if the transaction was aborted."""
         txn = self._official.transaction()
         try:
             answers = [self._publish(message, txn) for message in batch]
@@ -195,7 +195,7 @@ class Copier:
         return self._source.acknowledgeAsync(message.getMessageId(), txn)
 
     def _give_up(self, txn: object) -> bool:
-        """False if it was committed, and only the answer was lost."""
+        """Abort; False if the transaction was committed and only the answer was lost."""
         try:
             txn.abort().get()
         except Py4JJavaError:
@@ -211,10 +211,10 @@ class Copier:
 
 
 def test_each_message_is_copied_once_though_the_broker_is_killed(gateway, tmp_path):
-    """With deduplication: the client sends again what was not answered.
+    """Deduplication is on, because the client resends unanswered messages.
 
-    Who looks comes when it is over: a consumer that lives through a restart may be handed what was
-    on its way to it from the broker before, and once more.
+    The result is read at the end: a consumer that survives a restart may receive messages in flight
+    twice.
     """
     config = tmp_path / "broker.conf"
     config.write_text("brokerDeduplicationEnabled=true")

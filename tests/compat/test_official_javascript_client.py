@@ -1,4 +1,4 @@
-"""What the JavaScript client pulsar-flex does with the broker: the tests of `node/compat.js`."""
+"""The JavaScript client pulsar-flex with the broker: the tests of `node/compat.js`."""
 
 from collections.abc import Iterator
 

@@ -386,7 +386,8 @@ class TestWithOurClient:
             assert contents_of([consumer.receive(SOON_MS)]) == [b"open"]
             txn.abort()
         producer.send(b"plain")
-        # Received first: a delivery under way when all is asked for again would come beside it.
+        # Receive first: a delivery in flight during the request for redelivery would come in
+        # addition.
         assert contents_of([consumer.receive(SOON_MS)]) == [b"plain"]
         consumer.redeliver_unacknowledged_messages()
         assert contents_of(receive_all(consumer, 1)) == [b"plain"]
@@ -395,7 +396,7 @@ class TestWithOurClient:
 
 @pytest.mark.feature("broker restarts")
 class TestRestart:
-    """The same producer and consumer, from before the restart to after it."""
+    """The same producer and consumer before and after a restart."""
 
     def receive_up_to(self, consumer: pulsar.Consumer, last: bytes) -> list[bytes]:
         received: list[bytes] = []
@@ -418,7 +419,7 @@ class TestRestart:
             for content in sent[10:]:
                 producer.send(content)
             received = self.receive_up_to(consumer, sent[-1])
-            # What was acknowledged may come again if the broker had no time to write that down.
+            # Acknowledged messages may be redelivered if the broker had no time to record that.
             assert [content for content in received if content not in sent[:5]] == sent[5:]
             client.close()
 

@@ -40,7 +40,7 @@ def topic() -> str:
     return f"persistent://public/default/compacted-{next(_numbers)}"
 
 
-@pytest.mark.slow  # waits for seven seconds of delays
+@pytest.mark.slow  # delays of seven seconds
 @pytest.mark.feature("delayed delivery")
 @pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared])
 def test_delayed_messages_come_in_the_order_of_their_times(
@@ -114,7 +114,7 @@ class TestCompaction:
         producer.send(b"", partition_key="a")
         self.compact(broker, topic)
         assert self.read_compacted(client, topic) == []
-        # Not before: one that is closed while messages come may take the whole process along.
+        # Not earlier: closing a consumer while messages arrive may crash the whole process.
         view.close()
 
     def test_shared_consumers_may_not_read_compacted(self, client: pulsar.Client, topic: str):

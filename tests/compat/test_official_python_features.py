@@ -1,4 +1,4 @@
-"""What else the official Python client has, beside test_official_python_client.py."""
+"""More features of the official Python client; see also test_official_python_client.py."""
 
 import itertools
 import re
@@ -41,7 +41,7 @@ def broker() -> Iterator[RunningBroker]:
 def client(broker: RunningBroker) -> Iterator[pulsar.Client]:
     client = official(broker)
     yield client
-    with suppress(pulsar.AlreadyClosed):  # of a producer that has been fenced off at this moment
+    with suppress(pulsar.AlreadyClosed):  # the producer has just been fenced
         client.close()
 
 
@@ -84,7 +84,7 @@ def test_a_batch_by_key_keeps_keys_apart(client: pulsar.Client, topic: str) -> N
 
 @pytest.mark.feature("chunks")
 def test_a_large_message_travels_in_chunks(client: pulsar.Client, topic: str) -> None:
-    large = bytes(range(256)) * 25_000  # of which an entry holds five megabytes
+    large = bytes(range(256)) * 25_000  # an entry holds five megabytes
     consumer = earliest(client, topic)
     client.create_producer(topic, chunking_enabled=True).send(large)
     assert contents_of(receive_all(consumer, 1)) == [large]
@@ -200,7 +200,7 @@ def test_what_fails_too_often_goes_to_the_dead_letter_topic(
 @pytest.mark.feature("acknowledgement timeout")
 def test_what_is_not_acknowledged_in_time_comes_again(client: pulsar.Client, topic: str) -> None:
     shared = pulsar.ConsumerType.Shared
-    timeout = {"unacked_messages_timeout_ms": 10_000}  # it takes no less
+    timeout = {"unacked_messages_timeout_ms": 10_000}  # the minimum
     consumer = earliest(client, topic, consumer_type=shared, **timeout)
     client.create_producer(topic).send(b"m")
     consumer.receive(SOON_MS)
@@ -222,7 +222,7 @@ def test_messages_come_by_the_batch(client: pulsar.Client, topic: str) -> None:
 
 @pytest.mark.feature("pattern subscription")
 def test_a_pattern_finds_the_topics_that_are_there(client: pulsar.Client, topic: str) -> None:
-    """This client looks for new ones once a minute, whatever its option says."""
+    """This client checks for new topics once a minute, whatever its option says."""
     for end in ("1", "2", "other"):
         client.create_producer(f"{topic}-{end}").send(end.encode())
     consumer = earliest(client, re.compile(f"{topic}-[0-9]"))

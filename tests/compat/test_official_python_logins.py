@@ -1,4 +1,4 @@
-"""The official Python client's ways to log in, and what it does when its permission goes."""
+"""The official Python client's ways to log in, and its behaviour when its permission is revoked."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,8 +82,8 @@ WRONG: dict[str, Callable[[LoginWorld], pulsar.Authentication | None]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_credentials_are_refused(logins: LoginWorld, world: World, name: str) -> None:
-    """This client closes a connection that is answered with an error, unread, and tries again until
-    its timeout: nobody can tell it why. The broker does, as it tells the others.
+    """This client closes a connection after an error without reading it, and retries until its
+    timeout, so it cannot learn the reason. The broker sends the reason all the same.
     """
     with (
         client(logins, WRONG[name](logins), timeout_s=1) as nobody,
@@ -116,7 +116,7 @@ def test_a_token_that_expires_is_renewed_on_the_same_connection(
 def test_a_revoked_permission_stops_a_producer_and_a_consumer(
     logins: LoginWorld, world: World, provider: str
 ) -> None:
-    """Both try again by themselves, and go on when they may."""
+    """Both reconnect by themselves, and continue once they have permission."""
     with client(logins, as_role(logins, provider, "alice")) as alice:
         consumer = alice.subscribe(world.topic, "s")
         alice.create_producer(world.topic).send(b"before")

@@ -1,4 +1,4 @@
-"""What the Rust crate `pulsar` does with the broker; the tests are in Rust, in `rust/`."""
+"""The Rust crate `pulsar` with the broker; the tests are in Rust, in `rust/`."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,7 @@
-"""The pulsar-spark connector, unmodified, in every way in which it reads and writes.
+"""The unmodified pulsar-spark connector, in all its modes of reading and writing.
 
-Its newest version on Maven Central is of Spark 3.1; it runs with PySpark 3.4, which is the first
-that knows Python 3.11, and has the same Scala. That version has no limits for a trigger.
+Its newest version on Maven Central was built for Spark 3.1. It runs with PySpark 3.4, the first
+version for Python 3.11, which uses the same Scala. The connector has no limits for a trigger.
 """
 
 import json
