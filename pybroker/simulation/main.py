@@ -7,6 +7,7 @@ too.
 
 import argparse
 import contextlib
+import gc
 import importlib
 import importlib.util
 import logging
@@ -40,6 +41,7 @@ _SAY_EVERY_S: Final = 5.0  # where there is no terminal
 _SEED_LIMIT_S: Final = 60.0  # of real time: a loop without an await would never end
 _AGAIN_AFTER_S: Final = 2.0  # for code that catches the first one
 _MOST_CAUGHT: Final = 3
+_GARBAGE_THRESHOLD: Final = 100_000  # of objects: what a seed leaves is collected after each one
 
 
 class Hung(KeyboardInterrupt):
@@ -266,6 +268,7 @@ def _begin(hung: Any = None) -> None:
     threading.Thread(target=_end_with_the_command, daemon=True).start()
     signal.signal(signal.SIGALRM, _Limit(hung).strike)
     logging.disable(logging.CRITICAL)
+    gc.set_threshold(_GARBAGE_THRESHOLD)
 
 
 def _end_with_the_command() -> None:

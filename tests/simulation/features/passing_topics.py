@@ -101,6 +101,7 @@ class PassingTopics(Feature):
     name = "deleted topics"
 
     def begin(self) -> None:
+        self.collects_garbage = gc.isenabled()
         gc.disable()  # garbage collection would hide what this looks for
         self.visitors = [
             Visitor(self.world, self.history, f"visitor-{number}", broker=self.broker)
@@ -110,7 +111,8 @@ class PassingTopics(Feature):
         self.found: list[str] = []
 
     def end(self) -> None:
-        gc.enable()
+        if self.collects_garbage:
+            gc.enable()
 
     def rest(self) -> None:
         """Runs before the broker is restarted: a dead one keeps everything in this world."""
