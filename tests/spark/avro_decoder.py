@@ -1,4 +1,4 @@
-"""Avro's binary encoding, read by its specification, value by value."""
+"""A decoder of Avro's binary encoding, written from its specification."""
 
 import datetime as dt
 import io

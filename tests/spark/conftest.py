@@ -1,4 +1,4 @@
-"""One Spark and one broker process for all tests here that need the real ones."""
+"""One Spark and one broker process, for all tests of this folder that need real ones."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ def spark():
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     folder = tmp_path_factory.mktemp("broker")
-    config = folder / "broker.conf"  # what is published is read when all is over
+    config = folder / "broker.conf"  # keeps topics: tests read them at the end
     config.write_text("brokerDeleteInactiveTopicsEnabled=false\n")
     with BrokerProcess(folder / "data", ["--config", str(config)]) as broker:
         yield broker

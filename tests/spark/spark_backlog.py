@@ -1,11 +1,11 @@
-"""A backlog of any size, worked off by a small Spark: is every row there once, at what cost?
+"""A small Spark works off a backlog of any size: is every row there once, and at what cost?
 
-    python tests/spark/spark_backlog.py --rows 10000000
+python tests/spark/spark_backlog.py --rows 10000000
 
-A topic of four partitions is filled with rows of 100 bytes, and a standalone cluster of two workers
-with 1 GB each and a driver with 512 MB copies it, in each of three ways: `sink` (readStream to
-writeStream), `foreach` (readStream to foreachBatch with exactly_once) and `batch` (spark.read to
-df.write). Nothing else is set.
+A topic of four partitions is filled with rows of 100 bytes. A standalone cluster with two workers
+of 1 GB each and a driver of 512 MB copies it in three ways: `sink` (readStream to writeStream),
+`foreach` (readStream to foreachBatch with exactly_once) and `batch` (spark.read to df.write).
+Nothing else is configured.
 """
 
 import argparse
@@ -39,12 +39,12 @@ class Outcome:
     doubled: int
     seconds: float
     most_mb: dict[str, int]
-    # Of each trigger that had any; a batch job has none.
+    # Of each trigger with rows; empty for a batch job.
     rows_of_batches: Sequence[int] = field(default=())
 
 
 def work_off(rows: int, kind: str, folder: Path, limit: int = 0) -> Outcome:
-    """`limit`: of a trigger's rows; 0: nobody sets one."""
+    """`limit` is the limit of rows per trigger; 0: none is set."""
     config = folder / "broker.conf"
     config.write_text("brokerDeleteInactiveTopicsEnabled=false\n")
     with (

@@ -1,7 +1,7 @@
-"""The driver of a backlog's run: master, kind (sink, foreach, batch), service URL, folder, and how
-many rows a trigger reads (0: as many as it does by itself).
+"""The driver of a backlog's run. Arguments: master, kind (sink, foreach, batch), service URL,
+folder, and rows per trigger (0: the default).
 
-Nothing else is tuned but what the machine has: the driver's memory.
+Only the driver's memory is configured.
 """
 
 import json

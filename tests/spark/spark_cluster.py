@@ -1,4 +1,6 @@
-"""Spark standalone from the pip package: a master and two workers, processes that can be killed."""
+"""Spark standalone from the pip package: a master and two workers, as processes that tests can
+kill.
+"""
 
 import os
 import re
@@ -15,7 +17,7 @@ _START_S: Final = 120.0
 
 
 class Cluster:
-    """Logs go to `folder`."""
+    """Writes logs to `folder`."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self.url = ""
@@ -25,7 +27,7 @@ class Cluster:
 
     @property
     def pids(self) -> list[int]:
-        """Of the master and the workers, whose children the executors are."""
+        """The process ids of the master and the workers; executors are children of the workers."""
         return [process.pid for process in self._processes]
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What a job does under Spark Connect, with a server on this machine; it prints how that went."""
+"""A job under Spark Connect, with a server on this machine; prints the results."""
 
 import sys
 from pathlib import Path

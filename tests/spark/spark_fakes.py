@@ -1,8 +1,8 @@
-"""A broker in a dictionary: as much of the client's API as the sink uses, and its transactions.
+"""A broker in a dictionary, with transactions: the part of the client's API that the sink uses.
 
 A topic is one ledger, so a position's entry id is an index. `broker.faults` maps an operation
-("commit", "send …", …) to what happens at its next use: an error, raised before the operation took
-effect or, with `after=True`, when it had.
+("commit", "send …", …) to an error of its next use, raised before the operation takes effect or,
+with `after=True`, afterwards.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Fault:
 class FakeEntry:
     data: bytes
     txn: FakeTransaction | None = None
-    # Stored but never delivered: an aborted message, a marker of the broker's.
+    # False: stored but never delivered, like an aborted message or a marker of the broker.
     is_message: bool = True
 
     @property
@@ -47,7 +47,7 @@ class FakeEntry:
 @dataclass
 class FakeTopic:
     entries: list[FakeEntry] = field(default_factory=list)
-    first: int = 0  # what stood before it has been trimmed
+    first: int = 0  # earlier entries have been trimmed
 
     def readable(self, after: int) -> Iterator[tuple[int, FakeEntry]]:
         for index, entry in enumerate(self.entries):
@@ -127,7 +127,7 @@ class FakeBroker:
         self.topic(topic).entries += map(FakeEntry, contents)
 
     def published(self, topic: str) -> list[bytes]:
-        """All that was ever visible, trimmed or not."""
+        """All messages that were ever visible, trimmed or not."""
         return [entry.data for entry in self.topic(topic).entries if entry.is_visible]
 
     def begin(self) -> FakeTransaction:
@@ -142,7 +142,7 @@ class FakeBroker:
         return None
 
     def trim(self) -> None:
-        """What every subscription has acknowledged goes."""
+        """Trim entries that every subscription has acknowledged."""
         for name, topic in self.topics.items():
             cursors = [place for (of, _), place in self.cursors.items() if of == name]
             topic.first = max(topic.first, min(cursors, default=-1) + 1)

@@ -1,4 +1,6 @@
-"""The driver of a kill round: master, kind (sink, foreach), source (files, pulsar), url, folder."""
+"""The driver of a kill round. Arguments: master, kind (sink, foreach), source (files, pulsar), url,
+folder.
+"""
 
 import os
 import sys

@@ -1,6 +1,6 @@
-"""Places of a pipeline where a kill may be ordered: a file in a folder that all processes see.
+"""Places of a pipeline where a kill can be ordered, by a file in a folder that all processes see.
 
-Whoever gets to a place first takes the order, and kills what it names with SIGKILL.
+The first process that reaches the place takes the order and sends SIGKILL to the named target.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def _java_above(pid: int) -> int:
 
 
 def noticed(batches: Iterator[Any]) -> Iterator[Any]:
-    """A task's batches, and the places around them."""
+    """The batches of a task, with the places around them."""
     reached("task-begun")
     for number, batch in enumerate(batches):
         if number:

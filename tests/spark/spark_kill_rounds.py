@@ -1,10 +1,11 @@
-"""Rounds of kill -9 on a Spark standalone cluster, while a pipeline writes; then the books.
+"""Rounds of kill -9 on a Spark standalone cluster while a pipeline writes; then the result is
+checked.
 
-    python tests/spark/spark_kill_rounds.py --rounds 30 --kind sink --source files
+python tests/spark/spark_kill_rounds.py --rounds 30 --kind sink --source files
 
-In each round a group of rows comes in, and somebody (an executor, the driver, the broker) dies at a
-labelled place of the batch that writes it. A live reader of the output sees each group whole, or
-not at all. In the end each row is there once.
+In each round a group of rows comes in, and an executor, the driver or the broker dies at a labelled
+place of the batch that writes the group. A live reader of the output sees each group whole or not
+at all. At the end each row is there once.
 """
 
 import argparse
@@ -38,12 +39,12 @@ PLACES: Final = {
 GROUP: Final = 120
 PADDING: Final = "x" * 1000
 ROUND_S: Final = 420.0
-# A group's first row is seen on one partition, and the others' must follow; the broker may start.
+# The limit from a group's first visible row to the last; the broker may have to restart meanwhile.
 WHOLE_S: Final = 30.0
 
 
 class Observer:
-    """Reads the output while it comes into being."""
+    """Reads the output while it is being written."""
 
     def __init__(self, url: str) -> None:
         self.seen: Counter[int] = Counter()
@@ -142,7 +143,7 @@ class Rounds:
         return label
 
     def books(self) -> dict[str, int]:
-        """Of what is committed."""
+        """The books, compared with the committed rows."""
         self._keep_alive()
         messages = read_all(self.broker.service_url, [OUTPUT])
         found = Counter(int(message.data().split()[0]) for message in messages)
@@ -156,7 +157,7 @@ class Rounds:
             "driver starts": self.driver_starts,
         }
 
-    # --- keeping it going -------------------------------------------------------------------
+    # --- restarts ---------------------------------------------------------------------------
 
     def _keep_alive(self) -> None:
         process = self.broker._process

@@ -1,4 +1,4 @@
-"""The resident memory of a Spark job's processes, by what they are: the most that each had."""
+"""The peak resident memory of a Spark job's processes, by kind."""
 
 import os
 import threading
@@ -12,8 +12,9 @@ _PAGES_PER_MB: Final = 1024 * 1024 // os.sysconf("SC_PAGE_SIZE")
 
 
 class Memory:
-    """Of all that descends from some processes, by name, while the block runs. In MB: the largest
-    process of a kind, since each has a limit of its own."""
+    """Measures the descendants of some processes while the block runs. The result, in MB by kind,
+    is the largest process of each kind, because each process has its own limit.
+    """
 
     def __init__(self, roots: dict[str, Sequence[int]]) -> None:
         self.most_mb: defaultdict[str, int] = defaultdict(int)
@@ -48,7 +49,7 @@ def _sizes(
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
             pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         except (OSError, IndexError):
-            continue  # It has ended meanwhile.
+            continue  # The process has ended meanwhile.
         kind = "JVM" if b"java" in command.split(b"\0")[0] else "Python"
         if b"CoarseGrainedExecutorBackend" in command:
             kind = "executor JVM"

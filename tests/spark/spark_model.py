@@ -1,11 +1,11 @@
-"""Spark's side of streaming queries, and the lives of their drivers, all from one seed.
+"""Spark's side of streaming queries, and the lives of their drivers, from one seed.
 
-What Spark keeps is modelled: the offset log (written before a batch), the commit log (after it), a
-version of the state for each batch (what its driver evaluated, recorded with the commit), and that
-initial offsets are asked anew. Drivers die anywhere, lose connections, stand still while others run
-on the same checkpoint, on the same control topic, or without the checkpoint. The source's planner,
-the sink, its chain and its decisions are the real ones; the broker is the one of spark_fakes, which
-trims at every chance.
+The model has Spark's records: the offset log (written before a batch), the commit log (after it),
+and a version of the state for each batch (as its driver evaluated it, recorded with the commit). It
+asks for initial offsets again after a restart, as Spark does. Drivers die anywhere, lose
+connections, and pause while others run on the same checkpoint, on the same control topic, or
+without the checkpoint. The source's planner, the sink, its chain and its decisions are the real
+ones; the broker is that of spark_fakes, which trims whenever it can.
 """
 
 import json
@@ -36,18 +36,18 @@ _COUNTED = 40
 
 
 class Death(BaseException):
-    """Of a driver: nothing of it runs on, not even what handles errors."""
+    """The death of a driver: nothing of it continues, not even its error handling."""
 
 
 class Wrong(AssertionError):
-    """The books do not balance."""
+    """The output is wrong."""
 
 
-# --- what Spark keeps ---------------------------------------------------------------------------
+# --- Spark's records ----------------------------------------------------------------------------
 
 
 class ModelCheckpoint(Checkpoint):
-    """Files that outlive drivers."""
+    """The files that survive drivers."""
 
     def __init__(self, query_id: str) -> None:
         self._location = "/checkpoint"
@@ -69,7 +69,7 @@ class ModelCheckpoint(Checkpoint):
 
 
 class PulsarSource:
-    """The real planner over a session of its own; tasks read the spans that it plans."""
+    """The real planner with its own session; tasks read the planned spans."""
 
     def __init__(self, broker: FakeBroker, topic: str, subscription: str) -> None:
         self._broker = broker
@@ -96,7 +96,7 @@ class PulsarSource:
 
 
 class CountingSource:
-    """Not Pulsar: numbers, which are there for ever."""
+    """A source other than Pulsar: numbers that are never deleted."""
 
     def initial(self) -> str:
         return "0"
@@ -113,7 +113,7 @@ Source = PulsarSource | CountingSource
 
 @dataclass
 class Batch:
-    """What foreachBatch is given: evaluated when it is written."""
+    """The argument of foreachBatch; evaluated when it is written."""
 
     plan: list[tuple[Source, str, str]]
     is_stateful: bool
@@ -158,7 +158,7 @@ class Query:
 
     @property
     def may_lose_its_checkpoint(self) -> bool:
-        """Its cursors are all that it needs."""
+        """Whether the query's cursors suffice to continue."""
         return not self.counts and not self.is_stateful
 
     def sources(self, broker: FakeBroker) -> list[Source]:
@@ -175,7 +175,7 @@ class Sink(ExactlyOnce):
 
 
 class Driver:
-    """A process: what it has in memory, and the sink."""
+    """A driver process: its memory, and the sink."""
 
     def __init__(self, world: "World", query: Query, checkpoint: ModelCheckpoint) -> None:
         self._world = world
@@ -203,7 +203,7 @@ class Driver:
         self._now_s += seconds
 
     def run_batch(self) -> bool:
-        """False if there was nothing to do. Raises Death, and what fails a query."""
+        """Run a batch; False if there was nothing to do. Raises Death and the errors of a query."""
         before = self._checkpoint.offsets.get(self._batch_id - 1)
         if not self._replays and not self._construct(before):
             return False
@@ -260,7 +260,7 @@ class World:
     queries: list[Query] = field(default_factory=list)
     # Queries that lost a checkpoint.
     robbed: set[str] = field(default_factory=set)
-    # Whether somebody skips and rewinds subscriptions behind the queries' backs.
+    # Whether subscriptions are skipped and rewound without the queries' knowledge.
     is_meddled_with: bool = False
     is_quiet: bool = False
     refusals: int = 0
@@ -274,7 +274,7 @@ class World:
             self._turn(self.rng.choice(self.queries))
 
     def finish(self) -> None:
-        """Everybody goes on undisturbed until there is nothing left to do."""
+        """Run all queries undisturbed until nothing is left to do."""
         self.is_quiet = True
         self.broker.faults.clear()
         self._time_out()
@@ -285,12 +285,12 @@ class World:
             except BatchRefused:
                 if query.name not in self.robbed:
                     raise
-                # A driver of the lost checkpoint outlived it. The refusal says what to do.
+                # A driver survived its lost checkpoint. The refusal names this remedy.
                 self._lose_checkpoint(query)
                 self._work_off(query)
 
     def check_markers(self) -> None:
-        """What Spark takes for done has been committed: no batch goes by in silence."""
+        """Batches that Spark considers done have been committed: none is skipped silently."""
         for query in self.queries:
             published = self.broker.published(query.control_topic)
             markers = [Marker.from_bytes(data) for data in published]
@@ -302,7 +302,7 @@ class World:
 
     def _work_off(self, query: Query) -> None:
         idle = 0
-        while idle < 20:  # a source may be left out of a turn
+        while idle < 20:  # a turn may leave out a source
             idle = 0 if self._driver(query).run_batch() else idle + 1
 
     def _lose_checkpoint(self, query: Query) -> None:
@@ -335,13 +335,13 @@ class World:
             raise Death
 
     def _interlude(self) -> None:
-        """The driver that is at work stands still, and others do something."""
+        """The working driver pauses, and others work."""
         query = self.rng.choice(self.queries)
         held = self.drivers.pop(query.name, None)
         for _ in range(self.rng.randint(1, 4)):
             self._turn(query)
         if held is not None and self.rng.random() < 0.5:
-            self.drivers[query.name] = held  # a zombie comes back
+            self.drivers[query.name] = held  # the zombie returns
 
     def _turn(self, query: Query) -> None:
         self._disturb(query)
@@ -412,13 +412,13 @@ def world(seed: int) -> World:
         counts = not read or rng.random() < 0.4
         is_stateful = rng.random() < 0.6
         made.queries.append(Query(f"q{number}", read, counts, is_stateful, rng.choice(controls)))
-        for topic in read:  # before anything is trimmed
+        for topic in read:  # before the first trim
             made.broker.cursors[topic, f"q{number}"] = -1
     return made
 
 
 def run(seed: int, turns: int = 60) -> World:
-    """Raises Wrong, or what keeps a query from getting to its end."""
+    """Run a seed. Raises Wrong, or the error that keeps a query from finishing."""
     made = world(seed)
     made.live(turns)
     made.finish()
@@ -427,7 +427,9 @@ def run(seed: int, turns: int = 60) -> World:
 
 
 def run_meddled_with(seed: int, turns: int = 60) -> World:
-    """Raises Wrong if a batch went by in silence; a query may be stopped by a refusal."""
+    """Run a seed with moved subscriptions. Raises Wrong if a batch was skipped silently; refusals
+    may stop queries.
+    """
     made = world(seed)
     made.is_meddled_with = True
     made.live(turns)

@@ -1,4 +1,4 @@
-"""Rows of 100 bytes that begin with their number: made by columns, and counted by columns."""
+"""Rows of 100 bytes that begin with their number; written and counted by columns."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -26,7 +26,8 @@ _WAITING: Final = 64
 
 
 def fill(broker: BrokerProcess, topic: str, rows: int, partitions: int) -> None:
-    """In batches of up to 1000, over all partitions; subscription `keep` keeps them."""
+    """Publish the rows in batches of up to 1000 to all partitions; subscription `keep` keeps them.
+    """
     create_partitioned(broker.admin_url, topic, partitions)
     with Client(broker.service_url) as client:
         keep(client, topic)
@@ -72,7 +73,7 @@ def _batch(topic: str, first: int, count: int) -> pa.RecordBatch:
 
 
 def times_seen(broker: BrokerProcess, topic: str, rows: int) -> npt.NDArray[np.int64]:
-    """How often each number stands in what is committed."""
+    """The count of each number among the committed rows."""
     seen = np.zeros(rows, np.int64)
     for values in _values(broker, topic):
         matrix = values.reshape(-1, ROW_BYTES)[:, :_DIGITS].astype(np.int64) - ord("0")

@@ -1,6 +1,6 @@
-"""A job for executors that have nothing of this project: it writes numbers and reads them back.
+"""A job for executors without this project: it writes numbers and reads them back.
 
-spark_shipped_job.py SERVICE_URL TOPIC; prints how many came back, and their sum.
+spark_shipped_job.py SERVICE_URL TOPIC; prints the count and the sum of the numbers read.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""The sink under Spark's habits, from a seed: attempts, zombies, dead drivers, two at once.
+"""The sink as Spark uses it, from a seed: attempts, zombies, dead drivers, concurrent drivers.
 
-A batch's rows are dealt to tasks. An attempt of a task may be killed half way with its transaction
-open, may have a rival that does the same work, or may go on as a zombie when the batch is long
-over: then everything that follows happens between two of its entries. The attempts, the sink's end
-of a batch and the chain are the real ones; the broker is the one of spark_fakes.
+A batch's rows are distributed to tasks. An attempt of a task may be killed half way with its
+transaction open, may have a rival that does the same work, or may continue as a zombie long after
+the batch: then everything that follows happens between two of its entries. The attempts, the sink's
+end of a batch and the chain are the real ones; the broker is that of spark_fakes.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _ATTEMPTS = 4  # spark.task.maxFailures
 
 
 class Death(BaseException):
-    """Of a driver, or of a task's process: nothing of it runs on."""
+    """The death of a driver or of a task's process: nothing of it continues."""
 
 
 class JobFailed(Exception):
@@ -42,14 +42,14 @@ class JobFailed(Exception):
 
 
 class Wrong(AssertionError):
-    """The books do not balance."""
+    """The output is wrong."""
 
 
 @dataclass
 class World:
     rng: random.Random
     broker: FakeBroker = field(default_factory=FakeBroker)
-    # Spark's checkpoint: where each batch ends, and which are done.
+    # Spark's checkpoint: the end of each batch, and the completed batches.
     offsets: dict[int, int] = field(default_factory=dict)
     commits: set[int] = field(default_factory=set)
     is_quiet: bool = False
@@ -61,7 +61,7 @@ class World:
     def rows(self, batch_id: int) -> range:
         return range(self.offsets.get(batch_id - 1, 0), self.offsets[batch_id])
 
-    # --- what happens -----------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------
 
     def live(self, turns: int) -> None:
         for _ in range(turns):
@@ -86,7 +86,7 @@ class World:
         self.check_whole()
 
     def interlude(self) -> None:
-        """The driver that is at work stands still, and another one works on the checkpoint."""
+        """The working driver pauses, and another driver works on the checkpoint."""
         if not self.is_quiet and self._depth < 2 and self.rng.random() < 0.15:
             self._depth += 1
             self.turn()
@@ -103,16 +103,16 @@ class World:
         after = self.rng.random() < 0.5
         self.broker.faults[self.rng.choice(operations)] = Fault(error, after=after)
 
-    # --- what must be -----------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------
 
     def check_whole(self) -> None:
-        """What can be seen is the rows of the batches whose markers can be seen, each once."""
+        """The visible rows are those of the batches with visible markers, each once."""
         markers = [Marker.from_bytes(data) for data in self._markers()]
         committed = [marker.batch_id for marker in markers if not marker.is_opening]
         if committed != sorted(set(committed)):
             raise Wrong(f"batches {committed}")
         wanted = Counter(row for batch_id in committed for row in self.rows(batch_id))
-        # What an open transaction of somebody else hides is committed, too.
+        # Entries hidden only by another open transaction are committed, too.
         found = Counter(
             int(entry.data) for entry in self.broker.topic(OUTPUT).entries if entry.is_visible
         )
@@ -133,7 +133,7 @@ class World:
 
 
 class Driver:
-    """One life of a driver process: Spark's part of a batch, and the sink's."""
+    """One life of a driver process: Spark's and the sink's part of a batch."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -158,7 +158,7 @@ class Driver:
             work()
         self._world.may_die()
         if batch_id in self._world.commits:
-            raise Death  # the commit log has it: another driver works here
+            raise Death  # another driver has already committed the batch
         self._world.commits.add(batch_id)
 
     def _batch_id(self) -> int:
@@ -210,13 +210,13 @@ class Driver:
     def _entries(self, part: int, values: Sequence[int]) -> Iterator[Destined]:
         for value in values:
             if not self._world.is_quiet and self._rng.random() < 0.05:
-                # kill -9: the transaction stays as it is
+                # kill -9: the transaction stays open
                 self._world.broker.faults["abort"] = Fault(ConnectError("dead"))
                 raise Death
             yield entry(part, value)
 
     def _with_zombie(self, job: Job, values: Sequence[int], work: Callable[[], None]) -> None:
-        """An attempt that was given up, and goes on when all is over."""
+        """Work with a zombie: an abandoned attempt that continues when everything is over."""
         failure: BaseException | None = None
         has_worked = False
 
@@ -235,7 +235,7 @@ class Driver:
             write(job, entries())
         if failure is not None:
             raise failure
-        if not has_worked:  # the zombie had not got that far
+        if not has_worked:  # the zombie stopped before that point
             work()
 
 
@@ -245,7 +245,7 @@ def entry(part: int, value: int) -> Destined:
 
 
 def run(seed: int, turns: int = 25) -> World:
-    """Raises Wrong, or what keeps the query from getting to its end."""
+    """Run a seed. Raises Wrong, or the error that keeps the query from finishing."""
     world = World(random.Random(seed))
     world.live(turns)
     world.finish()

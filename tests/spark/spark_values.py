@@ -1,4 +1,4 @@
-"""Rows of values by a schema, for tests: an encoder by Avro's specification, for what is read."""
+"""Values of a schema, for tests: an Avro encoder, written from its specification."""
 
 import json
 import struct
@@ -12,7 +12,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 
 def slab_of(contents, keys=None, versions=None, keys_are_base64=False):
-    """A slab that is no more than its values; None for a null one."""
+    """A slab with nothing but these values; None for a null value."""
     blob = b""
 
     def put(content):
@@ -87,7 +87,7 @@ def encoded(node, value):
             encoded({"type": "string"}, key) + encoded(node["values"], each)
             for key, each in value.items()
         )
-        # With the block's size, as writers may put it there.
+        # With the block's size, which writers may include.
         return (zigzag(-len(value)) + zigzag(len(items)) + items if value else b"") + zigzag(0)
     return b"".join(encoded(each["node"], value[each["name"]]) for each in node["fields"])
 

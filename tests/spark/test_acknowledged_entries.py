@@ -1,4 +1,4 @@
-"""What was acknowledged one by one before a query began, against a broker in this process."""
+"""Entries acknowledged individually before a query began, with a broker in this process."""
 
 import pytest
 
@@ -18,7 +18,7 @@ NAME = CursorName(TOPIC, "s")
 
 
 def left_behind(broker, count, done, per_entry=1):
-    """`count` entries, of which a Shared consumer has acknowledged some."""
+    """Publish `count` entries; a Shared consumer acknowledges those of `done`."""
     with Client(broker.service_url) as client:
         consumer = client.subscribe(
             TOPIC, "s", ConsumerType.Shared, initial_position=InitialPosition.Earliest
@@ -45,10 +45,10 @@ def holes(broker):
     ("done", "found"),
     [
         ([], []),
-        ([0, 1, 2], []),  # the cursor is behind them
+        ([0, 1, 2], []),  # the cursor has passed them
         ([3, 4, 5, 6, 7], [(3, 7)]),
         ([1, 3, 4, 8], [(1, 1), (3, 4), (8, 8)]),
-        ([7, 8, 9], [(7, 9)]),  # nothing comes behind them
+        ([7, 8, 9], [(7, 9)]),  # no entry follows them
         ([0, 9], [(9, 9)]),
     ],
 )
@@ -63,7 +63,7 @@ def test_batches_are_counted_as_entries(pulsar_broker):
 
 
 def test_what_an_open_transaction_holds_is_waited_for(pulsar_broker):
-    """It may be aborted, and what it acknowledged would be taken for done."""
+    """It may abort, and its acknowledgements must not count as done."""
     left_behind(pulsar_broker, 10, [8])
     driver = Session(connect(pulsar_broker.service_url))
     txn = driver.client.new_transaction()

@@ -1,4 +1,4 @@
-"""Rows that were encoded by columns, decoded one by one, as the schema says."""
+"""Rows encoded by columns, decoded one by one by their schema."""
 
 import datetime as dt
 import json

@@ -26,17 +26,17 @@ PROGRESS = {
 }
 WORK = Work("query", 7, PROGRESS, "digest", goes_on_at_cursor=True)
 EMPTY = Work("query", 7, {}, "digest", goes_on_at_cursor=True)
-# Files are among its sources, or it is the sink's, which knows no sources.
+# A query that also reads files, or a batch of the sink, which does not know its sources.
 WITH_FILES = replace(WORK, goes_on_at_cursor=False)
 BEFORE = {ONE: Position(3, 4), TWO: Position(5, -1)}
 PAST = {ONE: Position(3, 9), TWO: Position(7, 0)}
 ELSEWHERE = [
-    {ONE: Position(3, 9), TWO: Position(5, -1)},  # one committed, one not
-    {ONE: Position(3, 6), TWO: Position(5, -1)},  # one within the batch
+    {ONE: Position(3, 9), TWO: Position(5, -1)},  # one cursor after the batch, one before it
+    {ONE: Position(3, 6), TWO: Position(5, -1)},  # one cursor within the batch
 ]
 BEHIND = [
-    {ONE: Position(3, 2), TWO: Position(5, -1)},  # one reset to before the batch
-    {ONE: Position(3, 2), TWO: Position(7, 0)},  # and one moved past it
+    {ONE: Position(3, 2), TWO: Position(5, -1)},  # one cursor reset to before the batch
+    {ONE: Position(3, 2), TWO: Position(7, 0)},  # and the other moved past it
 ]
 
 
@@ -130,9 +130,9 @@ def test_a_checkpoint_that_is_older_than_the_newest_marker_is_refused(cursors):
         decide(WORK, cursors, marker(9))
 
 
-# --- ways out ------------------------------------------------------------------------------------
+# --- remedies ------------------------------------------------------------------------------------
 
-# Where each refusal comes from: the cursors, the newest marker.
+# The cause of each refusal: the cursors, and the newest marker.
 CASES = {
     Refusal.MOVED: (ELSEWHERE[0], marker(6)),
     Refusal.RESET: (BEHIND[0], marker(6)),

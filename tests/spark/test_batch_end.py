@@ -1,4 +1,4 @@
-"""The end of a micro-batch of the sink: what is committed, what is aborted, who is refused."""
+"""The end of a micro-batch of the sink: commits, aborts, refusals."""
 
 import logging
 
@@ -28,7 +28,7 @@ def quiet():
 
 
 class Sink:
-    """One query's, over any number of lives."""
+    """The sink of one query, over any number of restarts."""
 
     def __init__(self):
         self.broker = FakeBroker()
@@ -95,7 +95,7 @@ def test_a_batch_out_of_order_is_refused(sink, batch_id):
 
 
 def test_what_a_dead_driver_left_open_is_ended_by_the_first_batch(sink):
-    """Its tasks noted theirs before there was an opening."""
+    """Its tasks noted their transactions before the chain was opened."""
     left = sink.attempt(0, "ab")
     sink.batch(0, "ab")
     assert (sink.seen(), sink.state(left)) == ("ab", "aborted")
@@ -176,7 +176,7 @@ def test_an_aborted_batch_leaves_nothing_open(sink):
 
 
 def test_a_batch_that_fails_leaves_the_tasks_of_another_driver_alone(sink):
-    """Both are at work on it; one of them has lost a task for good."""
+    """Both work on the batch; a task of one of them has failed for good."""
     sink.batch(0, "ab")
     mine, others = sink.attempt(1, "cd"), sink.attempt(1, "cd")
     sink.end(1, mine).abort()

@@ -1,4 +1,4 @@
-"""What `exactly_once` makes of the DataFrames that `write` returns; a Spark without a broker."""
+"""How `exactly_once` handles the DataFrames that `write` returns; with Spark, without a broker."""
 
 import pytest
 from pyspark.sql import functions as F
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 OUT = "persistent://public/default/out"
 JOB = Job(print, TxnId(0, 1), NoteBook("control", "query"), 1000, max_driver_bytes=None)
 
-# Named as the source hands them out.
+# The names of the source's columns.
 READ = """
     select x'76' `value`, x'ff6b' `__key`, '{topic}' `__topic`, x'00' `__messageId`,
       timestamp '2024-01-01 00:00:00 UTC' `__eventTime`, current_timestamp() `__publishTime`,
@@ -95,6 +95,6 @@ def test_a_row_without_properties_beside_one_that_has_some_has_none(spark):
 
 
 def test_spark_fills_no_column_that_no_output_has(spark):
-    """Nulls in a column of maps cost it the square of a batch's rows."""
+    """For nulls in a column of maps, Spark needs time quadratic in a batch's rows."""
     plain = spark.sql("select 'v' value")
     assert message_columns({OUT: plain}).columns == ["topic", "part", "value"]

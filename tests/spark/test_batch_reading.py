@@ -1,4 +1,4 @@
-"""What `spark.read` plans and its tasks read, from a broker in this process; no Spark."""
+"""The plan of `spark.read`, and the reads of its tasks, with a broker in this process; no Spark."""
 
 import json
 from unittest.mock import MagicMock
@@ -46,7 +46,7 @@ def values(reader):
 
 
 def publish(client, count, per_entry=1, topic=TOPIC):
-    """Numbers; the id of each one's entry."""
+    """Publish numbers; returns the id of each number's entry."""
     producer = client.create_producer(topic)
     numbers = [b"%d" % number for number in range(count)]
     entries = [numbers[first : first + per_entry] for first in range(0, count, per_entry)]
@@ -178,7 +178,7 @@ def test_a_chunked_message_is_one_row_where_its_last_chunk_is(client, reader, co
     place = producer.send(large)
     publish(client, 3)
     assert values(reader()) == [*numbers((0, 3)), large, *numbers((0, 3))]
-    if codec is CompressionType.NONE:  # compressed it is no chunked one any more
+    if codec is CompressionType.NONE:  # compressed, it is not chunked
         behind = json.dumps({TOPIC: f"{place.ledger_id()}:{place.entry_id()}"})
         assert values(reader(startingOffsets=behind)) == [large, *numbers((0, 3))]
 
@@ -216,7 +216,7 @@ def test_little_is_not_split(client, reader):
     assert len(reader(minPartitions="8").partitions()) == 1
 
 
-# --- what is refused -----------------------------------------------------------------------------
+# --- refusals ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a driver leaves in Spark's checkpoint, through Hadoop's file systems; no broker."""
+"""A driver's files in Spark's checkpoint, through Hadoop's file systems; no broker."""
 
 import pytest
 
@@ -9,13 +9,13 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_driver_that_died_as_it_noted_its_transaction_keeps_nobody_from_going_on(spark, tmp_path):
-    """That one was new: nothing had been done in it. If need be, it times out."""
+    """That transaction was new and unused; at worst it times out."""
     checkpoint = Checkpoint(spark, str(tmp_path))
     assert checkpoint.open_transaction() is None
     checkpoint.record_transaction(TxnId(1, 2))
     assert checkpoint.open_transaction() == TxnId(1, 2)
     [noted] = tmp_path.glob("pybroker-*")
-    for torn in (b"", b"[1, ", b"[1, 3"):  # and Hadoop's checksum is that of before
+    for torn in (b"", b"[1, ", b"[1, 3"):  # with the old Hadoop checksum
         noted.write_bytes(torn)
         assert checkpoint.open_transaction() is None
     (tmp_path / f".{noted.name}.crc").unlink()

@@ -16,7 +16,7 @@ def line(after, to, subscription="s", topic=TOPIC):
 
 
 class FakeFiles(Checkpoint):
-    """Without Hadoop's file systems."""
+    """A checkpoint without Hadoop's file systems."""
 
     def __init__(self, **files):
         self._location = "/checkpoint"

@@ -1,4 +1,4 @@
-"""A chunked message whose beginning lies before what a task reads; no Spark."""
+"""A chunked message that begins before the span of a task; no Spark."""
 
 import pytest
 
@@ -23,7 +23,7 @@ LARGE = bytes(range(256)) * 50_000
 
 @pytest.fixture
 def read_last_chunk(pulsar_broker, monkeypatch):
-    """What a task reads that has the last of three chunks only, behind another message."""
+    """The reads of a task with only the last of three chunks, which follow another message."""
     monkeypatch.setattr(spans, "PAUSE_S", 0)
     with Client(pulsar_broker.service_url) as client:
         client.subscribe(TOPIC, "keep", initial_position=InitialPosition.Earliest).close()
@@ -41,7 +41,7 @@ def read_last_chunk(pulsar_broker, monkeypatch):
 
 
 class OneByOne(Entries):
-    """Entries as a slow broker sends them."""
+    """Entries one by one, as from a slow broker."""
 
     def __init__(self, *given):
         super().__init__(*given)
@@ -70,7 +70,7 @@ def test_a_connection_that_is_lost_between_chunks_loses_no_message(read_last_chu
 
     class Lost(OneByOne):
         def take(self, until):
-            if len(taken) == 2:  # the first chunk among them
+            if len(taken) == 2:  # including the first chunk
                 taken.append(None)
                 raise ConnectError("lost")
             taken.append(until)
@@ -95,7 +95,7 @@ def test_a_damaged_entry_before_them_loses_nothing(read_last_chunk, monkeypatch,
 
 
 def chunks_of(*contents: tuple[int, bytes]) -> list[StoredEntry]:
-    """Of messages of one name, three chunks each."""
+    """The chunks of messages with the same name, three chunks each."""
     described = {"producer_name": "p", "sequence_id": 0, "publish_time": 1, "uuid": "p-0"}
     return [
         StoredEntry(
@@ -114,7 +114,7 @@ def chunks_of(*contents: tuple[int, bytes]) -> list[StoredEntry]:
 
 @pytest.mark.parametrize("first_read", [0, 3, 4])
 def test_of_two_messages_of_one_name_no_part_is_put_to_the_other(monkeypatch, first_read):
-    """A producer that dies between two chunks may name its next message alike."""
+    """A producer that dies between two chunks may reuse the name for its next message."""
     entries = chunks_of((0, b"X"), (1, b"Y"), (0, b"0"), (1, b"1"), (2, b"2"))
 
     class Earlier:

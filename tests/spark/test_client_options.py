@@ -1,4 +1,4 @@
-"""How `exactly_once` comes to a broker that does not let everybody in; no Spark."""
+"""How `exactly_once` connects to a broker with authentication; no Spark."""
 
 import pickle
 
@@ -33,7 +33,7 @@ def test_exactly_once_comes_in_with_the_sources_options():
     with broker(**TOKEN_SETTINGS) as running:
         options = options_of(running.service_url, **credentials)
         assert token() not in repr(options)
-        connect = pickle.loads(pickle.dumps(options.connect))  # as it goes to tasks
+        connect = pickle.loads(pickle.dumps(options.connect))  # as it is sent to tasks
         session = Session(connect(options.service_url))
         session.publish(CONTROL, b"in")
         session.close()

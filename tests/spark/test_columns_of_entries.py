@@ -1,4 +1,4 @@
-"""Vectors against objects: the same entries, message by message."""
+"""Columns built by vectors against objects: the same entries, message by message."""
 
 import base64
 import contextlib
@@ -99,7 +99,7 @@ messages = st.builds(
     event_timestamp=st.none() | st.integers(1, 2**45),
     sequence_id=st.none() | st.integers(0, 2**60),
     null_value=st.booleans(),
-    partition_key_b64_encoded=st.just(False),  # what is base64 has tests of its own
+    partition_key_b64_encoded=st.just(False),  # base64 has its own tests
 )
 compressions = st.sampled_from([CompressionType.NONE, CompressionType.ZLib])
 entries = st.lists(
@@ -180,7 +180,7 @@ def test_a_query_gets_the_columns_that_it_asks_for():
     assert batch.to_pylist() == [{"key": "k", "message_id": "7:300:0", "value": b"v"}]
 
 
-# --- bytes that somebody else chose --------------------------------------------------------------
+# --- hostile bytes -------------------------------------------------------------------------------
 
 
 def test_a_wrong_checksum_names_its_entry():
@@ -246,7 +246,7 @@ def test_a_batch_cut_or_changed_anywhere_is_rows_or_an_error(count, data):
         rows_of([build_entry(metadata, bytes(payload[: data.draw(st.integers(0, 2000))]))])
 
 
-# --- the parts -----------------------------------------------------------------------------------
+# --- parts ---------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.integers(0, 2**63 - 1), min_size=1), st.integers(-1, 5))

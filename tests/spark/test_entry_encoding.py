@@ -1,4 +1,4 @@
-"""Entries made by columns are those that the client's producers make, message by message."""
+"""Entries encoded by columns equal those of the client's producers, message by message."""
 
 import pyarrow as pa
 import pytest
@@ -72,7 +72,7 @@ def test_a_key_that_is_no_text_is_base64_as_official_clients_have_it():
 
 
 def test_a_key_based_entry_has_one_key_in_its_order_and_says_it():
-    """The text //4= is another key than the bytes that become it."""
+    """The text key //4= differs from the bytes key whose base64 form it is."""
     keys = pa.array([b"//4=", b"\xff\xfe", None, b"", b"k"] * 600, pa.binary())
     values = [b"%d" % number for number in range(3000)]
     encoder = EntryEncoder(UNDIVIDED, batching_type=BatchingType.KeyBased)
@@ -129,7 +129,7 @@ def test_a_null_value_and_an_empty_key_stay_what_they_are():
 
 
 def test_entries_tell_which_part_their_rows_are_of():
-    """Spark may hand several parts to one task, in any order."""
+    """Spark may give one task several parts, in any order."""
     parts = [rows([b"third"], part=2), rows([b"first"], part=0), rows([b"second"], part=1)]
     encoded = sorted(encode(*parts, partitions=UNDIVIDED), key=lambda each: each[0])
     contents = [content for _, _, batch in encoded for _, content in messages(batch)]

@@ -40,7 +40,7 @@ def broker_at(place):
 
 
 class Driver:
-    """A driver process: its own sink, a broker and a checkpoint that may outlive it."""
+    """A driver process with its own sink; the broker and the checkpoint may survive it."""
 
     def __init__(self, broker=None, checkpoint=None, patience_s=10.0):
         self.broker = broker or broker_at(4)
@@ -74,7 +74,7 @@ class Driver:
 
     @property
     def markers(self):
-        """Of batches."""
+        """The markers of batches."""
         published = [data for data in self.broker.published(CONTROL) if b"txn_id" in data]
         markers = map(Marker.from_bytes, published)
         return [marker for marker in markers if not marker.is_opening]
@@ -260,7 +260,9 @@ def test_a_marker_that_anothers_open_transaction_hides_is_waited_for():
 
 
 def test_an_opening_too_many_is_not_taken_for_the_newest_marker():
-    """Two drivers opened the chain, a batch was committed, and a third query hides its marker."""
+    """Two drivers opened the chain, a batch was committed, and another query's transaction hides
+    its marker.
+    """
     first = Driver()
     first.process(Work("query", 0, {}))
     entries = first.broker.topic(CONTROL).entries
@@ -274,7 +276,7 @@ def test_an_opening_too_many_is_not_taken_for_the_newest_marker():
 
 
 def test_of_two_drivers_without_pulsar_input_one_gets_through():
-    """The first is behind its commit's door when the second one comes with another checkpoint."""
+    """The first is about to commit when the second begins with another checkpoint."""
     first, second = Driver(), None
 
     def rival(step, work):
@@ -394,7 +396,7 @@ def test_by_default_a_batch_of_any_size_fits_the_driver():
 
 
 def test_what_killed_tasks_left_open_is_aborted_when_their_job_has_failed(monkeypatch):
-    """Nobody may come afterwards who would do it, and it hides from readers what is behind it."""
+    """No later driver may come to abort it, and it hides later messages from readers."""
     left = []
 
     def publish(outputs, partitions, job, turn, batching_type):
@@ -410,7 +412,7 @@ def test_what_killed_tasks_left_open_is_aborted_when_their_job_has_failed(monkey
 
 
 def test_a_driver_that_cannot_ask_for_an_outcome_at_once_asks_again():
-    """The outcome was not answered, and then nobody could be asked for it."""
+    """The commit's answer was lost, and then the coordinator was not available."""
     driver = Driver()
     driver.broker.faults["commit"] = Fault(TransactionOutcomeUnknown(TxnId(0, 0)))
     driver.broker.faults["abort"] = Fault(ServiceNotReady("not yet"))
@@ -419,7 +421,7 @@ def test_a_driver_that_cannot_ask_for_an_outcome_at_once_asks_again():
 
 
 def task_publishes(job):
-    """In a transaction of its own, which it leaves open; returns that."""
+    """Publish in the task's own transaction, which stays open; returns the transaction."""
     session = Session(job.connect())
     txn = session.client.new_transaction(1000, beside=job.txn_id)
     job.notes.note(session, job.txn_id, txn.txn_id, job.txn_id)
@@ -428,7 +430,7 @@ def task_publishes(job):
 
 
 def test_a_driver_that_waits_for_the_lock_leaves_the_tasks_of_its_holder_alone(monkeypatch):
-    """Else neither would ever get to its end."""
+    """Otherwise neither could ever finish."""
     first = Driver()
     rival = Driver(first.broker, patience_s=2.0)
     tasks = []
@@ -449,7 +451,7 @@ def test_a_driver_that_waits_for_the_lock_leaves_the_tasks_of_its_holder_alone(m
 def test_what_a_dead_drivers_tasks_left_open_is_aborted_though_ours_publish_nothing(
     monkeypatch, mode
 ):
-    """Less may come to a task in another run, or the mode may be another one."""
+    """In another run a task may have fewer rows, or the mode may differ."""
 
     class Death(BaseException):
         pass
@@ -483,7 +485,7 @@ def test_the_end_of_a_run_that_is_heard_late_does_not_disturb_the_next_one(monke
         spark.sparkContext.getLocalProperty.return_value = run
         driver.sink._close_with_the_run(spark, "query")
         driver.process(work)
-        assert driver.broker.events.count("close") == len(endings) - 1  # that of the run before
+        assert driver.broker.events.count("close") == len(endings) - 1  # the previous run's client
     endings[0]()
     assert driver.broker.events.count("close") == 1
     endings[1]()

@@ -170,7 +170,7 @@ def test_credentials_without_their_kind_are_refused():
 
 @pytest.mark.slow
 def test_who_reads_does_not_import_what_only_writing_needs():
-    """Spark's processes come and go, and each imports this anew."""
+    """Spark starts many processes, and each imports these modules again."""
     heavy = "pyarrow.compute", "pybroker.spark.writing.sink", "pandas"
     program = f"import sys, pybroker.spark.datasource; print(sys.modules.keys() & set({heavy}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""The end of a job of df.write, whatever the broker answers."""
+"""The end of a df.write job, for all answers of the broker."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ LOST = ConnectError("lost"), TransactionOutcomeUnknown(TxnId(0, 0))
 
 
 class Writing:
-    """A job of two tasks: one leaves its rows to the driver, the other publishes its own."""
+    """A job with two tasks: one leaves its rows to the driver, the other publishes them itself."""
 
     def __init__(self):
         self.broker = FakeBroker()
@@ -90,7 +90,7 @@ def test_a_lost_answer_neither_loses_nor_doubles(writing, operation, error, afte
 
 @pytest.mark.parametrize("aborted", [True, False])
 def test_nothing_is_added_to_what_a_lost_connection_left_half_done(writing, aborted):
-    """Nor while there is no other transaction yet: the broker is still away."""
+    """Not even before there is another transaction, while the broker is still unavailable."""
     lost = ConnectError("lost")
     writing.broker.faults |= {
         f"send {OUT}": Fault(lost, after=True),
@@ -146,7 +146,7 @@ def test_an_attempt_that_fails_aborts_what_it_had_begun(writing):
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_a_zombie_that_begins_when_the_job_is_over_leaves_nothing_open(writing, end):
-    """It would hide from readers what comes behind it, and nobody would look for it."""
+    """It would hide later messages from readers, and no process would end it."""
     getattr(writing.end, end)()
     seen = writing.seen()
     with pytest.raises(InvalidTxnStatus):

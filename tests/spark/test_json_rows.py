@@ -100,7 +100,7 @@ def test_what_is_no_number_is_a_text():
 
 @pytest.mark.parametrize("beside", [1.0, float("nan")])
 def test_a_zero_keeps_its_sign(beside):
-    """Also beside what is read object by object, for Arrow's reader knows no NaN."""
+    """Even in rows that are read object by object, because Arrow's reader does not support NaN."""
     kind = StructType([StructField("n", DoubleType())])
     batch, kind = written([{"n": -0.0}, {"n": 0.0}, {"n": None}, {"n": beside}], kind)
     texts = [each.as_py() for each in json_rows.encode(batch, kind, kind.fieldNames())]
@@ -110,7 +110,7 @@ def test_a_zero_keeps_its_sign(beside):
 
 
 def read_back(rows, kind=KIND):
-    """By the source's own reader."""
+    """The columns, as the source's own reader returns them."""
     texts = [each if isinstance(each, bytes) else json.dumps(each).encode() for each in rows]
     ends = np.cumsum([0, *map(len, texts)])
     node = parse(json.loads(avro.schema_of(kind, kind.fieldNames())))
@@ -176,7 +176,7 @@ def test_milliseconds_within_an_array_are_milliseconds():
         (b"123456789012345678.12345678901234567891", "123456789012345678.12345678901234567891"),
         (b"1e-7", "1e-7"),
         (b'"0.000000000000000000005"', "1e-20"),
-        (b"12345678901234567890123", None),  # too many digits for 20 behind the point
+        (b"12345678901234567890123", None),  # too many digits for a scale of 20
         (b'"1e30"', None),
         (b'"abc"', None),
         (b'"NaN"', None),

@@ -1,4 +1,4 @@
-"""A row that is larger than an entry may be: the sink publishes it in chunks."""
+"""The sink publishes a row larger than an entry in chunks."""
 
 import random
 
@@ -88,11 +88,11 @@ def test_without_chunks_a_row_above_the_limit_is_an_error(running):
 @pytest.mark.parametrize("chunks", [False, True])
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.ZLib])
 def test_rows_that_fit_are_published_whatever_the_broker_takes_in_one_entry(compression, chunks):
-    """The encoder's entries are larger, as it does not know the broker."""
+    """The encoder's entries may be larger, because it does not know the broker."""
     limit = 64 * 1024
     topic = "persistent://public/default/small-entries"
     values = [_random(500 + number) for number in range(600)]
-    least = 0 if compression is CompressionType.NONE else 64  # which noise grows by
+    least = 0 if compression is CompressionType.NONE else 64  # random data grows by this
     values += [_random(limit - less) for less in range(least, 200, 20)]
     with broker(max_message_size=limit) as small:
         send(small, topic, chunks, compression, values)

@@ -1,4 +1,4 @@
-"""What a sink's dead driver leaves open at a real broker."""
+"""Transactions that a sink's dead driver leaves open at a real broker."""
 
 from functools import partial
 
@@ -29,7 +29,7 @@ def test_what_nobody_ends_hides_messages_until_its_timeout_and_no_longer(pulsar_
 
 
 def test_what_tasks_leave_open_is_ended_where_topics_are_made_with_partitions():
-    """The control topic, too: its notes stand on the partition on which its markers do."""
+    """The control topic is partitioned, too: its notes and markers are on the same partition."""
     with broker(allow_auto_topic_creation_type="partitioned", default_num_partitions=3) as running:
         connect = partial(Client, running.service_url, enable_transaction=True)
         with connect() as client:

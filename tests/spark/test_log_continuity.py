@@ -1,4 +1,4 @@
-"""Checkpoints that know more than the broker, at a broker in this process; no Spark."""
+"""Checkpoints that are newer than the broker's data, with a broker in this process; no Spark."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from pybroker.spark.reading.stream import PulsarStreamReader
 from pybroker.spark.replay import InputLost
 from pybroker.testing import broker
 
-pytestmark = pytest.mark.slow  # brokers that are started again
+pytestmark = pytest.mark.slow  # restarts brokers
 
 TOPIC = "persistent://public/default/in"
 ALL = ReadAllAvailable()
@@ -26,7 +26,7 @@ ANOTHER_LOG = "is not as the query left it"
 
 
 class World:
-    """A broker whose directory can be copied, and put back."""
+    """A broker whose data directory can be backed up and restored."""
 
     def __init__(self, folder):
         self._folder = folder
@@ -78,7 +78,7 @@ class World:
 
     @contextmanager
     def run(self, **options):
-        """The source of a run of the query."""
+        """The source in one run of the query."""
         given = {"service.url": self.url, "topic": TOPIC, "subscription": "s"} | options
         given = {name: value for name, value in given.items() if value is not None}
         reader = PulsarStreamReader(chosen(given, Mode.READ_STREAM), Shape.of(default_schema()))
@@ -88,7 +88,7 @@ class World:
             reader.stop()
 
     def planned(self, start=None, **options):
-        """The end of the batch that a new run plans behind `start`; nobody moves the cursor."""
+        """The end of the batch that a new run plans after `start`, without moving the cursor."""
         with self.run(**options) as reader:
             return as_spark_keeps_it(reader.latestOffset(start or reader.initialOffset(), ALL))
 
@@ -108,7 +108,7 @@ def world(tmp_path):
 
 @pytest.fixture
 def ahead(world):
-    """What a checkpoint says that has read 100 messages more than there are in the backup."""
+    """The offset of a checkpoint that has read 100 messages more than the backup has."""
     with world.running():
         world.send(100)
         at_backup = world.planned()
@@ -127,7 +127,7 @@ def ahead(world):
 def test_after_an_older_backup_a_stream_does_not_wait_in_silence_nor_miss_what_is_new(
     world, ahead, sent
 ):
-    """50: the log is shorter than the checkpoint knows it; 101: others stand in its places."""
+    """50: the log is shorter than the checkpoint expects; 101: it has other messages there."""
     with world.running():
         world.send(sent)
         with pytest.raises(InputLost, match=ANOTHER_LOG):
@@ -139,7 +139,7 @@ def test_after_an_older_backup_a_place_may_be_missing_within_the_log(world, ahea
         for number in range(3):
             world.send(1, f"persistent://public/default/other{number}")
         world.send(10)
-    for _ in range(3):  # Each start begins a ledger.
+    for _ in range(3):  # Each start creates a ledger.
         with world.running():
             world.send(10)
     with world.running(), pytest.raises(InputLost, match=ANOTHER_LOG):
@@ -218,7 +218,7 @@ def test_a_checkpoint_of_an_earlier_version_goes_on(world):
         assert span(world.planned(offset)).after == span(offset).to
 
 
-# --- a topic that is gone ------------------------------------------------------------------------
+# --- a deleted topic -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("available_now", [False, True])
@@ -250,7 +250,7 @@ def test_a_topic_that_is_deleted_under_a_running_stream_is_missed(world, kind):
         world.send(10)
         with world.run(**options) as reader:
             offset = as_spark_keeps_it(reader.latestOffset(reader.initialOffset(), ALL))
-            assert reader.latestOffset(offset, ALL) == offset  # A consumer moves the cursor.
+            assert reader.latestOffset(offset, ALL) == offset  # moves the cursor
             world.call("DELETE", "persistent/public/default/in?force=true")
             with pytest.raises(InputLost, match="is gone"):
                 reader.latestOffset(offset, ALL)
@@ -322,7 +322,7 @@ def test_without_the_deleted_topic_a_stream_reads_it_when_it_comes_again(world):
 
 @pytest.mark.parametrize("kind", ["subscription", "predefinedSubscription"])
 def test_the_cursor_stands_behind_what_spark_has_finished_when_a_run_ends(world, kind):
-    """So a checkpoint that is lost then doubles nothing, whatever the sink."""
+    """So the loss of a checkpoint after that causes no duplicates, with any sink."""
     options = {"subscription": None, kind: "s", "startingOffsets": "earliest"}
     with world.running():
         world.send(10)
@@ -358,7 +358,7 @@ def test_a_cursor_that_a_sink_moves_is_left_to_it(world, monkeypatch):
 
 
 def test_a_cursor_that_was_reset_is_set_to_what_spark_has_finished(world):
-    """Of a query whose subscription was deleted: what it has published is not published again."""
+    """The query's subscription was deleted; its published rows are not published again."""
     with world.running():
         world.send(10)
         offset = world.planned()

@@ -1,4 +1,4 @@
-"""The subscription that a stream makes for itself, at a broker in this process; no Spark."""
+"""The subscription that a stream creates for itself, with a broker in this process; no Spark."""
 
 import json
 import urllib.request
@@ -23,7 +23,7 @@ def running():
 
 @pytest.fixture
 def run(running):
-    """The source of a run of the query."""
+    """The source in one run of the query."""
     readers = []
 
     def run(**options):

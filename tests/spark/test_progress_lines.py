@@ -1,4 +1,4 @@
-"""What is said of a batch, from what Spark says of it; no Spark."""
+"""The progress lines about batches, derived from Spark's reports; no Spark."""
 
 import json
 
@@ -12,7 +12,7 @@ SAMPLE = Sample(rows=1000, size_bytes=100_000)
 
 
 def reported(**entries):
-    """Each partition's backlog, as the source reports it."""
+    """The backlog of each partition, as the source reports it."""
     return json.dumps(
         {
             topic: Backlog.of(Position(1, 99), count, SAMPLE).to_json()

@@ -1,4 +1,4 @@
-"""What filters leave to be read: planned as Spark does, from a broker in this process."""
+"""The reads that remain with filters: planned as Spark does, with a broker in this process."""
 
 import datetime as dt
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ MINUTE_MS = 60_000
 
 @dataclass(frozen=True)
 class EqualTo:
-    """Spark's filters have these names; PySpark 4.0 has none."""
+    """These classes have the names of Spark's filters; PySpark 4.0 has none."""
 
     attribute: tuple[str, ...]
     value: Any
@@ -89,7 +89,7 @@ def numbers(reader):
 
 
 def publish(client, monkeypatch, times_ms, topic=TOPIC):
-    """An entry at each of the times, with its number."""
+    """Publish an entry with its number at each of the times."""
     producer = client.create_producer(topic)
     for number, time_ms in enumerate(times_ms):
         monkeypatch.setattr(SystemClock, "now_ms", lambda self, time_ms=time_ms: time_ms)
@@ -129,7 +129,7 @@ def test_no_message_is_missed_that_is_out_of_order_within_the_limit(client, read
 
 @pytest.fixture
 def unfinished(client, pulsar_broker):
-    """Two messages, and the first chunk of one whose producer died."""
+    """Two messages, and the first chunk of a message whose producer died."""
     with RawClient(pulsar_broker.service_url) as raw:
         raw.create_producer(TOPIC)
         raw.publish(b"0", 0, publish_time=NOON_MS)

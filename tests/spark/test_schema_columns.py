@@ -1,4 +1,4 @@
-"""Values by their topic's schema, as columns."""
+"""Values of a topic's schema as columns."""
 
 import base64
 import datetime
@@ -72,7 +72,7 @@ people = st.fixed_dictionaries(
 
 
 def seen(person):
-    """As a query has it."""
+    """The person as a query returns it."""
     home = person["home"]
     since = None if home is None else datetime.date(1970, 1, 1) + datetime.timedelta(home["since"])
     return person | {

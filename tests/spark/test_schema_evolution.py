@@ -1,4 +1,4 @@
-"""Messages of an earlier version of their topic's schema."""
+"""Messages with an earlier version of their topic's schema."""
 
 import datetime
 import decimal
@@ -54,7 +54,7 @@ def as_bytes(number):
 
 
 def evolved(written, wanted, content):
-    """The value of a field whose type has changed since."""
+    """The value of a field whose type has changed."""
     old, new = (avro([{"name": "x", "type": each}]) for each in (written, wanted))
     slab = slab_of([content], versions=[b"0"])
     return values(slab, new, {b"0": old}.get)["x"].to_pylist()[0]

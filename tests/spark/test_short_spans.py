@@ -1,4 +1,4 @@
-"""What a task reads of many partitions is the same, handed over together or by a reader on each."""
+"""A task's reads of many partitions are the same, with one request for all or one reader each."""
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -78,7 +78,7 @@ def by_topic(found):
 
 
 def fill(client, topics=TOPICS):
-    """Plain messages, batches, compressed ones, with all that a message can say."""
+    """Publish plain, batched and compressed messages with all kinds of metadata."""
     for number, topic in enumerate(topics):
         message = Outgoing(
             b"v%d" % number,
@@ -218,7 +218,7 @@ def test_what_is_gone_is_missed(running, client):
 
 
 def test_the_same_version_of_a_schema_means_what_it_means_in_its_own_topic(running, client):
-    """The versions of each topic are counted from 0."""
+    """Each topic counts its versions from 0."""
     old = TopicSchema(SchemaType.JSON, RECORD % "")
     new = TopicSchema(SchemaType.JSON, RECORD % MORE)
     for number, topic in enumerate(TOPICS):

@@ -1,4 +1,4 @@
-"""Which column of a DataFrame is which part of a message."""
+"""The columns of a DataFrame and the parts of a message."""
 
 import pyarrow as pa
 import pytest

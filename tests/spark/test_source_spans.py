@@ -21,7 +21,7 @@ OPTIONS = {"service.url": "pulsar://fake", "topic": "t", "subscription": "s"}
 
 
 class FakeSession:
-    """Two partitions; `visible` are the deliverable entries of the first, the other is empty."""
+    """Two partitions; `visible` are the deliverable entries of the first, the second is empty."""
 
     asks_about_many = False
 
@@ -30,7 +30,7 @@ class FakeSession:
         self._cursor = cursor
         self.began = {}
         self.incarnation = 1
-        # As the broker may tell after it was restored from a backup.
+        # As from a broker that may have been restored from a backup.
         self.published_ms = {}
         self.log_ends_at = Position(1000, 0)
 
@@ -246,11 +246,11 @@ def test_before_pyspark_4_2_available_now_asks_once_so_that_all_is_read(monkeypa
     assert ends(first)[0] == Position(3, 9)
     session.visible += [Position(3, n) for n in range(10, 20)]
     later = reader_of(session, maxEntriesPerTrigger="2")
-    later.partitions(start, first)  # Spark asks for the last batch of the run before.
+    later.partitions(start, first)  # Spark asks for the last batch of the previous run.
     second = later.latestOffset()
     assert ends(second)[0] == Position(3, 19)
     session.visible += [Position(3, n) for n in range(20, 30)]
-    assert ends(later.latestOffset())[0] == Position(3, 21)  # With other triggers it asks again.
+    assert ends(later.latestOffset())[0] == Position(3, 21)  # With other triggers Spark asks again.
 
 
 def test_before_pyspark_4_2_a_topic_that_is_gone_or_was_set_back_is_missed_as_well(monkeypatch):
@@ -281,7 +281,7 @@ def test_before_pyspark_4_2_a_first_batch_begins_where_its_own_subscription_stan
     session = FakeSession([Position(3, 4)])
     first = reader_of(session, subscription="").latestOffset()
     session.visible.append(Position(3, 9))
-    places = {first["cursor"]: BEGINNING}  # A new one begins at the latest message.
+    places = {first["cursor"]: BEGINNING}  # A new subscription begins at the latest message.
     monkeypatch.setattr(
         FakeSession,
         "cursor",

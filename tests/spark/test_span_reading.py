@@ -1,4 +1,4 @@
-"""What a task reads of a span, from a broker in this process; no Spark."""
+"""A task's reads of a span, with a broker in this process; no Spark."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def before(position):
 
 
 def sent(client, *messages):
-    """Each an entry of its own; the positions."""
+    """Publish messages, each in its own entry; returns the positions."""
     producer = client.create_producer(TOPIC)
     return [position_of(producer.send_batch(encode_batch([each]))) for each in messages]
 
@@ -60,7 +60,7 @@ def test_a_span_ends_at_its_entry_though_more_is_there(client, read):
 
 
 def test_reading_does_not_format_entries_as_text(client, read, monkeypatch):
-    """asyncio.Runner does of each result, for a signal handler: a quarter of a reader's CPU."""
+    """asyncio.Runner would format each result for a signal handler: a quarter of a reader's CPU."""
     texts = []
     monkeypatch.setattr(StoredEntry, "__repr__", lambda entry: texts.append(entry) or "an entry")
     places = sent(client, *[Outgoing(b"%d" % number) for number in range(5)])

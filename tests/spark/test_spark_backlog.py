@@ -1,4 +1,4 @@
-"""A backlog worked off by a small Spark, small; `make spark-backlog` takes ten million rows."""
+"""A small Spark works off a small backlog; `make spark-backlog` uses ten million rows."""
 
 import pytest
 import spark_backlog

@@ -1,4 +1,4 @@
-"""Spark Connect: Python has no JVM there, and talks to a server."""
+"""Spark Connect: Python has no JVM but uses a server."""
 
 import os
 import subprocess

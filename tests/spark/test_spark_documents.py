@@ -1,4 +1,4 @@
-"""The examples that need Spark, as typed: those of docs/exactly-once-spark.md, docs/spark.md and
+"""The examples that need Spark, run as written: in docs/exactly-once-spark.md, docs/spark.md and
 docs/spark-writing.md.
 """
 
@@ -21,8 +21,8 @@ from pybroker.testing.broker_process import BrokerProcess
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 URL = "pulsar://localhost:6650"
-# For what hangs. Spark's start and its first batches are some 20 s of CPU; with eleven processes a
-# core beside them they took 205 s, and a first `make test` on a busy machine must not fail by that.
+# A limit for hanging examples. Spark's start and first batches take some 20 s of CPU; with eleven
+# other processes per core they took 205 s, and a first `make test` on a busy machine must not fail.
 LIMIT_S = 900.0
 
 
@@ -33,7 +33,7 @@ def examples(document: str) -> list[Block]:
 
 @contextmanager
 def typed(broker: BrokerProcess, folder: Path, text: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that runs it, with its JVM; both are gone afterwards."""
+    """A process that runs the example, with its JVM; both are killed afterwards."""
     script = folder / "example.py"
     script.write_text(text.replace(URL, broker.service_url))
     with (folder / "log").open("wb") as log:
@@ -68,7 +68,7 @@ def test_transfers_become_debits_and_credits(broker: BrokerProcess, tmp_path: Pa
             said = (tmp_path / "log").read_text()
             assert process.poll() is None, said
             assert time.monotonic() < deadline_s, said
-            transfers.send(b"one lamp")  # the stream begins with what comes after its start
+            transfers.send(b"one lamp")  # the stream begins with messages after its start
             with suppress(Timeout):
                 found.append(outputs[0].receive(timeout_millis=2000).data())
         found.append(outputs[1].receive(timeout_millis=30_000).data())

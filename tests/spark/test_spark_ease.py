@@ -1,4 +1,4 @@
-"""What should need no thought: which Python, which thread, how many tasks; what SQL cannot do."""
+"""Defaults that need no configuration: Python, threads, number of tasks; and the limits of SQL."""
 
 import itertools
 import sys
@@ -20,7 +20,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture
 def topic(broker):
-    """100 messages in 100 entries."""
+    """A topic with 100 messages in 100 entries."""
     name = f"persistent://public/default/ease-{next(_NUMBERS)}"
     with Client(broker.service_url) as client, client.create_producer(name) as producer:
         for number in range(100):
@@ -88,7 +88,7 @@ def test_a_table_whose_queries_would_not_know_its_options_is_refused(spark, brok
 def test_a_stream_has_as_many_tasks_as_it_is_asked_for_while_there_are_entries(
     broker, topic, least, tasks
 ):
-    """A range has no fewer than 16 entries."""
+    """A range has at least 16 entries."""
     given = {"service.url": broker.service_url, "topic": topic, "startingOffsets": "earliest"}
     given |= {"minPartitions": str(least), "maxEntriesPerTrigger": "90"}
     reader = PulsarStreamReader(chosen(given, Mode.READ_STREAM), Shape.of(default_schema()))

@@ -1,4 +1,6 @@
-"""The protocol against a model of Spark's side, from seeds; and wrong protocols that it catches."""
+"""The protocol against a model of Spark, from seeds; and incorrect protocols that the model
+detects.
+"""
 
 import logging
 import sys

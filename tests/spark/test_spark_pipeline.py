@@ -1,4 +1,4 @@
-"""A real Spark, local[2], against a broker process: what the fakes cannot show."""
+"""A real Spark, local[2], with a broker process: behaviour that the fakes cannot show."""
 
 import json
 import time
@@ -23,7 +23,7 @@ ENTRIES_PER_BATCH = "10"
 
 
 class Pipeline:
-    """Doubles the numbers 0..599 of a topic with two partitions."""
+    """Doubles the numbers 0 to 599 of a topic with two partitions."""
 
     def __init__(self, spark: SparkSession, broker: BrokerProcess, name: str, path: Path):
         self.spark = spark
@@ -151,8 +151,9 @@ def test_another_location_than_the_querys_checkpoint_is_refused(pipeline, tmp_pa
 
 
 def test_a_stateful_query_that_dies_behind_every_commit_keeps_its_state(pipeline):
-    """Spark runs each batch again, the first one with a new initial offset: it must be skipped
-    and yet feed the state, or what comes later is taken for new."""
+    """Spark runs each batch again, the first with a new initial offset. The batch must be skipped
+    but still update the state; otherwise later rows count as new.
+    """
 
     class Death(Exception):
         pass
@@ -176,7 +177,7 @@ def test_a_stateful_query_that_dies_behind_every_commit_keeps_its_state(pipeline
             pipeline.run(write=write, on_step=die, shape=distinct)
     pipeline.run(write=write, on_step=die, shape=distinct)
     assert [marker.batch_id for marker in pipeline.markers()] == [0, 1, 2]
-    # The first batch has all 200 of them, and was not published; no later one has news.
+    # The first batch has all 200 values and was not published; later batches have no new ones.
     assert pipeline.published() == []
 
 

@@ -1,4 +1,4 @@
-"""What a query reports of itself, with a real Spark."""
+"""The reports of a query, with a real Spark."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture
 def topic(broker):
-    """Two partitions, each 10 entries of 10 messages of 50 bytes."""
+    """A topic with two partitions, each with 10 entries of 10 messages of 50 bytes."""
     topic = f"persistent://public/default/watched-{next(_NUMBERS)}"
     create_partitioned(broker.admin_url, topic, 2)
     with Client(broker.service_url) as client:
@@ -32,7 +32,7 @@ def topic(broker):
 
 @pytest.fixture
 def said(spark, broker):
-    """Listeners that `begin` starts, and what they say."""
+    """`begin` starts a listener and returns the lines of all listeners."""
     listeners, lines = [], []
 
     def begin(control_topic=None):
@@ -51,7 +51,7 @@ def source(spark, broker, topic, **options):
 
 
 def run(spark, writer):
-    """Its progress, once all listeners have heard of it."""
+    """Run a query; returns its progress once all listeners have received it."""
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
@@ -65,7 +65,7 @@ def test_progress_tells_the_backlog_of_each_partition(spark, broker, topic, tmp_
         list(json.loads(each["sources"][0]["latestOffset"]).values()) for each in run(spark, writer)
     ]
     if not LIMITS_TRIGGERS:
-        return  # Nobody asks the source.
+        return  # Spark does not ask the source.
     assert [[each["backlogEntries"] for each in each] for each in found] == [[6, 6], [2, 2], [0, 0]]
     assert [each["backlogMessages"] for each in found[0]] == [60, 60]
     assert [each["backlogBytes"] for each in found[0]] == [3000, 3000]

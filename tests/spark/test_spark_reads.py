@@ -1,4 +1,4 @@
-"""spark.read and readStream with a real Spark: what tests without one cannot show."""
+"""spark.read and readStream with a real Spark: behaviour that tests without one cannot show."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture
 def topic(broker):
-    """Two partitions, 40 numbers in each, four to an entry."""
+    """A topic with two partitions of 40 numbers each, four per entry."""
     topic = f"persistent://public/default/read-{next(_NUMBERS)}"
     create_partitioned(broker.admin_url, topic, 2)
     publish(broker, topic, range(80))
@@ -57,7 +57,7 @@ def sums(frame):
 
 
 def run(frame, path):
-    """The numbers of an available-now query, and its progress."""
+    """Run an available-now query; returns its numbers and its progress."""
     rows = []
 
     def collect(batch, batch_id):
@@ -118,7 +118,7 @@ def test_a_split_partition_is_read_once(spark, broker):
 
 
 def scanned(frame):
-    """How many rows came out of the tasks, before Spark filtered them; and what was left."""
+    """The number of rows from the tasks, and the number after Spark's filters."""
     left = len(frame.collect())
     scan = frame._jdf.queryExecution().executedPlan().collectLeaves().head()
     return scan.metrics().apply("numOutputRows").value(), left
@@ -126,10 +126,10 @@ def scanned(frame):
 
 def test_filters_on_metadata_choose_what_is_read(spark, broker, topic):
     frame = load(spark, broker, topic, publishTimeDisorderMs="1")
-    everything = 80 if not PUSHES_FILTERS else None  # PySpark 4.0 filters what was read
+    everything = 80 if not PUSHES_FILTERS else None  # PySpark 4.0 filters after reading
     found = frame.where("cast(value as string) = '42'").first()
     by_id = frame.where(F.col("__messageId") == F.lit(bytes(found["__messageId"])))
-    assert scanned(by_id) == (everything or 4, 1)  # its entry
+    assert scanned(by_id) == (everything or 4, 1)  # one entry
     by_topic = frame.where(F.col("__topic").endswith("-partition-1"))
     assert scanned(by_topic) == (everything or 40, 40)
     by_time = frame.where("__publishTime > current_timestamp() - interval 1 day")
@@ -176,8 +176,8 @@ def test_a_trigger_reads_no_more_than_its_limit_of_rows(spark, broker, topic, tm
 
 
 def followed_to(client, name):
-    """Once Spark's own consumer, of another type, has left."""
-    while True:  # a round trip each, as long as a test may last
+    """The cursor, read once Spark's own consumer, of another type, has left."""
+    while True:  # one round trip each; the test's timeout ends it
         with suppress(ConsumerBusy):
             return client.subscribe(name, "follower").get_mark_delete_position().entry_id()
 
@@ -189,7 +189,7 @@ def test_a_predefined_subscription_follows_what_spark_has_finished(spark, broker
     assert sorted(rows) == list(range(80))
     with Client(broker.service_url) as client:
         places = [followed_to(client, name) for name in client.get_topic_partitions(topic)]
-    # Spark tells of a batch when it asks for the next one; before 4.2 it asks once only.
+    # Spark reports a batch when it asks for the next one; before 4.2 it asks only once.
     assert places == ([9, 9] if LIMITS_TRIGGERS else [-1, -1])
     publish(broker, topic, range(80, 90))
     rows, _ = run(stream(spark, broker, topic, **options), tmp_path / "second")
@@ -226,5 +226,5 @@ def test_partitions_and_topics_that_appear_are_read(spark, broker, tmp_path):
 def test_progress_tells_where_the_topic_ends(spark, broker, topic, tmp_path):
     _, progress = run(stream(spark, broker, topic, startingOffsets="earliest"), tmp_path)
     latest = json.loads(progress[-1]["sources"][0]["latestOffset"])
-    latest = latest if LIMITS_TRIGGERS else latest["spans"]  # Spark's word for it, before
+    latest = latest if LIMITS_TRIGGERS else latest["spans"]  # before 4.2 Spark calls it so
     assert set(latest) == {f"{topic}-partition-0", f"{topic}-partition-1"}

@@ -1,4 +1,4 @@
-"""A job is sent to a cluster whose Python has libraries, and nothing of this project."""
+"""A job is sent to a cluster whose Python has the libraries but not this project."""
 
 import importlib.util
 import os
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 JOB: Final = Path(__file__).with_name("spark_shipped_job.py")
 TOPIC: Final = "persistent://public/default/shipped"
-# What is compiled, and so must be there: nothing of that can be loaded from within a zip.
+# Compiled packages, which must be installed there: they cannot be loaded from a zip.
 INSTALLED: Final = ("pyarrow>=15", "pandas>=2.2,<3", "numpy>=1.26", "protobuf>=6.31.1,<8", "crc32c")
 SENT: Final = ("pybroker", "managed_ledger", "sortedcontainers")
 

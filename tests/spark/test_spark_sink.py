@@ -1,4 +1,4 @@
-"""format("pulsar") written to by a real Spark, local[2]: jobs and streams, whole or not at all."""
+"""Writes to format("pulsar") by a real Spark, local[2]: jobs and streams, whole or not at all."""
 
 import json
 import urllib.request
@@ -52,7 +52,7 @@ def test_a_job_writes_each_row_once(spark, broker, topic, max_driver_bytes):
 
 @pytest.mark.parametrize("max_driver_bytes", [BY_DRIVER, BY_TASKS])
 def test_nothing_of_a_job_that_fails_is_seen(spark, broker, topic, max_driver_bytes):
-    """One of its tasks has done all its work, and sent it."""
+    """One of its tasks has finished, and has published its rows."""
     is_last = F.col("value") == str(ROWS - 1)
     broken = numbers(spark).where(F.when(is_last, F.raise_error("broken")).otherwise(True))
     with pytest.raises(PySparkException):
@@ -152,7 +152,7 @@ def test_compressed_entries_are_read_as_they_were(spark, broker, topic, codec):
 
 
 def test_key_based_entries_are_divided_by_key(spark, broker, topic):
-    """Both what goes through the driver and what tasks publish."""
+    """Both for rows published by the driver and for rows published by tasks."""
     frame = numbers(spark).selectExpr("value", "string(int(string(value)) % 100) __key")
     with Client(broker.service_url) as client:
         consumers = [
@@ -177,7 +177,7 @@ def test_overwriting_is_refused(spark, broker, topic):
 
 
 class Stream:
-    """Counts from a file source, 100 numbers a batch."""
+    """A stream from files, with 100 numbers per batch."""
 
     def __init__(self, spark, broker, topic, folder: Path):
         self.spark, self.broker, self.topic = spark, broker, topic
@@ -189,7 +189,7 @@ class Stream:
         (self.input / f"{first:06}.txt").write_text(lines)
 
     def run(self, **options: str) -> None:
-        """Works off what is there, a file a batch."""
+        """Process all files, one per batch."""
         source = self.spark.readStream.format("text").option("maxFilesPerTrigger", "1")
         named = {
             "service.url": self.broker.service_url,
@@ -218,7 +218,7 @@ def test_a_stream_of_files_is_written_once_over_its_restarts(stream, broker, top
 
 
 def test_a_batch_that_spark_has_not_recorded_is_not_written_again(stream, broker, topic):
-    """As when the driver dies between the commit and Spark's own record of it."""
+    """The driver has died between the commit and Spark's own record of it."""
     stream.add(0)
     stream.run()
     for record in Path(stream.checkpoint, "commits").iterdir():

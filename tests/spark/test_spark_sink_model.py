@@ -1,4 +1,6 @@
-"""The sink's protocol against a model of Spark, from seeds; and wrong sinks that it catches."""
+"""The sink's protocol against a model of Spark, from seeds; and incorrect sinks that the model
+detects.
+"""
 
 import contextlib
 import logging

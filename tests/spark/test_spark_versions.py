@@ -1,6 +1,5 @@
-"""Other versions of Spark, Arrow, pandas and the rest than those that are installed: each set
-of them in an environment of its own, which is made once for a version of it. And other Javas, as
-far as the machine has some.
+"""Other versions of Spark, Arrow, pandas and so on than the installed ones: each set in its own
+environment, which is created once. And other Java versions, if the machine has any.
 """
 
 import os
@@ -25,9 +24,9 @@ FOR_TESTS: Final = (
 
 JAVAS_OF_MACOS: Final = Path("/Library/Java/JavaVirtualMachines")
 
-# Simulations of Spark, which are alike for all versions; and what PySpark tells of since 4.2.
+# Models of Spark, which are the same for all versions; and reports that PySpark has since 4.2.
 LEFT_OUT: Final = ("test_spark_model.py", "test_spark_sink_model.py", "test_spark_progress.py")
-# In Spark's new version more than one batch is what these are about; before there is one only.
+# These tests need several batches; before 4.2 there is only one.
 OF_SEVERAL_BATCHES: Final = (
     "test_batches_follow_each_other_without_a_gap",
     "test_a_query_without_its_checkpoint_goes_on_at_the_cursor",
@@ -49,7 +48,7 @@ SMOKE: Final = (
 
 
 def allowed() -> list[str]:
-    """What pyproject.toml allows, of all that runs."""
+    """The versions that pyproject.toml allows, of all required packages."""
     return [*PROJECT["dependencies"], *EXTRAS["spark"]]
 
 
@@ -59,8 +58,8 @@ def with_spark(version: str) -> list[str]:
 
 
 def java_homes() -> dict[str, str]:
-    """By version, from 17 on; the one that all other tests run on only if there is no other."""
-    # So GitHub's machines tell; Linux and macOS have them there.
+    """Java homes by version, from 17 on. The default Java is included only if there is no other."""
+    # GitHub's machines set these variables; the folders are those of Linux and macOS.
     named = [home for name, home in sorted(os.environ.items()) if name.startswith("JAVA_HOME_")]
     folders = [*Path("/usr/lib/jvm").glob("*"), *JAVAS_OF_MACOS.glob("*/Contents/Home")]
     homes = {java_version(home): str(home) for home in (*map(Path, named), *sorted(folders))}
@@ -71,7 +70,7 @@ def java_homes() -> dict[str, str]:
 
 
 def java_version(home: Path) -> int:
-    """0 for what is none."""
+    """The major version; 0 if there is no Java in `home`."""
     with suppress(OSError):
         told = re.search(r'^JAVA_VERSION="(\d+)', (home / "release").read_text(), re.MULTILINE)
         return int(told[1]) if told else 0

@@ -1,4 +1,4 @@
-"""What a planner asks of many topics: all at once or one by one, the answers are the same."""
+"""A planner's questions about many topics: the answers are the same, all at once or one by one."""
 
 import pytest
 
@@ -27,7 +27,7 @@ EARLIEST = Position(-1, -1)
 
 @pytest.fixture(scope="module")
 def running():
-    """The topic n has n messages, one of them aborted, and an open transaction at its end."""
+    """Topic n has n messages, one of them aborted; later topics end with an open transaction."""
     with broker() as running, Client(running.service_url) as client:
         aborted, still_open = client.new_transaction(), client.new_transaction()
         for number, topic in enumerate(TOPICS):
@@ -94,7 +94,7 @@ def test_cursors_are_made_at_the_same_place_and_moved_alike(both, session, where
 
 @pytest.mark.slow
 def test_topics_whose_broker_cannot_be_asked_are_asked_about_one_by_one(session, monkeypatch):
-    """Beside brokers of Apache Pulsar, which serve every other topic here."""
+    """Brokers of Apache Pulsar serve every other topic here."""
     of_apache = set(TOPICS[::2])
     ask_topics = session.client.ask_topics
 

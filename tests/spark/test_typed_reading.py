@@ -1,4 +1,4 @@
-"""Topics with a schema, written by the official client; no Spark."""
+"""Topics with a schema that the official client has written; no Spark."""
 
 import pulsar
 import pytest

@@ -1,4 +1,6 @@
-"""What a worker of Spark loads: from where, and that it is no garbage to look for between tasks."""
+"""The modules that a Spark worker loads: their origin, and their exclusion from garbage
+collections.
+"""
 
 import gc
 import os
@@ -28,7 +30,7 @@ from pybroker.spark.writing.attempt import Job, write
 
 
 def reads() -> None:
-    """A span of nothing."""
+    """Read an empty span."""
     reading = Reading(Endpoint("pulsar://nobody:1"), Shape.of(default_schema()))
     work = Work("t", Span(Position(0, 0), Position(0, 0)))
     assert list(read_span(reading, work)) == []
@@ -68,7 +70,7 @@ assert not hasattr(pybroker.spark, "nothing")
 
 @pytest.fixture
 def installed(tmp_path):
-    """A PySpark with its zip, beside a sitecustomize of somebody's: the paths of both."""
+    """The paths of a PySpark package, beside a user's sitecustomize, and of its zip."""
     package = tmp_path / "site" / "pyspark"
     (package / "python" / "lib").mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -80,7 +82,9 @@ def installed(tmp_path):
 
 
 def started(*path):
-    """A process with this path, as Spark starts one: where its PySpark is, and what else it ran."""
+    """Start a process with this path, as Spark does; returns the place of its PySpark, the mark of
+    the user's sitecustomize, and its path.
+    """
     script = (
         "import pyspark, sys; print(pyspark.__file__, getattr(sys, 'somebody', None), sys.path)"
     )
