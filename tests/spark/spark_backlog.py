@@ -1,6 +1,6 @@
 """A small Spark works off a backlog of any size: is every row there once, and at what cost?
 
-python tests/spark/spark_backlog.py --rows 10000000
+    python tests/spark/spark_backlog.py --rows 10000000
 
 A topic of four partitions is filled with rows of 100 bytes. A standalone cluster with two workers
 of 1 GB each and a driver of 512 MB copies it in three ways: `sink` (readStream to writeStream),

@@ -1,7 +1,6 @@
-"""Rounds of kill -9 on a Spark standalone cluster while a pipeline writes; then the result is
-checked.
+"""Rounds of kill -9 on a Spark standalone cluster while a pipeline writes, with a check at the end.
 
-python tests/spark/spark_kill_rounds.py --rounds 30 --kind sink --source files
+    python tests/spark/spark_kill_rounds.py --rounds 30 --kind sink --source files
 
 In each round a group of rows comes in, and an executor, the driver or the broker dies at a labelled
 place of the batch that writes the group. A live reader of the output sees each group whole or not

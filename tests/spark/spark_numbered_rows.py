@@ -26,8 +26,7 @@ _WAITING: Final = 64
 
 
 def fill(broker: BrokerProcess, topic: str, rows: int, partitions: int) -> None:
-    """Publish the rows in batches of up to 1000 to all partitions; subscription `keep` keeps them.
-    """
+    """Publish rows in batches of up to 1000 to all partitions; subscription `keep` keeps them."""
     create_partitioned(broker.admin_url, topic, partitions)
     with Client(broker.service_url) as client:
         keep(client, topic)

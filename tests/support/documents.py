@@ -2,8 +2,8 @@
 
 A comment above a block exempts it from the block runner:
 
-    <!-- runs in tests/x/test_y.py -->    a test of its own runs it
-    <!-- shows output -->                 nobody types it
+    <!-- runs in tests/x/test_y.py -->    a separate test runs it
+    <!-- shows output -->                 output, which readers do not type
     <!-- not run: docker -->              one of the REASONS, whose pattern every such block matches
 """
 
