@@ -115,7 +115,7 @@ class Responses:
         self._max_frame_bytes = max_frame_bytes
 
     def receive(self, chunk: bytes) -> Iterator[Response]:
-        """The responses that `data` completes. Raises BookieFailed if the peer uses another
+        """The responses that `chunk` completes. Raises BookieFailed if the peer uses another
         protocol; the connection is then unusable.
         """
         data: bytes | bytearray = chunk

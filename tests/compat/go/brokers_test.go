@@ -9,7 +9,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 )
 
-// These run against several brokers. Their topics are on all of them.
+// These tests run against several brokers, and their topics are on all of them.
 
 func severalTopics(t *testing.T) []string {
 	topics := make([]string, 6)
@@ -19,7 +19,7 @@ func severalTopics(t *testing.T) []string {
 	return topics
 }
 
-// asSession makes a producer on each topic; without a name, the session has none.
+// asSession makes a producer on each topic. Without a name, txn.session is not set.
 func (w *world) asSession(name string, topics []string) ([]pulsar.Producer, error) {
 	properties := map[string]string{"txn.transactional.id": "go"}
 	if name != "" {

@@ -19,7 +19,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// These run against a broker with TLS, three ways to log in, and permissions: what alice may.
+// These tests run against a broker with TLS, three ways to log in, and permissions for alice.
 
 func (w *world) token(name string) pulsar.Authentication {
 	w.Helper()
@@ -39,7 +39,7 @@ func (w *world) certificate(role string) pulsar.Authentication {
 	return pulsar.NewAuthenticationTLS(w.file(role+".crt"), w.file(role+".key"))
 }
 
-// as is a world whose client shows these credentials.
+// as is a world whose client uses these credentials.
 func as(t *testing.T, login func(*world) pulsar.Authentication) *world {
 	return asWith(t, login, func(*pulsar.ClientOptions) {})
 }
@@ -76,7 +76,7 @@ func (w *world) mayNothing() {
 	w.refused(err, "AuthorizationError")
 }
 
-// nobody: this client tries again until its timeout; its log tells why.
+// nobody expects a refused login: this client retries until its timeout; its log has the reason.
 func nobody(t *testing.T, why string, login func(*world) pulsar.Authentication) {
 	var said bytes.Buffer
 	logger := logrus.New()
@@ -168,7 +168,7 @@ func TestATokenThatExpiresIsRenewedOnTheSameConnection(t *testing.T) {
 	equal(w, address(), first)
 }
 
-// shortToken is alice's; it lives for five seconds.
+// shortToken is a token of alice that expires after five seconds.
 func shortToken() string {
 	encode := base64.RawURLEncoding.EncodeToString
 	claims := fmt.Sprintf(`{"sub":"alice","exp":%d}`, time.Now().Unix()+5)
@@ -186,7 +186,7 @@ func (w *world) namespace() utils.NameSpaceName {
 	return *name
 }
 
-// stopsWhenRevoked: both try again by themselves, and go on when they may.
+// stopsWhenRevoked: both reconnect by themselves, and continue once they have permission.
 func (w *world) stopsWhenRevoked() {
 	w.Helper()
 	consumer := w.subscribe(pulsar.ConsumerOptions{})

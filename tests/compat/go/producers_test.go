@@ -57,7 +57,7 @@ func TestAProducerThatWaitsFollowsTheOneThatLeaves(t *testing.T) {
 	same(w, valuesOf(w.take(consumer, 2)), []string{"first", "second"})
 }
 
-// keys writes a pair of RSA keys, and returns who reads them.
+// keys writes a pair of RSA keys, and returns their reader.
 func (w *world) keys() *crypto.FileKeyReader {
 	w.Helper()
 	private, err := rsa.GenerateKey(rand.Reader, 2048)

@@ -12,7 +12,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 )
 
-// These start a broker of their own, and kill it: PYTHON runs it.
+// These tests start and kill their own broker, which PYTHON runs.
 
 var ready = regexp.MustCompile(`pybroker ready (pulsar://[^ ]*:(\d+))`)
 
@@ -52,7 +52,7 @@ func (b *broker) killAndStart() {
 	b.start()
 }
 
-// aside is a world whose broker may be killed.
+// aside is a world with its own broker, which tests may kill.
 func aside(t *testing.T) (*world, *broker) {
 	w := &world{T: t, topic: topicOf(t)}
 	running := &broker{world: w, directory: t.TempDir(), port: "0"}

@@ -47,7 +47,7 @@ func TestAFailoverTakesOverWhereTheActiveOneStopped(t *testing.T) {
 	same(w, valuesOf(w.take(second, count-20)), values[20:])
 }
 
-// takeInTurns gives each consumer the same chance until all messages are there.
+// takeInTurns receives from the consumers in turn until all messages have arrived.
 func (w *world) takeInTurns(consumers ...pulsar.Consumer) [][]pulsar.Message {
 	w.Helper()
 	taken := make([][]pulsar.Message, len(consumers))

@@ -55,7 +55,7 @@ func TestATerminatedTopicTakesNothingMore(t *testing.T) {
 	w.must(err)
 	equal(w, last.EntryID, ids[0].EntryID())
 	_, err = producer.Send(context.Background(), text("more"))
-	// Where the client has heard of it by then, it says only that its producer is closed.
+	// If the client already knows of the termination, it only says that its producer is closed.
 	w.refused(err, "terminated", "ProducerClosed")
 	_, err = w.client.CreateProducer(pulsar.ProducerOptions{Topic: w.topic})
 	w.refused(err, "TopicTerminated")

@@ -25,8 +25,8 @@ func (w *world) abort(txn pulsar.Transaction) {
 	w.must(txn.Abort(context.Background()))
 }
 
-// What is sent inside one, and plainly, by one producer must not be in batches: the client's next
-// batches go on to name the transaction that is over.
+// A producer that sends both in transactions and plainly must not use batches: the client's next
+// batches would still name the finished transaction.
 var mixed = pulsar.ProducerOptions{DisableBatching: true}
 
 func inside(txn pulsar.Transaction, value string) *pulsar.ProducerMessage {

@@ -1,7 +1,7 @@
-// Package compat shows what the official Go client does with the broker, one fact a test.
+// Package compat tests the official Go client with the broker, one fact per test.
 //
 // pytest builds this package once and runs each test against its broker (test_official_go_client.py);
-// the features that a test shows stand above it, as `Feature: name, name`, for docs/clients.md.
+// the comment `Feature: name, name` above a test names what it shows, for docs/clients.md.
 package compat
 
 import (
@@ -23,11 +23,11 @@ import (
 )
 
 const (
-	soon    = time.Minute // a limit for what must come, however busy the machine is
+	soon    = time.Minute // a limit for expected messages, even on a busy machine
 	nothing = 500 * time.Millisecond
 )
 
-// A world is one test's client, and a topic of its own.
+// A world is the client of one test, with its own topic.
 type world struct {
 	*testing.T
 	client pulsar.Client
@@ -106,7 +106,7 @@ func (w *world) reader(options pulsar.ReaderOptions) pulsar.Reader {
 	return reader
 }
 
-// send publishes each value, all of them at once, and returns their ids when all are durable.
+// send publishes all messages at once, and returns their ids when all are durable.
 func (w *world) send(producer pulsar.Producer, messages ...*pulsar.ProducerMessage) []pulsar.MessageID {
 	w.Helper()
 	ids := make([]pulsar.MessageID, len(messages))
@@ -159,7 +159,7 @@ func (w *world) receive(consumer pulsar.Consumer) pulsar.Message {
 	return message
 }
 
-// take receives and acknowledges.
+// take receives and acknowledges messages.
 func (w *world) take(consumer pulsar.Consumer, count int) []pulsar.Message {
 	w.Helper()
 	messages := make([]pulsar.Message, count)
@@ -232,8 +232,8 @@ func (w *world) refused(err error, words ...string) {
 	w.Fatalf("found %v, wanted an error that says %s", err, strings.Join(words, " or "))
 }
 
-// untilAsked waits for the broker to hear how many messages the topic's consumers take: this
-// client says so only after Subscribe has returned.
+// untilAsked waits until the broker has the permits of the topic's consumers, which this client
+// sends only after Subscribe has returned.
 func (w *world) untilAsked(consumers int) {
 	w.Helper()
 	topics := w.admin().Topics()
@@ -250,7 +250,7 @@ func (w *world) untilAsked(consumers int) {
 	})
 }
 
-// until asks again and again: for what the broker does on its own time.
+// until polls a condition that the broker fulfils in its own time.
 func (w *world) until(what string, condition func() bool) {
 	w.Helper()
 	for deadline := time.Now().Add(soon); !condition(); time.Sleep(20 * time.Millisecond) {
@@ -260,7 +260,7 @@ func (w *world) until(what string, condition func() bool) {
 	}
 }
 
-// admin is the official Go admin client, which is a part of the same module.
+// admin is the official Go admin client, which is part of the same module.
 func (w *world) admin() pulsaradmin.Client {
 	w.Helper()
 	admin, err := pulsaradmin.NewClient(&pulsaradmin.Config{
@@ -284,7 +284,7 @@ func (w *world) file(name string) string {
 
 var errLate = errors.New("nothing happened")
 
-// within is for what may block for ever.
+// within limits work that may block forever.
 func within(limit time.Duration, work func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- work() }()

@@ -1,17 +1,17 @@
-// What the JavaScript client pulsar-flex does with the broker, one fact a function.
+// Tests of the JavaScript client pulsar-flex with the broker, one fact per function.
 //
-// pytest runs each against its broker: node compat.js name (test_official_javascript_client.py); the
-// features that a function shows stand above it, as `Feature: name, name`, for docs/clients.md.
+// pytest runs each against its broker: node compat.js name (test_official_javascript_client.py).
+// The comment `Feature: name, name` above a function names what it shows, for docs/clients.md.
 
 "use strict";
 
 const assert = require("node:assert/strict");
 const { createRequire } = require("node:module");
-// The packages are kept with what is built, beside no source.
+// The packages are in the build folder, not beside this file.
 const { Consumer, Producer } = createRequire(process.env.PACKAGES + "/")("pulsar-flex");
 
-const SOON_MS = 60_000; // a limit for what must come, however busy the machine is
-const NOTHING_MS = 1500; // it looks for messages once a second
+const SOON_MS = 60_000; // a limit for expected messages, even on a busy machine
+const NOTHING_MS = 1500; // it checks for messages once a second
 const { EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED } = Consumer.SUB_TYPES;
 const facts = {};
 
@@ -42,7 +42,7 @@ async function producer(topic, options = {}) {
   return made;
 }
 
-// A consumer with what it was given; `take` decides what becomes of a message.
+// A consumer with its received messages; `take` decides what happens to a message.
 async function subscribe(topic, subType, take = ({ ack }) => ack(), options = {}) {
   const consumer = new Consumer({
     topic,

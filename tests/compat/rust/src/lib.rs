@@ -1,7 +1,7 @@
-//! What the Rust crate `pulsar` does with the broker, one fact a test.
+//! Tests of the Rust crate `pulsar` with the broker, one fact per test.
 //!
 //! pytest builds this package once and runs each test against its broker (test_official_rust.py);
-//! the features that a test shows stand above it, as `Feature: name, name`, for docs/clients.md.
+//! the comment `Feature: name, name` above a test names what it shows, for docs/clients.md.
 
 #![cfg(test)]
 
@@ -25,11 +25,11 @@ use tokio::time::timeout;
 type Client = Pulsar<TokioExecutor>;
 type Texts = Consumer<String, TokioExecutor>;
 
-/// A limit for what must come, however busy the machine is.
+/// A limit for expected messages, even on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 const NOTHING: Duration = Duration::from_millis(500);
 
-/// One test's client, and a topic of its own.
+/// The client of one test, with its own topic.
 struct World {
     client: Client,
     topic: String,
@@ -73,7 +73,7 @@ impl World {
     }
 }
 
-/// Each value, all of them at once; their ids when all are durable.
+/// Sends all values at once; returns their ids when all are durable.
 async fn send(producer: &mut Producer<TokioExecutor>, values: &[String]) -> Vec<MessageIdData> {
     let mut receipts = Vec::new();
     for value in values {
@@ -100,7 +100,7 @@ fn text(message: &Message<String>) -> String {
     message.deserialize().unwrap()
 }
 
-/// The next messages, acknowledged.
+/// Receives and acknowledges the next messages.
 async fn take(consumer: &mut Texts, count: usize) -> Vec<String> {
     let mut found = Vec::new();
     for _ in 0..count {
@@ -116,7 +116,7 @@ async fn nothing_more(consumer: &mut Texts) {
     assert!(more.is_err(), "one message too many");
 }
 
-/// What each of them is given until all is there, acknowledged.
+/// Receives and acknowledges `count` messages; returns those of each consumer.
 async fn divided(consumers: &mut [Texts], count: usize) -> Vec<Vec<Message<String>>> {
     let mut found: Vec<Vec<Message<String>>> = consumers.iter().map(|_| Vec::new()).collect();
     for _ in 0..count {
@@ -166,8 +166,8 @@ async fn a_failover_consumer_takes_over_where_the_active_one_stopped() {
     assert_eq!(take(&mut first, 10).await, numbers(30)[..10]);
     nothing_more(&mut second).await;
     first.close().await.unwrap();
-    // What the first was given and did not acknowledge comes again; what it acknowledged may, too,
-    // for an acknowledgement and a closing consumer are not awaited.
+    // Unacknowledged messages of the first consumer are redelivered. Acknowledged ones may be, too,
+    // because the crate awaits neither an acknowledgement nor the closing of a consumer.
     let mut seen = BTreeSet::from_iter(numbers(10));
     while seen.len() < 30 {
         seen.extend(take(&mut second, 1).await);
@@ -263,7 +263,7 @@ async fn a_cumulative_acknowledgement_covers_all_before() {
         middle = receive(&mut consumer).await;
     }
     consumer.cumulative_ack(&middle).await.unwrap();
-    // Answered behind the acknowledgement, on the same connection.
+    // Answered after the acknowledgement, on the same connection.
     consumer.get_last_message_id().await.unwrap();
     consumer.close().await.unwrap();
     let mut again = world.subscribe(SubType::Exclusive).await;
@@ -305,7 +305,7 @@ async fn a_reader_reads_from_the_beginning_and_from_a_message_on() {
 #[tokio::test]
 async fn seeking_goes_back_to_a_message() {
     let world = world("seek").await;
-    // Of an exclusive subscription the consumer that this client makes anew meets its old one.
+    // On an exclusive subscription the client's new consumer would collide with its old one.
     let mut consumer = world.subscribe(SubType::Shared).await;
     let ids = world.publish(&numbers(30)).await;
     take(&mut consumer, 30).await;
@@ -318,7 +318,7 @@ async fn seeking_goes_back_to_a_message() {
 /// Feature: partitioned topics
 #[tokio::test]
 async fn every_partition_is_used_and_read() {
-    let world = world("partitioned").await; // pytest has made it, with four
+    let world = world("partitioned").await; // pytest creates it, with four partitions
     let partitions = world.client.lookup_partitioned_topic_number(&world.topic);
     assert_eq!(partitions.await.unwrap(), 4);
     let mut consumer = world.subscribe(SubType::Exclusive).await;
