@@ -1,1 +1,1 @@
-"""The admin REST API, under the routes and field names of Apache Pulsar's, and /metrics."""
+"""The admin REST API, with Apache Pulsar's routes and field names, and /metrics."""

@@ -1,4 +1,4 @@
-"""The admin API as one ASGI application; errors become answers here and nowhere else."""
+"""The admin API as one ASGI application. Only this module turns errors into responses."""
 
 import logging
 from collections.abc import Callable
@@ -60,14 +60,14 @@ log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 3
 _REDIRECT: Final = 307
-_AUTHORITATIVE: Final = "authoritative"  # a broker has sent the client here: Apache Pulsar's own
+_AUTHORITATIVE: Final = "authoritative"  # a broker has sent the client here (Apache Pulsar's name)
 
-# An application in front of the API. It is given the whole API, its routes for requests that are
+# Puts an application in front of the API. Receives the whole API, the API for requests that are
 # already authenticated, and the services.
 Front = Callable[[ASGIApp, ASGIApp, AdminServices], ASGIApp]
 
 AREAS = (
-    InspectionRoutes,  # before routes with a variable in that place
+    InspectionRoutes,  # before routes with a variable in the same place
     BrokerRoutes,
     BrokerStatsRoutes,
     ClusterRoutes,
@@ -100,8 +100,8 @@ AREAS = (
 
 
 class AtFirstRequest:
-    """`create_app`, called by the first request: of many brokers that tests start, few serve one,
-    and hundreds of routes take longer than the rest of a start.
+    """Calls `create_app` at the first request. Tests start many brokers but send requests to few,
+    and building hundreds of routes takes longer than the rest of a start.
     """
 
     def __init__(self, services: AdminServices, front: Front) -> None:
@@ -116,7 +116,7 @@ class AtFirstRequest:
 
 
 def create_app(services: AdminServices, front: Front | None = None) -> ASGIApp:
-    """Served under any Host name unless the broker listens only on this machine."""
+    """Accepts any Host name, unless the broker listens only on this machine."""
     routes = [route for area in AREAS for route in area(services).routes()]
     if services.brokers is not None and services.bundles is not None:
         routes = _over_brokers(services, services.brokers, services.bundles, routes)
@@ -142,7 +142,7 @@ def create_app(services: AdminServices, front: Front | None = None) -> ASGIApp:
 
 
 def behind_guard(app: ASGIApp, services: AdminServices) -> ASGIApp:
-    """For what is not part of the API but needs the same limits."""
+    """Puts the limits of the API before an application that is not part of the API."""
     return UnsaidBodies(Guard(app, _host_names(services)))
 
 
@@ -154,7 +154,7 @@ def _host_names(services: AdminServices) -> list[str] | None:
 
 
 async def _redirected(services: AdminServices, request: Request, error: Exception) -> Response:
-    """To the topic's broker; to this one again if it has just taken the topic's bundle."""
+    """Redirects to the topic's broker, or to this one if it has just taken the topic's bundle."""
     sent_here = request.query_params.get(_AUTHORITATIVE) == "true"
     try:
         elsewhere = await _looked_up(services, error, sent_here)
@@ -179,8 +179,9 @@ async def _forwarded(
     error: Exception,
     elsewhere: Elsewhere | None,
 ) -> Response:
-    """The console cannot be redirected: this broker asks the other one, whose answer it is. Only a
-    coordinator's own broker knows whose a transaction is, so those are asked for superusers only.
+    """Asks the other broker and returns its answer, because the console cannot be redirected. Only
+    the coordinator's broker knows the owner of a transaction, so this forwards requests for a
+    coordinator only for superusers.
     """
     is_of_coordinator = (
         isinstance(error, NotServedHere) and error.name.partitioned_name == COORDINATOR_ASSIGN
@@ -191,11 +192,11 @@ async def _forwarded(
             identity = identity_of(request)
             services.authorizer.require(identity, Need.SUPER_USER, target_of(request), doing)
         if elsewhere is None:
-            raise ServiceNotReady("This broker has just taken it: try again")
+            raise ServiceNotReady("This broker has just taken over; try again")
         said = "&".join(filter(None, (request.url.query, f"{_AUTHORITATIVE}=true")))
         target = f"{request.scope['raw_path'].decode('ascii')}?{said}"
         body = request.scope.get(BODY, b"")
-        for _ in range(_ATTEMPTS):  # the first may be a redirect to itself: it takes the topic
+        for _ in range(_ATTEMPTS):  # it may first redirect to itself: it takes the topic
             reply = await brokers.ask(elsewhere.address, request.method, target, body)
             if reply.status != _REDIRECT:
                 break
@@ -220,7 +221,7 @@ def _over_brokers(
     bundles: Bundles,
     routes: list[DescribedRoute],
 ) -> list[DescribedRoute]:
-    from pybroker.admin.over_brokers.spreading import over_brokers  # of a cluster only
+    from pybroker.admin.over_brokers.spreading import over_brokers  # imported only in a cluster
 
     return over_brokers(services, brokers, bundles, routes)
 
@@ -236,7 +237,7 @@ async def _pulsar_error(_: Request, error: Exception) -> Response:
 
 
 async def _storage_error(_: Request, error: Exception) -> Response:
-    """These errors contain advice. Damage is permanent; everything else may be temporary."""
+    """These errors contain advice. Damage is permanent; other errors may be temporary."""
     log.warning("a request failed: %s", error)
     return JSONResponse({"reason": str(error)}, 500 if isinstance(error, CorruptStorage) else 503)
 
@@ -247,7 +248,7 @@ async def _http_error(_: Request, error: Exception) -> Response:
 
 
 async def _nobody_to_answer(_: Request, error: Exception) -> Response:
-    """The client has hung up, so the answer goes nowhere."""
+    """The client has hung up, so nobody receives the response."""
     return Response(status_code=500)
 
 

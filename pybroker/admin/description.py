@@ -1,6 +1,6 @@
-"""The API's description, as OpenAPI 3.1, generated from the served routes.
+"""The API's OpenAPI 3.1 description, generated from the served routes.
 
-It is generated at the first request, a few routes in a turn, and kept as bytes.
+It is generated at the first request, a few routes per turn of the loop, and kept as bytes.
 """
 
 import json
@@ -37,7 +37,7 @@ async def described(routes: Iterable[DescribedRoute]) -> bytes:
 class Description:
     def __init__(self) -> None:
         self._paths: dict[str, Schema] = {}
-        self._templates: dict[str, str] = {}  # a path without and with the names of its variables
+        self._templates: dict[str, str] = {}  # path without names of variables → path with them
         self._schemas: dict[str, Schema] = {}
         self._refusals: set[int] = set()
 
@@ -88,7 +88,9 @@ class Description:
         return found
 
     def _shared(self, schema: Any) -> Any:
-        """A schema with a title is listed once, among the components."""
+        """Replaces each schema that has a title by a reference, and lists it once among the
+        components.
+        """
         if isinstance(schema, list):
             return [self._shared(each) for each in schema]
         if not isinstance(schema, dict):
@@ -97,13 +99,13 @@ class Description:
         if not isinstance(title, str):
             return {name: self._shared(part) for name, part in schema.items()}
         if title not in self._schemas:
-            self._schemas[title] = {}  # reserves its place before what it contains
+            self._schemas[title] = {}  # first, because the schema may contain itself
             whole = {name: self._shared(part) for name, part in schema.items()}
             self._schemas[title] = whole
         return {"$ref": f"#/components/schemas/{title}"}
 
     async def written(self, pace: Pace) -> bytes:
-        """As JSON, a path at a time."""
+        """The description as JSON, encoded path by path."""
         paths = []
         for path, item in sorted(self._paths.items()):
             paths.append(f"{json.dumps(path)}:{json.dumps(item, separators=(',', ':'))}")
@@ -154,7 +156,7 @@ def _id_of(route: DescribedRoute) -> str:
 
 
 def _tag_of(path: str) -> str:
-    """The first word that is not a version: namespaces, brokers …; for topics it is the domain."""
+    """The first word that is not a version (namespaces, brokers …). For topics it is the domain."""
     words = [part for part in path.split("/") if part and part not in ("admin", "v2", "v3")]
     return "topics" if words[0].startswith("{") else words[0]
 

@@ -1,4 +1,4 @@
-"""Finds the topics that a route refers to."""
+"""Finds the topics that a request names."""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -17,12 +17,12 @@ _PARTS_A_TURN: Final = 100
 
 
 async def existing(topics: Topics, name: TopicName, hint: str = "") -> Topic:
-    """Loads it if necessary. Raises TopicNotFound; NotAllowed for a non-persistent topic."""
+    """The topic, loaded if necessary. Raises TopicNotFound, or NotAllowed if not persistent."""
     return persistent(await served(topics, name, hint))
 
 
 async def served(topics: Topics, name: TopicName, hint: str = "") -> ServedTopic:
-    """As `existing`, for persistent and non-persistent topics."""
+    """As `existing`, but for non-persistent topics too."""
     topic = await topics.served(name)
     if topic is None:
         raise TopicNotFound(f"{name} does not exist{hint}")
@@ -30,21 +30,21 @@ async def served(topics: Topics, name: TopicName, hint: str = "") -> ServedTopic
 
 
 async def single(topics: Topics, name: TopicName, what: str) -> Topic:
-    """A topic without partitions. Raises NotAllowed if it has some."""
+    """A topic without partitions. Raises NotAllowed if the topic is partitioned."""
     if topics.tenants.partitions(name):
         raise NotAllowed(f"{name} is partitioned: {what} one of its partitions")
     return await existing(topics, name)
 
 
 def partitioned(topics: Topics, name: TopicName) -> int:
-    """The number of partitions. Raises TopicNotFound if it is not a partitioned topic."""
+    """The number of partitions. Raises TopicNotFound if the topic is not partitioned."""
     if not (count := topics.tenants.partitions(name)):
         raise TopicNotFound(f"{name} is not a partitioned topic")
     return count
 
 
 def names_of_parts(topics: Topics, name: TopicName) -> list[TopicName]:
-    """The topic itself, or the partitions of a partitioned one. Raises TopicNotFound."""
+    """The topic itself, or its partitions if it is partitioned. Raises TopicNotFound."""
     count = topics.tenants.partitions(name)
     if not count and not topics.exists(name):
         raise TopicNotFound(f"{name} does not exist")
@@ -52,23 +52,25 @@ def names_of_parts(topics: Topics, name: TopicName) -> list[TopicName]:
 
 
 async def each_part(topics: Topics, name: TopicName) -> AsyncIterator[Topic]:
-    """The same, loaded one after the other. Raises NotAllowed for non-persistent topics."""
+    """The topics of `names_of_parts`, loaded one after the other. Raises TopicNotFound; NotAllowed
+    for non-persistent topics.
+    """
     async for topic in each_served(topics, name):
         yield persistent(topic)
 
 
 async def each_served(topics: Topics, name: TopicName) -> AsyncIterator[ServedTopic]:
-    """As `each_part`, for persistent and non-persistent topics."""
+    """As `each_part`, but for non-persistent topics too."""
     count = topics.tenants.partitions(name)
     pace = Pace(_PARTS_A_TURN)
     for part in [name.partition_at(index) for index in range(count)] or [name]:
         yield await served(topics, part)
-        await pace.step()  # loaded ones are returned without waiting
+        await pace.step()  # loaded topics are returned without waiting
 
 
 async def delete_namespace(topics: Topics, namespace: str, force: bool = True) -> None:
-    """With all its topics, even if in use. Raises NotFound, NotAllowed; Conflict if it has topics
-    and `force` is not set.
+    """Deletes a namespace with all its topics, even if they are in use. Raises NotFound,
+    NotAllowed; Conflict if it has topics and `force` is not set.
     """
     topics.tenants.check_deletable(namespace)
     with topics.tenants.going(namespace):
@@ -77,7 +79,7 @@ async def delete_namespace(topics: Topics, namespace: str, force: bool = True) -
             await check_empty(topics, namespace)
         await take_all(topics.ownership, await _all_of(topics, namespace))
         for partitioned_topic in topics.tenants.partitioned_topics(namespace):
-            with suppress(TopicNotFound):  # it was deleted meanwhile
+            with suppress(TopicNotFound):  # another request has deleted it
                 await topics.delete_partitioned(partitioned_topic, force=True)
         for name in list((await topics.lists.get(namespace)).names):
             with suppress(TopicNotFound):
@@ -91,7 +93,7 @@ async def _all_of(topics: Topics, namespace: str) -> list[TopicName]:
 
 
 async def check_empty(topics: Topics, namespace: str) -> None:
-    """Raises NotFound, Conflict."""
+    """Raises NotFound; Conflict if the namespace has topics."""
     if names := (await topics.lists.get(namespace)).names:
         raise Conflict(
             f"Namespace {namespace} has {len(names)} topics; delete them first or use force"

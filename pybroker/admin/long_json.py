@@ -1,7 +1,7 @@
-"""JSON of answers; long ones are encoded in parts, a few in a turn of the loop.
+"""Encodes responses as JSON; long ones in parts, a few per turn of the loop.
 
-`json.dumps` is one uninterruptible call. What makes an answer long is a list or an object with many
-parts, at the top or a few levels below: it is split there.
+`json.dumps` is one uninterruptible call. A long response has a list or an object with many parts,
+at the top or a few levels below, and is split there.
 """
 
 import json
@@ -10,15 +10,15 @@ from typing import Any, Final
 
 from pybroker.base.runtime import Pace
 
-_MANY: Final = 50  # parts of one list or object
-_LEVELS: Final = 3  # levels that are searched for them
+_MANY: Final = 50  # parts of one list or object; with more it is split
+_LEVELS: Final = 3  # levels that are searched for long values
 _PIECES_A_TURN: Final = 100
 
 _encoder: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 async def json_of_answer(value: Any) -> bytes:
-    """Raises ValueError for values that JSON cannot represent."""
+    """The value as JSON. Raises ValueError for values that JSON cannot represent."""
     pace, pieces = Pace(_PIECES_A_TURN), []
     for piece in pieces_of(value, _LEVELS):
         pieces.append(piece)
@@ -27,7 +27,9 @@ async def json_of_answer(value: Any) -> bytes:
 
 
 def pieces_of(value: Any, levels: int) -> Iterator[str]:
-    """Split between the parts of long values, at the top or up to `levels` below."""
+    """The value as JSON, split between the parts of long values, at the top or up to `levels`
+    below.
+    """
     if not _is_long(value, levels):
         yield _encoder.encode(value)
     elif isinstance(value, dict):
@@ -47,7 +49,7 @@ def pieces_of(value: Any, levels: int) -> Iterator[str]:
 
 
 def _is_long(value: Any, levels: int) -> bool:
-    """Examines no more than `_MANY` parts on each level."""
+    """Whether the value is split. Examines at most `_MANY` parts of each list or object."""
     if not isinstance(value, dict | list) or levels == 0:
         return False
     if len(value) > _MANY:

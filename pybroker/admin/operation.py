@@ -1,7 +1,7 @@
-"""What a route takes and what it answers, declared beside it as data.
+"""Declares what a route takes and answers, as data beside the route.
 
-A declaration checks request bodies (`routing.py`) and describes the route (`description.py`). A
-query parameter or a body that is not declared cannot be read.
+A declaration checks request bodies (`routing.py`) and describes the route (`description.py`).
+Undeclared query parameters and bodies cannot be read.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -20,29 +20,29 @@ T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON: Final = "application/json"
 USUAL_BYTES: Final = 64 * 1024
-MUCH_BYTES: Final = 512 * 1024  # properties, schemas, long lists
-_OPERATION: Final = "pybroker.operation"  # in the scope of a request
+MUCH_BYTES: Final = 512 * 1024  # for properties, schemas, long lists
+_OPERATION: Final = "pybroker.operation"  # key in the scope of a request
 _COMPILED: Final = ("path_regex", "path_format", "param_convertors")
 ASKED: Final = "pybroker.asked"
 
-# Possible for every route: errors of the request (headers, query, size), of authentication, of the
+# Statuses of every route: errors of the request (headers, query, size), of authentication, of the
 # disk, and of a broker that is starting or stopping.
 _ALWAYS: Final = frozenset((400, 401, 403, 413, 431, 500, 503))
 _OF_BODIES: Final = frozenset((408,))  # too slow
 _OF_PARTS: Final = frozenset((404,))
 _OF_NAMES: Final = frozenset((412,))  # names that are not allowed
-_OF_TOPICS: Final = frozenset((405,))  # that are non-persistent, or partitioned
+_OF_TOPICS: Final = frozenset((405,))  # non-persistent or partitioned topics
 
 
 class PartConvertor(Convertor[T]):
-    """For a variable in a path; `schema` describes its values."""
+    """Converts a variable in a path. `schema` describes its values."""
 
     schema: ClassVar[Schema]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Without a schema: no content."""
+    """A possible response; without a schema it has no content."""
 
     schema: Schema | None = None
     status: int = 200
@@ -50,14 +50,15 @@ class Answer:
 
 
 NOTHING: Final = Answer(status=204)
-DONE: Final = Answer()  # if Apache Pulsar answers just 200
+DONE: Final = Answer()  # where Apache Pulsar answers just 200
 WORDS: Final = Answer(TEXT, media="text/plain")
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """`misfit` is the status for a body that does not fit; None: the handler checks it. `at_once`
-    is checked before that, for bodies with so many parts that they are read a few in a turn.
+    """A request body. `misfit` is the status for a body that does not fit the schema; None: the
+    handler checks the body. `at_once` is for bodies with many parts: it replaces `schema` in the
+    check of the whole body, and the handler checks the parts, a few per turn.
     """
 
     schema: Schema
@@ -69,7 +70,7 @@ class Body:
 
 
 def flags(*names: str) -> dict[str, Schema]:
-    """Boolean query parameters; anything but true means false, as everywhere."""
+    """Boolean query parameters. Any value but "true" means false, on all routes."""
     return dict.fromkeys(names, TRUTH)
 
 
@@ -84,7 +85,7 @@ class Operation:
     body: Body | None
     refuses: frozenset[int]
     summary: str
-    changes: bool  # True: changes something, unless refused, and is audited
+    changes: bool  # the request changes something unless it is refused, and is audited
 
     @classmethod
     def declared(
@@ -113,7 +114,9 @@ class Operation:
             asked.operation = self
 
     def refusals(self, parts: Iterable[str]) -> list[int]:
-        """All statuses of refusals, for a route with these variables in its path."""
+        """All statuses with which the route may refuse a request. `parts` are the variables in its
+        path.
+        """
         parts = set(parts)
         return sorted(
             _ALWAYS
@@ -126,10 +129,10 @@ class Operation:
 
 
 class Asked:
-    """In the scope of a request, for outer layers: the operation that was found."""
+    """Tells outer stages, by the request's scope, which operation handles the request."""
 
     def __init__(self) -> None:
-        self.operation: Operation | None = None  # None: no route, or refused before its handler
+        self.operation: Operation | None = None  # None: no route, or refused before the handler
 
 
 def operation_of(request: Request) -> Operation:
@@ -138,8 +141,8 @@ def operation_of(request: Request) -> Operation:
 
 
 class DescribedRoute(Route):
-    """Its path is compiled when the first request may fit it: the patterns of hundreds of routes
-    would hold the loop for 20 ms, and few of them are used.
+    """A route whose path is compiled when the first request may match it. Compiling the patterns of
+    all routes would block the loop for 20 ms, and few of them are used.
     """
 
     def __init__(self, path: str, endpoint: Endpoint, method: str, operation: Operation) -> None:
@@ -152,7 +155,7 @@ class DescribedRoute(Route):
             delattr(self, name)
 
     def __getattr__(self, name: str) -> Any:
-        """Called for attributes that are not set (yet)."""
+        """Compiles the path. Python calls this only for attributes that are not set yet."""
         if name not in _COMPILED:
             raise AttributeError(name)
         self.path_regex, self.path_format, self.param_convertors = compile_path(self.path)

@@ -1,6 +1,6 @@
 """Turns a publish request into messages: their schema, and their partitions.
 
-Text is encoded in a thread, because an Avro value may be much work. The thread yields the
+Values are encoded in a thread, because an Avro value may take long. The thread yields the
 interpreter now and then; otherwise the loop would wait for it 5 ms at every turn. `produce.py`
 among the routes imports this at the first request.
 """
@@ -43,9 +43,9 @@ _MESSAGES_A_BREATH: Final = 50
 
 
 def declared_schema(key_schema: str | None, value_schema: str | None) -> StoredSchema:
-    """As declared in the body. Values without a schema are text, as in Apache Pulsar."""
+    """The schema that the body declares. Values without a schema are text, as in Apache Pulsar."""
     schema = _declared(key_schema, _schema_of(value_schema) if value_schema else _STRING)
-    if schema.size_bytes > MAX_SCHEMA_BYTES:  # perhaps more than a command accepts
+    if schema.size_bytes > MAX_SCHEMA_BYTES:  # a long schema may be more than a command can carry
         raise HTTPException(400, f"A schema may have at most {MAX_SCHEMA_BYTES} bytes")
     return schema
 
@@ -63,7 +63,7 @@ def _declared(key_schema: str | None, value: StoredSchema) -> StoredSchema:
 
 
 def _schema_of(text: str) -> StoredSchema:
-    """Apache Pulsar's SchemaInfo as a JSON text; its definition is Base64."""
+    """Parses Apache Pulsar's SchemaInfo, a JSON text with the definition in Base64."""
     try:
         info = json_of(text)
         kind, definition = info["type"], info.get("schema") or ""
@@ -81,7 +81,7 @@ def _schema_of(text: str) -> StoredSchema:
 
 
 class _Encoder:
-    """For the keys and values of a topic's messages. Raises NotEncodable."""
+    """Encodes the keys and values of a topic's messages. Raises NotEncodable."""
 
     def __init__(self, schema: StoredSchema) -> None:
         self._key: TextEncoder | None = None
@@ -116,7 +116,9 @@ class _Encoder:
 def made_messages(
     messages: Sequence[Any], schema: StoredSchema, now_ms: int
 ) -> list[LocalMessage | str]:
-    """Each message to publish, or why it cannot be. Raises NotEncodable if no message can be."""
+    """For each message of the request the message to publish, or the reason why it is invalid.
+    Raises NotEncodable if no message can be published.
+    """
     encoder, made = _Encoder(schema), []
     for number, message in enumerate(messages, 1):
         made.append(_made(message, encoder, now_ms))
@@ -143,7 +145,7 @@ def _made(message: Any, encoder: _Encoder, now_ms: int) -> LocalMessage | str:
 
 
 def _event_time(said: int | str | None) -> int:
-    """Apache Pulsar uses a text with milliseconds."""
+    """The event time; Apache Pulsar sends a string of milliseconds."""
     if isinstance(said, str) and said:
         if not (said.isascii() and said.isdecimal() and len(said) <= _MAX_DIGITS):
             raise NotEncodable("eventTime must be a number of milliseconds")
@@ -152,8 +154,8 @@ def _event_time(said: int | str | None) -> int:
 
 
 def _deliver_at(message: dict[str, Any], now_ms: int) -> int | None:
-    """Differs: Apache Pulsar adds deliverAfterMs to the event time, or to 1970 if there is none;
-    and it ignores deliverAt without an event time.
+    """Differs: Apache Pulsar adds deliverAfterMs to the event time, or to 1970 if there is none,
+    and ignores deliverAt without an event time.
     """
     if message.get("deliverAt"):
         return int(message["deliverAt"])
@@ -171,9 +173,10 @@ def _replicated_to(message: dict[str, Any]) -> Sequence[str]:
 
 
 def chosen_partitions(messages: Sequence[LocalMessage | str], count: int, turn: int) -> list[int]:
-    """With a key by its hash, as clients do, else in turn.
+    """The partition of each message: by the hash of its key, as clients do, otherwise in turn.
 
-    Differs: Apache Pulsar takes all in turn, and a key's messages lose their order.
+    Differs: Apache Pulsar uses all partitions in turn, so messages with the same key lose their
+    order.
     """
     chosen = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""What other brokers have answered."""
+"""Checks the answers of other brokers."""
 
 from starlette.exceptions import HTTPException
 
@@ -6,7 +6,7 @@ from pybroker.broker.other_brokers import Reply
 
 
 def check(reply: Reply) -> Reply:
-    """Raises HTTPException with what the other broker says."""
+    """Raises HTTPException with the other broker's status and reason if it refused."""
     if not reply.is_done:
         said = reply.json()
         reason = said.get("reason") if isinstance(said, dict) else None

@@ -1,9 +1,9 @@
-"""From a route's path and a handler to an answer; what all handlers read from a request.
+"""Turns a path and a handler into a route, and reads the parts of a request for all handlers.
 
-Routes match the path as it was sent, so that a name may hold an encoded slash (`a%2Fb`); each
-`{name:segment}` is decoded on its own afterwards, `{name:form}` as a form's value. What a route
-takes and answers is declared where the route is (`operation.py`): what is read here is what was
-declared there.
+Routes match the path as it was sent, so that a name may contain an encoded slash (`a%2Fb`).
+Afterwards each `{name:segment}` is decoded on its own, and `{name:form}` as the value of a form.
+What a route takes and answers is declared beside it (`operation.py`); only what is declared can be
+read.
 """
 
 import json
@@ -47,7 +47,7 @@ Handler = Callable[[Request], Awaitable[Any]]
 
 NAMESPACE: Final = "/admin/v2/namespaces/{tenant:segment}/{namespace:segment}"
 TOPICS: Final = "/admin/v2/{domain:domain}/{tenant:segment}/{namespace:segment}"
-BODY: Final = "pybroker.body"  # in the scope of a request
+BODY: Final = "pybroker.body"  # key in the scope of a request
 PARSED: Final = "pybroker.parsed"
 TOPIC: Final = TOPICS + "/{topic:form}"
 
@@ -67,8 +67,8 @@ class SegmentConvertor(PartConvertor[str]):
 
 
 class FormConvertor(SegmentConvertor):
-    """For topics and subscriptions: Apache Pulsar's clients encode them as forms do, with a plus
-    for a space.
+    """Decodes topics and subscriptions: Apache Pulsar's clients encode them as in forms, with a
+    plus for a space.
     """
 
     def convert(self, value: str) -> str:
@@ -99,7 +99,7 @@ class DomainConvertor(PartConvertor[str]):
 
 register_url_convertor("segment", SegmentConvertor())
 register_url_convertor("form", FormConvertor())
-register_url_convertor("int", NumberConvertor())  # replaces the one for any number of digits
+register_url_convertor("int", NumberConvertor())  # Starlette's takes any number of digits
 register_url_convertor("domain", DomainConvertor())
 
 
@@ -114,11 +114,12 @@ def route(
     refuses: Iterable[int] = (),
     changes: bool | None = None,
 ) -> DescribedRoute:
-    """Answers what `handler` returns: a Response as it is, None as 204, anything else as JSON.
+    """A route that calls `handler`. A Response is returned as it is, None becomes 204, any other
+    value JSON.
 
-    `answers` may be the schema of the returned value; `refuses` are the route's own refusal
-    statuses. Unless `changes` says otherwise, all methods except GET change something, and are
-    audited.
+    `answers` may be the schema of the returned value; `refuses` are the statuses of the route's own
+    refusals. By default all methods except GET change something, and are audited; `changes`
+    overrides this.
     """
     changes = method != "GET" if changes is None else changes
     operation = Operation.declared(answers, query, body, refuses, handler, changes)
@@ -133,7 +134,7 @@ def route(
 
 
 async def answered(answer: Any) -> Response:
-    """As `route` says."""
+    """The response for a handler's result; see `route`."""
     if answer is None:
         return Response(status_code=204)
     return answer if isinstance(answer, Response) else await _as_json(answer)
@@ -142,7 +143,7 @@ async def answered(answer: Any) -> Response:
 async def _as_json(answer: Any) -> Response:
     try:
         return Response(await json_of_answer(answer), 200, media_type=JSON)
-    except ValueError:  # stored when limits were higher, and not representable as JSON
+    except ValueError:  # a value from before a limit was lowered, which JSON cannot represent
         text = json.dumps(answer)
         log.warning("a response contains values that are not JSON: %s", text[:1000])
         kept = json.loads(text, parse_constant=lambda name: None)
@@ -160,7 +161,7 @@ def _check(value: Any, body: Body) -> None:
 
 
 async def read_body(request: Request) -> bytes:
-    """When it is complete, up to the size that the route accepts."""
+    """The complete body. Raises HTTPException if it is larger than the route accepts."""
     if BODY not in request.scope:
         request.scope[BODY] = await _received_body(request)
     body: bytes = request.scope[BODY]
@@ -189,13 +190,13 @@ async def _received_body(request: Request) -> bytes:
 
 
 def forget_body(request: Request) -> None:
-    """Frees what was read of it, which may be large."""
+    """Frees the body, which may be large."""
     for kept in (BODY, PARSED):
         request.scope.pop(kept, None)
 
 
 async def read_json(request: Request, default: Any = None) -> Any:
-    """The body, parsed once; `default` if there is none, or null."""
+    """The body as JSON, parsed once; `default` if it is empty or null."""
     if PARSED not in request.scope:
         request.scope[PARSED] = await _parsed_body(request)
     value = request.scope[PARSED]
@@ -216,7 +217,7 @@ async def _parsed_body(request: Request) -> Any:
 
 
 async def read_text(request: Request) -> str | None:
-    """The body as text: raw, as Apache Pulsar's clients send it, or as JSON."""
+    """The body as text, which Apache Pulsar's clients send raw, or as a JSON string."""
     body = (await read_body(request)).strip()
     if not body:
         return None
@@ -228,7 +229,7 @@ async def read_text(request: Request) -> str | None:
 
 
 async def read_object(request: Request) -> dict[str, Any]:
-    """The body as a JSON object; an empty one if there is no body."""
+    """The body as a JSON object; an empty object if there is no body."""
     value = await read_json(request, {})
     if not isinstance(value, dict):
         raise HTTPException(400, "The body must be a JSON object")
@@ -236,7 +237,7 @@ async def read_object(request: Request) -> dict[str, Any]:
 
 
 def texts(value: Any) -> dict[str, str]:
-    """Properties: a JSON object of strings, or none."""
+    """Properties: a JSON object of strings, or null. Raises HTTPException."""
     value = value or {}
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise HTTPException(400, "properties must be an object whose values are strings")
@@ -248,7 +249,7 @@ def texts(value: Any) -> dict[str, str]:
 
 
 def message_id(body: Any) -> Position:
-    """From a message id in JSON."""
+    """The position in a JSON message id. Raises HTTPException."""
     ids = (body.get("ledgerId"), body.get("entryId")) if isinstance(body, dict) else (None, None)
     ledger_id, entry_id = ids
     if type(ledger_id) is not int or type(entry_id) is not int:
@@ -257,13 +258,13 @@ def message_id(body: Any) -> Position:
 
 
 def partitioned_metadata(partitions: int, properties: dict[str, str]) -> dict[str, Any]:
-    """Apache Pulsar's PartitionedTopicMetadata."""
+    """A topic's partitions as Apache Pulsar's PartitionedTopicMetadata."""
     metadata = {"partitions": partitions, "deleted": False}
     return metadata | ({"properties": properties} if properties else {})
 
 
 def asked(request: Request, name: str) -> str | None:
-    """A query parameter, as sent."""
+    """A query parameter as sent."""
     assert name in operation_of(request).query, f"the route declares no {name}"
     said: str | None = request.query_params.get(name)
     return said
@@ -274,7 +275,7 @@ def flag(request: Request, name: str, default: bool = False) -> bool:
 
 
 def number(request: Request, name: str, default: int) -> int:
-    """A query parameter."""
+    """A query parameter as a number. Raises HTTPException."""
     value = asked(request, name)
     if value is None:
         return default
@@ -284,14 +285,14 @@ def number(request: Request, name: str, default: int) -> int:
 
 
 def tenant_of(request: Request) -> str:
-    """From the path. Raises InvalidTopicName."""
+    """The tenant in the path. Raises InvalidTopicName."""
     tenant: str = request.path_params["tenant"]
     check_tenant_name(tenant)
     return tenant
 
 
 def namespace_of(request: Request) -> str:
-    """tenant/namespace from the path. Raises InvalidTopicName."""
+    """tenant/namespace in the path. Raises InvalidTopicName."""
     params = request.path_params
     name = f"{params['tenant']}/{params['namespace']}"
     check_namespace_name(name)
@@ -299,7 +300,7 @@ def namespace_of(request: Request) -> str:
 
 
 def topic_of(request: Request) -> TopicName:
-    """The topic from the path. Raises InvalidTopicName."""
+    """The topic in the path. Raises InvalidTopicName."""
     params = request.path_params
     domain = params.get("domain", "persistent")
     return _parsed(domain, params["tenant"], params["namespace"], params["topic"])

@@ -1,4 +1,4 @@
-"""What the admin routes work with; the composition root fills it in."""
+"""Everything that the admin routes use; the composition root assembles it."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,21 +26,21 @@ from pybroker.security.authorization import Authorizer
 from pybroker.security.identity import Identity
 from pybroker.transaction.coordinator.coordinators import Coordinators
 
-# Publishes like a connection's producers; each batch has its outcomes when it returns.
+# Publishes like the producers of a connection. When this returns, each batch has its outcomes.
 Publish = Callable[
     [Identity | None, LocalSender, Sequence[LocalBatch], StoredSchema | None], Awaitable[None]
 ]
 
 
 async def _at_once() -> None:
-    """There are no listeners to notify."""
+    """The default of `permissions_applied`: nothing needs to be notified."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
     """A client's connection to a binary port."""
 
-    number: int  # counted since the start
+    number: int  # counted from the broker's start
     address: str  # host:port
     role: str | None  # None: no authentication
     client_version: str
@@ -62,28 +62,28 @@ class AdminServices:
     clusters: Clusters
     service_url: str  # pulsar://host:port, as clients reach it
     admin_url: str  # http://host:port
-    connections: Callable[[], int]  # how many clients are connected
+    connections: Callable[[], int]  # number of connected clients
     publish: Publish
     health: Health
-    connected: Callable[[], Iterable[Connected]] = tuple  # the connected clients, oldest first
+    connected: Callable[[], Iterable[Connected]] = tuple  # connected clients, oldest first
     listeners: Listeners = field(default_factory=Listeners)
     service_url_tls: str = ""  # pulsar+ssl://host:port, if there is one
     admin_url_tls: str = ""  # https://host:port
     counts: ServerCounts = field(default_factory=ServerCounts)  # of the binary protocol
     throttled_connections: Callable[[], int] = lambda: 0
-    undelivered_bytes: Callable[[], int] = lambda: 0  # not yet taken by connections
-    # The longest block of the event loop, in seconds, since the last call.
+    undelivered_bytes: Callable[[], int] = lambda: 0  # bytes waiting to be sent
+    # The longest block of the event loop since the last call, in seconds.
     loop_lag_s: Callable[[], float] = lambda: 0.0
     live_loop_lag_s: Callable[[], float] = lambda: 0.0  # the same, for frequent readers
     authentication: Authentication | None = None  # None: no authentication
     authorizer: Authorizer | None = None  # None: everything is permitted
     permissions_applied: Callable[[], Awaitable[None]] = _at_once
-    # Stops the broker's process in order; None if it runs within another program.
+    # Stops the broker's process gracefully; None if the broker runs within another program.
     shut_down: Callable[[], None] | None = None
     faults: Faults | None = None  # in test mode, which has no authentication
-    logs: LogControl | None = None  # None: the embedding program controls logging
+    logs: LogControl | None = None  # None: the program that embeds the broker controls logging
 
-    # In a cluster: the ids of its brokers, the others of them, all bundles. None: it is alone.
+    # In a cluster: the ids of all brokers, the other brokers, all bundles. None without a cluster.
     members: Callable[[], list[str]] | None = None
     brokers: OtherBrokers | None = None
     bundles: Bundles | None = None

@@ -1,9 +1,9 @@
-"""One rendering for all clients that request the same thing at about the same time.
+"""Serves one rendering to all clients that request the same thing at about the same time.
 
-A rendering that no request waits for any more is cancelled. If many clients hang up at once, the
-next one begins no earlier than if the last had been completed. At most `MOST_TAKEN` renderings are
-in memory: when another is due, clients that have been taking an older one for longer than `TAKE_S`
-are disconnected.
+A rendering is cancelled when no request waits for it any more. Even then, renderings begin at least
+`kept_s` apart, however many clients hang up. At most `MOST_TAKEN` renderings are being sent. When
+another one is due, the newest of them is served again, or, once the oldest has been ready for
+`TAKE_S`, its clients are disconnected.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ Pieces = Sequence[bytes]
 
 
 class Rendering:
-    """An answer's body, and how to disconnect the clients that are taking it."""
+    """The body of a response, and the clients that are receiving it."""
 
     def __init__(self, pieces: Pieces, ready_s: float) -> None:
         self.pieces = pieces
@@ -52,7 +52,7 @@ class Rendering:
 
 
 class Renderings:
-    """Renderings by `render`; each is served for `kept_s` after it was made."""
+    """Makes renderings by `render`, and serves each for `kept_s` after it was made."""
 
     def __init__(self, render: Callable[[], Awaitable[Pieces]], kept_s: float) -> None:
         self._render = render
@@ -64,8 +64,8 @@ class Renderings:
         self._all: list[ref[Rendering]] = []
 
     async def newest(self) -> Rendering:
-        """At most `kept_s` old; older, up to `TAKE_S`, while too many are being taken to
-        make more.
+        """A rendering at most `kept_s` old; up to `TAKE_S` old while too many are being sent to
+        make another.
         """
         if self._newest is not None:
             return self._newest
@@ -118,7 +118,7 @@ class Renderings:
 
 
 class SharedAnswer(Response):
-    """The newest rendering, determined when the answer is sent; `shown` makes the body of it."""
+    """Sends the rendering that is newest when sending begins; `shown` selects its pieces."""
 
     def __init__(
         self,

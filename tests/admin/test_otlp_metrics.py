@@ -109,7 +109,7 @@ def test_a_rendering_that_fails_is_told_and_the_next_one_is_sent(
         await metrics.stop()
 
     asyncio.run(run())
-    assert "the metrics to send are not renewed" in caplog.text
+    assert "cannot render new metrics to send" in caplog.text
 
 
 def test_a_broker_starts_though_the_metrics_cannot_be_sent(

@@ -1,3 +1,3 @@
-"""What every request passes before it reaches a route: socket, limits, authentication,
+"""The stages that every request passes before a route handles it: socket, limits, authentication,
 permissions.
 """

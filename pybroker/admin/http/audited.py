@@ -1,8 +1,8 @@
-"""Logs every request once it is answered: changes and refusals are audited, and with `access=info`
-each request gets a line.
+"""Logs every request after its response: changes and refusals go to the audit log, and
+`access=info` adds a line for each request.
 
-This is in front of everything else, so early refusals are included. The identity is determined
-behind it: `Authenticated` reports it by `act_as`, in the same task.
+This is the outermost stage, so it sees early refusals too. `Authenticated`, an inner stage, reports
+the identity with `act_as`, in the same task.
 """
 
 import json
@@ -20,7 +20,7 @@ access = logging.getLogger("pybroker.access")
 
 _READING_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 _REFUSALS: Final = (401, 403)
-_MOST_BYTES: Final = 64 * 1024  # of a refusal that is searched for its reason
+_MOST_BYTES: Final = 64 * 1024  # the longest refusal that is searched for its reason
 
 
 class Audited:
@@ -42,11 +42,11 @@ class Audited:
 
 
 class _Answer:
-    """What the log needs to know about the answer."""
+    """Passes a response on and keeps what the log needs."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.status = 0  # until something is answered
+        self.status = 0  # until the response starts
         self.size_bytes = 0
         self.why = ""
 
@@ -62,12 +62,12 @@ class _Answer:
 
 
 def _reason(body: bytes) -> str:
-    """From a refusal: `{"reason": …}`, with the advice if there is any."""
+    """The reason in a refusal, `{"reason": …}`, followed by the advice if there is any."""
     if not body.startswith(b'{"reason":') or len(body) > _MOST_BYTES:
         return ""
     try:
         return ": ".join(map(str, json.loads(body).values()))
-    except ValueError:  # incomplete: the first of several pieces
+    except ValueError:  # incomplete: the body comes in several pieces
         return ""
 
 
@@ -94,7 +94,7 @@ def _access(scope: Scope, answer: _Answer, took_s: float) -> None:
 
 
 def _path(scope: Scope) -> str:
-    """As sent, with the query."""
+    """The path as sent, with the query."""
     path: str = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
     query = scope.get("query_string", b"").decode("latin-1")
     return f"{path}?{query}" if query else path

@@ -1,7 +1,7 @@
 """Authenticates every HTTP request before anything else processes it.
 
 Credentials come as `Authorization: Bearer` or `Basic`, or as the TLS client certificate. The
-identity is stored in the request's scope, for the permissions.
+identity is stored in the request's scope, where the permission checks find it.
 """
 
 import base64
@@ -19,8 +19,8 @@ from pybroker.logs import audit
 from pybroker.security.authentication import Authentication
 from pybroker.security.identity import Certificate, Credentials, Identity
 
-IDENTITY: Final = "pybroker.identity"  # in the scope
-WITHIN: Final = "pybroker.within"  # of a request that comes from this process
+IDENTITY: Final = "pybroker.identity"  # key in the scope
+WITHIN: Final = "pybroker.within"  # key in the scope of a request from this process
 CERTIFICATE: Final = "pybroker.certificate"
 _METRICS: Final = ("/metrics", "/metrics/")
 _CHALLENGES: Final = {"token": "Bearer", "basic": 'Basic realm="pybroker", charset="UTF-8"'}
@@ -59,7 +59,7 @@ class Authenticated:
 
 
 class Known:
-    """For internal requests, which come with their identity, if there is one."""
+    """Serves requests from this process, whose scope contains their identity if they have one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -76,7 +76,7 @@ def _act_as(identity: Identity) -> None:
 
 
 def with_certificate(app: ASGIApp, certificate: Certificate) -> ASGIApp:
-    """The connection's certificate, for all its requests."""
+    """Puts the connection's certificate into the scope of each of its requests."""
 
     async def called(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, CERTIFICATE: certificate}, receive, send)
@@ -100,4 +100,4 @@ def _decoded(value: str) -> bytes:
     try:
         return base64.b64decode(value.strip(), validate=True)
     except (binascii.Error, ValueError):
-        return b""  # matches nobody
+        return b""  # no user has an empty name and password

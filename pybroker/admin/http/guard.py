@@ -1,7 +1,7 @@
 """The first checks of every HTTP request: size, time, and stated origin.
 
-A browser on the same machine gives attackers a way in: a web page may post here (Origin), or reach
-this port under its own name by DNS rebinding (Host). Both are refused without further processing.
+A browser on the same machine lets attackers in: a web page may post here (Origin), or reach this
+port under the page's own name by DNS rebinding (Host). Both are refused without further processing.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ _READING_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 
 
 class Guard:
-    """`host_names`: allowed in a Host header besides addresses; None allows every name."""
+    """`host_names` are allowed in a Host header, besides IP addresses; None allows all names."""
 
     def __init__(self, app: ASGIApp, host_names: Iterable[str] | None) -> None:
         self._app = app
         self._host_names = None if host_names is None else frozenset(host_names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await own_turn()  # a hundred requests at once must not block everything else
+        await own_turn()  # a hundred simultaneous requests must not block other work
         headers = Headers(scope=scope)
         refusal = self._refusal(scope["method"], headers)
         if refusal is not None:
@@ -70,7 +70,7 @@ class Guard:
 
 
 def _parts(url: str) -> SplitResult | None:
-    """None if it is not a URL, such as half of an IPv6 address."""
+    """The parts of a URL; None if the text is none, such as half of an IPv6 address."""
     try:
         return urlsplit(url)
     except ValueError:
@@ -95,12 +95,12 @@ def _same_origin(headers: Headers) -> bool:
 
 def _bounded(receive: Receive) -> Receive:
     received_bytes, complete = 0, False
-    due_s: float | None = None  # for the whole body
+    due_s: float | None = None  # the deadline of the whole body
 
     async def bounded() -> Message:
         nonlocal received_bytes, complete, due_s
         if complete:
-            return await receive()  # which waits until the client disconnects
+            return await receive()  # waits until the client disconnects
         if due_s is None:
             due_s = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
         try:

@@ -1,4 +1,4 @@
-"""Both sides of a connection may end it while a request is being answered."""
+"""Closes a connection, or notices that the client did, while a request is being answered."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,14 +8,15 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 T = TypeVar("T")
-# In the scope; absent without a connection.
+# Keys in the scope; absent without a connection.
 HANG_UP: Final = "pybroker.hang_up"
 ENDLESS: Final = "pybroker.endless"
 
 
 def with_hang_up(app: ASGIApp, hang_up: Callable[[], None], endless: Callable[[], None]) -> ASGIApp:
-    """`hang_up` closes the connection at once and discards what the peer has not taken. `endless`
-    says that the answer has no end of its own: a server that stops does not wait for it.
+    """Adds two functions to the scope. `hang_up` closes the connection at once and discards what
+    the peer has not read. `endless` declares that the response never ends by itself: a server that
+    stops does not wait for it.
     """
 
     async def called(scope: Scope, receive: Receive, send: Send) -> None:
@@ -25,9 +26,10 @@ def with_hang_up(app: ASGIApp, hang_up: Callable[[], None], endless: Callable[[]
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
-    """What `work` returns. Cancels it, and raises ClientDisconnect, if the client hangs up first.
+    """Returns the result of `work`. If the client hangs up first, cancels it and raises
+    ClientDisconnect.
 
-    For work that changes nothing, and after the request's body was read.
+    Use it only for work that changes nothing, after the request's body was read.
     """
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_gone(receive))

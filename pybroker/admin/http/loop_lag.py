@@ -1,4 +1,4 @@
-"""How long the event loop was blocked, which every client of the broker would have noticed."""
+"""Measures how long the event loop was blocked, which delays every client of the broker."""
 
 import asyncio
 import time
@@ -9,7 +9,9 @@ _INTERVAL_S: Final = 0.02
 
 
 class LoopLag:
-    """Measures every 20 ms how late it runs, in real time: a test may advance a loop's own time."""
+    """Measures every 20 ms how late its timer fires, in real time: tests may advance a loop's own
+    time.
+    """
 
     in_real_time = True
 
@@ -21,7 +23,7 @@ class LoopLag:
         self._wait()
 
     def reader(self) -> Callable[[], float]:
-        """The longest delay since this reader last asked, independent of other readers."""
+        """A function that returns the longest delay since its own last call, in seconds."""
         index = len(self._worst_s)
         self._worst_s.append(0.0)
 

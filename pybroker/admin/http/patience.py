@@ -1,11 +1,11 @@
-"""How long an HTTP connection may keep the broker waiting, and how many there may be.
+"""Limits how long an HTTP connection may keep the broker waiting, and the number of connections.
 
-At any moment a connection is either answering (a handler runs), or waiting for its peer: the peer
-must send a complete request head within `HEAD_S` of connecting or of the last answer, or take what
-was written to it, some of it every `TAKE_S`. At most `MAX_CONNECTIONS` are open. When one more
-arrives, a connection is closed: among those waiting for their peer, of the address with the most of
-them, the one that has waited longest. So clients that send requests and read the answers are always
-served.
+At any moment a connection is either answering (a handler runs), or waiting for its peer. The peer
+must send a complete request head within `HEAD_S` of connecting or of the last response, and read
+some of a response that is being sent every `TAKE_S`. At most `MAX_CONNECTIONS` are open. When
+another one arrives, the broker closes one that waits for its peer: it takes the address with the
+most waiting connections, and of these the one that has waited longest. So clients that send
+requests and read the responses are always served.
 """
 
 import asyncio
@@ -22,15 +22,16 @@ from pybroker.base.runtime import break_cycles_of
 
 HEAD_S: Final = 10.0
 TAKE_S: Final = 10.0
-_LINGER_S: Final = 5.0  # for taking what was written before it is closed
+_LINGER_S: Final = 5.0  # for the peer to read the rest, before the connection is aborted
 MAX_CONNECTIONS: Final = 200
-# Each chunk of a body is a parser event, however short; data with more lines is parsed in pieces.
+# Every chunk of a body is a parser event, however short it is. Data with more lines than this is
+# parsed in pieces.
 MOST_LINES: Final = 400
 PIECE_BYTES: Final = 2048
 
 
 class _Flow(FlowControl):
-    """Of a connection; while it is `held`, nothing is read."""
+    """A connection's flow control. While it is `held`, nothing is read."""
 
     held = False
 
@@ -49,8 +50,9 @@ class ImpatientProtocol(H11Protocol):
         self._is_endless = False
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Java's HTTP client offers HTTP/2 in every first request, and accepts HTTP/1.1. uvicorn
-        would warn about each, and recommend a package that this broker does not use.
+        """Logs nothing. Java's HTTP client offers HTTP/2 in every first request, and accepts
+        HTTP/1.1. uvicorn would warn about each, and recommend a package that this broker does not
+        use.
         """
 
     @property
@@ -102,7 +104,7 @@ class ImpatientProtocol(H11Protocol):
         self._reading.held = True
 
     def _parse_next(self) -> None:
-        """Other work runs between the pieces."""
+        """Parses one piece, so that other work runs between the pieces."""
         if self.transport.is_closing():
             self._later.clear()
             return

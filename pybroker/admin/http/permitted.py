@@ -1,5 +1,5 @@
-"""Puts every route behind its row in the table of permissions. The check comes before the handler
-and looks only at names, so a refusal is the same whether or not the object exists.
+"""Checks each route's permission, from its row in the table of permissions. The check comes before
+the handler and uses only names, so a refusal is the same whether or not the object exists.
 """
 
 import re
@@ -18,7 +18,9 @@ from pybroker.security.permissions import RouteRow, route_row
 
 
 def permitted(route: DescribedRoute, authorizer: Authorizer | None) -> DescribedRoute:
-    """Raises LookupError for a route without a row, even without authorization."""
+    """The route with its permission check. Raises LookupError for a route without a row, even
+    without authorization.
+    """
     row = route_row(route.method, plain_path(route.path))
     if authorizer is None or row.need in (Need.NOTHING, Need.LOGIN):
         return route
@@ -27,7 +29,7 @@ def permitted(route: DescribedRoute, authorizer: Authorizer | None) -> Described
 
 @cache
 def plain_path(path: str) -> str:
-    """`/a/{b:segment}` as `/a/{b}`; of a route, of which there are only so many."""
+    """`/a/{b:segment}` as `/a/{b}`. Cached: there is a fixed number of routes."""
     return re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
 
 

@@ -1,4 +1,4 @@
-"""uvicorn on the broker's own loop and socket; signals and logging stay with the broker."""
+"""Runs uvicorn on the broker's own loop and socket; the broker handles signals and logging."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ Endpoint = tuple[str, int]  # host and port
 _DRAIN_TIMEOUT_S: Final = 5
 _DRAIN_LOOK_S: Final = 0.005
 _TICK_S: Final = 1.0
-_COUNT_OF_A_NEW_DATE: Final = 0  # uvicorn renews the Date header at each tenth count
+_COUNT_OF_A_NEW_DATE: Final = 0  # uvicorn renews the Date header at each multiple of ten
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ class HttpServer:
     async def start(
         self, listener: socket.socket | Endpoint | None, tls: TlsListener | None = None
     ) -> None:
-        """Serve on bound sockets, or where the loop is to listen; requests are answered when this
-        returns.
+        """Serves on a bound socket, or on an endpoint where the loop listens. The server accepts
+        requests when this returns.
         """
         self._server.tls = tls
         sockets = [listener] if isinstance(listener, socket.socket) else []
@@ -56,16 +56,18 @@ class HttpServer:
         await self._server.ready.wait()
 
     async def stop(self) -> None:
-        """Let running requests finish; idempotent."""
+        """Stops after the running requests, or after a timeout; idempotent."""
         self._server.end()
         if self._serving is not None:
             await self._serving
 
 
 class _Tick:
-    """Once a second for uvicorn's Date header, and at once for its end."""
+    """Wakes uvicorn's main loop once a second for its Date header, and at once when the server
+    ends.
+    """
 
-    in_real_time = True  # though a test may advance the time of the loop
+    in_real_time = True  # even in tests that advance the loop's time
 
     def __init__(self) -> None:
         self._due = asyncio.Event()
@@ -83,8 +85,8 @@ class _Tick:
 
 
 class _EmbeddedServer(uvicorn.Server):
-    """uvicorn looks ten times a second whether it is to end, and then waits another tenth of one.
-    This one is told, and waits for what is still open.
+    """A uvicorn server that `end` stops at once. uvicorn itself checks ten times a second whether
+    it should stop, and then polls until its connections are closed.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -111,7 +113,9 @@ class _EmbeddedServer(uvicorn.Server):
         self.ready.set()
 
     async def _listen_with_tls(self, tls: TlsListener) -> None:
-        """uvicorn's own TLS can neither reload certificates nor limit handshakes."""
+        """Listens with this broker's TLS: uvicorn's can neither reload certificates nor limit
+        handshakes.
+        """
         self._door = TlsDoor(tls.contexts, self._new_protocol, HEAD_S)
         self.servers.append(await listen(self._door, tls.socket))
 

@@ -1,9 +1,9 @@
-"""Requests whose end is ambiguous: a DELETE with an unannounced body, as some clients send it, and
-one with both Content-Length and Transfer-Encoding.
+"""Handles requests whose end is ambiguous: a DELETE with an unannounced body, as some clients send
+it, and a request with both Content-Length and Transfer-Encoding.
 
-What one reader takes for a body another takes for the next request, whose answer would go to the
-sender of the next request. So the connection is closed after the answer: what follows the request
-is never processed.
+Where one reader sees a body, another sees the next request, whose response would go to the wrong
+sender. So the connection is closed after the response, and the data after such a request is never
+processed.
 """
 
 from starlette.datastructures import Headers, MutableHeaders

@@ -1,5 +1,5 @@
-"""/metrics: Apache Pulsar's names, so that its dashboards work, and pybroker's extensions.
+"""/metrics, with Apache Pulsar's names, so that its dashboards work, and pybroker's extensions.
 
-Each area is a module: its rows, which describe the metrics, and functions that add the samples.
+Each module covers an area: its rows describe the metrics, and its functions add the samples.
 `table` has all rows; docs/metrics.md is generated from it.
 """

@@ -168,7 +168,7 @@ _LOAD_PERCENTILES: Final = {
 
 
 class BrokerSums:
-    """Over one scrape's topics, kept or not."""
+    """Sums over the topics of one scrape, including topics without samples of their own."""
 
     def __init__(self) -> None:
         self._sums: Sequence[float] = (0,) * len(Share._fields)
@@ -182,7 +182,7 @@ class BrokerSums:
             self._system_bytes_in += share.bytes_in
 
     def show(self, exposition: Exposition, storage: Mapping[str, float]) -> None:
-        """`storage`: the sums of `pulsar_storage_…_rate`."""
+        """Adds the samples. `storage` has the sums of `pulsar_storage_…_rate`."""
         for namespace, count in self._topics.items():
             exposition.add("pulsar_topics_count", count, exposition.labels(namespace=namespace))
         sums = dict(zip(Share._fields, self._sums, strict=True))

@@ -1,4 +1,4 @@
-"""Prometheus' summaries and histograms, from counts by bound."""
+"""Prometheus summaries and histograms from counts by bound."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,9 @@ from pybroker.base.metrics import Exposition
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[float], share: float) -> float:
-    """The bound below which this share of the values lies; NaN if nothing was counted."""
+    """The smallest bound that at least this share of the values does not exceed; NaN without
+    values.
+    """
     total = sum(counts)
     if not total:
         return math.nan
@@ -29,7 +31,7 @@ def add_summary(
     shares: Sequence[float],
     **labels: str,
 ) -> None:
-    """Quantiles cover the last minute; count and sum cover all time."""
+    """Adds quantiles of the last minute, and count and sum since the start."""
     key = "".join((names[0], *labels.values()))
     counts = windows.of(key, histogram.counts)
     for name in names:

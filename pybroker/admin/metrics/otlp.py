@@ -1,7 +1,7 @@
 """Sends the broker's metrics by OTLP over HTTP, if the standard OTEL_… variables name an endpoint.
 
-They are rendered once per interval, without those of topics, which a collector may scrape. The
-SDK's reader, which has its own thread, sends the last rendering. Failures are logged and do not
+The metrics are rendered once per interval, without those of topics, which a collector may scrape.
+The SDK's reader has its own thread and sends the last rendering. Failures are logged and do not
 affect the broker.
 """
 
@@ -20,7 +20,7 @@ from pybroker.base.runtime import Pace
 log = logging.getLogger("pybroker.admin")
 
 _INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
-_INTERVAL_MS: Final = 60_000.0  # the SDK's own
+_INTERVAL_MS: Final = 60_000.0  # the SDK's default
 _LEAST_MS: Final = 1000.0
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
@@ -30,7 +30,9 @@ Render = Callable[[], Awaitable[Sequence[bytes]]]
 
 
 def samples(text: str) -> Iterator[tuple[str, Sample]]:
-    """Leaves out quantiles without measurements, for which OTLP has no value."""
+    """The samples in a rendering, without quantiles of no measurements: OTLP has no value for
+    these.
+    """
     for line in text.splitlines():
         if not line.startswith("#"):
             name, _, rest = line.partition("{")
@@ -44,7 +46,9 @@ def _unescaped(label: str) -> str:
 
 
 def interval_ms(given: str | None) -> float:
-    """OTEL_METRIC_EXPORT_INTERVAL; as OpenTelemetry specifies, an invalid value is ignored."""
+    """The interval from OTEL_METRIC_EXPORT_INTERVAL, at least a second. An invalid value is
+    ignored, as OpenTelemetry specifies.
+    """
     if not given:
         return _INTERVAL_MS
     try:
@@ -58,7 +62,7 @@ def interval_ms(given: str | None) -> float:
 
 
 class OtlpMetrics:
-    """`reader` is for tests; None: one that exports once in OTEL_METRIC_EXPORT_INTERVAL."""
+    """`reader` is for tests; None: a reader that exports once per OTEL_METRIC_EXPORT_INTERVAL."""
 
     def __init__(self, render: Render, reader: Any = None) -> None:
         self._render = render
@@ -71,7 +75,7 @@ class OtlpMetrics:
 
     async def start(self) -> None:
         """Raises ImportError, and the SDK's errors about its variables."""
-        # In a thread: clients are served while the SDK loads.
+        # In a thread, so that clients are served while the SDK loads.
         self._provider = await asyncio.get_running_loop().run_in_executor(None, self._make_provider)
         self._meter = self._provider.get_meter("pybroker")
         await self.look()
@@ -94,13 +98,13 @@ class OtlpMetrics:
             try:
                 await self.look()
             except Exception:
-                log.exception("the metrics to send are not renewed")
+                log.exception("cannot render new metrics to send")
 
     async def look(self) -> None:
-        """Renders what is sent next. Yields the loop, because there are samples for each namespace."""
+        """Renders the metrics that are sent next. Yields the loop: each namespace has samples."""
         found: dict[str, list[Sample]] = {}
         pace = Pace(1)
-        for piece in await self._render():  # of whole lines
+        for piece in await self._render():  # whole lines
             for name, sample in samples(piece.decode()):
                 found.setdefault(name, []).append(sample)
             await pace.step()
@@ -118,7 +122,7 @@ class OtlpMetrics:
         make(name, [partial(self._observed, name)], description=help_text)
 
     def _observed(self, name: str, _: object) -> Iterator[Any]:
-        """In the reader's thread; the data that it reads is replaced as a whole, never changed."""
+        """Called in the reader's thread. `_last` is replaced as a whole and never changed."""
         from opentelemetry.metrics import Observation
 
         for value, labels in self._last.get(name, ()):

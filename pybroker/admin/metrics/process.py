@@ -1,4 +1,4 @@
-"""Metrics of the process, under the names of Prometheus' clients; from /proc if there is one."""
+"""Metrics of the process under the names of Prometheus' clients, from /proc if there is one."""
 
 import os
 import resource
@@ -40,11 +40,11 @@ def add_process(exposition: Exposition) -> None:
 
 
 def _from_proc() -> Iterator[tuple[str, float]]:
-    """Empty if the system has no /proc."""
+    """The metrics in /proc; none if the system has no /proc."""
     try:
         fields = (_PROC / "self/stat").read_text().rpartition(")")[2].split()
         boot = (_PROC / "stat").read_text().partition("\nbtime ")[2].partition("\n")[0]
-        descriptors = len(os.listdir(_PROC / "self/fd")) - 1  # without the one that lists them
+        descriptors = len(os.listdir(_PROC / "self/fd")) - 1  # without this listing's
     except OSError:
         return
     ticks, page_bytes = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")

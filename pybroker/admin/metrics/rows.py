@@ -6,7 +6,9 @@ from pybroker.base.metrics import Kind, Metric
 
 
 def rows(kind: str, labels: str, text: str) -> tuple[Metric, ...]:
-    """A line for each: name | source | help. Further lines of a help begin with two spaces."""
+    """Each line is a metric: name | source | help. Continuation lines of a help begin with two
+    spaces.
+    """
     found = []
     for line in text.strip().replace("\n  ", " ").splitlines():
         name, source, help_text = (part.strip() for part in line.split("|"))

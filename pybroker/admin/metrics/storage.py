@@ -1,4 +1,6 @@
-"""Metrics of writes and reads: by topic, by namespace (the managed ledgers), and of the storage."""
+"""Metrics of writes and reads: by topic, by namespace (the managed ledgers), and of the whole
+storage.
+"""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -27,14 +29,16 @@ _MINUTE: Final = "in the last minute"
 
 
 def _shown(bound: str) -> str:
-    """`0_5` and `1_kb` as people write them."""
+    """`0_5` and `1_kb` in readable form."""
     return bound.replace("_kb", " KiB").replace("_mb", " MiB").replace("_", ".")
 
 
 def _buckets(
     prefix: str, bounds: Sequence[str], overflows: Sequence[str], labels: str, what: str
 ) -> tuple[Metric, ...]:
-    """A gauge for each bound, as Apache Pulsar has them; the last ones are those above all."""
+    """A gauge for each bound, as in Apache Pulsar; those of `overflows` count values above all
+    bounds.
+    """
     source = "run by run"
     lower = ("0", *bounds)
     return (
@@ -66,7 +70,7 @@ def _buckets(
     )
 
 
-_OVERFLOWS: Final = ("overflow", "le_overflow")  # dashboards, and the documentation
+_OVERFLOWS: Final = ("overflow", "le_overflow")  # for dashboards; as documented
 _LATENCY_NAMES: Final = ("0_5", "1", "5", "10", "20", "50", "100", "200", "1000")
 _SIZE_NAMES: Final = ("128", "512", "1_kb", "2_kb", "4_kb", "16_kb", "100_kb", "1_mb")
 _WRITES: Final = _buckets(
@@ -188,7 +192,9 @@ _FLOWS: Final = (
 
 
 class _Namespace:
-    """The sums over its topics. `flows` are entries per second, in the order of `_FLOWS`."""
+    """Sums over the topics of a namespace. `flows` are entries per second, in the order of
+    `_FLOWS`.
+    """
 
     __slots__ = ("backlog", "counts", "flows", "read_entries", "stored_bytes")
 
@@ -206,7 +212,7 @@ class _Namespace:
 
 
 class StorageSamples:
-    """One scrape: adds each topic's samples, then those of namespaces and of the storage."""
+    """Adds the samples of one scrape: those of topics, then of namespaces and of the storage."""
 
     def __init__(
         self, exposition: Exposition, rates: Rates, windows: Windows, with_topics: bool
@@ -219,7 +225,7 @@ class StorageSamples:
 
     @property
     def totals(self) -> Mapping[str, float]:
-        """By the names of a topic's rates."""
+        """The rates summed over all topics, by the names of a topic's metrics."""
         flows = [namespace.flows for namespace in self._namespaces.values()]
         return {each.name: sum(flow[at] for flow in flows) for at, each in enumerate(_RATES)}
 
@@ -233,7 +239,7 @@ class StorageSamples:
         )
 
     def add_topic(self, topic: Topic, share: Share, rates: Flow) -> None:
-        """`rates` are those of `rates_of`."""
+        """`rates` are the result of `rates_of`."""
         exposition, labels = self._exposition, ""
         if self._with_topics:
             labels = exposition.labels(namespace=topic.name.namespace_name, topic=str(topic.name))
@@ -255,7 +261,7 @@ class StorageSamples:
         return found
 
     def _add_writes(self, topic: Topic, labels: str, namespace: _Namespace) -> None:
-        """Only for a topic that was written to: an idle one has no latency."""
+        """Adds the write latencies and sizes. Only for a topic that was written to."""
         counts = self._windows.of(str(topic.name), topic.writes.counts)
         namespace.add_counts(counts)
         if not self._with_topics:

@@ -1,5 +1,5 @@
-"""Metrics of topics and subscriptions: fields of their stats under Apache Pulsar's names, and those of
-compactions and open transactions.
+"""Metrics of topics and subscriptions: fields of their stats under Apache Pulsar's names, and
+metrics of compactions and open transactions.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from pybroker.broker.topic import Topic
 _OF_TOPIC: Final = "namespace topic"
 _OF_SUBSCRIPTION: Final = "namespace topic subscription"
 
-# The source is the field of the topic's stats that is shown.
+# The source is the field of the topic's stats.
 TOPIC_GAUGES: Final = rows(
     "gauge",
     _OF_TOPIC,
@@ -46,7 +46,7 @@ pulsar_txn_tb_committed_total | committedTxnCount | Transactions that committed 
 pulsar_txn_tb_aborted_total | abortedTxnCount | Transactions that aborted on the topic since it was loaded.
 """,
 )
-# The source is the field of the subscription's stats that is shown.
+# The source is the field of the subscription's stats.
 SUBSCRIPTION_GAUGES: Final = rows(
     "gauge",
     _OF_SUBSCRIPTION,
@@ -112,7 +112,7 @@ pulsar_topics_count | topics in memory | Topics of the namespace that are in mem
 """,
     ),
 )
-# Of the compactions since the topic was loaded; of what is kept, whenever that was.
+# Counts cover the compactions since the topic was loaded. The compacted log may be older.
 COMPACTION: Final = rows(
     "gauge",
     _OF_TOPIC,
@@ -148,7 +148,7 @@ _COMPACTION_VALUES: Final[Mapping[str, Callable[[Compaction], float]]] = {
 
 
 def _per_s(size_bytes: int, compaction: Compaction) -> float:
-    """For the last one, which may have taken less than a millisecond."""
+    """The rate of the last compaction, which may have taken less than a millisecond."""
     results = compaction.results
     return 1000 * size_bytes / max(1, results.duration_ms) if results.succeeded else 0.0
 
@@ -195,7 +195,7 @@ def _add_subscription(exposition: Exposition, names: dict[str, str], fields: Sta
 
 
 def _add_throttled(exposition: Exposition, topic: Topic, subscription: Subscription) -> None:
-    """If there is a rate that dispatch waits for."""
+    """Adds nothing if no dispatch rate applies."""
     if subscription.pace is None:
         return
     held_back = subscription.pace.held_back
@@ -221,6 +221,6 @@ def backlog(topic: Stats) -> int:
 
 
 def dropped(subscription: Mapping[str, Any]) -> float | None:
-    """Messages per second that no consumer could take; None if nothing is ever dropped."""
+    """Messages per second for which no consumer had room; None if the topic never drops any."""
     rate: float | None = subscription.get("msgDropRate")
     return rate

@@ -1,8 +1,8 @@
-"""Counts of the last minute: Apache Pulsar's counts by bucket cover a minute, and its dashboards divide
-them by 60.
+"""Counts of the last minute, because Apache Pulsar's counts by bucket cover a minute and its
+dashboards divide them by 60.
 
-A minute ends with the first scrape at least 60 s after it began; counts of a longer one are scaled
-down to 60 s. Until the first minute has ended, the counts before its beginning are shown.
+A minute ends with the first scrape at least 60 s after it began; the counts of a longer one are
+scaled down to 60 s. Until the first minute has ended, the counts from before it are shown.
 """
 
 from array import array
@@ -29,7 +29,9 @@ class Windows:
         self._windows: dict[str, _Window] = {}
 
     def of(self, name: str, counts: Sequence[float]) -> "array[float]":
-        """`counts` only grow; if they are smaller than before, they have restarted."""
+        """The counts of the last complete minute. `counts` only grow; smaller counts than before
+        are those of a restarted counter.
+        """
         now_s, window = self._clock.monotonic_s(), self._windows.pop(name, None)
         if window is None or sum(counts) < sum(window.counts):
             window = _Window(now_s, array("d", counts))
@@ -40,7 +42,7 @@ class Windows:
                 (scale * (now - then) for now, then in zip(counts, window.counts, strict=True)),
             )
             window.began_s, window.counts = now_s, array("d", counts)
-        self._windows[name] = window  # the most recently read is last
+        self._windows[name] = window  # the most recently read window is last
         if len(self._windows) > _MAX_COUNTS:
             del self._windows[next(iter(self._windows))]
         return window.shown

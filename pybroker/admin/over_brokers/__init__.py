@@ -1,1 +1,1 @@
-"""How the admin API of one broker answers for topics and coordinators of the others."""
+"""Makes one broker's admin API answer for the topics and coordinators of the others."""

@@ -1,6 +1,6 @@
-"""Calls a route for a topic on the broker that serves it: within this process, or over HTTP.
+"""Calls a route on the broker that serves a topic or a bundle: within this process, or over HTTP.
 
-The caller's permission was checked here; the other broker knows only that a broker asks.
+This broker has checked the caller's permission; the other broker knows only that a broker asks.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from pybroker.broker.ownership import BrokerAddress, Bundle, NotServedHere, Owne
 T = TypeVar("T")
 R = TypeVar("R")
 DELETION: Final = ("DELETE", "/admin/v2/{domain}/{tenant}/{namespace}/{topic}")
-ONLY_DOOMED: Final = "onlyDoomed"  # in the query of a deletion: see Tenants.is_doomed
+ONLY_DOOMED: Final = "onlyDoomed"  # in the query of a deletion; see Tenants.is_doomed
 _ATTEMPTS: Final = 40
 _PAUSE_S: Final = 0.25  # while a bundle has no owner
-_AT_ONCE: Final = 16  # topics
+_AT_ONCE: Final = 16  # topics or bundles
 _REDIRECT: Final = 307
 
 
@@ -57,8 +57,9 @@ class Asking:
         body: Any = None,
         **parts: str,
     ) -> Reply:
-        """`template` is a route's path; its parts are those of the request and `parts`, except that
-        the topic is `name`. Raises ServiceNotReady if the topic's broker does not answer.
+        """Asks the topic's broker. `template` is the path of a route. Its variables have the values
+        of the request and of `parts`, except that the topic is `name`. Raises ServiceNotReady if
+        the topic's broker does not answer.
         """
         own = {
             "domain": name.domain,
@@ -74,7 +75,7 @@ class Asking:
         return await self._ask(find, str(name), request, method, template, told, query or {}, body)
 
     async def bundle(self, request: Request, bundle: Bundle, method: str, template: str) -> Reply:
-        """The same for a bundle."""
+        """As `topic`, for a bundle."""
 
         async def find() -> BrokerAddress | None:
             found = await self._bundles.lookup_bundle(bundle, False)
@@ -106,7 +107,7 @@ class Asking:
             if reply.status != _REDIRECT:
                 return reply
             await asyncio.sleep(_PAUSE_S)
-        raise ServiceNotReady(f"{what} moves between brokers; try again")
+        raise ServiceNotReady(f"{what} is moving between brokers; try again")
 
     async def _here(
         self,
@@ -139,7 +140,7 @@ class Asking:
 async def all_of(
     things: Iterable[T], work: Callable[[T], Awaitable[R]]
 ) -> AsyncIterator[tuple[T, R]]:
-    """A few at a time, in order."""
+    """Runs `work` for a few things at a time; yields the results in order."""
     waiting = list(things)
     for at in range(0, len(waiting), _AT_ONCE):
         some = waiting[at : at + _AT_ONCE]

@@ -1,7 +1,7 @@
-"""Routes whose answer is a sum over all brokers, and those of one transaction coordinator.
+"""Routes whose answer combines those of all brokers, and routes of one transaction coordinator.
 
-A single transaction is shown to its owner. Only the coordinator's broker knows that, so the client
-is redirected there and authenticates itself.
+Only superusers and the owner of a transaction may see it. Only the coordinator's broker knows the
+owner, so the client is redirected there and authenticates there.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from pybroker.broker.other_brokers import Reply
 from pybroker.broker.ownership import BrokerAddress, NotServedHere
 
 _TRANSACTIONS: Final = "/admin/v3/transactions"
-_ONE: Final = "coordinatorId"  # in the query
+_ONE: Final = "coordinatorId"  # query parameter
 _NOT_FOUND: Final = 404
 
-# What answers a request, given the route's own handler.
+# Answers a request; receives the route's own handler.
 Whole = Callable[[Request, Endpoint], Awaitable[Any]]
 
 
 class EverybodyRoutes:
-    """`all_of_them` is for other rooms: what each broker answers."""
+    """`all_of_them` is also for other modules: it returns what each broker answers."""
 
     def __init__(self, services: AdminServices, asking: Asking) -> None:
         self._services = services
@@ -56,7 +56,7 @@ class EverybodyRoutes:
         }
 
     async def _lists(self, request: Request, own: Endpoint) -> Any:
-        """Non-persistent topics are known only where they are loaded."""
+        """Asks all brokers: only those that have loaded a non-persistent topic know it."""
         return sorted({name for reply in await self.all_of_them(request, own) for name in reply})
 
     async def _of_coordinators(self, request: Request, own: Endpoint) -> Any:
@@ -74,7 +74,7 @@ class EverybodyRoutes:
         return await own(request)
 
     def _check_here(self, coordinator_id: int) -> None:
-        """Raises NotServedHere."""
+        """Raises NotServedHere if another broker serves the coordinator."""
         there = coordinator_id < self._coordinators.count
         if there and self._coordinators.elsewhere(coordinator_id) is not None:
             raise NotServedHere(COORDINATOR_ASSIGN.partition_at(coordinator_id))
@@ -89,13 +89,13 @@ class EverybodyRoutes:
         try:
             owner = await self._ownership.owner_of(COORDINATOR_ASSIGN.partition_at(coordinator_id))
         except ServiceNotReady:
-            return ""  # it finds its next broker
+            return ""  # the coordinator is moving to another broker
         return self._services.service_url if owner is None else owner.broker_url
 
     async def all_of_them(self, request: Request, own: Endpoint) -> list[Any]:
-        """What the brokers answer, this one first. One that has left the cluster meanwhile is left
-        out, and one of Apache Pulsar that refuses. Raises ServiceNotReady if another pybroker one
-        does not answer, HTTPException if it refuses.
+        """The answers of the brokers, this one first. Omits a broker that has left the cluster
+        meanwhile, and a broker of Apache Pulsar that refuses or does not answer. Raises
+        ServiceNotReady if a broker of pybroker does not answer, HTTPException if it refuses.
         """
         brokers = self._asking.brokers
         path, query = request.scope["raw_path"].decode("ascii"), request.url.query
@@ -110,13 +110,13 @@ class EverybodyRoutes:
                 if is_foreign or broker_id not in brokers.others():
                     return None
                 raise ServiceNotReady(
-                    f"broker {broker_id} does not answer, so the answer would not be complete; try "
+                    f"broker {broker_id} does not answer, so the result would be incomplete; try "
                     f"again: {error}"
                 ) from error
 
         first = check(reply_of(await own(request)))
         asked = [ask(*each) for each in brokers.others().items()]
         found = [reply for reply in await asyncio.gather(*asked) if reply is not None]
-        # A broker that does not know a new namespace yet has none of its topics.
+        # A broker that does not yet know a new namespace has none of its topics.
         there = [check(reply) for reply in found if reply.status != _NOT_FOUND]
         return [first.json(), *(reply.json() for reply in there)]

@@ -1,4 +1,4 @@
-"""Routes for all topics of a namespace whose bundles several brokers serve."""
+"""Routes for all topics of a namespace, whose bundles several brokers serve."""
 
 from contextlib import suppress
 from typing import Any, Final
@@ -45,11 +45,11 @@ class NamespaceRoutesOverBrokers:
         }
 
     def _on_bundles(self, method: str, path: str) -> Whole:
-        """Send it to the bundles that have topics."""
+        """Sends the request to each bundle that has topics."""
 
         async def work(request: Request, own: Endpoint) -> None:
             namespace = self._namespace(request)
-            await self._topics.ownership.refreshed()  # others may have just created topics
+            await self._topics.ownership.refreshed()  # another broker may have just created topics
             names = [TopicName.parse(n) for n in (await self._topics.lists.get(namespace)).names]
             bundles = [
                 each
@@ -61,7 +61,7 @@ class NamespaceRoutesOverBrokers:
         return work
 
     async def _unload(self, request: Request, own: Endpoint) -> None:
-        """Bundles that no broker serves stay as they are."""
+        """Unloads the served bundles; others stay as they are."""
         served = await self._bundles.served_of(self._namespace(request))
         await self._ask(request, served, "PUT", "unload")
 
@@ -89,12 +89,12 @@ class NamespaceRoutesOverBrokers:
         return await own(request)
 
     async def _delete_namespace(self, request: Request, namespace: str, force: bool) -> None:
-        """Repeatable. Once this has begun, no broker creates a topic there."""
+        """May be repeated. Once this has begun, no broker creates a topic in the namespace."""
         topics = self._topics
         async with topics.tenants.going_everywhere(namespace):
             await topics.at_rest(namespace)
-            # Who was about to create a topic is through with it when its bundle is given back; who
-            # takes the bundle from now on knows the mark.
+            # A broker that was creating a topic has finished when it gives the bundle back. A
+            # broker that takes the bundle from now on knows that the namespace is being deleted.
             await self._ask(request, await self._bundles.served_of(namespace), "PUT", "unload")
             await topics.ownership.refreshed()
             topics.tenants.check_going(namespace)
@@ -102,7 +102,7 @@ class NamespaceRoutesOverBrokers:
                 await check_empty(topics, namespace)
             forced = {"force": "true", ONLY_DOOMED: "true"}
             for name in topics.tenants.partitioned_topics(namespace):
-                with suppress(TopicNotFound):  # it was deleted meanwhile
+                with suppress(TopicNotFound):  # another request has deleted it
                     await self._parts.delete(request, name, force=True)
             names = [TopicName.parse(n) for n in (await topics.lists.get(namespace)).names]
 

@@ -1,8 +1,8 @@
 """Routes for a partitioned topic whose partitions are on several brokers.
 
-Each partition's broker executes its part, and the answers are joined into one, as if a single
-broker had answered. If one partition refuses, that is the answer, and changes on others are not
-undone: each of these requests may be repeated.
+Each partition's broker executes its part, and the answers are joined as if a single broker had
+answered. If one partition refuses, the refusal is the answer, and changes to other partitions are
+not undone: each of these requests may be repeated.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ _IN_USE: Final = 412
 
 Replies = Sequence[tuple[TopicName, Reply]]
 Join = Callable[[Replies], Any]
-# None: the route's own handler answers, which refuses partitioned topics.
+# Answers a request; receives the partitioned topic and the number of its partitions.
 Spread = Callable[[Request, TopicName, int], Awaitable[Any]]
 
 
@@ -47,7 +47,7 @@ class PartRoutes:
             ("PUT", f"{_T}/compaction"),
             ("POST", f"{_T}/all_subscription/expireMessages/{{age_s}}"),
         )
-        some_done = (  # on the partitions that have the subscription
+        some_done = (  # on those partitions that have the subscription
             ("POST", f"{_S}/skip_all"),
             ("POST", f"{_S}/expireMessages/{{age_s}}"),
             ("POST", f"{_S}/resetcursor/{{timestamp_ms}}"),
@@ -80,7 +80,7 @@ class PartRoutes:
             ("DELETE", f"{_T}/partitions"): self._delete,
         }
 
-    # --- the same on each partition
+    # --- the same request to each partition
 
     async def _each(
         self, method: str, template: str, join: Join, request: Request, name: TopicName, count: int
@@ -113,7 +113,7 @@ class PartRoutes:
         return await self._each("POST", f"{_S}/resetcursor", _found, request, name, count)
 
     async def _delete_subscription(self, request: Request, name: TopicName, count: int) -> Any:
-        """Nothing is deleted if a partition has consumers, unless ?force=true."""
+        """Deletes nothing if a partition has consumers, unless ?force=true."""
         names, subscription = _parts(name, count), request.path_params["subscription"]
         if not flag(request, "force"):
             for _, stats in await self._stats_of(request, names):
@@ -154,7 +154,7 @@ class PartRoutes:
     # --- adding partitions, and deleting the topic
 
     async def _grow(self, request: Request, name: TopicName, count: int) -> Any:
-        """The first partition's subscriptions are on all partitions when this is answered."""
+        """When this returns, all partitions have the subscriptions of the first."""
         body = await read_json(request)
         wanted = body.get("partitions") if isinstance(body, dict) else body
         if type(wanted) is not int:
@@ -170,15 +170,15 @@ class PartRoutes:
             start = {"ledgerId": EARLIEST[0], "entryId": EARLIEST[1], "properties": properties}
             named = {"subscription": subscription}
             for _, reply in await self._ask(request, rest, "PUT", _S, {}, start, **named):
-                if reply.status != _CONFLICT:  # it is there
+                if reply.status != _CONFLICT:  # the partition has the subscription
                     check(reply)
 
     async def _delete(self, request: Request, name: TopicName, count: int) -> Any:
-        """Repeatable. Once this has begun, no broker creates a partition."""
+        """May be repeated. Once this has begun, no broker creates a partition."""
         await self.delete(request, name, flag(request, "force"))
 
     async def delete(self, request: Request, name: TopicName, force: bool) -> None:
-        """Raises TopicNotFound, HTTPException."""
+        """Deletes all partitions, then the topic. Raises TopicNotFound, HTTPException."""
         tenants = self._topics.tenants
         names = _parts(name, tenants.partitions(name) or tenants.doomed_partitions(name))
         if not force:
@@ -194,8 +194,8 @@ class PartRoutes:
         for _, reply in await self._ask(request, names, *DELETION, forced):
             if reply.status != _NOT_FOUND:
                 check(reply)
-        await self._topics.ownership.refreshed()  # with what the others have deleted
-        if tenants.doomed_partitions(name):  # else another request has finished it
+        await self._topics.ownership.refreshed()  # learn what other brokers have deleted
+        if tenants.doomed_partitions(name):  # otherwise another request has finished it
             await self._topics.delete_partitioned(name, force=True)
 
 
@@ -212,12 +212,12 @@ def _done(replies: Replies) -> None:
 
 
 def _found(replies: Replies) -> None:
-    """Not found only if no partition has it."""
+    """Refuses with "not found" only if no partition has the subscription."""
     _done([each for each in replies if each[1].status != _NOT_FOUND] or replies)
 
 
 def _created(replies: Replies) -> None:
-    """A conflict only if all partitions have it."""
+    """Refuses with a conflict only if all partitions have the subscription."""
     _done([each for each in replies if each[1].status != _CONFLICT] or replies)
 
 

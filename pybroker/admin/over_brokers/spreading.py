@@ -1,10 +1,11 @@
-"""Puts the routes that concern several brokers in front of the handlers, which know only this one.
+"""Wraps the handlers, which know only this broker, for routes that concern several brokers.
 
     a partitioned topic      parts.py: each partition's broker is asked
     a namespace, a bundle    namespaces.py: each bundle's broker is asked
-    what each broker has     everybody.py: every broker is asked, and the answers are joined
-Everything else is about one topic, and its handler raises NotServedHere: the client is redirected.
-A broker that asks another (ASKED_BY_A_BROKER) gets only what concerns the asked broker.
+    each broker's own data   everybody.py: every broker is asked, and the answers are joined
+
+Every other route concerns one topic. Its handler raises NotServedHere, and the client is
+redirected. A broker that asks another (ASKED_BY_A_BROKER) gets only the asked broker's own part.
 """
 
 from collections.abc import Iterable, Mapping
@@ -86,8 +87,9 @@ def _over_all(
 
 
 def _up_to_date(services: AdminServices, own: Endpoint) -> Endpoint:
-    """A broker that asks may have just written what this one must know: that a topic is being
-    deleted, or has more partitions.
+    """Refreshes this broker's metadata before another broker's change, and when another broker's
+    GET finds nothing. The asking broker may have just written what this one must know, such as that
+    a topic is being deleted, or has more partitions.
     """
     ownership = services.topics.ownership
 
@@ -109,8 +111,8 @@ def _up_to_date(services: AdminServices, own: Endpoint) -> Endpoint:
 
 
 def _checked(services: AdminServices, route: DescribedRoute) -> DescribedRoute:
-    """A broker that deletes more than one topic may have been slow, and another one has finished it
-    meanwhile: what has the names now must stay.
+    """Checks a deletion that is part of a larger one. The asking broker may have been slow, and
+    another may have finished the deletion: topics that have the names now must stay.
     """
     if (route.method, plain_path(route.path)) != DELETION:
         return route
@@ -121,7 +123,7 @@ def _checked(services: AdminServices, route: DescribedRoute) -> DescribedRoute:
             if request.query_params.get(ONLY_DOOMED) == "true":
                 await topics.ownership.refreshed()
                 if not topics.tenants.is_doomed(name := topic_of(request)):
-                    raise TopicNotFound(f"{name}: its deletion was finished by another request")
+                    raise TopicNotFound(f"Another request has finished the deletion of {name}")
             return await own(request)
 
         return endpoint

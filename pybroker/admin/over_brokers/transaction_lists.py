@@ -1,10 +1,10 @@
-"""Lists of transactions over all brokers: live ones, ended ones, those that block readers, and
-those of transactional ids.
+"""Lists of transactions over all brokers: live and ended ones, those that block readers, and those
+of transactional ids.
 
-Each broker makes the first part of its own list, in the order wanted, as long as the pages up to
-the one that is asked for; this one joins them. What a transaction holds and blocks is the sum over
-the brokers of its topics, of at most 10,000 that a broker has of others'. A list that is ordered by
-such a sum is made of the first 500 of each broker's list.
+Each broker sends the first part of its own sorted list, long enough for the requested page; this
+broker merges the parts. What a transaction holds and blocks is the sum over the brokers of its
+topics. Each broker sends such sums for at most 10,000 transactions of other brokers. A list that is
+sorted by such a sum is made of the first 500 of each broker's list.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -25,11 +25,11 @@ from pybroker.admin.stats.transactions import SUMMED, Stats, add_tally
 from pybroker.security.authorization import Need
 
 _BASE: Final = "/admin/v3/transactions"
-_MOST: Final = 500  # of a broker
+_MOST: Final = 500  # transactions of one broker's list
 
 
 class TransactionLists:
-    """`all_of_them`: what each broker answers, this one first; see EverybodyRoutes."""
+    """`all_of_them` returns what each broker answers, this one first; see EverybodyRoutes."""
 
     def __init__(
         self,
@@ -96,8 +96,8 @@ class TransactionLists:
         }
 
     async def _ids(self, request: Request, own: Endpoint) -> list[Stats]:
-        """All brokers know all ids, and each the open transactions of its coordinators. The rows
-        are this broker's, which knows what the caller may see.
+        """Every broker knows all ids, but only the open transactions of its own coordinators. The
+        rows are those of this broker, which knows what the caller may see.
         """
         first, *others = await self._all(request, own)
         rows: dict[tuple[str | None, str], Stats] = {_key(row): row for row in first}
@@ -118,7 +118,7 @@ class TransactionLists:
 
     def _first_part(self, request: Request, most: int) -> Request:
         """The request for the first `most` of each broker's list. Other brokers know only that a
-        broker asks, so it says whose transactions the caller may see.
+        broker asks, so the query names the principal whose transactions the caller may see.
         """
         query = {**request.query_params, "page": "1", "limit": str(most)}
         authorizer, identity = self._authorizer, None
@@ -134,12 +134,12 @@ def _key(row: Stats) -> tuple[str | None, str]:
 
 
 def _add_open(row: Stats, there: Stats) -> None:
-    """One that moves may be on both brokers."""
+    """Adds without duplicates: two brokers may list a transaction whose coordinator is moving."""
     row["openTransactions"] = sorted({*row["openTransactions"], *there["openTransactions"]})
 
 
 def _within_reach(request: Request) -> tuple[int, int]:
-    """Raises HTTPException."""
+    """The page's first index and length. Raises HTTPException if the page is out of reach."""
     first, limit = paging(request)
     if first + limit > _MOST:
         raise HTTPException(

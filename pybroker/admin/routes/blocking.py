@@ -47,8 +47,8 @@ class BlockingRoutes:
         ]
 
     async def everywhere(self, request: Request) -> Stats:
-        """Loaded topics with entries that cannot be read yet, those with most first, each with the
-        transaction that blocks it; ?limit=N limits their number. ?namespace=tenant/namespace
+        """Loaded topics with entries that cannot be read yet, each with the transaction that blocks
+        it; topics with the most such entries first, ?limit=N of them. ?namespace=tenant/namespace
         selects one namespace.
         """
         return await self._worst(limit_of(request), asked(request, "namespace"))
@@ -65,7 +65,7 @@ class BlockingRoutes:
         coordinators, pace, topics = self._served(), Pace(_DESCRIBED_A_TURN), []
         for _, topic in worst:
             await pace.step()
-            for blocking in open_on(topic, 1, coordinators, now_ms):  # unless it has just ended
+            for blocking in open_on(topic, 1, coordinators, now_ms):  # none if it has just ended
                 topics.append(of_topic(topic) | {"blocking": blocking})
         return {
             "timestamp": now_ms,
@@ -75,7 +75,7 @@ class BlockingRoutes:
         }
 
     async def on_topic(self, request: Request) -> Stats:
-        """All open transactions of a topic, the blocking one first, ?limit=N of them; and their
+        """The open transactions of a topic, ?limit=N of them, the blocking one first, and their
         effect on each subscription.
         """
         topic = await existing(self._topics, topic_of(request))

@@ -107,7 +107,7 @@ class BrokerRoutes:
         return PlainTextResponse(version())
 
     async def leader(self, _: Request) -> dict[str, str]:
-        """Brokers of a cluster need no leader; all of them name the same one."""
+        """Brokers of a cluster need no leader; all of them name the same broker."""
         services = self._services
         others = {} if services.brokers is None else services.brokers.others()
         first = min((services.broker_id, *others))
@@ -135,8 +135,9 @@ class BrokerRoutes:
         return values if logs is None or logs.chosen is None else {_LOG_LEVEL: logs.chosen} | values
 
     async def change(self, request: Request) -> None:
-        """When this is answered, every topic acts on the new value, and it survives restarts; only
-        log levels return to the configuration when the broker ends.
+        """Sets a key of the dynamic configuration. When this is answered, every topic acts on the
+        new value, and it survives restarts. Only log levels return to the configuration when the
+        broker ends.
         """
         key, value = request.path_params["key"], request.path_params["value"]
         if key == _LOG_LEVEL and (logs := self._services.logs) is not None:
@@ -149,7 +150,7 @@ class BrokerRoutes:
         await self._services.topics.following.told()
 
     async def take_back(self, request: Request) -> None:
-        """Returns to the configuration file's value."""
+        """Removes a key of the dynamic configuration: the configuration file's value applies."""
         key = request.path_params["key"]
         if key == _LOG_LEVEL and (logs := self._services.logs) is not None:
             logs.reset()
@@ -158,7 +159,7 @@ class BrokerRoutes:
         await self._services.topics.following.told()
 
     async def internal_configuration(self, _: Request) -> dict[str, str]:
-        """The location of the metadata, which is inside the broker."""
+        """The location of the metadata, which the broker stores itself."""
         return dict.fromkeys(_STORES.split(), "")
 
     async def metadata_migration(self, _: Request) -> dict[str, str | None]:
@@ -206,7 +207,7 @@ class BrokerRoutes:
         return owned
 
     def _check_cluster(self, request: Request) -> None:
-        """Only this broker's own cluster is known."""
+        """Raises an error for any cluster but this broker's own."""
         name = request.path_params["cluster"]
         if name != self._cluster:
             raise HTTPException(
@@ -217,7 +218,7 @@ class BrokerRoutes:
 
 
 def _spelt(value: object) -> str:
-    """As in broker.conf: a disabled port is empty."""
+    """The value as broker.conf spells it; empty for a disabled port."""
     if value is None:
         return ""
     if isinstance(value, tuple):

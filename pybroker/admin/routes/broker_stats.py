@@ -1,4 +1,4 @@
-"""Statistics of the whole broker: of all its topics, and its load report."""
+"""Statistics of the whole broker: those of all its topics, and its load report."""
 
 import json
 import resource
@@ -77,7 +77,7 @@ class BrokerStatsRoutes:
         return StreamingResponse(self._topics_as_json(), media_type="application/json")
 
     async def _topics_as_json(self) -> AsyncIterator[str]:
-        """Written topic by topic, because there may be very many."""
+        """Encoded topic by topic, because there may be very many."""
         pace, before = Pace(PARTS_A_TURN), "{"
         await pace.turn()
         by_namespace: dict[str, list[Topic]] = {}

@@ -1,7 +1,7 @@
 """Operations on all topics of a namespace or of a bundle: backlogs, subscriptions, unload, split.
 
-Without other brokers a namespace has a single bundle, which is the whole of it. In a cluster a
-bundle's operations belong to its broker, and `over_brokers` takes those on a namespace there.
+Without other brokers a namespace has a single bundle. In a cluster the bundle's broker executes
+them; `over_brokers` sends an operation on a namespace to the brokers of its bundles.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _ATTEMPTS: Final = 20
 _PAUSE_S: Final = 0.25
 _NOT_YET: Final = (307, 503)
 _URLS: Final = ("brokerUrl", "brokerUrlTls", "httpUrl", "httpUrlTls")
-_SAID: Final = 10  # bundles
+_SAID: Final = 10  # bundles listed in an error
 _MOST_PLACES: Final = 32
 _SUBSCRIPTION: Final = "{subscription:segment}"
 
@@ -98,7 +98,7 @@ class BundleRoutes:
                 refuses=(409,),
             ),
             route("DELETE", _BUNDLE, self.delete, refuses=(409,)),
-            # For anything but a bundle this is a topic's path, which has no GET.
+            # For anything but a bundle, this is the path of a topic, which has no GET.
             route("GET", f"{TOPICS}/{{bundle:bundle}}", self.topics, TEXTS, refuses=(405,)),
             route(
                 "GET",
@@ -118,7 +118,7 @@ class BundleRoutes:
         """Clears the backlog of one subscription name, or of all; messages of open transactions
         remain.
 
-        Topics are loaded for this one after the other.
+        Topics are loaded one after the other.
         """
         name = request.path_params.get("subscription")
         async for topic in self._each_topic(request):
@@ -139,8 +139,8 @@ class BundleRoutes:
         await unload_all(self._topics, self._namespace(request))
 
     async def unload_bundle(self, request: Request) -> None:
-        """Closes the bundle's topics; in a cluster any broker may take it then. With
-        ?destinationBroker=host:port that one takes it, or 409 if it did not.
+        """Closes the bundle's topics. In a cluster any broker may take the bundle then; with
+        ?destinationBroker=host:port that broker takes it, or the answer is 409.
         """
         bundle = await self._bundle(request)
         destination = asked(request, "destinationBroker") or ""
@@ -173,9 +173,9 @@ class BundleRoutes:
                 ) from why
 
     async def split(self, request: Request) -> None:
-        """Divides a bundle: at the hashes in the body; by default in two, so that half of its
-        topics are on each side; with ?splitAlgorithmName=range_equally_divide in the middle of its
-        range. Its topics stay open, unless ?unload=true.
+        """Divides a bundle at the hashes in the body. By default it is divided in two, with half of
+        its topics on each side, or with ?splitAlgorithmName=range_equally_divide in the middle of
+        its range. Its topics stay open, unless ?unload=true.
         """
         bundle = await self._bundle(request)
         bundles = self._services.bundles
@@ -220,7 +220,7 @@ class BundleRoutes:
         return [name for name in await self._names(request) if name.startswith(domain)]
 
     async def hash_positions(self, request: Request) -> dict[str, Any]:
-        """The hash positions of topics in the bundle: of ?topics=a,b, or all."""
+        """Hash positions of the bundle's topics: of ?topics=a,b, or all."""
         bundle = await self._bundle(request)
         wanted = set((asked(request, "topics") or "").split(",")) - {""}
         positions = {
@@ -240,7 +240,7 @@ class BundleRoutes:
         return namespace
 
     async def _bundle(self, request: Request) -> Bundle:
-        """The one in the path, or the whole namespace. Raises HTTPException, BundleElsewhere."""
+        """The bundle in the path, or the whole namespace. Raises HTTPException, BundleElsewhere."""
         namespace, bundles = self._namespace(request), self._services.bundles
         whole = Bundle(namespace, 0, LAST_HASH)
         if (named := request.path_params.get("bundle")) is None:
@@ -263,35 +263,36 @@ class BundleRoutes:
     async def _each_topic(self, request: Request) -> AsyncIterator[Topic]:
         for name in map(TopicName.parse, await self._names(request)):
             if not name.persistent:
-                continue  # has no stored subscription and no backlog
+                continue  # it has no stored subscription and no backlog
             topic = await self._topics.get(name)
-            if topic is not None:  # not deleted in the meantime
+            if topic is not None:  # None: deleted in the meantime
                 yield topic
 
 
 async def _taken_by(
     address: BrokerAddress, target: str, bundle: Bundle, bundles: Bundles, brokers: OtherBrokers
 ) -> None:
-    """Returns when that broker has the bundle, which this one has given back. `target` makes it
-    take the bundle. Raises Conflict, ServiceNotReady: it has not, as far as it is known here.
+    """Returns when the broker at `address` has taken the bundle, which this broker has given back.
+    `target` is the request that makes it take the bundle. Raises Conflict or ServiceNotReady if it
+    has not, as far as this broker knows.
     """
     for attempt in range(_ATTEMPTS):
-        if attempt > 1:  # the first is answered by a redirect to itself
-            await asyncio.sleep(_PAUSE_S)  # it may not know yet that the bundle was given back
+        if attempt > 1:  # it may answer the first with a redirect to itself
+            await asyncio.sleep(_PAUSE_S)  # it may not know yet that the bundle is free
         reply = await brokers.ask(address, "GET", target)
         if reply.is_done and _has_taken(address, reply.json()):
             return
         owner = bundles.owner_elsewhere(bundle)
         if owner is not None and not _is_same(owner, address):
-            raise Conflict(f"{owner.broker_url or owner.broker_url_tls} was faster")
+            raise Conflict(f"{owner.broker_url or owner.broker_url_tls} took it first")
         if not reply.is_done and reply.status not in _NOT_YET:
             break
     raise Conflict(f"it answered {reply.status}")
 
 
 def _lookup_of(bundle: Bundle, names: list[str], destination: str) -> str:
-    """Apache Pulsar's broker takes a bundle when it is asked for one of its topics. Raises
-    HTTPException: there is none.
+    """A lookup of one of the bundle's topics, which makes a broker of Apache Pulsar take the
+    bundle. Raises HTTPException if it has no topics.
     """
     if not names:
         raise HTTPException(
@@ -305,7 +306,9 @@ def _lookup_of(bundle: Bundle, names: list[str], destination: str) -> str:
 
 
 def _has_taken(address: BrokerAddress, found: Any) -> bool:
-    """`found`: the topics of its bundle, or the answer to a lookup, which may name another one."""
+    """`found` is the answer: the bundle's topics, or that to a lookup, which may name another
+    broker.
+    """
     if not isinstance(found, dict):
         return True
     return _is_same([found.get(name) or "" for name in _URLS], address)
@@ -317,7 +320,7 @@ def _is_same(one: Iterable[str], other: Iterable[str]) -> bool:
 
 
 async def shown_bundles(services: AdminServices, namespace: str) -> dict[str, Any]:
-    """Apache Pulsar's BundlesData."""
+    """The namespace's bundles as Apache Pulsar's BundlesData."""
     bounds = [0, LAST_HASH]
     if services.bundles is not None:
         bounds = [0, *(each.high for each in await services.bundles.of_namespace(namespace))]

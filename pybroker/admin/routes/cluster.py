@@ -1,4 +1,4 @@
-"""Clusters: this one and the records of others, with their failure domains, isolation policies and
+"""Clusters: this one and records of others, with their failure domains, isolation policies and
 peers. Nothing is replicated or migrated.
 """
 
@@ -107,7 +107,7 @@ class ClusterRoutes:
         ]
 
     def _belongings(self, path: str, kind: str, belonging: "_Belonging") -> list[DescribedRoute]:
-        """Named objects of a cluster: list, read, write, delete."""
+        """Routes to list, read, write and delete named objects of a cluster."""
         clusters, one = self._clusters, f"{path}/{{name:segment}}"
 
         async def every(request: Request) -> dict[str, Any]:
@@ -215,8 +215,8 @@ async def _data(request: Request) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Belonging:
-    """A kind of named objects of a cluster: how it is sent, shown, and built from a request, in
-    agreement with the others.
+    """A kind of named objects of a cluster: the schemas of its body and answer, and a function that
+    builds an object from a body and checks it against the other objects.
     """
 
     body: Body
@@ -261,7 +261,7 @@ _ISOLATION: Final = _Belonging(
 
 
 def known_cluster(clusters: Clusters, request: Request) -> str:
-    """From the path. Raises NotFound."""
+    """The cluster in the path. Raises NotFound."""
     name: str = request.path_params["cluster"]
     clusters.check(name)
     return name

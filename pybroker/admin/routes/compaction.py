@@ -11,7 +11,7 @@ from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import process_status
 from pybroker.broker.compaction.compaction import Status
 
-# The status of a partitioned topic: the first of these that any partition has.
+# Statuses by precedence: a partitioned topic has the first that any of its partitions has.
 TELLING: Final = (Status.RUNNING, Status.ERROR, Status.NOT_RUN, Status.SUCCESS)
 
 
@@ -31,14 +31,16 @@ class CompactionRoutes:
         ]
 
     async def compact(self, request: Request) -> None:
-        """Starts compaction; for a partitioned topic, of each partition. 409 while it is
+        """Starts compaction, for a partitioned topic that of each partition; 409 if it is already
         running.
         """
         async for topic in each_part(self._topics, topic_of(request)):
             topic.compaction.start()
 
     async def status(self, request: Request) -> dict[str, Any]:
-        """Apache Pulsar's LongRunningProcessStatus, since the topic was loaded."""
+        """The status of compaction since the topic was loaded, as Apache Pulsar's
+        LongRunningProcessStatus.
+        """
         found = [
             (topic.compaction.status, topic.compaction.last_error)
             async for topic in each_part(self._topics, topic_of(request))

@@ -36,6 +36,6 @@ class DescriptionRoutes:
 
 
 async def _in_pieces(document: bytes) -> AsyncIterator[bytes]:
-    """Sent as the client reads: it is long, and clients may be slow."""
+    """Sends the description as fast as the client reads: it is long, and clients may be slow."""
     for start in range(0, len(document), _PIECE_BYTES):
         yield document[start : start + _PIECE_BYTES]

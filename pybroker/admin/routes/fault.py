@@ -1,4 +1,4 @@
-"""Fault points and the clock, where test mode was switched on at the start."""
+"""Fault points and the clock; only if test mode was switched on at the start."""
 
 from typing import Any, Final
 
@@ -58,7 +58,7 @@ class FaultRoutes:
     # -- points and rules
 
     async def points(self, _: Request) -> list[Any]:
-        """All fault points: what has happened there, which actions and predicates they take."""
+        """All fault points, what happened there, and the actions and predicates that they take."""
         return [
             {
                 "name": point.name,
@@ -70,11 +70,11 @@ class FaultRoutes:
         ]
 
     async def rules(self, _: Request) -> list[Any]:
-        """Rules that were not removed, oldest first."""
+        """The rules that were not removed, oldest first."""
         return [_described(rule) for rule in self._faults.rules]
 
     async def inject(self, request: Request) -> dict[str, Any]:
-        """Let something go wrong at a point from now on."""
+        """Add a rule: something goes wrong at a point from now on."""
         faults, body = self._faults, await read_object(request)
         if unknown := body.keys() - shapes.NEW_RULE["properties"].keys():
             known = ", ".join(sorted(shapes.NEW_RULE["properties"]))
@@ -90,7 +90,7 @@ class FaultRoutes:
         self._faults.clear()
 
     async def rule(self, request: Request) -> dict[str, Any]:
-        """One rule, and how often it has struck."""
+        """One rule, and the number of times that it has struck."""
         return _described(self._rule(request))
 
     async def remove(self, request: Request) -> None:
@@ -98,7 +98,7 @@ class FaultRoutes:
         self._rule(request).remove()
 
     async def release(self, request: Request) -> None:
-        """Let the steps that wait at this rule continue."""
+        """Let the steps that this rule holds continue."""
         self._rule(request).release()
 
     async def hit(self, request: Request) -> dict[str, Any]:
@@ -119,8 +119,8 @@ class FaultRoutes:
         return found
 
     async def passings(self, request: Request) -> dict[str, Any]:
-        """How often each point was passed, and the passings behind number ?after= (0), oldest
-        first. Recorded since the start of test mode; the latest 10,000 are kept.
+        """How many times each point was passed, and the passings after number ?after= (0), oldest
+        first. They are recorded from the start of test mode; the latest 10,000 are kept.
         """
         recorder = self._faults.record()
         after, limit = number(request, "after", 0), number(request, "limit", 100)
@@ -132,12 +132,12 @@ class FaultRoutes:
     # -- the clock
 
     async def time(self, _: Request) -> dict[str, int]:
-        """The broker's time, and how far it is ahead of the machine's."""
+        """The broker's time, and how far it is ahead of the machine's time."""
         return self._now(self._clock())
 
     async def advance(self, request: Request) -> dict[str, int]:
-        """Move the clock on by "1h", "1m30s" or a number of seconds. Answers when everything that
-        is due by then has happened, in order.
+        """Advance the clock by "1h", "1m30s" or a number of seconds. The answer comes when
+        everything that is due by then has happened, in order.
         """
         clock, body = self._clock(), await read_object(request)
         try:

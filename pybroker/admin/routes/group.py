@@ -1,5 +1,5 @@
-"""Namespace groups: resource groups and anti-affinity groups; and the offload route that is
-separate from the other policies. Stored, without an effect on a single broker.
+"""Resource groups and anti-affinity groups of namespaces, and the offload route that is separate
+from the other policies. They are stored, without an effect on a single broker.
 """
 
 from typing import Final
@@ -77,7 +77,9 @@ class GroupRoutes:
         await self._policies.set_for_namespace(namespace_of(request), RESOURCE_GROUP, None)
 
     async def anti_affinity_namespaces(self, request: Request) -> list[str]:
-        """All namespaces of a group, or those of ?tenant=…, which older clients call a property."""
+        """The namespaces of a group: all, or those of ?tenant=…, which older clients call a
+        property.
+        """
         known_cluster(self._clusters, request)
         wanted = asked(request, "tenant") or asked(request, "property")
         tenants = self._tenants.tenants() if wanted is None else [wanted]
@@ -90,7 +92,7 @@ class GroupRoutes:
         ]
 
     async def older_names(self, request: Request) -> list[str]:
-        """Old namespaces with a cluster in their name: there are none."""
+        """Namespaces of the old form, with a cluster in their name: there are none."""
         self._tenants.tenant(tenant_of(request))
         known_cluster(self._clusters, request)
         return []

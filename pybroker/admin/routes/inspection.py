@@ -42,8 +42,8 @@ class InspectionRoutes:
         ]
 
     async def connections(self, request: Request) -> dict[str, Any]:
-        """Clients connected to the binary ports, the oldest first: up to ?limit (100) whose
-        address, role or client contains ?search.
+        """Clients connected to the binary ports, oldest first: up to ?limit (100) of those whose
+        address, role or client version contains ?search.
         """
         limit = max(0, min(number(request, "limit", default=100), _MOST))
         words = (asked(request, "search") or "").lower()
@@ -54,7 +54,7 @@ class InspectionRoutes:
         }
 
     async def log(self, request: Request) -> dict[str, list[str]]:
-        """The last ?lines (200) log lines, unchanged, the newest last."""
+        """The last ?lines (200) lines of the log, unchanged, newest last."""
         if self._services.logs is None:
             raise HTTPException(
                 412, "This broker is embedded in another process: look at that process's log"

@@ -1,5 +1,5 @@
-"""Live transactions of all coordinators, recently ended ones, the timeline of one, and a topic's
-log by transaction. Superusers see all, others their own.
+"""Live transactions of all coordinators, recently ended ones, the timeline of one transaction, and
+a topic's log by transactions. Superusers see all of them, others only their own.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,8 +46,8 @@ _DESCRIBED_A_TURN: Final = 20
 _MOST: Final = 500
 _UNLESS_SAID: Final = 100
 _SHOWN_ON_A_TOPIC: Final = 50
-JOINED: Final = "pybroker.joined"  # in the scope of a request
-_ELSEWHERE: Final = 10_000  # transactions of other brokers
+JOINED: Final = "pybroker.joined"  # key in the scope of a request
+_ELSEWHERE: Final = 10_000  # transactions of other brokers in one answer
 
 
 class LiveTransactionRoutes:
@@ -75,7 +75,8 @@ class LiveTransactionRoutes:
 
     async def live(self, request: Request) -> Stats:
         """Transactions of all coordinators that have not ended. ?topic= and ?owner= match parts of
-        names, ?principal= the whole owner; ?sort= with ?order=desc (the default) or asc.
+        names, ?principal= the whole owner. ?sort= selects the order, with ?order=desc (the default)
+        or asc.
         """
         first, limit = paging(request)
         wanted, key = self._wanted(request), SORTS.get(asked(request, "sort") or "age")
@@ -105,13 +106,13 @@ class LiveTransactionRoutes:
         return answer
 
     def _is_joined(self, request: Request) -> bool:
-        """Whether a broker asks, this one or another, which joins the answers of all brokers."""
+        """Whether this broker or another one joins the answers of all brokers."""
         by_another = ASKED_BY_A_BROKER in request.headers and self._sees_all(request)
         return by_another or JOINED in request.scope
 
     async def ended(self, request: Request) -> Stats:
         """Transactions that ended within the last hour, the latest first: at most 1,000, and none
-        from before a restart.
+        that ended before a restart.
         """
         first, limit = paging(request)
         wanted = self._wanted(request)
@@ -150,8 +151,8 @@ class LiveTransactionRoutes:
     # -- one transaction
 
     async def timeline(self, request: Request) -> Stats:
-        """A transaction from beginning to end, with ?limit= topics and as many subscriptions.
-        Events from before a restart, and transactions that ended over an hour ago, are not known.
+        """A transaction from beginning to end, with up to ?limit= topics and as many subscriptions.
+        Events before a restart are unknown, and so are transactions that ended over an hour ago.
         """
         txn_id = TxnId(request.path_params["most"], request.path_params["least"])
         if not txn_id.most < self._coordinators.count:
@@ -200,8 +201,8 @@ class LiveTransactionRoutes:
     # -- a topic
 
     async def segments(self, request: Request) -> Stats:
-        """What of a topic's log is readable, what follows it, by transaction, and why. Owners of
-        other principals' transactions are shown to the tenant's admins.
+        """The readable part of a topic's log, what follows it, by transaction, and why readers
+        stop. Only admins of the tenant see the owners of other principals' transactions.
         """
         topic = await existing(self._topics, topic_of(request))
         now_ms, ledger = self._clock.now_ms(), topic.ledger
@@ -264,7 +265,7 @@ class LiveTransactionRoutes:
 
 
 def _elsewhere(tallies: Mapping[TxnId, Tally], now_ms: int) -> Stats:
-    """What other brokers' transactions hold and block on topics of this one."""
+    """What transactions of other brokers' coordinators hold and block on this broker's topics."""
     some = islice(tallies.items(), _ELSEWHERE)
     return {str(each): described_tally(tally, now_ms) for each, tally in some}
 
@@ -272,7 +273,7 @@ def _elsewhere(tallies: Mapping[TxnId, Tally], now_ms: int) -> Stats:
 def paging(request: Request) -> tuple[int, int]:
     limit, page = _limit(request), number(request, "page", 1)
     if page < 1:
-        raise HTTPException(400, f"page is {page}: the first one is 1")
+        raise HTTPException(400, f"page is {page}; it must be at least 1")
     return (page - 1) * limit, limit
 
 

@@ -33,7 +33,7 @@ class LookupRoutes:
         ]
 
     async def bundle(self, request: Request) -> Response:
-        """The bundle of a topic: the range of hashes that it is in."""
+        """The bundle of a topic: its range of hashes."""
         name = topic_of(request)
         await check_namespace(self._services.topics, name.namespace_name)
         return PlainTextResponse(await self._services.topics.ownership.range_of(name))
@@ -49,13 +49,13 @@ class LookupRoutes:
             _as_reached(services.admin_url, request),
             _as_reached(services.admin_url_tls, request),
         )
-        listeners.told(_wanted_listener(request), own)  # refuses a name that is not known
+        listeners.told(_wanted_listener(request), own)  # refuses an unknown listener
         elsewhere = await services.topics.ownership.lookup(
             name, asked(request, "authoritative") == "true"
         )
         if elsewhere is not None:
             if not elsewhere.serves:
-                raise NotServedHere(name)  # that broker takes it when it is asked
+                raise NotServedHere(name)  # the redirect makes that broker take the topic
             listeners, own = elsewhere.listeners, Listener(*elsewhere.address)
         told = listeners.told(_wanted_listener(request), own)
         return {
@@ -73,7 +73,7 @@ def _wanted_listener(request: Request) -> str:
 
 
 def _as_reached(url: str, request: Request) -> str:
-    """If the broker listens on all addresses, returns the host that the client used."""
+    """The URL with the host that the client used, if the broker listens on all addresses."""
     parts = urlsplit(url)
     if parts.hostname not in ("0.0.0.0", "::"):
         return url

@@ -1,8 +1,9 @@
-"""Single messages: the n-th in a subscription's backlog, the n-th stored, or the one at a position.
+"""Single messages: the n-th in a subscription's backlog, the n-th stored, or the message at a
+position.
 
 The body is the payload as published, decompressed; encrypted payloads and chunks are returned as
-stored. A batch is a sequence of [metadata size u32][SingleMessageMetadata][payload], indicated by
-X-Pulsar-num-batch-message. Everything else is in headers, under Apache Pulsar's names.
+stored. A batch is a sequence of [metadata size u32][SingleMessageMetadata][payload]; then there is
+the header X-Pulsar-num-batch-message. Everything else is in headers, under Apache Pulsar's names.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ from pybroker.wire.decompression import CannotDecompress, decompressed
 from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
 
 _NUMBER: Final = "{number:int}"
-# Fields of MessageMetadata that are shown unchanged, by header name.
+# Fields of MessageMetadata that are shown unchanged, and their headers.
 _PLAIN: Final = {
     "producer_name": "producer-name",
     "sequence_id": "sequence-id",
@@ -66,7 +67,7 @@ _BYTES: Final = {
     "schema_version": "Base64-schema-version-b64encoded",
 }
 _COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
-_UNFIT: Final = re.compile(rb"[^!#$%&'*+.^_`|~0-9A-Za-z-]")  # for a header's name
+_UNFIT: Final = re.compile(rb"[^!#$%&'*+.^_`|~0-9A-Za-z-]")  # not allowed in the name of a header
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
 
 
@@ -101,11 +102,11 @@ class MessageRoutes:
         ]
 
     async def peek(self, request: Request) -> Response:
-        """Shows the n-th unacknowledged message, counted from 1. For a subscription that does not
-        exist, what it would get if created at the topic's earliest message. Damaged entries count,
-        because consumers stop at them, too.
+        """Shows the n-th unacknowledged message, counted from 1. A subscription that does not exist
+        is treated as if created at the topic's earliest message. Damaged entries count, because
+        consumers stop at them too.
 
-        Differs: Apache Pulsar creates that subscription, which then keeps every message.
+        Differs: Apache Pulsar creates the subscription, which then keeps every message.
         """
         topic, number = await self._topic(request), request.path_params["number"]
         name = request.path_params["subscription"]
@@ -130,7 +131,7 @@ class MessageRoutes:
         return await self._stored(topic, position)
 
     async def examine(self, request: Request) -> Response:
-        """The n-th stored entry (?messagePosition, from 1), from ?initialPosition on."""
+        """The n-th stored entry (?messagePosition, from 1), counted from ?initialPosition."""
         topic = await self._topic(request)
         count = max(1, number(request, "messagePosition", default=1))
         origin = asked(request, "initialPosition") or "latest"
@@ -145,13 +146,15 @@ class MessageRoutes:
         return await self._stored(topic, position)
 
     async def id_by_time(self, request: Request) -> dict[str, int]:
-        """The id of the first message published at that time or later; else of the next one."""
+        """The id of the first message published at that time or later; if there is none, the id
+        that the next message will get.
+        """
         topic = await self._topic(request)
         found = await first_to_read(topic.ledger, request.path_params["timestamp_ms"])
         return _message_id(topic, found)
 
     async def id_by_index(self, request: Request) -> dict[str, int]:
-        """The id of the entry with the message of this index, if the broker assigns indexes."""
+        """The id of the entry whose messages include this index, if the broker assigns indexes."""
         topic = await self._topic(request)
         if INDEX not in topic.config.broker_entry_metadata_interceptors:
             raise HTTPException(
@@ -198,7 +201,7 @@ async def _answer(topic: Topic, position: Position, entry: bytes) -> Response:
         metadata, payload = parse_metadata(entry), payload_of(entry)
     except BadEntry as error:
         raise HTTPException(500, f"The message at {position} cannot be shown: {error}") from None
-    # A chunk is a piece of compressed data; only all chunks together can be decompressed.
+    # A chunk is a part of compressed data, and only all chunks together can be decompressed.
     if not metadata.encryption_keys and metadata.num_chunks_from_msg <= 1:
         loop = asyncio.get_running_loop()
         try:
@@ -240,9 +243,10 @@ def _described(metadata: Any) -> Iterator[tuple[str, object]]:
 
 
 def _decided(topic: Topic, position: Position, metadata: Any) -> Iterator[tuple[str, object]]:
-    """Whether readers get it. A message after an open transaction is uncommitted, too.
+    """Whether readers get the message. A message after an open transaction counts as uncommitted
+    too.
 
-    Differs: a message is aborted even if only SEND named the transaction.
+    Differs: a message counts as aborted even if only its SEND names the transaction.
     """
     hidden = topic.hidden.contains(position)
     if not metadata.HasField("marker_type") and (hidden or metadata.HasField("txnid_least_bits")):
@@ -251,7 +255,7 @@ def _decided(topic: Topic, position: Position, metadata: Any) -> Iterator[tuple[
 
 
 def _text(value: str | bytes) -> str:
-    """A producer's string that is not UTF-8 comes as bytes."""
+    """A producer's string; protobuf returns bytes if it is not UTF-8."""
     return value if isinstance(value, str) else value.decode("utf-8", errors="replace")
 
 
@@ -263,7 +267,7 @@ def _time(at_ms: int) -> str:
 
 
 def _header(name: str) -> bytes:
-    """Spelled like Apache Pulsar: the Java client is case-sensitive."""
+    """Spelled as in Apache Pulsar, because the Java client is case-sensitive."""
     return _UNFIT.sub(b"_", f"X-Pulsar-{name}".encode())
 
 

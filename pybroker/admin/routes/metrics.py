@@ -45,7 +45,7 @@ class MetricsRoutes:
         kept_s = services.config.metrics_cache_ms / 1000
         self._renderings = Renderings(self._render, kept_s)
         self._of_broker = Renderings(partial(self._render, with_topics=False), kept_s)
-        self._took_s: float | None = None  # the last rendering
+        self._took_s: float | None = None  # duration of the last rendering
 
     def routes(self) -> list[DescribedRoute]:
         samples = Answer(TEXT, media=CONTENT_TYPE)
@@ -55,7 +55,7 @@ class MetricsRoutes:
         ]
 
     async def metrics(self, request: Request) -> Response:
-        """Metrics of the broker and of each topic; with ?topics=false only of the broker."""
+        """Metrics of the broker and of each topic; only of the broker with ?topics=false."""
         with_topics = flag(request, "topics", default=True)
         renderings = self._renderings if with_topics else self._of_broker
         answer = (
@@ -67,7 +67,7 @@ class MetricsRoutes:
         return answer
 
     async def of_broker(self) -> list[bytes]:
-        """The metrics without those of topics, for forwarding."""
+        """The metrics without those of topics, for OTLP."""
         return await self._render(with_topics=False)
 
     async def _render(self, with_topics: bool = True) -> list[bytes]:
@@ -126,7 +126,9 @@ class MetricsRoutes:
 
 
 def _prefers_openmetrics(accept: str) -> bool:
-    """By the greatest q of each format. `text/plain` also stands for clients that name neither."""
+    """Compares the greatest q of each format. `text/plain` also stands for clients that name
+    neither.
+    """
     qualities = {OPENMETRICS: 0.0, "text/plain": 0.0}
     for accepted in accept.split(","):
         media, *parameters = (part.strip() for part in accepted.lower().split(";"))

@@ -1,4 +1,4 @@
-"""Namespaces: list, create, show, delete; their policies without a common route family."""
+"""Namespaces: list, create, show, delete, and the policies that have no common routes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -33,7 +33,7 @@ from pybroker.broker.policies.kept import PROPERTIES
 from pybroker.broker.policies.policies import Change, checked_namespace, shown_namespace
 from pybroker.broker.policies.policy import Record
 
-_MOST_BUNDLES: Final = 4096  # their boundaries are one node of ZooKeeper, and each has another
+_MOST_BUNDLES: Final = 4096  # their boundaries share one node of ZooKeeper, and each has its own
 _PROPERTY: Final = NAMESPACE + "/property/{key:segment}"
 
 
@@ -95,7 +95,7 @@ class NamespaceRoutes:
         await self._applied()
 
     async def delete(self, request: Request) -> None:
-        """Deletes a namespace; with ?force=true also its topics, disconnecting their clients."""
+        """Deletes a namespace; with ?force=true also its topics, and disconnects their clients."""
         namespace, force = namespace_of(request), flag(request, "force")
         if not force:
             await check_empty(self._topics, namespace)
@@ -122,7 +122,7 @@ class NamespaceRoutes:
         if clusters != [self._cluster]:
             raise HTTPException(412, f"The clusters must be {[self._cluster]}: it is the only one")
 
-    # -- properties, one by one
+    # -- single properties
 
     async def property(self, request: Request) -> Response:
         key = request.path_params["key"]
@@ -155,7 +155,7 @@ class NamespaceRoutes:
 
 
 def _bundles_said(body: Mapping[str, Any]) -> int:
-    """How many bundles a new namespace is to have; 0: as many as usual."""
+    """The requested number of bundles of a new namespace; 0: the default."""
     said = body.get("bundles")
     number = said.get("numBundles") if isinstance(said, dict) else None
     if number is None:

@@ -1,4 +1,4 @@
-"""Permissions: of roles in a namespace and on a topic, of roles on a subscription.
+"""Permissions of roles in a namespace, on a topic and on a subscription.
 
 Requests are answered when the change has taken effect on every connection.
 """
@@ -138,7 +138,9 @@ class PermissionRoutes:
         await self._applied()
 
     async def grant_on_topics(self, request: Request) -> None:
-        """The body lists topics, each with a role and its actions; all are checked first."""
+        """Grants the permissions in the body, a list of topics, each with a role and its actions.
+        All are checked before any is granted.
+        """
         self._check_enabled()
         mine = self._each_of_mine(request, await read_json(request))
         await self._permissions.set_on_topics(
@@ -153,7 +155,9 @@ class PermissionRoutes:
         await self._applied()
 
     def _each_of_mine(self, request: Request, body: Any) -> list[tuple[TopicName, str, Any]]:
-        """Allowed for the tenant's admin of every topic; otherwise raises AuthorizationError."""
+        """Topic, role and entry, for each entry of the body. Raises AuthorizationError unless the
+        caller is an admin of every topic's tenant.
+        """
         found = [(*_topic_and_role(each), each) for each in body]
         for topic, _, _ in found:
             if self._authorizer is not None:

@@ -1,7 +1,8 @@
-"""The policies of namespaces and topics: the same three routes for each, from the table's rows.
+"""The policies of namespaces and topics: the same three routes for each, from the table of
+policies.
 
-GET returns what was set, or nothing; for a topic with ?applied=true the effective value. POST or
-PUT sets, DELETE removes. Requests are answered when every loaded topic acts on the change.
+GET returns the value that was set, or nothing; with ?applied=true the effective value. POST or PUT
+sets, DELETE removes. Requests are answered when every loaded topic acts on the change.
 """
 
 from collections.abc import Iterator
@@ -63,14 +64,14 @@ class PolicyRoutes:
             yield route("DELETE", path, policy.remove, query=query, refuses=_REFUSES)
 
     async def remove_all(self, request: Request) -> None:
-        """The policies set for the topic itself."""
+        """Removes the policies set for the topic itself."""
         topic = existing_topic(self._topics, request)
         await self._policies.forget_topic(topic)
         await self._topics.following.told()
 
 
 class _OfNamespace:
-    also: Final[tuple[str, ...]] = ()  # query parameters of all three
+    also: Final[tuple[str, ...]] = ()  # further query parameters of all three routes
 
     def __init__(self, topics: Topics, policy: Policy[Any]) -> None:
         assert policy.namespace is not None
@@ -135,7 +136,7 @@ def existing_topic(topics: Topics, request: Request) -> TopicName:
 
 
 async def value_of(request: Request, level: Level) -> Any:
-    """The value in the body or query. None or null removes the policy."""
+    """The value in the body or the query. None or null removes the policy."""
     if level.bare:
         return await read_text(request)
     if not level.by_query:

@@ -1,6 +1,6 @@
-"""Publishes messages over HTTP like any producer: a connection is opened for each request.
+"""Publishes messages over HTTP as producers do: each request opens a connection.
 
-The answer comes when each message is durable or refused; a refused message fails alone.
+The answer comes when each message is durable or refused. A refused message does not affect others.
 """
 
 import asyncio
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 
 _TOPIC: Final = "/topics/{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:form}"
 MOST_BYTES_AT_WORK: Final = 16 * 1024 * 1024
-ENCODING_TIMEOUT_S: Final = 10.0  # earlier requests come first
+ENCODING_TIMEOUT_S: Final = 10.0  # includes the wait for earlier requests
 _TAKEN: Final = Body(MESSAGES, misfit=None, most_bytes=MAX_BODY_BYTES, at_once=UNSEEN_MESSAGES)
 _STORED, _TRY_AGAIN, _REFUSED = 0, 1, 2  # Apache Pulsar's error codes
 _MAY_GO_WELL: Final = (ServiceNotReady, PersistenceError, QuotaExceededError)
 _NO_VERSION: Final = -1
-_MOST_SAID: Final = 1500  # per message, of which there may be many
+_MOST_SAID: Final = 1500  # characters for each message: there may be many
 
 _Made = LocalMessage | str
-Parts = Callable[[], list[TopicName]]  # the topic's current partitions. Raises TopicNotFound
+Parts = Callable[[], list[TopicName]]  # The topic's current partitions. Raises TopicNotFound
 
 
 class ProduceRoutes:
@@ -59,7 +59,7 @@ class ProduceRoutes:
         self._topics = services.topics
         self._turn = itertools.count()
         self._at_work_bytes = 0
-        # One thread: with several at work, the loop would wait for each.
+        # One thread: with several, the loop would wait for each.
         self._encoding = OneThread("encoding")
 
     def routes(self) -> list[DescribedRoute]:
@@ -81,7 +81,7 @@ class ProduceRoutes:
         ]
 
     async def produce(self, request: Request) -> dict[str, Any]:
-        """Publish messages to an existing topic: keyed messages go to the partition of their hash,
+        """Publish messages to an existing topic. Those with a key go to the partition of its hash,
         others round-robin.
         """
         name = topic_of(request)
@@ -103,13 +103,15 @@ class ProduceRoutes:
     async def _publish(self, request: Request, parts: Parts) -> dict[str, Any]:
         there = parts()  # fail early if the topic is missing
         if len(there) == 1:
-            check_owned(self._topics.ownership, there[0])  # its broker is asked
+            check_owned(self._topics.ownership, there[0])  # redirects to the partition's broker
         with self._room(len(await read_body(request))):
             return await self._publish_body(request, parts)
 
     @contextmanager
     def _room(self, size_bytes: int) -> Iterator[None]:
-        """Raises TooManyRequests: a request waiting for a topic's rate holds all of its data."""
+        """Counts a request's bytes while it is handled: one that waits for a publish rate holds all
+        of its data. Raises TooManyRequests.
+        """
         if self._at_work_bytes + size_bytes > MOST_BYTES_AT_WORK:
             raise TooManyRequests("Too many bytes are being published over HTTP; try again later")
         self._at_work_bytes += size_bytes
@@ -129,7 +131,7 @@ class ProduceRoutes:
         made, chosen = await self._made(producing, body["messages"], schema, len(parts))
         sender = LocalSender(_address(request), body.get("producerName") or "")
         forget_body(request)
-        del body  # a publish rate may delay this; keep only the messages
+        del body  # a publish rate may delay this: keep only the messages
         if there() != parts:
             raise ServiceNotReady("The topic's partitions changed in the meantime; try again")
         batches = _batches(made, chosen, parts)
@@ -145,7 +147,7 @@ class ProduceRoutes:
     def _schema(
         self, producing: "ModuleType", topic: TopicName, body: dict[str, Any]
     ) -> StoredSchema:
-        """The schema of the given version, the declared one, or the topic's own."""
+        """The schema of the given version, else the declared one, else the topic's."""
         version = body.get("schemaVersion")
         if version is not None and version >= 0:
             return self._topics.schemas.get(topic, version).schema
@@ -161,7 +163,7 @@ class ProduceRoutes:
     async def _made(
         self, producing: "ModuleType", messages: list[Any], schema: StoredSchema, count: int
     ) -> tuple[Sequence[_Made], Sequence[int]]:
-        """The messages, and the indexes of their partitions."""
+        """The messages and the indexes of their partitions."""
         turn, now_ms, given_up = next(self._turn), self._services.clock.now_ms(), False
 
         def work() -> tuple[Sequence[_Made], Sequence[int]]:
@@ -190,7 +192,7 @@ def _address(request: Request) -> tuple[str, int]:
 def _batches(
     made: Sequence[_Made], chosen: Sequence[int], parts: Sequence[TopicName]
 ) -> dict[int, LocalBatch]:
-    """By partition."""
+    """The messages by the index of their partition, without invalid ones."""
     batches: dict[int, LocalBatch] = {}
     for message, index in zip(made, chosen, strict=True):
         if isinstance(message, LocalMessage):
@@ -200,12 +202,12 @@ def _batches(
 
 
 def _check_any_opened(batches: Iterable[LocalBatch]) -> None:
-    """Raises the reason if all producers were refused."""
+    """If all producers were refused, raises the first reason."""
     refusals = [batch.refusal for batch in batches]
     refused = [refusal for refusal in refusals if refusal is not None]
     if not refused or len(refused) < len(refusals):
         return
-    if isinstance(refused[0], MetadataError):  # the request does not meet the topic's requirements
+    if isinstance(refused[0], MetadataError):  # the request does not meet what the topic requires
         raise NotAllowed(str(refused[0]))
     raise refused[0]
 

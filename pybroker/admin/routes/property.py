@@ -16,8 +16,8 @@ from pybroker.base.json_schema import TEXT
 from pybroker.base.names import TopicName
 from pybroker.broker.topics import Topics
 
-_OURS: Final = "property."  # before the names of a ledger's properties that are a topic's
-MOST_BYTES: Final = 64 * 1024  # they are written again with every ledger
+_OURS: Final = "property."  # prefix of the topic's properties among those of its ledger
+MOST_BYTES: Final = 64 * 1024  # each new ledger writes them again
 
 
 class PropertyRoutes:
@@ -42,18 +42,18 @@ class PropertyRoutes:
         return await properties_of(self._topics, topic_of(request))
 
     async def update(self, request: Request) -> None:
-        """Sets properties; others stay."""
+        """Sets properties; other properties stay."""
         await change_properties(self._topics, topic_of(request), texts(await read_json(request)))
 
     async def remove(self, request: Request) -> None:
-        """Removes the property ?key=…, which need not exist."""
+        """Removes the property ?key=…; not an error if it does not exist."""
         if not (key := asked(request, "key")):
             raise HTTPException(400, "No property given: add ?key=…")
         await change_properties(self._topics, topic_of(request), {key: None})
 
 
 async def properties_of(topics: Topics, name: TopicName) -> dict[str, str]:
-    """Raises TopicNotFound."""
+    """The topic's properties. Raises TopicNotFound."""
     if topics.tenants.partitions(name):
         return topics.tenants.partitioned_properties(name)
     return _ours((await existing(topics, name)).ledger.properties)
@@ -68,7 +68,9 @@ def _ours(properties: Mapping[str, str]) -> dict[str, str]:
 async def change_properties(
     topics: Topics, name: TopicName, changes: Mapping[str, str | None]
 ) -> None:
-    """None removes one. Durable when it returns. Raises TopicNotFound."""
+    """Sets properties; None removes one. Durable when this returns. Raises TopicNotFound,
+    HTTPException.
+    """
     if topics.tenants.partitions(name):
         await topics.change_properties(name, partial(_changed, changes=changes))
         return
@@ -78,12 +80,12 @@ async def change_properties(
 
 
 def _changed(now: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Raises HTTPException if they are too large."""
+    """Raises HTTPException if the properties become too large."""
     return topic_properties({k: v for k, v in {**now, **changes}.items() if v is not None})
 
 
 def topic_properties(value: Any) -> dict[str, str]:
-    """A JSON object of strings, or none. Raises HTTPException."""
+    """Checks properties, a JSON object of strings or null. Raises HTTPException."""
     properties = texts(value)
     if sum(len(k.encode()) + len(v.encode()) for k, v in properties.items()) > MOST_BYTES:
         raise HTTPException(

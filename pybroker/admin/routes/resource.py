@@ -1,7 +1,7 @@
-"""Resource groups and quotas: kept for the tools that set them.
+"""Resource groups and quotas. They are stored for the tools that set them.
 
-Rates are limited by the policies of namespaces and topics; load is balanced between brokers, of
-which there is one.
+Rates are limited by the policies of namespaces and topics, and load is balanced between brokers by
+bundles.
 """
 
 from typing import Any, Final
@@ -36,7 +36,7 @@ _DEFAULT_QUOTA: Final = {
 _QUOTA_FIELDS: Final = {**dict.fromkeys(_DEFAULT_QUOTA, NUMBER), "dynamic": TRUTH}
 _GROUP_TAKEN: Final = Body(taken(dict.fromkeys(_GROUP_FIELDS, whole(-LONG - 1))), required=False)
 _QUOTA_TAKEN: Final = Body(taken(_QUOTA_FIELDS), required=False)
-_DEFAULT: Final = "default"  # a record's name, as those of namespaces are, which have a slash
+_DEFAULT: Final = "default"  # name of a record; those of namespaces contain a slash
 
 
 class ResourceRoutes:
@@ -95,7 +95,7 @@ class ResourceRoutes:
             await self._quotas.delete(namespace)
 
     def _of_namespace(self, request: Request) -> dict[str, Any]:
-        """Each namespace has one bundle, whichever is named."""
+        """The namespace's quota, whichever bundle the path names: all bundles share it."""
         found = self._quotas.find(self._checked(request)) or {}
         return dict(found.get("quota", {}))
 

@@ -1,7 +1,7 @@
 """Schemas by topic and version.
 
-A key-value schema's data is a JSON object of two schemas here, and two length-prefixed schemas in
-the protocol; a part that is not JSON (of a primitive type) is the empty string.
+Here, the data of a key-value schema is a JSON object of two schemas; in the protocol it is two
+length-prefixed schemas. A part that is not JSON (of a primitive type) becomes the empty string.
 """
 
 import json
@@ -41,7 +41,7 @@ from pybroker.broker.schemas.compatibility import (
 from pybroker.broker.schemas.known_versions import SchemaVersion
 
 _TOPIC: Final = "/admin/v2/schemas/{tenant:segment}/{namespace:segment}/{topic:form}"
-# Plain bytes: the protocol has no number for them.
+# Plain bytes, for which the protocol has no number.
 _NUMBERS: Final = {name: number for number, name in enumerate(TYPE_NAMES)} | {"BYTES": NONE}
 _SEPARATORS: Final = (",", ":")
 
@@ -180,7 +180,7 @@ def _shown(version: SchemaVersion) -> dict[str, Any]:
 
 
 async def _schema_of(request: Request) -> StoredSchema:
-    """The body: {type, schema, properties}."""
+    """The schema in the body, {type, schema, properties}."""
     body = await read_object(request)
     number, text = _NUMBERS[body["type"]], body.get("schema") or ""
     data = _joined(text) if number == KEY_VALUE else text.encode()

@@ -80,7 +80,7 @@ class StatsRoutes:
         return await _internal(await self._topic(topic_of(request)))
 
     async def partitioned(self, request: Request) -> dict[str, Any]:
-        """The partitions' sums; their own stats too unless ?perPartition=false."""
+        """The sums over the partitions, and each partition's stats unless ?perPartition=false."""
         return await unless_gone(request.receive, self._partitioned(request))
 
     async def _partitioned(self, request: Request) -> dict[str, Any]:
@@ -138,14 +138,14 @@ async def _internal(topic: ServedTopic) -> Stats:
 
 
 async def _replayed(topic: Topic) -> None:
-    """Omits what cannot be read now."""
+    """Replays pending acknowledgements, except where they cannot be read now."""
     for subscription in list(topic.subscriptions.values()):
         with suppress(PersistenceError, ServiceNotReady):
             await subscription.replayed()
 
 
 def _wanted(request: Request) -> Wanted:
-    """Backlogs are always precise here, regardless of getPreciseBacklog."""
+    """The request's parameters. Backlogs are always precise, regardless of getPreciseBacklog."""
     return Wanted(
         publishers=not flag(request, "excludePublishers"),
         consumers=not flag(request, "excludeConsumers"),

@@ -1,6 +1,6 @@
-"""What topics have stored: sizes, ledgers, trimming.
+"""Topics' stored data: sizes, ledgers, trimming.
 
-Nothing is offloaded: answers are those of Apache Pulsar without an offloader.
+Nothing is offloaded: the answers are those of Apache Pulsar without an offloader.
 """
 
 from typing import Any, Final
@@ -79,7 +79,7 @@ class StorageRoutes:
         return size_of(topic.ledger.count_between(before, topic.ledger.last_confirmed), topic)
 
     async def backlog(self, request: Request) -> dict[str, Any]:
-        """PersistentOfflineTopicStats: backlogs by subscription, without connected clients."""
+        """Backlogs by subscription, without connected clients, as PersistentOfflineTopicStats."""
         topic = await single(self._topics, topic_of(request), "ask for")
         entries = sum(info.entries for info in topic.ledger.ledgers())
         backlogs = {name: found.backlog for name, found in topic.subscriptions.items()}
@@ -96,9 +96,10 @@ class StorageRoutes:
         }
 
     async def analyze(self, request: Request) -> dict[str, Any]:
-        """Counts the messages of a backlog by reading them; {ledgerId, entryId}: from there on.
+        """Counts the messages of a backlog by reading them, from {ledgerId, entryId} if the body
+        names a position.
 
-        Of a longer backlog only the first 10,000 entries; then `aborted` is true.
+        At most the first 10,000 entries are read; then `aborted` is true.
         """
         topic = await single(self._topics, topic_of(request), "analyze")
         name = request.path_params["subscription"]
@@ -109,7 +110,7 @@ class StorageRoutes:
         return await _analyzed(topic, subscription, max(after, mark))
 
     async def internal_info(self, request: Request) -> dict[str, Any]:
-        """Apache Pulsar's ManagedLedgerInfo; of a partitioned topic, by partition."""
+        """Apache Pulsar's ManagedLedgerInfo; for a partitioned topic, one for each partition."""
         name = topic_of(request)
         infos = {
             str(topic.name): _managed_ledger_info(topic)
@@ -118,7 +119,7 @@ class StorageRoutes:
         return infos.get(str(name)) or {"version": 0, "partitions": infos}
 
     async def trim(self, request: Request) -> None:
-        """Deletes the ledgers that retention releases now, without waiting."""
+        """Deletes the ledgers that retention allows to delete now, instead of waiting."""
         async for topic in each_part(self._topics, topic_of(request)):
             await topic.ledger.trim()
 

@@ -1,4 +1,4 @@
-"""Subscriptions: list, create, delete, skip, expire, reset; of every partition of a topic."""
+"""Subscriptions of a topic or of all its partitions: list, create, delete, skip, expire, reset."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
@@ -106,7 +106,7 @@ class SubscriptionRoutes:
         return sorted(set(names))
 
     async def create(self, request: Request) -> None:
-        """Creates a subscription at the position in the body (as in reset_to_position), by default
+        """Creates a subscription at the position in the body (as for reset_to_position), by default
         at the end.
 
         The topic is auto-created if that is enabled.
@@ -128,7 +128,7 @@ class SubscriptionRoutes:
     async def delete(self, request: Request) -> None:
         name = request.path_params["subscription"]
         topics = [topic async for topic in self._each_served(request)]
-        there = [topic for topic in topics if name in topic.subscriptions]  # all of them are loaded
+        there = [topic for topic in topics if name in topic.subscriptions]  # loads all
         _check_found(bool(there), request)
         if any(topic.subscriptions[name].consumers for topic in there) and not flag(
             request, "force"
@@ -145,7 +145,7 @@ class SubscriptionRoutes:
             await subscription.skip_all()
 
     async def skip(self, request: Request) -> None:
-        """Skips the first entries of the backlog; all if there are fewer."""
+        """Skips the first N entries of the backlog, or all if there are fewer."""
         await single(self._topics, topic_of(request), "skip entries of")
         async for topic, subscription in self._each(request):
             if count := request.path_params["count"]:
@@ -178,7 +178,7 @@ class SubscriptionRoutes:
     async def expire_to_position(self, request: Request) -> None:
         """Expires everything up to {ledgerId, entryId}; with excluded, everything before it.
 
-        Messages held by open transactions stay, which is reported as a conflict; all others expire.
+        Messages that open transactions hold stay, and the answer is a conflict; all others expire.
         """
         await single(self._topics, topic_of(request), "expire the messages of")
         body = await read_json(request)
@@ -198,7 +198,7 @@ class SubscriptionRoutes:
         )
 
     async def expire_all(self, request: Request) -> None:
-        """Expires by age, on each subscription."""
+        """Expires messages by age, on each subscription."""
         stay = []
         async for topic in self._each_topic(request):
             younger_ms, last = await self._older(topic, request)
@@ -207,8 +207,8 @@ class SubscriptionRoutes:
         _check_nothing_stays(stay)
 
     async def _expire(self, topic: Topic, subscription: Subscription, up_to: Position) -> str:
-        """Expires messages like the policy. Returns a description of what stays, if anything.
-        Raises ServiceNotReady if it is closed meanwhile.
+        """Expires messages as the policy does. Returns a description of what stays, or "". Raises
+        ServiceNotReady if the subscription is closed meanwhile.
         """
         up_to = min(up_to, topic.ledger.last_confirmed)
         await expiry.drop(topic, subscription, up_to, self._clock.now_ms())
@@ -223,7 +223,9 @@ class SubscriptionRoutes:
         return await self._expire(topic, subscription, up_to)
 
     async def _older(self, topic: Topic, request: Request) -> tuple[int, Position]:
-        """The time from which on messages are too young, and the last older one."""
+        """The first time (ms) that is too young to expire, and the last position before messages of
+        that time.
+        """
         younger_ms = self._clock.now_ms() - request.path_params["age_s"] * 1000 + 1
         younger = await first_published_at(topic.ledger, younger_ms)
         return younger_ms, topic.ledger.previous_position(younger)
@@ -243,7 +245,7 @@ class SubscriptionRoutes:
             await subscription.seek_to_time(request.path_params["timestamp_ms"])
 
     async def _each_wanted(self, request: Request) -> AsyncIterator[ServedTopic]:
-        """Auto-creates the topic if that is enabled."""
+        """The topics, auto-created if that is enabled. Raises HTTPException."""
         name = topic_of(request)
         try:
             count = await self._topics.partitions_for_client(name, auto_create=True)
@@ -259,7 +261,7 @@ class SubscriptionRoutes:
         return each_part(self._topics, topic_of(request))
 
     async def _each(self, request: Request) -> AsyncIterator[tuple[Topic, Subscription]]:
-        """Raises SubscriptionNotFound if no partition has it."""
+        """The subscriptions of that name. Raises SubscriptionNotFound if no partition has one."""
         name = request.path_params["subscription"]
         found = False
         async for topic in self._each_topic(request):
@@ -276,7 +278,7 @@ def _check_found(found: bool, request: Request) -> None:
 
 
 def _check_nothing_stays(stay: Sequence[str]) -> None:
-    """Raises Conflict."""
+    """Raises Conflict if a text is not empty."""
     if said := [text for text in stay if text]:
         more = f" and on {len(said) - _SAID} more" if len(said) > _SAID else ""
         raise Conflict(
@@ -287,14 +289,14 @@ def _check_nothing_stays(stay: Sequence[str]) -> None:
 
 
 def _position(body: Any) -> Position:
-    """From a message id in JSON, or "earliest", or "latest"."""
+    """A position from "earliest", "latest" or a message id in JSON."""
     if body in ("latest", "earliest"):
         return LATEST if body == "latest" else EARLIEST
     return message_id(body)
 
 
 def _is_excluded(body: Any) -> bool:
-    """Accepts the spelling of Apache Pulsar's clients and that of its field."""
+    """Accepts Apache Pulsar's two spellings: that of its clients, and that of its field."""
     return isinstance(body, dict) and bool(body.get("excluded") or body.get("isExcluded"))
 
 
@@ -312,7 +314,7 @@ async def _place(topic: Topic, body: Any) -> tuple[Position, int, int]:
         size = await topic.message_count(position)
     if not size:
         return position.after if excluded else position, 0, 0
-    left_out = index + excluded  # of the messages in the batch
+    left_out = index + excluded  # number of messages in the batch before the position
     if left_out >= size:
         return position.after, 0, 0
     return position, (1 << size) - (1 << left_out), size

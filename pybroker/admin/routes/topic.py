@@ -98,7 +98,7 @@ class TopicRoutes:
         return _message_id(await topic.terminate())
 
     async def terminate_partitions(self, request: Request) -> dict[str, dict[str, int]]:
-        """Terminates all partitions; the last message ids, by partition number."""
+        """Terminates all partitions. Returns their last message ids, by partition number."""
         partitioned(self._topics, topic_of(request))
         return {
             str(topic.name.partition): _message_id(await topic.terminate())
@@ -132,7 +132,7 @@ class TopicRoutes:
         await self._topics.update_partitions(topic_of(request), count)
 
     async def create_missed_partitions(self, request: Request) -> None:
-        """Does nothing: partitions are created on first use, so none is missing."""
+        """Does nothing: partitions are created on first use, so none can be missing."""
         partitioned(self._topics, topic_of(request))
 
     async def delete_partitioned(self, request: Request) -> None:

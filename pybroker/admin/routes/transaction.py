@@ -1,4 +1,4 @@
-"""Transactions: coordinators, single transactions, their parts in topics and subscriptions."""
+"""Transactions: coordinators, single transactions, their participants."""
 
 import asyncio
 from contextlib import suppress
@@ -154,8 +154,8 @@ class TransactionRoutes:
         return [{"id": number, "brokerServiceUrl": url} for number in range(count)]
 
     async def raise_count(self, request: Request) -> None:
-        """Sets the number of coordinators to that in the body: durable, visible to clients at
-        once.
+        """Raises the number of coordinators to the number in the body. It is durable, and visible
+        to clients, when this is answered.
         """
         count = await read_json(request)
         most = self._services.config.max_num_partitions_per_partitioned_topic
@@ -211,8 +211,8 @@ class TransactionRoutes:
         return {"txnId": str(txn_id), "status": status.name, **because}
 
     def _check_owner(self, request: Request, owner: str | None) -> None:
-        """Superusers see every transaction, others their own. A transaction that ended long ago and
-        one that never existed get the same refusal. Raises AuthorizationError.
+        """Raises AuthorizationError unless the caller owns the transaction or is a superuser. The
+        refusal is the same for a transaction that ended long ago and for one that never existed.
         """
         authorizer = self._services.authorizer
         if authorizer is None:
@@ -223,8 +223,8 @@ class TransactionRoutes:
             authorizer.require(identity, Need.SUPER_USER, target_of(request), doing)
 
     async def abort(self, request: Request) -> None:
-        """Aborts a transaction. Its owner's commit gets the ?reason=, which is audited. Succeeds if
-        it is already aborted.
+        """Aborts a transaction. The owner gets the ?reason= when it commits, and the audit log has
+        it. Succeeds if the transaction is already aborted.
         """
         txn_id, said = _txn_id(request), _reason(request)
         coordinator = await self._coordinator(txn_id.most)
@@ -266,15 +266,15 @@ class TransactionRoutes:
         }
 
     async def _produced(self, topic: str, txn_id: TxnId) -> Stats:
-        """Without a position if the topic cannot be loaded, as for `_acked`."""
+        """Without a position if the topic cannot be loaded, so that the others are still shown."""
         loaded = None
         with suppress(PersistenceError, ServiceNotReady):
             loaded = await self._topics.get(topic)
         return {"startPosition": None, "aborted": False} if loaded is None else _in(loaded, txn_id)
 
     async def _acked(self, topic: str, subscription: str, txn_id: TxnId) -> Stats:
-        """Without a position if the subscription's state is unknown: the other transactions are
-        still shown.
+        """Without a position if the subscription's state is unknown, so that the others are still
+        shown.
         """
         pending = None
         with suppress(PersistenceError, ServiceNotReady):
@@ -302,13 +302,13 @@ class TransactionRoutes:
         }
 
     def _low_water_marks(self, request: Request) -> dict[str, int] | None:
-        """By coordinator, if requested."""
+        """Low-water marks by coordinator; None if not requested."""
         if not flag(request, "lowWaterMarks"):
             return None
         return {str(c.coordinator_id): c.stats().low_watermark for c in self._coordinators.served()}
 
     async def buffer_internal(self, request: Request) -> Stats:
-        """Snapshots are records in the metadata store here, not a topic of the namespace."""
+        """Differs: snapshots are records in the metadata store, not a topic of the namespace."""
         await self._topic(request)
         return {
             "snapshotType": "Single",
@@ -344,7 +344,9 @@ class TransactionRoutes:
         return {"pendingAckLogStats": self._log(name)}
 
     async def position_in_pending_ack(self, request: Request) -> Stats:
-        """Whether a transaction acknowledged a message; ?batchIndex=N selects one of a batch."""
+        """Whether a transaction holds the acknowledgement of a message; ?batchIndex=N selects one
+        message of a batch.
+        """
         topic, subscription = await self._topic(request), await self._subscription(request)
         position = Position(request.path_params["ledger"], request.path_params["entry"])
         index = number(request, "batchIndex", default=-1)
@@ -371,7 +373,7 @@ class TransactionRoutes:
 
 
 def _state_of(topic: Topic, subscription: Subscription, position: Position, index: int) -> str:
-    """Apache Pulsar's PositionInPendingAckStats.State."""
+    """The state of an acknowledgement, as Apache Pulsar's PositionInPendingAckStats.State."""
     pending, cursor = subscription.pending_acks, subscription.cursor
     if cursor.is_deleted(position):
         return "MarkDelete"
@@ -404,7 +406,7 @@ def _reason(request: Request) -> str:
 
 
 def _named(transaction: TransactionMetadata) -> str:
-    """For the audit log: its owner and its participants."""
+    """A transaction in the audit log: its id, owner and topics."""
     topics = [*transaction.partitions, *(topic for topic, _ in transaction.subscriptions)]
     topics = list(dict.fromkeys(topics))
     more = len(topics) - _TOPICS_NAMED

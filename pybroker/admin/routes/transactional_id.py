@@ -40,7 +40,7 @@ class TransactionalIdRoutes:
         ]
 
     async def all(self, request: Request) -> list[dict[str, Any]]:
-        """The transactional ids of ?owner=; by default all that the caller may see."""
+        """Transactional ids of ?owner=; by default all that the caller may see."""
         owner = asked(request, "owner")
         if owner is None and not self._sees_all(request):
             owner = identity_of(request).acting
@@ -54,7 +54,7 @@ class TransactionalIdRoutes:
         return found
 
     async def one(self, request: Request) -> dict[str, Any]:
-        """A transactional id of ?owner=, by default of the caller."""
+        """A transactional id of ?owner=, by default one of the caller's."""
         owner = asked(request, "owner")
         if owner is not None:
             self._check_owner(request, owner)
@@ -73,7 +73,7 @@ class TransactionalIdRoutes:
         return authorizer.may(identity_of(request), Need.SUPER_USER, target_of(request))
 
     def _check_owner(self, request: Request, owner: str) -> None:
-        """Raises AuthorizationError."""
+        """Raises AuthorizationError unless the caller is the owner or a superuser."""
         authorizer = self._authorizer
         if authorizer is not None and owner != identity_of(request).acting:
             doing = "see other principals' transactional ids"

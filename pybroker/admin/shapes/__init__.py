@@ -1,1 +1,1 @@
-"""The shapes of bodies and answers, under the names of Apache Pulsar's types and fields."""
+"""The schemas of bodies and answers, under the names of Apache Pulsar's types and fields."""

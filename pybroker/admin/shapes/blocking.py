@@ -1,4 +1,4 @@
-"""Which transactions hold readers back; a pybroker extension."""
+"""The transactions that hold readers back; a pybroker extension."""
 
 from typing import Final
 
@@ -36,7 +36,7 @@ BLOCKING: Final = record(
         ),
     },
 )
-# Beside msgBacklog, also in the stats of a subscription.
+# Next to msgBacklog; also in a subscription's stats.
 BACKLOG_PARTS: Final = {
     "isolationLevel": choice("read_committed", "read_uncommitted"),
     "lastStablePosition": TEXT,

@@ -1,4 +1,4 @@
-"""Shapes that many routes take or answer."""
+"""Schemas that many routes use."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ from pybroker.base.json_schema import (
     whole,
 )
 
-# Unlimited, for answers of the broker and for values that have their own limit.
+# Without limits: for answers of the broker, and for values with limits of their own.
 TEXTS: Final = list_of(TEXT, most=None)
 PROPERTIES: Final = map_of(TEXT, most=None)
 PROPERTIES_TAKEN: Final = map_of(TEXT, most=5000)
@@ -59,7 +59,9 @@ PARTITION_COUNT: Final = any_of(
 
 
 def refusal(error: PulsarError) -> dict[str, str]:
-    """`reason` is Apache Pulsar's sentence if it has one, because clients compare it."""
+    """The body of an error. `reason` is Apache Pulsar's sentence if it has one, because clients
+    compare it.
+    """
     return {"reason": error.sentence} | ({"advice": error.advice} if error.advice else {})
 
 

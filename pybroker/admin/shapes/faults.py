@@ -1,4 +1,4 @@
-"""Fault points, rules at them, and the clock: of a broker in test mode. A pybroker extension."""
+"""A broker in test mode: fault points, their rules, and the clock. A pybroker extension."""
 
 from typing import Final
 
@@ -37,7 +37,7 @@ RULE: Final = record(
         "times": or_null(COUNT),
         "seconds": NUMBER,
         **fields(COUNT, "hits matched holding"),
-        "spent": TRUTH,  # it strikes no more
+        "spent": TRUTH,  # the rule will strike no more
     },
 )
 RULES: Final = list_of(RULE)

@@ -1,4 +1,4 @@
-"""Statistics of logs, alone and as part of a topic's or a transaction's."""
+"""Statistics of logs, alone and as part of a topic's or a transaction's statistics."""
 
 from typing import Final
 
@@ -19,11 +19,11 @@ from pybroker.base.json_schema import (
 _LEDGER: Final = record(
     "LedgerInfo",
     {
-        **fields(WHOLE, "ledgerId entries size"),  # -1: there is none
+        **fields(WHOLE, "ledgerId entries size"),  # -1: none
         **fields(TRUTH, "offloaded underReplicated"),
         "metadata": or_null(TEXT),
         "properties": PROPERTIES,
-        # A pybroker extension: entries known to be unreadable.
+        # A pybroker extension: the entries known to be unreadable.
         "damaged": list_of(record("DamagedEntries", fields(COUNT, "from to")), most=None),
     },
     optional=("damaged",),
@@ -68,7 +68,7 @@ LOG_STATS: Final = record(
     {"managedLedgerName": TEXT, "managedLedgerInternalStats": LEDGER_STATS},
 )
 
-# -- stored data, and how much of it is unacknowledged
+# -- stored data, and its unacknowledged part
 
 _POSITION: Final = record("PositionInfo", fields(WHOLE, "ledgerId entryId"))
 _STORED: Final = record(

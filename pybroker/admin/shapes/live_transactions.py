@@ -1,4 +1,4 @@
-"""Live transactions, recently ended ones, one of them from beginning to end; a topic's log by
+"""Live transactions, recently ended ones, the timeline of one transaction; a topic's log by
 transactions. A pybroker extension.
 """
 
@@ -20,14 +20,14 @@ _SUMMARY: Final = {
     **fields(COUNT, "openTimestamp timeoutMs ageMs"),
     **fields(or_null(COUNT), "timeLeftMs decidedTimestamp endTimestamp"),
     "decidedBy": or_null(choice(*(by.value for by in DecidedBy))),
-    "abortReason": TEXT,  # empty: requested by its owner, or timed out
+    "abortReason": TEXT,  # empty if the owner requested the abort, or at a timeout
     **fields(COUNT, "topicCount subscriptionCount"),
     "topics": list_of(TEXT, most=None),  # the first ones
     "subscriptions": list_of(
         record("TransactionSubscription", fields(TEXT, "topic subscription")), most=None
     ),
-    # While it is live. Messages from before a restart count once a limit has been checked on the
-    # topic.
+    # While the transaction is live. Messages from before a restart count once a limit has been
+    # checked on the topic.
     **_TALLY,
     **fields(or_null(TEXT), "transactionalId namespace commitsWith"),
     "epoch": or_null(COUNT),
@@ -39,7 +39,7 @@ LIVE: Final = record(
     {
         **fields(COUNT, "timestamp live matching"),
         "transactions": list_of(_ONE, most=None),
-        # By transaction: what another broker is told when it asks.
+        # The answer to another broker: what each of its transactions holds and blocks here.
         "elsewhere": map_of(record("TransactionTally", _TALLY), most=None),
     },
     optional={"elsewhere"},
@@ -59,14 +59,14 @@ _PARTICIPANT: Final = record(
         **fields(
             or_null(COUNT), "addedTimestamp followedTimestamp messages bytes acknowledgements"
         ),
-        "attempts": COUNT,  # failed attempts to end it there
+        "attempts": COUNT,  # failed attempts to end the transaction there
     },
 )
 _OUTCOME: Final = {"timestamp": COUNT, "txnId": TEXT, "status": STATUS, "abortReason": TEXT}
 TIMELINE: Final = record(
     "TransactionTimeline",
     {**_SUMMARY, **_OUTCOME, "participants": list_of(_PARTICIPANT, most=None)},
-    # Long after the end only the outcome is known.
+    # Long after the end, only the outcome is known.
     optional=set(_SUMMARY) - set(_OUTCOME) | {"participants"},
 )
 _SEGMENT: Final = record(

@@ -1,4 +1,4 @@
-"""Shapes of policies, from their table: all of a namespace, and single ones."""
+"""Schemas of policies, generated from their table: all policies of a namespace, and single ones."""
 
 from typing import Any, Final
 
@@ -73,7 +73,7 @@ NAMESPACE_POLICIES_TAKEN: Final = taken(
 
 
 def answers(policy: Policy[Any], level: Level) -> tuple[Answer, ...]:
-    """For GET: the value, or the answer if it is not set."""
+    """The answers to GET: the value, or the level's answer if the policy is not set."""
     gives = policy.check.gives
     if level.unset is None:
         return Answer(gives), NOTHING
@@ -81,7 +81,7 @@ def answers(policy: Policy[Any], level: Level) -> tuple[Answer, ...]:
 
 
 def body(policy: Policy[Any], level: Level) -> Body | None:
-    """Null, or an empty body, removes the policy. The policy's own check validates it."""
+    """The body that sets a policy; null or none removes it. The policy's own check validates it."""
     if level.by_query:
         return None
     if level.bare:

@@ -30,7 +30,7 @@ MESSAGE: Final = taken(
         "eventTime": any_of(whole(0), TEXT),
         "replicationClusters": list_of(TEXT),
         "disableReplication": TRUTH,
-        # Following messages without a sequence id of their own get numbers, too.
+        # Numbers the following messages too, up to the next one with a number.
         "sequenceId": whole(0, LONG - MAX_MESSAGES),
         **fields(whole(0), "deliverAt deliverAfterMs"),
     },
@@ -52,7 +52,7 @@ def _messages(message: Schema) -> Schema:
 
 
 MESSAGES: Final = _messages(MESSAGE)
-# An invalid message fails alone.
+# The messages are unchecked, because an invalid one fails alone.
 UNSEEN_MESSAGES: Final = _messages(ANYTHING)
 ACKS: Final = record(
     "ProducerAcks",

@@ -147,7 +147,7 @@ _OF_TOPIC: Final = {
     "replication": OBJECT,
 }
 _PUBLISHER: Final = _publisher("PublisherStats", {})
-# Extensions: which transaction holds readers back.
+# Extensions: the transaction that holds readers back.
 OURS: Final = {
     "lastStablePosition": TEXT,
     "blockedEntries": COUNT,

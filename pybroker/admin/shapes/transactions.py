@@ -1,4 +1,4 @@
-"""Statistics of transactions: coordinators, single transactions, and their participants."""
+"""Statistics of transactions: coordinators, single transactions, their participants."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ _RECOVERY: Final = fields(COUNT, "recoverStartTime recoverEndTime")
 COORDINATORS: Final = list_of(
     record("TransactionCoordinatorInfo", {"id": COUNT, "brokerServiceUrl": TEXT}), most=None
 )
-_RETRY: Final = record(  # an extension: a participant that could not be told yet
+_RETRY: Final = record(  # an extension: a participant that does not know the end yet
     "TransactionRetry",
     {
         **fields(TEXT, "txnId participant topic"),
@@ -60,9 +60,9 @@ METADATA: Final = record(
         "owner": or_null(TEXT),
         "producedPartitions": map_of(IN_BUFFER, most=None),
         "ackedPartitions": map_of(map_of(IN_PENDING_ACK, most=None), most=None),
-        "abortReason": TEXT,  # an extension: if its owner did not request the abort
+        "abortReason": TEXT,  # an extension; absent or empty if the owner requested the abort
     },
-    # Only the outcome of an ended transaction is kept.
+    # Only the outcome of an ended transaction is known.
     optional=(
         "openTimestamp",
         "timeoutAt",

@@ -1,9 +1,9 @@
-"""Which transaction holds readers back, and how far committed messages may be read.
+"""The transaction that holds readers back, and how far readers of committed messages get.
 
     last stable position   readers of committed messages stop here
-    blocked                entries behind it that would be delivered; not markers or aborted ones
+    blocked                entries after it that would be delivered; not markers or aborted ones
 
-A topic's oldest open transaction blocks everything behind its first entry, from any producer.
+A topic's oldest open transaction blocks all entries after its first one, of any producer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,9 @@ class Blocked(NamedTuple):
 
 
 def blocked_entries(topic: Topic, after: Position | None = None) -> int:
-    """Entries behind the last stable position, or behind `after` if that is further."""
+    """The number of blocked entries after the last stable position, or after `after` if that is
+    later.
+    """
     end, stable = topic.ledger.last_confirmed, topic.max_read_position
     after = stable if after is None else max(stable, after)
     if after >= end:
@@ -39,7 +41,7 @@ def blocked_entries(topic: Topic, after: Position | None = None) -> int:
 
 
 def backlog_parts(subscription: Subscription, topic: Topic, backlog: int) -> Stats:
-    """How much of its backlog may be read now, and how much waits for the end of a transaction."""
+    """How much of the backlog may be read now, and how much waits for the end of a transaction."""
     committed, stable = backlog, topic.max_read_position
     if stable < topic.ledger.last_confirmed:
         committed = min(backlog, waiting_up_to(subscription, stable))
@@ -63,7 +65,7 @@ def of_topic(topic: Topic) -> Stats:
 
 
 def open_on(topic: Topic, most: int, coordinators: Coordinators, now_ms: int) -> Iterator[Stats]:
-    """Up to `most` transactions open there, the blocking one first."""
+    """Up to `most` of the topic's open transactions, the blocking one first."""
     for txn_id, first, began_ms in topic.buffer.ongoing(most):
         after = None if first is None else first.before
         yield {
@@ -77,7 +79,9 @@ def open_on(topic: Topic, most: int, coordinators: Coordinators, now_ms: int) ->
 def _known(
     txn_id: TxnId, began_ms: int, coordinator: TransactionCoordinator | None, now_ms: int
 ) -> Stats:
-    """According to its coordinator; unknown while that is reopening."""
+    """What the coordinator knows of the transaction; unknown while the coordinator is being
+    reopened.
+    """
     transaction = None if coordinator is None else coordinator.metadata(txn_id)
     if transaction is None:
         return {

@@ -1,6 +1,6 @@
-"""Rates of many owners' counters for sums over all of them: what `Rates` gives, at a lower price.
+"""Rates of counters of many owners, for sums over all owners. Cheaper than `Rates`.
 
-All owners are read together, so there is one time for all. An owner whose counters did not move
+All owners are read together, so one time is stored for all. An owner whose counters did not change
 costs a lookup and a comparison.
 """
 
@@ -16,7 +16,7 @@ Flow = tuple[float, ...]  # per second, in the order of the counts
 
 class Flows:
     def __init__(self, clock: Clock, counters: int) -> None:
-        """Of each owner so many counters."""
+        """`counters` is the number of counters of each owner."""
         self._clock = clock
         self.nothing: Final[Counts] = (0,) * counters
         self.still: Final[Flow] = (0.0,) * counters
@@ -29,7 +29,9 @@ class Flows:
 
 
 class Reading:
-    """Of all owners, once each. Less than a second after the last one it repeats its rates."""
+    """One reading of all owners, each read once. Less than a second after the last reading, it
+    repeats the last rates.
+    """
 
     def __init__(self, flows: Flows, now_s: float) -> None:
         self._flows = flows
@@ -41,7 +43,9 @@ class Reading:
         self._rates: dict[Hashable, Flow] = {}
 
     def of(self, owner: Hashable, counts: Counts) -> Flow:
-        """0 for what is read for the first time, or went back because it was restarted."""
+        """The owner's rates; 0 at its first reading. A counter that went back, because it
+        restarted, has the rate 0.
+        """
         if not self._is_new:
             return self._last_rates.get(owner, self._flows.still)
         before = self._before.get(owner)
@@ -57,7 +61,7 @@ class Reading:
         return rates
 
     def keep(self) -> None:
-        """The next reading begins where this one was; owners that it did not see are forgotten."""
+        """Makes this the start of the next reading. Owners that were not read are forgotten."""
         if self._is_new and self._flows.counts is self._before:
             flows = self._flows
             flows.counts, flows.rates, flows.at_s = self._counts, self._rates, self._now_s

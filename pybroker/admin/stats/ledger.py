@@ -1,4 +1,4 @@
-"""Statistics of managed ledgers: ManagedLedgerInternalStats, alone and as a part of others."""
+"""Statistics of managed ledgers, alone (ManagedLedgerInternalStats) and as part of others."""
 
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ _TOPIC_WITHOUT: Final = {"schemaLedgers": [], "compactedLedger": _NO_LEDGER}
 
 
 def internal_stats(topic: Topic) -> Stats:
-    """PersistentTopicInternalStats."""
+    """A topic's internal stats, as PersistentTopicInternalStats."""
     stats = ledger_stats(topic.ledger)
     for name, subscription in topic.subscriptions.items():
         stats["cursors"][name] = _cursor(subscription.cursor, topic.ledger) | {
@@ -57,7 +57,7 @@ def _compacted_ledger(topic: Topic) -> Stats:
 
 
 def no_internal_stats() -> Stats:
-    """For a topic without a log."""
+    """The internal stats of a topic without a log."""
     return {
         "entriesAddedCounter": 0,
         "numberOfEntries": 0,
@@ -78,7 +78,7 @@ def no_internal_stats() -> Stats:
 
 
 def ledger_stats(ledger: ManagedLedger) -> Stats:
-    """ManagedLedgerInternalStats."""
+    """A log's statistics, as ManagedLedgerInternalStats."""
     ledgers = [_ledger(ledger, info) for info in ledger.ledgers()]
     return {
         "entriesAddedCounter": sum(info["entries"] for info in ledgers),
@@ -99,7 +99,7 @@ def ledger_stats(ledger: ManagedLedger) -> Stats:
 
 
 def log_stats(ledger: ManagedLedger) -> Stats:
-    """TransactionLogStats."""
+    """A transaction log's statistics, as TransactionLogStats."""
     return {"managedLedgerName": ledger.name, "managedLedgerInternalStats": ledger_stats(ledger)}
 
 
@@ -132,8 +132,8 @@ def _cursor(cursor: ManagedCursor, ledger: ManagedLedger) -> Stats:
 
 
 def _acknowledged(cursor: ManagedCursor, ledger: ManagedLedger) -> str:
-    """The ranges behind the mark-delete position, as (before..last]; if there are many, the
-    first.
+    """Acknowledged ranges after the mark-delete position, as (before..last]; only the first if
+    there are many.
     """
     mark, found = cursor.mark_delete_position, list[str]()
     for info in ledger.ledgers():

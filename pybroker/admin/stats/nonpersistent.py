@@ -1,6 +1,6 @@
 """Statistics of a non-persistent topic: Apache Pulsar's NonPersistentTopicStats.
 
-Like other topics' statistics, with dropped messages and without storage.
+They are those of other topics, with dropped messages and without storage.
 """
 
 from pybroker.admin.stats.rates import Rates

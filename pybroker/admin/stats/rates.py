@@ -1,7 +1,7 @@
-"""Rates per second from counters, without a timer: from one reading to a later one.
+"""Rates per second from the readings of counters, without a timer.
 
-A reading is kept until one at least a second newer replaces it. So frequent callers see the rate of
-the last second, and others the average since their last call.
+A reading is kept until a reading at least a second later replaces it. So frequent callers get the
+rate of the last second, and others the average since their last call.
 """
 
 from dataclasses import dataclass
@@ -27,9 +27,10 @@ class Rates:
         self._readings: dict[tuple[str, ...], _Reading] = {}
 
     def of(self, counter: tuple[str, ...], count: int) -> float:
-        """Per second. `counter` identifies the owner, each name separately, and what is counted.
+        """The rate per second. `counter` identifies the owner, each name separately, and the
+        counted quantity.
 
-        0 at the first reading, and after the counter went back, because it was restarted.
+        0 at the first reading, and after the counter went back because it restarted.
         """
         now_s = self._clock.monotonic_s()
         last = self._readings.get(counter)
@@ -38,8 +39,8 @@ class Rates:
             return 0.0
         passed_s = now_s - last.at_s
         if passed_s >= _SHORTEST_S:
-            # Reuse the same objects, names included: tens of thousands of replaced objects do not
-            # trigger the garbage collector until it has to examine all of them at once.
+            # Reuses the objects, names included: when tens of thousands of objects are replaced,
+            # the garbage collector does not run until it must examine all of them at once.
             last.rate = (count - last.count) / passed_s
             last.at_s, last.count = now_s, count
             self._remember(last)
@@ -47,6 +48,6 @@ class Rates:
 
     def _remember(self, reading: _Reading) -> None:
         self._readings.pop(reading.counter, None)
-        self._readings[reading.counter] = reading  # last read last
+        self._readings[reading.counter] = reading  # the most recently read counter is last
         if len(self._readings) > _MAX_COUNTERS:
             del self._readings[next(iter(self._readings))]

@@ -1,9 +1,9 @@
-"""A topic's log by transactions: how far readers get, what is behind that, and why.
+"""A topic's log by transactions: how far readers get, what follows, and why they stop.
 
     lastStablePosition   read_committed readers stop here
-    segments             the entries behind it: each belongs to one open transaction, or to none
+    segments             the entries after it: each belongs to one open transaction, or to none
 
-The number of segments is bounded; the entries behind the last one form one more.
+The number of segments is limited; the entries after the last one form another.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ class _Range(NamedTuple):
 
 
 def segments(topic: Topic) -> list[Stats]:
-    """From the last stable position to the last entry, in order and complete."""
+    """The segments from the last stable position to the last entry, in order and complete."""
     ledger, found = topic.ledger, list[Stats]()
     behind, end = topic.max_read_position, topic.ledger.last_confirmed
     own = sorted(_ranges(topic), key=lambda each: each.first)
@@ -62,7 +62,7 @@ Find = Callable[[TxnId], TransactionMetadata | None]
 
 
 def cause(topic: Topic, find: Find, owner_shown: Callable[[str], str], now_ms: int) -> str | None:
-    """A sentence; None if nothing holds readers back."""
+    """A sentence that says why readers stop; None if nothing holds them back."""
     oldest = topic.buffer.oldest()
     if oldest is None or oldest.first_position is None:
         return None
@@ -76,7 +76,7 @@ def cause(topic: Topic, find: Find, owner_shown: Callable[[str], str], now_ms: i
 
 
 def _stop(last: Position) -> str:
-    """`last` may be the one before a ledger's first entry, whose number is -1."""
+    """`last` may precede a ledger's first entry; its entry id is then -1."""
     return f"after {last}" if last.entry_id >= 0 else f"before {last.ledger_id}:0"
 
 

@@ -1,4 +1,4 @@
-"""What a topic adds to the broker's sums: some of its statistics, at a tenth of their price."""
+"""A topic's share in the broker's sums: some of its statistics, at a tenth of their cost."""
 
 from typing import Final, NamedTuple
 
@@ -10,7 +10,7 @@ from pybroker.broker.consumer import Consumer
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 
-_OF_TOPIC: Final = 5  # messages and bytes that came in; entries written, read, read from the disk
+_OF_TOPIC: Final = 5  # messages and bytes in; entries written, read, read from the disk
 _OF_CONSUMER: Final = 2  # messages and bytes
 
 
@@ -33,7 +33,7 @@ class Share(NamedTuple):
 
 
 def share_of(stats: Stats) -> Share:
-    """From the statistics of a topic of either domain."""
+    """The share of a topic with these statistics, persistent or not."""
     subscriptions = stats["subscriptions"].values()
     return Share(
         topics=1,
@@ -53,7 +53,7 @@ def share_of(stats: Stats) -> Share:
 
 
 class TopicFlows:
-    """Kept from one scrape to the next."""
+    """The counters' readings, kept from one scrape to the next."""
 
     def __init__(self, clock: Clock) -> None:
         self._topics = Flows(clock, _OF_TOPIC)
@@ -64,14 +64,14 @@ class TopicFlows:
 
 
 class TopicSums:
-    """Of all topics, for one scrape."""
+    """Computes the shares of all topics, for one scrape."""
 
     def __init__(self, topics: Flows, consumers: Flows) -> None:
         self._topics = topics.reading()
         self._consumers = consumers.reading()
 
     async def of(self, topic: Topic, pace: Pace) -> tuple[Share, Flow]:
-        """Its share, and the rates of entries written, read, and read from the disk."""
+        """The topic's share, and the rates of entries written, read, and read from the disk."""
         ledger = topic.ledger
         counts = (
             topic.messages_in,
@@ -112,7 +112,7 @@ class TopicSums:
 
     def _of_consumer(self, topic: Topic, subscription: Subscription, consumer: Consumer) -> Flow:
         request = consumer.request
-        # Names, not the consumer: what is kept must not keep objects alive.
+        # Names instead of the consumer, because a kept reading must not keep objects alive.
         names = (subscription.name, consumer.name, request.address, consumer.consumer_id)
         counts = (consumer.messages_out, consumer.bytes_out)
         return self._consumers.of((topic.name, *names), counts)

@@ -1,7 +1,7 @@
-"""One transaction from its beginning to its end, participant by participant.
+"""One transaction from its beginning to its end, by participant.
 
-A participant's first position is known from its first durable message on; the marker's position,
-and the time of the end there, once it has ended. Unknown values are null.
+A participant's first position is known after its first message is durable, the marker's position
+and the time of the end once it has ended there. Unknown values are null.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ class _Followed(NamedTuple):
 async def participants(
     transaction: TransactionMetadata, most: int, topics: Topics, retries: Retries
 ) -> list[Stats]:
-    """Topics first, in the order in which they were added; `most` of each kind."""
+    """Topics first, in the order in which they were added, then subscriptions; `most` of each."""
     marks = [] if transaction.end is None else transaction.end.followed
     followed = {each: _Followed(at_ms, result) for each, at_ms, result in marks}
     pace, found = Pace(_DESCRIBED_A_TURN), list[Stats]()
@@ -56,7 +56,7 @@ async def participants(
 
 
 async def tally_of(transaction: TransactionMetadata, most: int, topics: Topics) -> Tally:
-    """What it holds and blocks on its first topics."""
+    """What the transaction holds and blocks on its first `most` topics."""
     pace, tally = Pace(_DESCRIBED_A_TURN), Tally()
     for name in list(islice(transaction.partitions, most)):
         await pace.step()
@@ -77,10 +77,10 @@ def _each(transaction: TransactionMetadata, most: int) -> Iterator[tuple[Partici
 
 
 def _serving(topics: Topics, name: str) -> Topic | None:
-    """None if it is not loaded: statistics load nothing."""
+    """The topic; None if it is not loaded, because statistics load nothing."""
     try:
         return topics.serving(TopicName.parse(name))
-    except InvalidTopicName:  # from a log that is older than the check of names
+    except InvalidTopicName:  # logged before names were checked
         return None
 
 

@@ -1,7 +1,7 @@
 """Statistics of a topic, under the field names of Apache Pulsar's TopicStats.
 
 Extensions are the transaction that holds readers back (`lastStablePosition`, `blockedEntries`,
-`oldestOpenTransaction`), and what that means for a subscription (`blocking.backlog_parts`).
+`oldestOpenTransaction`), and its effect on a subscription (`blocking.backlog_parts`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,7 +53,7 @@ _DRAINING: Final = (
     "drainingHashesUnackedMessages",
 )
 NOTHING_DRAINS: Final = dict.fromkeys(_DRAINING, 0)
-# Fields that this broker does not have, or only for some topics.
+# Fields without a meaning here, or with one for only some topics.
 TOPIC_WITHOUT: Final = {
     "systemTopicBytesInCounter": 0,
     "bytesOutInternalCounter": 0,
@@ -84,7 +84,8 @@ SUBSCRIPTION_WITHOUT: Final = {
     "totalMsgExpired": 0,
     "lastExpireTimestamp": 0,
     "delayedMessageIndexSizeInBytes": 0,
-    # Apache Pulsar 4 fills it only for the old Key_Shared dispatcher; here, too, slots drain.
+    # Apache Pulsar 4 fills it only for its old Key_Shared dispatcher. Here, slots drain as in the
+    # new one.
     "consumersAfterMarkDeletePosition": {},
     **{f"filter{how}MsgCount": 0 for how in ("Processed", "Accepted", "Rejected", "Rescheduled")},
     **{f"dispatchThrottled{what}EventsByBrokerLimit": 0 for what in ("Msg", "Bytes")},
@@ -99,7 +100,7 @@ SUBSCRIPTION_WITHOUT: Final = {
     "isReplicated": False,
     "replicated": False,
 }
-# Fields for which partitions' values are not simply added.
+# Fields that are not simply added over partitions.
 _MERGED_BY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "lastPublishTimeStamp": max,
     "topicCreationTimeStamp": min,
@@ -118,7 +119,7 @@ _MERGED_BY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the caller requests: the query parameters of Apache Pulsar's stats."""
+    """The caller's choices: the query parameters of Apache Pulsar's stats."""
 
     publishers: bool = True
     consumers: bool = True
@@ -258,7 +259,7 @@ def _hashes(subscription: Subscription) -> dict[Consumer, Stats]:
 
 
 def _draining(slots: Sequence[DrainingSlot]) -> Stats:
-    """Source: PIP-379."""
+    """Slots that wait for their last owner's acknowledgements. Source: PIP-379."""
     return {
         "drainingHashesCount": len(slots),
         "drainingHashesUnackedMessages": sum(slot.held for slot in slots),
@@ -279,7 +280,9 @@ def hash_ranges(owned: Iterable[tuple[int, int, Consumer]]) -> dict[Consumer, St
 
 
 def _held_back(subscription: Subscription) -> Stats:
-    """By the subscription's own rate, and by the one that the topic's subscriptions share."""
+    """How many times dispatch waited for the subscription's own rate, and for the rate that the
+    topic's subscriptions share.
+    """
     if subscription.pace is None:
         return {}
     held_back = subscription.pace.held_back
@@ -292,7 +295,9 @@ def _held_back(subscription: Subscription) -> Stats:
 
 
 async def _earliest_publish_time(topic: Topic, subscription: Subscription) -> int:
-    """Of the first unacknowledged message that is not damaged; -1 if there is none."""
+    """The publish time (ms) of the first unacknowledged message that is readable; -1 if there is
+    none.
+    """
     first = await first_readable(topic.ledger, subscription.cursor, topic.hidden)
     try:
         return -1 if first is None else parse_metadata(first).publish_time
@@ -301,8 +306,8 @@ async def _earliest_publish_time(topic: Topic, subscription: Subscription) -> in
 
 
 def _oldest(subscriptions: Mapping[str, Stats]) -> tuple[int, str | None]:
-    """When the oldest unacknowledged message was published, and for which subscription. 0: not
-    requested.
+    """The publish time (ms) of the oldest unacknowledged message, and its subscription. 0 and None
+    if it was not requested or there is no such message.
     """
     times = {name: s["earliestMsgPublishTimeInBacklog"] for name, s in subscriptions.items()}
     earliest = reduce(_earlier, times.values(), 0)
@@ -310,13 +315,13 @@ def _oldest(subscriptions: Mapping[str, Stats]) -> tuple[int, str | None]:
 
 
 def _earlier(left: int, right: int) -> int:
-    """The earlier of two times; unknown ones do not count."""
+    """The earlier of two times, ignoring unknown ones."""
     return min(left, right) if left > 0 and right > 0 else max(left, right)
 
 
 def consumer_stats(consumer: Consumer, subscription: tuple[str, str], rates: Rates) -> Stats:
     request = consumer.request
-    # Names, not the consumer: rates must not keep objects alive.
+    # Names instead of the consumer, because rates must not keep objects alive.
     counter = (*subscription, consumer.name, request.address, str(consumer.consumer_id))
     times = consumer.times
     entry = consumer.messages_out / max(consumer.entries_out, 1)
@@ -327,7 +332,7 @@ def consumer_stats(consumer: Consumer, subscription: tuple[str, str], rates: Rat
         "messageAckRate": acknowledged * entry,
         "chunkedMessageRate": 0.0,  # outgoing messages are not examined
         "appId": request.app_id,
-        "readPositionWhenJoining": None,  # no consumer is held back by this
+        "readPositionWhenJoining": None,  # this holds no consumer back
         "msgRateOut": rates.of((*counter, "messages out"), consumer.messages_out),
         "msgThroughputOut": rates.of((*counter, "bytes out"), consumer.bytes_out),
         "msgOutCounter": consumer.messages_out,
@@ -381,7 +386,7 @@ def _compaction(topic: Topic) -> Stats:
 
 
 def merged_stats(partitions: Iterable[Stats]) -> Stats:
-    """Numbers added, subscriptions merged by name, everything else from the first partition."""
+    """Adds numbers, merges subscriptions by name, and takes all else from the first partition."""
     merged: Stats = {}
     for stats in partitions:
         for field, value in stats.items():
@@ -430,7 +435,9 @@ def _transactions(topic: Topic, now_ms: int) -> Stats:
 
 
 def size_of(entries: int, topic: Topic) -> int:
-    """That many entries of average size: finding the actual ones is not worth the effort."""
+    """The bytes of that many entries of average size: an estimate, because looking them up costs
+    too much.
+    """
     ledger = topic.ledger
     all_entries = sum(info.entries for info in ledger.ledgers())
     return ledger.total_size_bytes * entries // all_entries if all_entries else 0

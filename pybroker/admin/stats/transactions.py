@@ -25,7 +25,7 @@ from pybroker.transaction.txn_status import TxnStatus
 Stats = dict[str, Any]
 
 _LOOKED_AT_A_TURN: Final = 500
-_MANY: Final = 1000  # from this number on, the result of a walk is kept for a while
+_MANY: Final = 1000  # with this many transactions, the result of a walk is kept for a while
 _KEPT_S: Final = 1.0
 
 
@@ -60,12 +60,12 @@ class Row(NamedTuple):
 
 
 class Walk(NamedTuple):
-    rows: list[Row]  # in no particular order
-    elsewhere: dict[TxnId, Tally]  # of transactions whose coordinators are on other brokers
+    rows: list[Row]  # unordered
+    elsewhere: dict[TxnId, Tally]  # of transactions of other brokers' coordinators
 
 
 class LiveTransactions:
-    """`walked` has all of them; at most a second old if there are many."""
+    """`walked` returns all live transactions; if there are many, it is up to a second old."""
 
     def __init__(self, topics: Topics, coordinators: Coordinators) -> None:
         self._topics = topics
@@ -120,7 +120,7 @@ class LiveTransactions:
 
 
 class Wanted(NamedTuple):
-    """`owner` and `topic` are parts of names."""
+    """A filter. `owner` and `topic` match parts of names."""
 
     status: TxnStatus | None = None
     topic: str = ""
@@ -150,7 +150,8 @@ def _left_ms(row: Row) -> int:
     return row.transaction.opened_at_ms + row.transaction.timeout_ms
 
 
-# What brokers order their rows by, also together: a number, a text or a list of numbers.
+# The keys by which brokers sort rows, also when they merge their lists: a number, a text or a list
+# of numbers.
 SORTS: Final[dict[str, Callable[[Row], Any]]] = {
     "age": lambda row: -row.transaction.opened_at_ms,
     "left": _left_ms,
@@ -166,7 +167,7 @@ SORTS: Final[dict[str, Callable[[Row], Any]]] = {
 }
 
 
-# Sorts by what several brokers may have a part of: where `live_one` says how much.
+# Sort keys that are sums over several brokers, and their fields in `live_one`.
 SUMMED: Final = {"blocked": "blockedEntries", "messages": "messages", "bytes": "bytes"}
 
 
@@ -195,7 +196,7 @@ def described_tally(tally: Tally, now_ms: int) -> Stats:
 
 
 def add_tally(one: Stats, more: Stats) -> None:
-    """To what `live_one` has made, what the transaction holds and blocks on another broker."""
+    """Adds to the result of `live_one` what the transaction holds and blocks on another broker."""
     for name in ("messages", "bytes", "blockedEntries", "blockedTopics"):
         one[name] += more[name]
     blocking_ms = [each for each in (one["blockingMs"], more["blockingMs"]) if each is not None]
