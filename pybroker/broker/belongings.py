@@ -5,11 +5,11 @@
                          side log of its transactions; the managed ledger with its cursors; the
                          snapshots of deduplication and of the transaction buffer
     of a whole           (a partitioned topic, or one that is not a partition) the schemas; the
-                         policies; the number of its partitions; for both, permissions on it
+                         policies; the number of its partitions
+    of a topic or whole  the permissions on it
 
-Anything newly stored beside these must be removed here. Each removal may be repeated, and parts may
-already be gone. The snapshots are deleted after the ledger: by then the last snapshot write in
-flight has arrived.
+Whatever else is stored for topics or subscriptions must be removed here, too. Each removal may be
+repeated, and parts may already be gone.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,8 +39,9 @@ from pybroker.broker.policies.policies import topic_key
 from pybroker.broker.schemas import known_versions
 from pybroker.transaction.buffer.log_order import buffer_snapshot
 
-# Called before each step: the decision to delete. The storage compares it once more, because this
-# broker may not know yet that it is gone. Raises BadVersion if nothing more may be removed.
+# Called before each step; returns the decision to delete, as a key and its version. The storage
+# compares them once more, because this broker may not know yet that the decision is gone. Raises
+# BadVersion if nothing more may be removed.
 Decided = Callable[[], KeyAt]
 
 
@@ -59,16 +60,16 @@ class Belongings:
         await self._factory.delete_cursor(topic.ledger_name, subscription, check())
 
     async def remove_topic(self, topic: TopicName, check: Decided) -> None:
-        """One topic, or one partition."""
+        """Removes what belongs to one topic, or to one partition."""
         await self._factory.delete_all(pending_ack_logs(topic), check())
         await self._factory.delete_all(compacted_logs(topic), check())
         await self._factory.delete(side_log(topic.ledger_name), check())
-        # They may be stored below the managed ledger, which can only be deleted after them.
+        # Snapshots may be stored below the managed ledger, which can only be deleted after them.
         await self._remove_snapshots(topic.ledger_name, check())
         await self._factory.delete(topic.ledger_name, check())
 
     async def remove_shared(self, topic: TopicName, check: Decided) -> None:
-        """What exists once per topic, with or without partitions."""
+        """Removes what exists once per topic, with or without partitions."""
         check()
         await self._permissions.forget_topic(topic)
         if topic.partition < 0:
@@ -80,9 +81,10 @@ class Belongings:
             await self._remove_keys([tenants.partitions_key(topic)], check())
 
     async def remove_strays(self) -> None:
-        """Removes snapshots of topics and pending-ack logs of subscriptions that no longer exist:
-        of readers, or left by deletions of earlier versions. Runs before anything is opened,
-        because these are created after what they belong to.
+        """Removes logs and snapshots whose topic or subscription no longer exists (a reader's, for
+        instance, or what deletions of earlier versions left), and compacted logs that no topic
+        refers to. Runs before anything is opened: a log that is still being created looks like a
+        stray.
         """
         for log in filter(belongs_to_a_topic, self._factory.names(COMPACTED_LOGS)):
             ledger_name, generation = topic_of_compacted_log(log)

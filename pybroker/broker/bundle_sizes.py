@@ -10,7 +10,9 @@ def middle(bundle: Bundle) -> int:
 
 
 def place_to_split(bundle: Bundle, hashes: Iterable[int]) -> int:
-    """Half of these topics are on each side; the middle of the range if that is not possible."""
+    """The hash that has half of these topics on each side; the middle of the range if there is
+    none.
+    """
     found = sorted(hashes)
     half = len(found) // 2
     if half and found[half - 1] < found[half]:

@@ -34,7 +34,7 @@ class Clusters:
         self._record(name)
 
     def data(self, name: str) -> dict[str, Any]:
-        """The data that was set for it. Raises NotFound."""
+        """The data stored for the cluster. Raises NotFound."""
         return dict(self._record(name).get("data", {}))
 
     async def create(self, name: str, data: Mapping[str, Any]) -> None:
@@ -53,7 +53,7 @@ class Clusters:
     async def _change(
         self, name: str, change: Callable[[dict[str, Any]], Mapping[str, Any]]
     ) -> None:
-        """Replaces the fields that are in `change`."""
+        """Replaces the fields that `change` returns."""
 
         def changed(_: dict[str, Any] | None) -> Mapping[str, Any]:
             record = self._record(name)
@@ -73,8 +73,9 @@ class Clusters:
     async def put_belonging(
         self, name: str, kind: str, key: str, made: Callable[[dict[str, Any]], Mapping[str, Any]]
     ) -> None:
-        """`made` receives the other records of that kind and builds one that is consistent with
-        them."""
+        """`made` receives the cluster's other records of that kind and returns the new one,
+        consistent with them.
+        """
         check_name(key, f"member of {kind}")
 
         def change(record: dict[str, Any]) -> Mapping[str, Any]:

@@ -48,17 +48,17 @@ class KeySharedPolicy:
 class SubscribeRequest:
     """A client's SUBSCRIBE request, and its identity."""
 
-    consumer_id: int  # the client's, of its connection
+    consumer_id: int  # unique on its connection
     name: str
     priority_level: int = 0  # 0 is served first
     properties: Mapping[str, str] = field(default_factory=dict)
     read_compacted: bool = False
     key_shared: KeySharedPolicy | None = None
-    connection: int = 0  # its number
+    connection: int = 0  # the connection's number
     address: str = ""  # host:port
     client_version: str = ""
     app_id: str | None = None  # the client's role; None without authentication
-    takes_any_schema: bool = False  # whatever schema the topic has or gets
+    takes_any_schema: bool = False  # accepts whatever schema the topic has or gets
     connected_since_ms: int = 0
 
 
@@ -105,7 +105,7 @@ class UnackedEntries:
         self.messages = 0
 
     def add(self, delivery: Delivery, messages: int) -> None:
-        """None of the entries may be here already."""
+        """Add the delivery's entries, none of which may be here already."""
         entries = self._ledgers.setdefault(delivery.ledger_id, {})
         entries.update(zip(delivery.entry_ids, delivery.message_counts, strict=True))
         self.messages += messages
@@ -129,12 +129,12 @@ class UnackedEntries:
         return missing
 
     def among(self, ledger_id: int, entry_ids: set[int]) -> set[int]:
-        """Those of a ledger's entries that are here."""
+        """The entries among `entry_ids` that are here."""
         entries = self._ledgers.get(ledger_id)
         return set() if entries is None else entry_ids & entries.keys()
 
     def keep(self, position: tuple[int, int], messages: int) -> bool:
-        """Only `messages` of this batch are still unacknowledged; False if it is not here."""
+        """Leave only `messages` of this batch unacknowledged; False if the batch is not here."""
         entries = self._ledgers.get(position[0])
         if entries is None or position[1] not in entries:
             return False
@@ -151,7 +151,7 @@ class UnackedEntries:
         return taken
 
     def forget_up_to(self, position: tuple[int, int]) -> None:
-        """Those at or before `position`."""
+        """Forget the entries at or before `position`."""
         ledger_id, last = position
         for passed in [known for known in self._ledgers if known < ledger_id]:
             self.messages -= sum(self._ledgers.pop(passed).values())
@@ -162,7 +162,7 @@ class UnackedEntries:
             self._ledgers[ledger_id] = kept
 
     def take_all(self) -> EntryIds:
-        """Forget everything; returns it in log order."""
+        """Forget all entries; returns them in log order."""
         taken = {ledger_id: sorted(entries) for ledger_id, entries in sorted(self._ledgers.items())}
         self._ledgers.clear()
         self.messages = 0
@@ -207,8 +207,8 @@ class Consumer:
         self.unacked = UnackedEntries()
         self.left_out = LeftOut()
         self.given_earlier = EARLIEST  # on Failover: see GivenSoFar
-        self.closed_by_client = False  # if it comes back, it is a new consumer
-        self.at_end = False  # it was told of the topic's end
+        self.closed_by_client = False  # its client may return as a new consumer
+        self.at_end = False  # the client was told of the topic's end
         self.blocked = False  # too many unacknowledged messages
         self.times = LastTimes()
         self.entries_out = 0
@@ -223,8 +223,9 @@ class Consumer:
 
     @property
     def rank(self) -> tuple[str, int, int]:
-        """By name; equal or missing names by age. A client subscribes to partitions and topics in
-        sequence over its connections, so the order is the same on all of them.
+        """The order of consumers: by name; equal or missing names by age. A client subscribes to
+        partitions and topics in sequence over its connections, so the order is the same on all of
+        them.
         """
         return self.name, self.request.connection, self.consumer_id
 

@@ -8,7 +8,7 @@ from pybroker.wire.message_metadata import BadEntry, may_be_delayed, parse_metad
 
 
 def pieces(entries: Sequence[bytes], max_delay_ms: int) -> Iterator[tuple[int, int, bool]]:
-    """Start, stop, and whether these entries are delayed too far."""
+    """Start and stop of each run of entries, and whether these are delayed too far."""
     too_far = {
         index for index in may_be_delayed(entries) if _delay_ms(entries[index]) > max_delay_ms
     }
@@ -24,7 +24,7 @@ def refusal(max_delay_ms: int) -> NotAllowed:
 
 
 def _delay_ms(entry: bytes) -> int:
-    """Relative to its publish time, which the producer sets; 0 if it is not delayed."""
+    """The delay after the publish time, which the producer sets; 0 if the entry is not delayed."""
     try:
         metadata = parse_metadata(entry)
     except BadEntry:

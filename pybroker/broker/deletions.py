@@ -1,8 +1,8 @@
 """Deleting topics, partitioned topics and subscriptions: decided by one record, then carried out.
 
     tombstone      one metadata write, durable: this is the decision
-    vacate         disconnect users, release what is in memory
-    removal        everything that belongs to it, see Belongings
+    vacate         disconnects clients and releases memory
+    removal        of everything that belongs to the topic or subscription, see Belongings
     tombstone      is removed last
 
 A crash in between leaves the tombstone, and `finish_all` continues from there before clients are
@@ -78,11 +78,13 @@ class Deletions:
         self._metadata = metadata
         self._belongings = Belongings(factory, metadata, permissions)
         self._running: dict[str, asyncio.Task[None]] = {}  # by the tombstone's key
-        self._concerned: dict[str, TopicName] = {}  # of those that run
+        self._concerned: dict[str, TopicName] = {}  # the topics of running deletions
         self._tasks = Tasks("deletions")
 
     async def finish_all(self) -> None:
-        """At start, before anything is opened. Raises ManagedLedgerError."""
+        """Finish interrupted deletions, at start, before anything is opened. Raises
+        ManagedLedgerError.
+        """
         await self._belongings.remove_strays()
         for key in self._metadata.keys(_PREFIX):
             doomed = self._stored(key)
@@ -90,8 +92,8 @@ class Deletions:
             await self._remove(doomed)
 
     def finish_of(self, serves: Callable[[TopicName], bool]) -> None:
-        """The same in the background, for topics that this broker serves from now on. Until then
-        they can be neither opened nor created, and requests for one wait.
+        """Finish interrupted deletions in the background, for topics that this broker serves from
+        now on. Until then the topics can be neither opened nor created, and requests for them wait.
         """
         for key in self._metadata.keys(_PREFIX):
             doomed = self._stored(key)
@@ -100,16 +102,16 @@ class Deletions:
                 self._start(doomed, self._remove_until_done(doomed))
 
     async def delete(self, doomed: Doomed, vacate: Callable[[], Awaitable[None]]) -> None:
-        """Deleted when it returns; concurrent callers for the same share the outcome.
-
-        Raises ManagedLedgerError if the tombstone could not be written: then nothing has changed.
+        """Returns when the deletion is complete. Concurrent callers for the same topic or
+        subscription share the outcome. Raises ManagedLedgerError if the tombstone could not be
+        written: then nothing has changed.
         """
         if doomed.key not in self._running:
             self._start(doomed, self._decide_and_remove(doomed, vacate))
         await asyncio.shield(self._running[doomed.key])
 
     def concerns(self, topic: TopicName) -> bool:
-        """Is this topic, or the partitioned one that it belongs to, being deleted?"""
+        """Whether this topic, or the partitioned topic that it belongs to, is being deleted."""
         for key in _keys_of(topic):  # kept fast: every command of a transaction asks
             if key in self._running or self._metadata.get(key) is not None:
                 return True
@@ -130,7 +132,7 @@ class Deletions:
         await self._finish([Doomed(topic, subscription=name).key])
 
     async def close(self) -> None:
-        """Stop here: the next start continues."""
+        """Stop; the next start continues interrupted deletions."""
         await self._tasks.close()
 
     async def _finish(self, keys: Iterable[str]) -> None:
@@ -182,7 +184,7 @@ class Deletions:
                 return
 
     async def _remove(self, doomed: Doomed) -> None:
-        """Repeatable. Returns also when another broker has finished it."""
+        """May be repeated. Also returns if another broker has finished the deletion."""
         stored = self._metadata.get(doomed.key)
         if stored is None:
             return
@@ -207,9 +209,9 @@ class Deletions:
             await self._metadata.delete(doomed.key)
 
     def _check_decided(self, key: str, version: int) -> KeyAt:
-        """Another broker may have finished the deletion meanwhile, and then the name may be in use
-        again. The tombstone goes before anything new is created, also in what this broker knows.
-        Raises BadVersion.
+        """Raises BadVersion if the tombstone has changed: another broker may have finished the
+        deletion, and the name may be in use again. The tombstone is removed before anything new is
+        created, and this broker learns of both in the same order.
         """
         stored = self._metadata.get(key)
         if stored is None or stored.version != version:
@@ -217,7 +219,7 @@ class Deletions:
         return KeyAt(key, version)
 
     async def at_rest(self, concerned: Callable[[TopicName], bool]) -> None:
-        """Waits for deletions of these topics that run now."""
+        """Waits for running deletions of the topics that `concerned` accepts."""
         running = [task for key, task in self._running.items() if concerned(self._concerned[key])]
         if running:
             await asyncio.wait(running)

@@ -1,8 +1,8 @@
 """Keys of broker.conf that can be changed while the broker runs: stored, and effective at once.
 
 A stored value overrides the file and the environment, also after a restart, until it is deleted.
-The keys with the defaults of policies are dynamic: topics are notified of a change as of a
-policy's. Other keys are read once, at the start.
+The keys with the defaults of policies are dynamic: topics are notified of a change, as they are of
+a changed policy. Other keys are read once, at the start.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _RECORD: Final = "/dynamic-configuration"
 
 DYNAMIC: Final = (
-    # messages: how long, how much
+    # storage and delivery of messages
     "default_retention_time_in_minutes",
     "default_retention_size_in_mb",
     "ttl_duration_default_in_seconds",
@@ -46,7 +46,7 @@ DYNAMIC: Final = (
     "max_open_transaction_bytes_per_namespace",
     "transaction_abort_on_disconnect",
     "transaction_buffer",
-    # how fast
+    # rates
     "max_publish_rate_per_topic_in_messages",
     "max_publish_rate_per_topic_in_bytes",
     "dispatch_throttling_rate_per_topic_in_msg",
@@ -56,7 +56,7 @@ DYNAMIC: Final = (
     "dispatch_throttling_rate_relative_to_publish_rate",
     "subscribe_throttling_rate_per_consumer",
     "subscribe_rate_period_per_consumer_in_second",
-    # how many
+    # limits
     "max_producers_per_topic",
     "max_consumers_per_topic",
     "max_consumers_per_subscription",
@@ -106,16 +106,16 @@ class DynamicConfiguration:
 
     @staticmethod
     def names() -> list[str]:
-        """Of the keys that can be changed, in broker.conf's spelling."""
+        """The keys that can be changed, in broker.conf's spelling."""
         return list(_by_name())
 
     def values(self) -> dict[str, str]:
-        """What is stored, by key."""
+        """The stored values, by key."""
         stored = self._metadata.get(_RECORD)
         return {} if stored is None else dict(json.loads(stored.value))
 
     def load(self) -> None:
-        """Applies what was stored, as far as this version understands it."""
+        """Applies the stored values that this version understands."""
         settings: dict[str, Any] = {}
         for name, text in self.values().items():
             try:
@@ -139,7 +139,7 @@ class DynamicConfiguration:
         await self._store(lambda values: {**values, name: text})
 
     async def delete(self, name: str) -> None:
-        """Returns to the file's value. Raises NotDynamic."""
+        """Removes the stored value, so that the file's applies again. Raises NotDynamic."""
         _field(name)
         await self._store(lambda values: {key: values[key] for key in values if key != name})
 

@@ -1,10 +1,10 @@
 """Broker entry metadata: when the broker received an entry, and the index of its last message.
 
-An entry is stored after `[0x0e02 u16][size u32][BrokerEntryMetadata]`, and delivered like that to
-clients that support it and may see it; to others without. A topic that has ever stored such entries
-records that in its ledger's properties. Indexes count messages and are never reused: the last entry
-has the last one, and when entries are deleted it is recorded with the list of ledgers, in the same
-write. A failed write leaves a gap.
+An entry is stored after `[0x0e02 u16][size u32][BrokerEntryMetadata]`. Clients that support this
+metadata and may see it receive the entry with it, others without it. A topic that has ever stored
+such entries records that in its ledger's properties. Indexes count messages and are never reused:
+the last entry has the last index, and when entries are deleted, the write that removes them from
+the list of ledgers also records the last index. A failed write leaves a gap.
 Source: PIP-70; AppendIndexMetadataInterceptor, AppendBrokerTimestampMetadataInterceptor.
 """
 
@@ -28,9 +28,9 @@ from pybroker.wire.message_metadata import (
 _PACKAGE: Final = "org.apache.pulsar.common.intercept."
 TIMESTAMP: Final = _PACKAGE + "AppendBrokerTimestampMetadataInterceptor"
 INDEX: Final = _PACKAGE + "AppendIndexMetadataInterceptor"
-_STAMPED: Final = "broker-entry-metadata"  # a property: the last index that is known for sure
+_STAMPED: Final = "broker-entry-metadata"  # a property: the last index known for sure
 _READS_A_TURN: Final = 200
-_LOOKED_AT: Final = 1000  # entries, for the last one that has an index
+_LOOKED_AT: Final = 1000  # entries, in search of the last one with an index
 _FAR: Final = 1 << 32  # more than a topic can have written since the last record
 
 
@@ -72,7 +72,7 @@ class EntryStamps:
 
 
 async def stamping(ledger: ManagedLedger, config: BrokerConfig, clock: Clock) -> None:
-    """From now on the ledger stamps appended entries, if configured."""
+    """If configured, the ledger stamps entries that are appended from now on."""
     wanted = config.broker_entry_metadata_interceptors
     if wanted:
         if not is_stamped(ledger):
@@ -87,10 +87,10 @@ def is_stamped(ledger: ManagedLedger) -> bool:
 
 
 async def entry_with_index(ledger: ManagedLedger, index: int) -> Position | None:
-    """The first entry whose last message has this index or a higher one; None: there is none yet.
+    """The first entry whose last message has this index or a higher one; None if there is none yet.
 
-    Indexes grow from entry to entry. Whether there are any differs only by ledger: each start of
-    the broker, and so each configuration, begins a new one.
+    Indexes grow from entry to entry. All entries of a ledger have an index, or none has one: each
+    start of the broker, and so each configuration, begins a new ledger.
     """
     pace = Pace(_READS_A_TURN)
     infos = []
@@ -120,7 +120,7 @@ async def _last_index(ledger: ManagedLedger) -> int:
     position = ledger.last_confirmed
     for _ in range(_LOOKED_AT):
         if position.entry_id < 0:
-            return noted  # there is none
+            return noted  # no entry is left
         index = await _index_at(ledger, position)
         if index is not None:
             return max(noted, index)
@@ -137,5 +137,5 @@ async def _index_at(ledger: ManagedLedger, position: Position) -> int | None:
 
 
 def plain(entries: Sequence[bytes]) -> list[bytes]:
-    """Without the metadata, for clients that do not support it."""
+    """The entries without broker entry metadata, for clients that do not support it."""
     return [without_broker_metadata(entry) for entry in entries]

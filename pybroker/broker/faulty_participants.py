@@ -1,4 +1,4 @@
-"""Participants whose ends pass the fault points; used by a broker that has any."""
+"""Participants that pass the fault points when a transaction ends, for brokers that have any."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -66,7 +66,7 @@ class FaultyParticipants(LocalParticipants):
         return self._followed(step, passing, end())
 
     def _strikes(self, point: str, passing: Passing) -> Rule | None:
-        """The rule that strikes; if it makes the step fail, raises that error."""
+        """The rule that strikes, or None. Raises the error of a rule that makes the step fail."""
         rule = self._faults.passing(replace(passing, point=point))
         if rule is not None and rule.action is Action.FAIL:
             raise rule.error()
@@ -90,7 +90,9 @@ class FaultyParticipants(LocalParticipants):
         return result
 
     def _observed(self, step: Recorded, passing: Passing, ending: Ending) -> Ending:
-        """This point has no rules, because this must not wait."""
+        """Only reports that the points are passed. They have no rules that could strike: this call
+        must not wait.
+        """
         self._faults.passing(replace(passing, point=step.point_before))
         after = replace(passing, point=step.point_after)
         if isinstance(ending, asyncio.Future):

@@ -1,4 +1,4 @@
-"""More partitions for a topic, with its subscriptions."""
+"""Adds partitions to a topic, with its subscriptions."""
 
 from typing import Final, Protocol
 
@@ -10,7 +10,7 @@ from pybroker.broker.subscription import Subscription
 from pybroker.broker.tenants import Tenants
 from pybroker.broker.topic import Topic
 
-_LOOKS_A_TURN: Final = 500  # whether a partition has a subscription
+_LOOKS_A_TURN: Final = 500  # checks whether a partition has a subscription
 
 
 class _Topics(Protocol):

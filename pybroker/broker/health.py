@@ -23,7 +23,7 @@ _FEW: Final = ManagedLedgerConfig(max_entries_per_ledger=1000, min_rollover_time
 
 class Health:
     def __init__(self, ledgers: ManagedLedgerFactory, broker: str = "") -> None:
-        """`broker`: an id, if others use the same storage; each has a log of its own."""
+        """`broker` is this broker's id if others use the same storage: each has its own log."""
         self._ledgers = ledgers
         self._log = f"{HEALTH_LOG}-{broker}" if broker else HEALTH_LOG
         self._checking: asyncio.Task[str | None] | None = None

@@ -3,9 +3,9 @@
 A topic is active while it has producers or subscriptions (or, in the mode
 `delete_when_subscriptions_caught_up`, producers, consumers or a backlog). A topic that has been
 inactive for the maximum inactive duration of its policy, and for the retention time, is deleted.
-Only loaded topics are checked; each is visited when it may have become inactive, and not before it
-may be deleted. Those due within a second share one visit of the housekeeper, which handles a few
-per turn.
+Only loaded topics are checked. When a topic may have become inactive, a visit is scheduled for the
+time at which it may be deleted. Topics due within the same second share one visit of the
+housekeeper, which handles a few per turn.
 
 Differs: messages of an open transaction keep a topic.
 Source: Apache Pulsar, PersistentTopic.checkGC.
@@ -40,19 +40,21 @@ class InactiveTopics:
         self._frequency_s = config.broker_delete_inactive_topics_frequency_seconds
         self._housekeeper = housekeeper
         self._delete = delete
-        self._watched: dict[ServedTopic, int] = {}  # the second in which it is visited
+        self._watched: dict[ServedTopic, int] = {}  # the second of the scheduled visit
         # By the second of the visit. Not plain dicts: getting the first item of one walks over all
         # items removed before it.
         self._turns: dict[int, OrderedDict[ServedTopic, None]] = {}
-        self._on_deserted = self._watch  # one for all of them
+        self._on_deserted = self._watch  # one bound method for all topics
         self._tasks = Tasks("deletion of inactive topics")
 
     def follow(self, topic: ServedTopic) -> None:
-        """Watches a topic from its loading on; a changed policy may delete it sooner."""
+        """Call when the topic has been loaded, and when its policies have changed: it may now be
+        due sooner.
+        """
         if topic.name.namespace_name == SYSTEM_NAMESPACE:
             return
         if topic.on_deserted is not self._on_deserted:
-            self._housekeeper.start()  # no ledger has been opened yet, perhaps
+            self._housekeeper.start()  # perhaps no ledger has been opened yet
             topic.on_deserted = self._on_deserted
             topic.deserted()
         else:
@@ -60,7 +62,7 @@ class InactiveTopics:
             self._watch(topic)
 
     def forget(self, topic: ServedTopic) -> None:
-        """The topic has ended, or its visit moves."""
+        """Cancels the topic's scheduled visit."""
         if (second := self._watched.pop(topic, None)) is not None:
             self._turns[second].pop(topic, None)
 
@@ -90,7 +92,7 @@ class InactiveTopics:
 
     def _turn(self, second: int) -> None:
         if (topics := self._turns.get(second)) is None:
-            return  # it has been closed
+            return  # `close` was called
         try:
             for _ in range(min(VISITS_A_TURN, len(topics))):
                 topic, _ = topics.popitem(last=False)
@@ -107,7 +109,7 @@ class InactiveTopics:
             return
         if self._is_kept(topic):
             if _caught_up_mode(topic):
-                topic.deserted()  # active until now, if not for long
+                topic.deserted()  # counts as active until now
             return
         idle_s = asyncio.get_running_loop().time() - topic.deserted_at_s
         needed_s = self._needed_s(topic)
@@ -119,7 +121,7 @@ class InactiveTopics:
             self._tasks.start(self._delete_still_inactive(topic), f"deletion of {topic.name}")
 
     async def _delete_still_inactive(self, topic: ServedTopic) -> None:
-        """Checks again, because its policies may have changed in between."""
+        """Checks again, because the topic's use and policies may have changed in between."""
         if topic.closed or topic.busy or self._is_kept(topic) or topic.retention_ms < 0:
             return
         idle_s = asyncio.get_running_loop().time() - topic.deserted_at_s
@@ -135,7 +137,7 @@ class InactiveTopics:
         return len(topic.producers) > 0 or bool(topic.subscriptions)
 
     def _needed_s(self, topic: ServedTopic) -> float:
-        """How long it has to be inactive."""
+        """How long the topic must have been inactive."""
         inactive_s: int = topic.policies[INACTIVE_TOPICS]["maxInactiveDurationSeconds"]
         return max(inactive_s, topic.retention_ms / 1000)
 

@@ -1,8 +1,8 @@
 """What a subscription reads of open transactions: nothing, or their messages.
 
-This is chosen when the subscription is created, by a property that any official client can send:
-the subscription's, or that of the consumer creating it. From then on it is fixed. So no client can
-change what others read by joining them, or by changing properties.
+A property that any official client can send chooses this when the subscription is created: a
+property of the subscription, or of the consumer that creates it. From then on the level is fixed.
+So no client can change what others read by joining them, or by changing properties.
 """
 
 from collections.abc import Mapping

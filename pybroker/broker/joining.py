@@ -1,4 +1,4 @@
-"""Checks whether a consumer may join a subscription, and whether it may end it for all."""
+"""Checks whether a consumer may join a subscription, and whether it may delete it."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -32,7 +32,9 @@ def check_joinable(subscription: Joined, kind: SubscriptionType) -> None:
 
 
 def check_sole_consumer(subscription: Joined, consumer: Consumer, force: bool) -> None:
-    """Raises MetadataError, as Apache Pulsar, while others consume, unless forced."""
+    """Raises MetadataError, as Apache Pulsar does, if there are other consumers and `force` is
+    false.
+    """
     if not force and any(other is not consumer for other in subscription.consumers):
         raise MetadataError(
             f"{subscription} has other consumers: close them, or unsubscribe with force"

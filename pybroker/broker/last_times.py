@@ -1,5 +1,5 @@
-"""Times of last activity of a consumer or a subscription's consumers, for stats and for checks
-whether it is in use.
+"""Times of the last activity of a consumer, or of all consumers of a subscription: for stats, and
+to see whether a subscription is in use.
 """
 
 
@@ -22,8 +22,9 @@ class LastTimes:
         self.first_flow_ms = self.flow_ms = 0
         self.first_sent_ms = self.sent_ms = 0
         self.acknowledged_ms = self.mark_delete_moved_ms = 0
-        self.expired = self.expired_ms = 0  # how many entries, and when
-        # Since when (in loop time) there is no activity, and the activity counted by then.
+        self.expired = self.expired_ms = 0  # a number of entries; the last time
+        # The loop time at which inactivity was first observed, and `flow_ms` and `acknowledged_ms`
+        # then.
         self._idle: tuple[float, int, int] | None = None
 
     def flow(self, now_ms: int) -> None:
@@ -42,7 +43,9 @@ class LastTimes:
         self._idle = None
 
     def idle_since(self, now_s: float) -> float:
-        """When inactivity was first observed; each check passes the time."""
+        """The loop time at which a check first found no activity since the check before; `now_s` is
+        the time of this check.
+        """
         done = self.flow_ms, self.acknowledged_ms
         if self._idle is None or self._idle[1:] != done:
             self._idle = now_s, *done

@@ -20,7 +20,7 @@ S = TypeVar("S", bound=Consumed)
 
 
 class Life(Generic[S]):
-    """Of a topic with subscriptions `S`."""
+    """The life of a topic whose subscriptions are of type `S`."""
 
     __slots__ = (
         "__weakref__",
@@ -39,7 +39,7 @@ class Life(Generic[S]):
         self.subscriptions: dict[str, S] = {}
         self.on_deserted: Callable[[Any], None] = nobody_cares
         self.deserted_at_s = 0.0  # by the loop's time
-        self._closed: str | None = None  # why
+        self._closed: str | None = None  # the reason
 
     @property
     def closed(self) -> bool:
@@ -62,7 +62,7 @@ class Life(Generic[S]):
         return not len(self.producers) and all(c.request.takes_any_schema for c in consumers)
 
     def check_open(self) -> None:
-        """Raises ServiceNotReady once it is closing."""
+        """Raises ServiceNotReady once the topic is closing."""
         if self._closed is not None:
             raise self._unloading()
 
@@ -70,23 +70,23 @@ class Life(Generic[S]):
         return ServiceNotReady(f"{self.name} is being unloaded: {self._closed}")
 
     def deserted(self) -> None:
-        """Its last producer or a subscription has left: it may be unused now."""
+        """Called when the last producer or a subscription has left: the topic may be unused now."""
         self.deserted_at_s = asyncio.get_running_loop().time()
         if self._closed is None:
             self.on_deserted(self)
 
     def forget_subscription(self, name: str) -> None:
-        """It has ended."""
+        """Called when the subscription has ended."""
         self.subscriptions.pop(name, None)
         self.deserted()
 
     def break_cycles(self) -> None:
-        """Breaks reference cycles, so that this is freed without a garbage collection."""
+        """Breaks reference cycles, so that the topic is freed without a garbage collection."""
         self.on_deserted = nobody_cares
         self.producers.topic_ended()
         self.subscriptions.clear()
 
     def retire(self, reason: str) -> None:
-        """It is unused, and from now on cannot be used: clients are told to retry."""
+        """Ends the use of a topic that is unused: from now on clients are told to retry."""
         self._closed = reason
         self.producers.disconnect_all(self._unloading())

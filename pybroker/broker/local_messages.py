@@ -1,4 +1,4 @@
-"""Messages from within this process, and who publishes them: what `server/` does for `admin/`."""
+"""Messages from within this process, and their sender: `server/` publishes them for `admin/`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from pybroker.base.names import TopicName
 @dataclass(frozen=True, slots=True)
 class LocalSender:
     address: tuple[str, int]
-    producer_name: str = ""  # the broker gives one if it is empty
+    producer_name: str = ""  # the broker generates one if it is empty
 
 
 @dataclass(frozen=True, slots=True)
 class LocalMessage:
     payload: bytes
     key: str | None = None
-    key_is_base64: bool = False  # the key stands for bytes
+    key_is_base64: bool = False  # the key encodes bytes
     properties: Mapping[str, str] = field(default_factory=dict)
     event_time_ms: int = 0
     sequence_id: int | None = None  # None: the one after the producer's last

@@ -1,8 +1,7 @@
-"""A topic whose log was fenced is closed. Its next use opens all of its logs again.
+"""Closes a topic whose log was fenced; its next use opens all of its logs again.
 
-That happens to a broker that still served a topic after another one had taken it over, and where
-the list of a log's ledgers could not be written. The topic would refuse everything until it is
-loaded again.
+A log is fenced if another broker has taken over the topic while this one still served it, or if the
+list of the log's ledgers could not be written. Without this the topic would refuse everything.
 """
 
 import logging
@@ -22,7 +21,7 @@ class LostLogs:
         self._closed = False
 
     def lost(self, log_name: str) -> None:
-        """The managed ledger of this name was fenced."""
+        """Called when the managed ledger of this name was fenced."""
         name = topic_of_log(log_name)
         if name is not None and name not in self._closing and not self._closed:
             self._closing.add(name)

@@ -1,4 +1,4 @@
-"""What the admin API needs of a cluster: its bundles, and how to ask the other brokers."""
+"""The cluster as the admin API needs it: its bundles, and requests to the other brokers."""
 
 import json
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from pybroker.base.errors import ServiceNotReady
 from pybroker.broker.ownership import BrokerAddress, Bundle, Elsewhere
 
-# This header says that a broker asks: what is asked is this broker's part, and nothing else.
+# Marks a request from another broker: the answer covers only this broker's part.
 ASKED_BY_A_BROKER: Final = "X-Pybroker-Asked-By-A-Broker"
 
 
@@ -23,7 +23,7 @@ class Reply:
         return 200 <= self.status < 300
 
     def json(self) -> Any:
-        """None if there is no body, or none that can be read."""
+        """None if there is no body, or if it is not JSON."""
         try:
             return json.loads(self.body) if self.body else None
         except ValueError:
@@ -32,18 +32,18 @@ class Reply:
 
 class OtherBrokers(Protocol):
     def others(self) -> dict[str, BrokerAddress]:
-        """The live brokers without this one, by id, sorted."""
+        """The live brokers except this one, by id, sorted."""
         ...
 
     def is_foreign(self, broker_id: str) -> bool:
-        """Whether it is one of Apache Pulsar, which may answer in its own way."""
+        """Whether this is a broker of Apache Pulsar, which may answer in its own way."""
         ...
 
     async def ask(
         self, broker: BrokerAddress, method: str, target: str, body: bytes = b""
     ) -> Reply:
-        """`target`: path and query. `body` is JSON. A redirect is an answer. Raises
-        ServiceNotReady: the other broker may have done it all the same.
+        """`target` is path and query, `body` is JSON. A redirect is returned, not followed. Raises
+        ServiceNotReady; even then the other broker may have carried out the request.
         """
         ...
 
@@ -52,19 +52,21 @@ class Bundles(Protocol):
     """The bundles of the whole cluster."""
 
     async def of_namespace(self, namespace: str) -> tuple[Bundle, ...]:
-        """In order. Divides the namespace if no broker has done it. Raises ServiceNotReady."""
+        """The bundles in order. Divides the namespace if no broker has done so. Raises
+        ServiceNotReady.
+        """
         ...
 
     async def served_of(self, namespace: str) -> list[Bundle]:
-        """Those that a broker serves, as ZooKeeper says now. Raises ServiceNotReady."""
+        """The bundles that some broker serves, as ZooKeeper says now. Raises ServiceNotReady."""
         ...
 
     async def divide(self, namespace: str, bundles: int) -> None:
-        """Of a namespace that has no topics yet. Raises ServiceNotReady."""
+        """Divide a namespace that has no topics yet. Raises ServiceNotReady."""
         ...
 
     async def forget(self, namespace: str) -> None:
-        """It is deleted, and its bundles with it. Raises ServiceNotReady."""
+        """Delete the division of a namespace that is being deleted. Raises ServiceNotReady."""
         ...
 
     def owns_bundle(self, bundle: Bundle) -> bool: ...
@@ -72,28 +74,28 @@ class Bundles(Protocol):
     def owned(self) -> list[Bundle]: ...
 
     def owner_elsewhere(self, bundle: Bundle) -> BrokerAddress | None:
-        """As far as it is known here; None also if this broker serves it."""
+        """The owner as far as this broker knows; None also if this broker serves the bundle."""
         ...
 
     async def lookup_bundle(self, bundle: Bundle, authoritative: bool) -> Elsewhere | None:
-        """As `Ownership.lookup`. Raises ServiceNotReady."""
+        """Like `Ownership.lookup`. Raises ServiceNotReady."""
         ...
 
     async def release(self, bundle: Bundle, destination: str = "") -> None:
-        """Close its topics and give it back. Does nothing if this broker does not serve it. For a
-        short time, all brokers then send lookups to the one with the id `destination`, if given.
+        """Close the bundle's topics and give it up. Does nothing if this broker does not serve it.
+        If the broker id `destination` is given, all brokers send lookups there for a short time.
         Raises ServiceNotReady.
         """
         ...
 
     def withdraw(self, bundle: Bundle, destination: str) -> None:
-        """The `destination` of a release does not take it: any broker may, unless the bundle was
-        sent to another one since.
+        """Stop sending lookups to the `destination` of a release, because that broker does not take
+        the bundle. Has no effect if the bundle was released to another destination since.
         """
         ...
 
     async def split(self, bundle: Bundle, at: int) -> None:
-        """This broker serves both halves when it returns; their topics stay open. Raises
+        """When this returns, this broker serves both halves; their topics stay open. Raises
         ServiceNotReady.
         """
         ...

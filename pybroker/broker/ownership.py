@@ -3,7 +3,7 @@ coordinators ask.
 
 A namespace's topics are divided into bundles by the hash of their names, and a bundle is served by
 one broker at a time. A broker that is alone serves everything (`ALONE`) and pays nothing for the
-question: it is asked when a topic is found for the first time, never for a message.
+question. The question comes up when a topic is first used, never for a message.
 
 Source: Apache Pulsar's NamespaceBundle and OwnershipCache.
 """
@@ -55,20 +55,21 @@ class Elsewhere(NamedTuple):
     """Another broker, for a client's lookup."""
 
     address: BrokerAddress
-    listeners: Listeners  # its advertised ones
-    serves: bool  # False: no broker serves the topic yet; that one takes it when it is asked
+    listeners: Listeners  # its advertised listeners
+    serves: bool  # False: no broker serves the topic yet; this one takes it on request
 
 
-# A bundle was acquired: its topics may be loaded from now on.
+# Called when a bundle was acquired: its topics may be loaded from now on.
 Came = Callable[[Bundle], None]
-# A bundle is given up: `owns` is already False; nothing of it is in use when this returns.
+# Called when a bundle is given up: `owns` is already False. When this returns, nothing of the
+# bundle is in use.
 Goes = Callable[[Bundle], Awaitable[None]]
 
 
 class Ownership(Protocol):
     def owns(self, name: TopicName) -> bool:
-        """Whether this broker serves the topic now. It may end at every await; then `Goes` is
-        called first, unless the session is lost, which ends the process.
+        """Whether this broker serves the topic now. This can end at every await; then `Goes` is
+        called, unless the session is lost, which ends the process.
         """
         ...
 
@@ -82,8 +83,8 @@ class Ownership(Protocol):
         ...
 
     async def lookup(self, name: TopicName, authoritative: bool) -> Elsewhere | None:
-        """As `owner_of`, for a client. `authoritative`: another broker has sent the client here, so
-        this one takes the bundle if no broker has it.
+        """Like `owner_of`, for a client. `authoritative`: another broker has sent the client here,
+        so this one takes the bundle if no broker has it.
         """
         ...
 
@@ -150,7 +151,7 @@ class OnSeveralBrokers(NotAllowed):
 
 
 async def take_all(ownership: Ownership, names: Iterable[TopicName]) -> None:
-    """This broker serves all of these when it returns. Raises OnSeveralBrokers, ServiceNotReady."""
+    """On return, this broker serves all of these. Raises OnSeveralBrokers, ServiceNotReady."""
     for name in () if ownership is ALONE else names:
         if (owner := await ownership.owner_of(name)) is not None:
             raise OnSeveralBrokers(

@@ -48,7 +48,7 @@ class Permissions:
         self._metadata = metadata
         self._tenants = tenants
         self._writing = asyncio.Lock()
-        self._known: dict[str, tuple[Stored, Grants]] = {}  # parsed, and from what
+        self._known: dict[str, tuple[Stored, Grants]] = {}  # with what they were parsed from
         self._known_admins: dict[str, tuple[Versioned, frozenset[str]]] = {}
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -83,7 +83,9 @@ class Permissions:
         return known[1]
 
     def _readable(self, key: str) -> Versioned | None:
-        """None: what cannot be read grants nothing, and affects no other namespace."""
+        """None if the record is missing or unreadable: then it grants nothing, and other namespaces
+        are not affected.
+        """
         try:
             return self._metadata.get(key)
         except CorruptStorage as error:
@@ -106,7 +108,7 @@ class Permissions:
         await self.set_on_topics([OnTopic(topic, role, actions)])
 
     async def set_on_topics(self, wanted: Iterable[OnTopic]) -> None:
-        """All grants of a namespace at once: its record is written as a whole."""
+        """Changes all permissions of a namespace at once: its record is written as a whole."""
         by_namespace: dict[str, list[OnTopic]] = {}
         for each in wanted:
             by_namespace.setdefault(each.topic.namespace_name, []).append(each)
@@ -153,27 +155,27 @@ class Permissions:
             except BadVersion as error:
                 raise Conflict(f"{namespace} was deleted in the meantime: {error}") from error
             if not self._tenants.has_namespace(namespace):
-                # A later namespace must not inherit it, and may already have its own.
+                # A later namespace must not inherit the record, and may already have its own.
                 with suppress(BadVersion):
                     await self._metadata.delete(PERMISSIONS + namespace, version)
                 self._tenants.check_namespace(namespace)
 
 
-@lru_cache(maxsize=1000)  # once of each
+@lru_cache(maxsize=1000)  # says each only once
 def _say_ignored(why: str) -> None:
-    log.warning("no permissions are granted there: %s", why)
+    log.warning("an unreadable record grants no permissions: %s", why)
 
 
 def check_role(role: str) -> str:
     """Raises NamingError."""
     if not role.strip() or len(role) > MAX_ROLE_CHARS:
-        raise NamingError(f"A role's name may have at most {MAX_ROLE_CHARS} characters")
+        raise NamingError(f"A role's name must not be blank or exceed {MAX_ROLE_CHARS} characters")
     return role
 
 
 def record_of(namespace: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a namespace that is created with these AuthPolicies, whose shape the caller has
-    checked. Raises NamingError, InvalidTopicName, Conflict.
+    """The record of a namespace that is created with the AuthPolicies `said`, whose shape the
+    caller has checked. Raises NamingError, InvalidTopicName, Conflict.
     """
     record: dict[str, Any] = {}
     for role, actions in (said.get(_NAMESPACE) or {}).items():
@@ -217,7 +219,7 @@ def _set_on_topics(record: dict[str, Any], wanted: Iterable[OnTopic]) -> None:
 
 
 def _set(record: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """None removes; emptied containers are removed too."""
+    """None removes the value; emptied containers are removed, too."""
     first, *rest = path
     if rest:
         inner = record.get(first, {})

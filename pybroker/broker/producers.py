@@ -46,7 +46,8 @@ class ProducerOwner(Protocol):
         ...
 
 
-# Called once for a waiting producer: None when it may write, else why it never will.
+# Called once for a waiting producer: with None when it may write, or with the reason why it never
+# will.
 Granted = Callable[[PulsarError | None], None]
 
 
@@ -100,9 +101,9 @@ class Producers:
         self._topic = topic
         self._store_epoch = store_epoch
         self._connected: dict[str, Producer] = {}
-        self._waiting: list[Producer] = []  # few, and nearly always none
+        self._waiting: list[Producer] = []  # nearly always empty
         self._closed: PulsarError | None = None
-        self.on_deserted: Callable[[], None] = nobody_cares  # the last one has gone
+        self.on_deserted: Callable[[], None] = nobody_cares  # called when the last one has left
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -116,9 +117,8 @@ class Producers:
         return list(self._connected.values())
 
     async def add(self, producer: Producer, granted: Granted) -> bool:
-        """True if it may write now; False if it waits, and `granted` will be called.
-
-        Raises ProducerBusy, ProducerFenced, ServiceNotReady.
+        """Admit a producer. True if it may write now; False if it waits, and `granted` will be
+        called. Raises ProducerBusy, ProducerFenced, ServiceNotReady.
         """
         self._check_open()
         self._replace_older(producer)
@@ -150,7 +150,7 @@ class Producers:
         await self.let_next_in()
 
     async def let_next_in(self) -> None:
-        """If there is no producer, admits the first waiting one that can be; refuses the others."""
+        """If no producer is connected, admit the first waiting one that can still be admitted."""
         while self._waiting and not self._connected:
             successor = self._waiting.pop(0)
             try:
@@ -160,12 +160,12 @@ class Producers:
                 log.warning("%s: producer %s rejected: %s", self._topic, successor.name, error)
 
     def disconnect_all(self, reason: PulsarError) -> None:
-        """Admit no producer any more: refuse them with the reason."""
+        """Disconnect all producers, and refuse new ones with the reason from now on."""
         self._closed = reason
         self.let_go(reason)
 
     def let_go(self, reason: PulsarError) -> None:
-        """Waiting producers get the reason as the answer to their request."""
+        """Disconnect all producers; a waiting one gets the reason as the answer to its request."""
         for producer in self.everybody():
             self._forget(producer)
             if not self._tell(producer, reason):
@@ -182,7 +182,7 @@ class Producers:
             raise type(self._closed)(*self._closed.args)
 
     def everybody(self) -> list[Producer]:
-        """Including waiting ones."""
+        """All producers, including waiting ones."""
         return [*self._connected.values(), *self._waiting]
 
     def _forget(self, producer: Producer) -> None:
@@ -202,7 +202,9 @@ class Producers:
         self._connected[producer.name] = producer
 
     async def _own(self, producer: Producer) -> bool:
-        """False if it was fenced, or left, before its epoch was durable."""
+        """Make the producer the exclusive owner. False if it was fenced, or left, before its epoch
+        was durable.
+        """
         self._connected[producer.name] = producer
         self.epoch = 0 if self.epoch is None else self.epoch + 1
         producer.topic_epoch = self.epoch
@@ -257,9 +259,7 @@ class Producers:
             producer.owner.close_producer(producer, str(error))
 
     def _tell(self, producer: Producer, error: PulsarError | None) -> bool:
-        """Whether it was waiting. For its client it is a pending request, not a producer to
-        close.
-        """
+        """Answer the pending request of a waiting producer; False if it was not waiting."""
         granted, producer.granted = producer.granted, None
         if granted is not None:
             granted(error)

@@ -1,9 +1,9 @@
 """Finds where to read from to get every message published at or after a time: binary search.
 
-Publish times are set by producers and need not grow from entry to entry; like every search by time,
-this one is only as exact as they are. But the maximum age of messages that a commit in commit order
-put after younger ones is known, so none of these is skipped. Damaged entries, like markers, have no
-time.
+Producers set publish times, which need not grow from entry to entry; like every search by time,
+this one is only as exact as they are. In commit order a commit may append messages after younger
+ones. Their maximum age is known, so the search skips none of them. Damaged entries, like markers,
+have no time.
 """
 
 import asyncio
@@ -79,8 +79,8 @@ async def first_published_at(
 
 
 async def first_to_read(ledger: ManagedLedger, timestamp_ms: int) -> Position:
-    """As `first_published_at`, for logs in which old entries may follow young ones: searches for a
-    time that is certainly before all young ones, then reads on from there.
+    """Like `first_published_at`, for logs in which old entries may follow young ones: searches for
+    a time that is certainly before all young ones, then reads on from there.
     """
     lag = lag_ms(ledger)
     found = await first_published_at(ledger, timestamp_ms - lag)
@@ -98,9 +98,9 @@ async def last_published_before(
     up_to: Position,
     most: int = 1 << 62,
 ) -> Position:
-    """The last entry before the first one behind `after` that was published at `timestamp_ms` or
-    later. Reads all of them, or about `most`: for logs in which old entries follow young ones, as
-    with transactions in commit order.
+    """The entry before the first one after `after` that was published at `timestamp_ms` or later;
+    `up_to` if there is none. Reads all entries in between, or about `most`: for logs in which old
+    entries follow young ones, as with transactions in commit order.
     """
     position = after.after
     while run := await ledger.read_whole(position, up_to, _READ_ENTRIES, _READ_BYTES):

@@ -32,7 +32,7 @@ class OnTheWay:
 
     def __init__(self) -> None:
         self.count = 0
-        self._all_there: asyncio.Event | None = None  # set by the last of them
+        self._all_there: asyncio.Event | None = None  # set when no run is left
 
     def arrived(self) -> None:
         self.count -= 1
@@ -41,7 +41,7 @@ class OnTheWay:
             self._all_there = None
 
     async def settled(self) -> bool:
-        """Whether nothing is in flight any more; waits only for a limited time, in case the storage
+        """Whether no run is in flight any more. Waits for a limited time only, in case the storage
         never answers.
         """
         if self.count and self._all_there is None:

@@ -1,6 +1,6 @@
 """Small JSON records by name in the metadata store, written only by operators.
 
-A record holds all that goes with its name, so that no key is joined from two names.
+A record holds everything that belongs to its name, so that no key combines two names.
 """
 
 import asyncio
@@ -45,7 +45,9 @@ class Records:
     async def change(
         self, name: str, change: Callable[[dict[str, Any] | None], Mapping[str, Any]]
     ) -> None:
-        """Replaces the record by a function of the current one, in sequence."""
+        """Replaces the record by a function of the current one (None if missing). Changes run one
+        at a time.
+        """
         async with self._changing:
             await self.put(name, change(self.find(name)))
 

@@ -15,12 +15,12 @@ _AT_ONCE: Final = 64
 
 
 async def release_topics(topics: Topics, ledgers: ManagedLedgerFactory, bundle: Bundle) -> None:
-    """Unload them; clients look them up again. Call when `owns` is false, so none is loaded again.
-
-    A failure is logged: the next owner fences the ledgers that could not be closed.
+    """Unload the bundle's topics; clients look them up again. Call when `owns` is false, so that
+    none is loaded again. A failure is logged: the next owner fences the ledgers that could not be
+    closed.
     """
     await topics.at_rest(bundle.namespace)  # loads that had begun
-    # The next owner finishes deletions, too, and recreates what this one would still delete.
+    # The next owner finishes deletions, too, and may recreate what this broker would still delete.
     await topics.deletions.at_rest(bundle.holds)
     names = [name for name in topics.loaded_names() if bundle.holds(name)]
     for at in range(0, len(names), _AT_ONCE):
@@ -33,15 +33,15 @@ async def release_topics(topics: Topics, ledgers: ManagedLedgerFactory, bundle: 
 
 
 async def _close_logs(ledgers: ManagedLedgerFactory, bundle: Bundle) -> None:
-    """A topic closes its logs. One that was forgotten would be used again, out of date, when the
-    bundle comes back. One that is still being opened, without a waiter, would fence the next
-    owner's.
+    """Close what the topics, which close their logs, have left. A log that was left open would be
+    used again, out of date, when the bundle comes back. A log that is still being opened, without a
+    waiter, would fence the next owner's.
     """
 
     def is_of_bundle(log_name: str) -> bool:
         topic = topic_of_log(log_name)
         if topic is None or topic.local.startswith(TRANSACTION_LOG_PREFIX):
-            return False  # a coordinator's, which goes with another bundle
+            return False  # a coordinator's log belongs to another bundle
         return bundle.holds(topic)
 
     await ledgers.openings_ended(is_of_bundle)

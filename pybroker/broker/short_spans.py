@@ -2,9 +2,9 @@
 
 Differs: official clients need a consumer for this. Reading a little from each of thousands of
 topics would spend most time on opening and closing consumers. The result is exactly what a reader
-would get: decided messages, without markers, aborted ones and broker entry metadata. If anything is
-unusual (a damaged entry, an end that is no longer a message, a dispatch rate, too much data),
-nothing is returned, and a reader must be used.
+would get: decided messages, without markers, aborted messages and broker entry metadata. If
+anything is unusual (a damaged entry, an end position that no longer holds a message, a dispatch
+rate, too much data), nothing is returned, and the client must use a reader.
 """
 
 from dataclasses import dataclass, field
@@ -44,8 +44,9 @@ class Allowance:
         self._is_untouched = False
 
     def too_little(self) -> HandedOver:
-        """Room for the next topic. If others preceded it, it may come first the next time, so none
-        of the later ones may come before it."""
+        """The answer for a topic that does not fit. If others preceded it, the client may ask for
+        it first the next time, so later topics get nothing now.
+        """
         if self._is_untouched:
             return HandedOver(False)
         self.left = 0
@@ -55,9 +56,8 @@ class Allowance:
 async def hand_over(
     topic: Topic, after: Position, to: Position, allowance: Allowance
 ) -> HandedOver:
-    """What a reader beginning after `after` would get up to the message at `to`.
-
-    Raises NotAllowed if readers are not allowed on the topic.
+    """What a reader that begins after `after` would get up to the message at `to`. Raises
+    NotAllowed if readers are not allowed on the topic.
     """
     check_type(topic, SubscriptionType.EXCLUSIVE)
     if allowance.left <= 0:
@@ -75,7 +75,7 @@ async def hand_over(
         try:
             run = await _next_run(topic, reached.after, to, allowance.left - size_bytes)
         except DamagedEntries:
-            return HandedOver(False)  # a reader will report it, with the position
+            return HandedOver(False)  # a reader will report the damage, with its position
         if run is None:
             return HandedOver(False)
         reached = Position(run.ledger_id, run.first_entry_id + len(run.entries) - 1)

@@ -1,4 +1,4 @@
-"""What a subscription needs of its topic."""
+"""The topic as its subscriptions need it."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""Creating and deleting the subscriptions of one topic: one at a time.
+"""Creates and deletes the subscriptions of one topic, one at a time.
 
 Concurrent subscribe requests get the same subscription; a request during a deletion gets a new one.
 """
@@ -23,7 +23,7 @@ from pybroker.logs import audit
 
 
 class OpenTopic(SubscribedTopic, Limited, Protocol):
-    """What is needed of the topic."""
+    """The topic as this module needs it."""
 
     @property
     def deletions(self) -> Deletions: ...
@@ -67,7 +67,7 @@ class Subscribing:
         properties: dict[str, str],
         create: bool,
     ) -> Subscription:
-        """As Topic.subscription; raises LedgerClosed, too."""
+        """Like Topic.subscription; also raises LedgerClosed."""
         asked = isolation.asked_for(properties)
         async with self._one_at_a_time(topic):
             existing = _existing(topic, name, durable=True)
@@ -130,8 +130,8 @@ def _existing(topic: OpenTopic, name: str, durable: bool) -> Subscription | None
 
 
 async def _free(topic: OpenTopic, name: str) -> None:
-    """Removes the rest of the previous subscription of that name: an unfinished deletion would also
-    remove the new one, and a reader's cursor may be about to be deleted.
+    """Removes what is left of a previous subscription of that name: an unfinished deletion would
+    also remove the new one, and a reader's cursor may be about to be deleted.
     """
     await topic.deletions.subscription_settled(topic.name, name)
     ledger = topic.ledger

@@ -66,7 +66,7 @@ class Subscription:
     def __init__(self, topic: SubscribedTopic, cursor: ManagedCursor) -> None:
         self.name = cursor.name
         self.cursor = cursor
-        self.kind: SubscriptionType | None = None  # of the last consumers
+        self.kind: SubscriptionType | None = None  # the type of the latest consumers
         self.consumers: list[Consumer] = []
         self._topic = topic
         self.isolation = kept_in(cursor.properties)
@@ -109,8 +109,8 @@ class Subscription:
         self.notify()
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Idempotent. Its unacknowledged messages go to the others; a reader's subscription goes
-        away with its last consumer, and with an only one that was not admitted.
+        """Idempotent. The consumer's unacknowledged messages go to the others. A reader's
+        subscription ends with its last consumer, also if its only consumer was not admitted.
         """
         if consumer in self.consumers:
             self._remove(consumer)
@@ -144,7 +144,7 @@ class Subscription:
         check_consumers(self._topic, self)
 
     def _found_damage(self, damage: DamagedEntries) -> None:
-        """The position that consumers cannot get past until the subscription is moved."""
+        """Disconnect consumers, which cannot get past the damage until the cursor is moved."""
         self._damage = damage
         self.disconnect_consumers(str(damage))
 
@@ -169,7 +169,7 @@ class Subscription:
             consumer.sink.close_consumer(consumer, reason)
 
     def follow_policies(self) -> None:
-        """The consumers have changed."""
+        """Apply the topic's current policies."""
         if isinstance(self._dispatcher, SharedDispatcher):
             self._dispatcher.set_limits(self._topic.policies.made(unacked_limits))
         self.pace = pace_of(self.pace, self._topic, self)
@@ -183,7 +183,7 @@ class Subscription:
         self.notify()
 
     def notify(self) -> None:
-        """Something may be readable or a consumer ready: dispatch in this tick."""
+        """Dispatch in this tick: something may be readable, or a consumer ready."""
         if not self._notified and self.consumers:
             self._notified = True
             asyncio.get_running_loop().call_soon(self._dispatch)
@@ -217,14 +217,14 @@ class Subscription:
 
     @property
     def redelivers_by_id(self) -> bool:
-        """Not for Exclusive and Failover, which redeliver everything whatever was named."""
+        """Whether single messages can be redelivered: Exclusive and Failover redeliver all."""
         return self.kind is not None and not self.kind.single_active
 
     # -- acknowledgements
 
     def acknowledge(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
-        """Acknowledges whole entries individually; skips what an open transaction acknowledged, and
-        what was withheld because of a transaction open at delivery.
+        """Acknowledges whole entries individually, except messages that an open transaction has
+        acknowledged, and messages that a delivery left out because of an open transaction.
         """
         if consumer.left_out:
             positions, parts = consumer.left_out.divide(positions)
@@ -260,7 +260,7 @@ class Subscription:
             self.notify()
 
     def _recount(self, consumer: Consumer, position: Position, batch_size: int) -> None:
-        """The unacknowledged part of this batch."""
+        """Updates how many messages of the batch the consumer holds unacknowledged."""
         if (dispatcher := self._dispatcher) is not None:
             reader = self.reader
             bits = reader.unacked_bits(position, batch_size) if reader.wants(position) else 0
@@ -273,9 +273,9 @@ class Subscription:
         still_unacked: int | None = None,
         batch_size: int = 0,
     ) -> None:
-        """Everything up to `position`. Raises NotAllowed on Shared and Key_Shared."""
+        """Acknowledges everything up to `position`. Raises NotAllowed on Shared and Key_Shared."""
         self._check_cumulative()
-        if position > (limit := self.reader.limit):  # messages there were not delivered
+        if position > (limit := self.reader.limit):  # messages after it were not delivered
             position, still_unacked = limit, None
         given = self._given(consumer, None if still_unacked else position)
         self._transactional.acknowledge_up_to(position, still_unacked, batch_size, given)
@@ -299,9 +299,8 @@ class Subscription:
     def acknowledge_in_transaction(
         self, consumer: Consumer, txn_id: TxnId, acks: Sequence[PendingAck], cumulative: bool
     ) -> Awaitable[None]:
-        """Durable when it is done; takes effect when the transaction commits.
-
-        Raises, or fails with, TransactionConflict, NotAllowed.
+        """Durable when the result is done; takes effect when the transaction commits. Raises, or
+        fails with, TransactionConflict, NotAllowed.
         """
         self._check_transactional(acks, cumulative)
         if (pending := self._transactional.opened) is None:
@@ -340,7 +339,7 @@ class Subscription:
         return pending.acknowledge(txn_id, acks, partial(self._withhold, consumer, acks))
 
     def _withhold(self, consumer: Consumer, acks: Sequence[PendingAck]) -> None:
-        """Removes them from the consumer's unacknowledged messages."""
+        """Removes the messages of `acks` from the consumer's unacknowledged messages."""
         consumer.left_out.taken(acks)
         if self._dispatcher is not None:
             self._dispatcher.release(consumer, [a.position for a in acks if not a.still_unacked])
@@ -350,11 +349,11 @@ class Subscription:
     def end_transaction(
         self, txn_id: TxnId, action: TxnAction, not_later: bool = False
     ) -> Awaitable[None] | None:
-        """Acknowledge what the transaction did, or deliver it again; see PendingAcks.end."""
+        """Make its acknowledgements final, or redeliver its messages; see PendingAcks.end."""
         return self._transactional.end(txn_id, action, not_later)
 
     def _settled(self, positions: Sequence[tuple[int, int]]) -> None:
-        """These were delivered before the transaction that wrote them was aborted."""
+        """Forgets delivered entries whose transaction was aborted afterwards."""
         if self._dispatcher is not None:
             self._dispatcher.release(self.consumers[0], positions)
         self._redelivery_counts.forget(positions)
@@ -362,7 +361,7 @@ class Subscription:
             self.notify()
 
     def _restore(self, restored: Mapping[Position, Held]) -> None:
-        """Redelivers after an abort; what was held cumulatively only when a client asks for it."""
+        """Redelivers messages after an abort; cumulatively acknowledged ones only on request."""
         if self.kind is None or self.kind.single_active:
             self._transactional.restored(restored)
         if self._dispatcher is not None:
@@ -370,21 +369,22 @@ class Subscription:
             self.notify()
 
     async def replayed(self) -> PendingAcks | None:
-        """Wait until its pending acknowledgements are known: before that, the backlog shows what
-        committed transactions have acknowledged. None if it never saw a transaction. Raises
-        PersistenceError, ServiceNotReady.
+        """Wait until the pending acknowledgements are known; before that, the backlog includes
+        messages that committed transactions have acknowledged. None if no transaction ever took
+        part. Raises PersistenceError, ServiceNotReady.
         """
         return await self._transactional.existing()
 
     # -- moving the cursor
 
     async def seek(self, position: Position, still_unacked: int = 0, batch_size: int = 0) -> None:
-        """The next message is the first at or behind `position`; of a batch there, the first that
-        is set in `still_unacked`. Consumers are disconnected first and reconnect, as they expect,
-        so that nothing sent before is treated as sent later. Raises ServiceNotReady.
+        """The next message is the first at or after `position` or, in a batch there, the first
+        whose bit is set in `still_unacked`. Consumers are disconnected first and reconnect, as
+        clients expect, so that no message sent before the seek counts as sent after it. Raises
+        ServiceNotReady.
         """
         pending = await self._transactional.settled()
-        self.check_open()  # it may have been closed while the position was searched
+        self.check_open()  # it may have been closed meanwhile
         self._damage = None
         self.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(position, still_unacked, batch_size)
@@ -392,7 +392,7 @@ class Subscription:
         self._redelivery_counts.clear()
         self.reader.rewind()
         if not self.durable:
-            if self._return is not None:  # of the previous seek
+            if self._return is not None:  # left by the previous seek
                 self._return.cancel()
             after = asyncio.get_running_loop().call_later
             self._return = after(READER_RETURN_S, self._end_deserted_reader)
@@ -442,7 +442,7 @@ class Subscription:
         """Deletes a reader's subscription with its cursor."""
         await self.discard()
         await self._transactional.delete()
-        if self._topic.ledger.cursors.get(self.name) is self.cursor:  # not a newer one's
+        if self._topic.ledger.cursors.get(self.name) is self.cursor:  # not a newer subscription's
             await self._topic.ledger.delete_cursor(self.name)
 
     # -- for the admin API
@@ -458,7 +458,7 @@ class Subscription:
 
     @property
     def key_shared(self) -> KeySharedDispatcher | None:
-        """What serves the consumers, on Key_Shared."""
+        """The dispatcher, for Key_Shared."""
         dispatcher = self._dispatcher
         return dispatcher if isinstance(dispatcher, KeySharedDispatcher) else None
 
@@ -472,12 +472,12 @@ class Subscription:
 
     @property
     def unacked_messages(self) -> int:
-        """Delivered and not acknowledged, on Shared and Key_Shared; other types do not count it."""
+        """Delivered, unacknowledged messages, for Shared and Key_Shared; 0 for other types."""
         return sum(consumer.unacked.messages for consumer in self.consumers)
 
     @property
     def delayed_messages(self) -> int:
-        """Entries that are delayed, as far as the log has been read."""
+        """The number of delayed entries, as far as the log has been read."""
         return 0 if self._dispatcher is None else self._dispatcher.delayed
 
     @property
@@ -496,5 +496,5 @@ class Subscription:
 
     @property
     def pending_acks(self) -> PendingAcks | None:
-        """What open transactions have acknowledged; None if none ever took part."""
+        """What open transactions acknowledged; None before the replay, or without transactions."""
         return self._transactional.opened

@@ -21,8 +21,8 @@ def is_replicated(cursor: ManagedCursor) -> bool:
 
 
 async def replace(cursor: ManagedCursor, properties: Mapping[str, str]) -> None:
-    """Durable when it returns. Properties fixed at creation stay, whether named or not: raises
-    NotAllowed for another isolation level.
+    """Durable when it returns. The isolation level and the replication setting stay, whether or not
+    `properties` has them. Raises NotAllowed for another isolation level.
     """
     asked = isolation.asked_for(properties)
     isolation.check_stays(isolation.kept_in(cursor.properties), asked, f"{cursor.name}")
@@ -33,7 +33,7 @@ async def replace(cursor: ManagedCursor, properties: Mapping[str, str]) -> None:
 
 
 async def replicate(cursor: ManagedCursor) -> None:
-    """Set by each subscribing consumer. Durable when it returns."""
+    """Set the setting for a consumer that subscribes with it. Durable when it returns."""
     if not is_replicated(cursor):
         await set_replicated(cursor, True)
 

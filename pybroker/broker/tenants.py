@@ -1,6 +1,6 @@
 """Tenants, namespaces and partitioned topics: small records by name.
 
-They live in the metadata store as JSON; a namespace's holds its policies, see policies/.
+They are in the metadata store as JSON; a namespace's record holds its policies, see policies/.
 `public/default` and `pulsar/system` always exist, as in a standalone Apache Pulsar.
 """
 
@@ -85,7 +85,7 @@ class Tenants:
         return default | self._get(_TENANTS + name)
 
     async def create_tenant(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Raises Conflict if it exists."""
+        """Raises Conflict if the tenant exists."""
         async with self._writing:
             if name in self.tenants():
                 raise Conflict(f"Tenant {name} already exists")
@@ -140,7 +140,7 @@ class Tenants:
             self.tenant(namespace.split("/")[0])
             if self.has_namespace(namespace):
                 raise Conflict(f"Namespace {namespace} already exists")
-            # Queued in this order: one without the other, after a crash, grants nothing.
+            # Queued in this order: if a crash keeps only the first, nothing is granted.
             created = [self._put(NAMESPACES + namespace, policies)]
             if granted:
                 created.append(self._put(PERMISSIONS + namespace, granted))
@@ -149,7 +149,7 @@ class Tenants:
 
     @contextmanager
     def going(self, namespace: str) -> Iterator[None]:
-        """Marks it as being deleted: a new topic would outlive it."""
+        """Marks the namespace as being deleted, so that no new topic outlives it."""
         self._going.append(namespace)
         try:
             yield
@@ -158,8 +158,8 @@ class Tenants:
 
     @asynccontextmanager
     async def going_everywhere(self, namespace: str) -> AsyncIterator[None]:
-        """The same for all brokers of a cluster. If this broker dies meanwhile, the mark stays, and
-        the deletion has to be requested again.
+        """Like `going`, for all brokers of a cluster. If this broker dies meanwhile, the mark
+        stays, and the deletion has to be requested again.
         """
         key = _GOING + namespace
         version = await self._metadata.put(key, b"")
@@ -170,8 +170,8 @@ class Tenants:
                 await self._metadata.delete(key, version)
 
     def check_going(self, namespace: str) -> None:
-        """For the broker that deletes it everywhere. Another request may have done it, and
-        it may exist again. Raises NotFound.
+        """For the broker that deletes the namespace everywhere. Raises NotFound if another request
+        has deleted it; the namespace may exist again.
         """
         if self._metadata.get(_GOING + namespace) is None:
             raise NotFound(f"Namespace {namespace} was deleted by another request")
@@ -205,7 +205,9 @@ class Tenants:
         )
 
     async def put_built_in(self) -> None:
-        """What always exists gets a record, for others who look at the storage."""
+        """Gives the built-in tenants and namespaces a record, for other programs that read the
+        storage.
+        """
         cluster = self._config.cluster_name
         records: dict[str, Mapping[str, Any]] = {}
         for namespace in _BUILT_IN:
@@ -219,7 +221,7 @@ class Tenants:
     # -- partitioned topics
 
     def partitions(self, name: TopicName) -> int:
-        """How many partitions a topic has; 0 for one that is not partitioned."""
+        """The number of partitions of a topic; 0 if it is not partitioned."""
         record = self._get(partitions_key(name))
         stored = 0 if record.get("deleted") else int(record.get("partitions", 0))
         if name == COORDINATOR_ASSIGN:
@@ -227,17 +229,19 @@ class Tenants:
         return stored
 
     def doomed_partitions(self, name: TopicName) -> int:
-        """How many it had, while several brokers are deleting them; 0 otherwise."""
+        """The number of partitions while several brokers are deleting them; 0 otherwise."""
         record = self._get(partitions_key(name))
         return int(record.get("partitions", 0)) if record.get("deleted") else 0
 
     def is_doomed(self, name: TopicName) -> bool:
-        """Whether it is being deleted with all partitions of its topic, or with its namespace."""
+        """Whether the topic is being deleted with all its partitions, or with its namespace."""
         going = not self.takes_topics(name.namespace_name)
         return going or self.doomed_partitions(name.partitioned_name) > 0
 
     async def doom_partitions(self, name: TopicName) -> None:
-        """No broker recreates a partition. Source: Apache Pulsar's field `deleted`."""
+        """Marks all partitions as being deleted, so that no broker recreates one. Source: Apache
+        Pulsar's field `deleted`.
+        """
         if record := self._get(partitions_key(name)):
             await self._put(partitions_key(name), {**record, "deleted": True})
 

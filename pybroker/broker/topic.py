@@ -112,7 +112,7 @@ class Topic(Life[Subscription]):
         self.outcomes = services.outcomes
         self.clock = services.clock
         self.config = services.config
-        self.policies = policies  # as they are now: see policies/following
+        self.policies = policies  # the current ones: see policies/following
         self.gate: Gate | None = None  # checks on messages, if any
         self.quota: Quota | None = None  # checks on producers, if any
         self.subscribe_limit: SubscribeLimit | None = None
@@ -121,15 +121,15 @@ class Topic(Life[Subscription]):
         self.deduplication: Deduplication | None = None
         self.messages_in = self.bytes_in = 0
         self.writes = WriteCounts(services.measures)
-        self.published_at_ms = 0  # the last one since the topic was loaded
-        self.chunked = False  # there was a message in chunks since then
+        self.published_at_ms = 0  # time of the last message since the topic was loaded
+        self.chunked = False  # whether there was a chunked message since then
         self.committed = self.aborted = 0  # transactions that wrote here, since then
         self.buffer: TopicTransactions
         self.compaction_turn = NO_TURN
         self.delayed_account = DelayedAccount()
         self._compaction = Compaction(self) if PROPERTY in ledger.properties else None
         self._subscribing = Subscribing()
-        self._terminated = _TERMINATED in ledger.properties  # for good
+        self._terminated = _TERMINATED in ledger.properties  # permanently
         self._terminating: asyncio.Task[Position] | None = None
         self._on_the_way = OnTheWay()
         self._notified = False
@@ -157,7 +157,7 @@ class Topic(Life[Subscription]):
         return topic
 
     def keeps_what_policies_say(self) -> None:
-        """Policies and needed entries are known now: the rest may be trimmed."""
+        """Call when policies and needed entries are known: everything else may be trimmed."""
         ledger = self.ledger
         if _everything in ledger.kept_from:
             ledger.kept_from = tuple(each for each in ledger.kept_from if each is not _everything)
@@ -200,8 +200,9 @@ class Topic(Life[Subscription]):
         published: Published,
         taken: Taken | None = None,
     ) -> None:
-        """Queue a run for the next group commit; `published` is called once it is durable.
-        `taken` comes from `deduplication`, where there is one: the run is what it found new.
+        """Queue a run for the next group commit; `published` is called once it is durable. `taken`
+        comes from `deduplication`, if there is one; the run then has only the messages that were
+        new.
         """
         if taken is not None:
             assert self.deduplication is not None
@@ -298,20 +299,20 @@ class Topic(Life[Subscription]):
         return self.buffer.hidden
 
     async def last_message_id(self, limit: Position | None = None) -> tuple[Position, int]:
-        """The last deliverable entry, -1 of a ledger if there is none; and its last index if it is
-        a batch, else -1. `limit` is how far may be read, if not up to `max_read_position`.
+        """The last deliverable entry, with entry id -1 if there is none; and the last index of a
+        batch, -1 for other entries. Looks only up to `limit`, by default up to `max_read_position`.
         """
         position = self.buffer.last_visible_position(None if limit is None else limit.after)
         if position.entry_id < 0:
             return position, -1
         with self._told_when_unloaded():
             run = await self.ledger.read(position, position, 1, 1)
-        if run is None:  # it was trimmed meanwhile; another one may have come before that
+        if run is None:  # trimmed meanwhile: the last entry may be another one now
             return await self.last_message_id(limit)
         return position, last_batch_index(run.entries[0])
 
     async def message_count(self, position: Position) -> int:
-        """How many messages an entry carries; 0 if there is none."""
+        """The number of messages in an entry; 0 if the entry does not exist."""
         count = self.ledger.message_count(position)
         if count is None:
             with self._told_when_unloaded():
@@ -320,12 +321,12 @@ class Topic(Life[Subscription]):
         return count
 
     def known_message_count(self, position: Position) -> int | None:
-        """As `message_count`; None if that needs a lookup."""
+        """Like `message_count`; None if the entry would have to be read."""
         return self.ledger.message_count(position)
 
     @property
     def compaction(self) -> Compaction:
-        """Creates it on demand, since most topics need none; `compacted` is it if it exists."""
+        """The topic's Compaction, created on demand; `compacted` never creates it."""
         self._compaction = self._compaction or Compaction(self)
         return self._compaction
 
@@ -343,8 +344,8 @@ class Topic(Life[Subscription]):
     async def subscription(
         self, name: str, start: Position | None, properties: dict[str, str], create: bool
     ) -> Subscription:
-        """The durable subscription, created at `start` (None: at the end) if it is not there.
-        Raises SubscriptionNotFound when it may not be created.
+        """The durable subscription; if it does not exist, it is created at `start` (None: at the
+        end). Raises SubscriptionNotFound if it may not be created.
         """
         with self._told_when_unloaded():
             return await self._subscribing.durable(self, name, start, properties, create)
@@ -352,7 +353,7 @@ class Topic(Life[Subscription]):
     async def reader_subscription(
         self, name: str, start: Position | None, asked: Isolation | None = None
     ) -> Subscription:
-        """A subscription without a durable cursor; it goes with its last consumer."""
+        """A subscription without a durable cursor; it ends with its last consumer."""
         return await self._subscribing.reader(self, name, start, asked)
 
     async def delete_subscription(self, name: str) -> None:
@@ -369,7 +370,9 @@ class Topic(Life[Subscription]):
         return self.buffer.end(txn_id, action, low_watermark, not_later)
 
     def _transaction_ended(self, txn_id: TxnId, action: TxnAction, first: Position | None) -> None:
-        """Its entries here, if there are any, begin at `first`."""
+        """Called when a transaction has ended here. Its entries, if there are any, begin at
+        `first`.
+        """
         if action is TxnAction.COMMIT:
             self.committed += 1
         else:
@@ -389,13 +392,13 @@ class Topic(Life[Subscription]):
 
     @property
     def ended(self) -> bool:
-        """Terminated, and no commit can append transactions from the side log any more."""
+        """Terminated, and no commit can append messages from the side log any more."""
         return self._terminated and not self.buffer.has_aside
 
     async def terminate(self) -> Position:
-        """Accept no more messages; returns the last one's position, although an open transaction
-        may hold readers back from it, and transactions in the side log are appended on commit.
-        Concurrent callers share the outcome.
+        """Accept no more messages; returns the position of the last one. Readers may not have
+        reached it yet because of an open transaction, and commits still append messages from the
+        side log. Concurrent callers share the outcome.
         """
         if self._terminating is None:
             self._terminating = shared_task(self._terminate())
@@ -403,7 +406,7 @@ class Topic(Life[Subscription]):
 
     async def _terminate(self) -> Position:
         """Producers are closed after their receipts, and get the reason when they reconnect: some
-        clients let a producer wait forever if it is only told with a message.
+        clients wait forever if a producer is told only in the answer to a message.
         """
         try:
             if not await self._on_the_way.settled():
@@ -438,14 +441,14 @@ class Topic(Life[Subscription]):
 
     @property
     def busy(self) -> bool:
-        """Whether it is in use without clients: an open transaction has written to it, a subscribe
-        is in progress, or a message is in flight to the disk.
+        """Whether the topic is in use without clients: an open transaction has written to it, a
+        subscribe is in progress, or a message is not durable yet.
         """
         return self._on_the_way.count > 0 or self._subscribing.busy or self.buffer.has_open
 
     @contextmanager
     def _told_when_unloaded(self) -> Iterator[None]:
-        """Clients retry when they are told that the topic is being unloaded."""
+        """Reports a closed ledger to clients as an unloading topic, so that they retry."""
         try:
             yield
         except LedgerClosed as error:
@@ -455,8 +458,8 @@ class Topic(Life[Subscription]):
         """Disconnect all clients and make everything durable. Producers first get their pending
         receipts, so that they send nothing twice.
 
-        Raises if something could not be written; the topic is closed even then. Otherwise a
-        consumer could read messages here that only the next load of the topic hides.
+        Raises if something could not be written. The topic is closed even then: otherwise a
+        consumer could read messages here that the next load of the topic hides.
         """
         self._closed = reason
         if not await self._on_the_way.settled():
@@ -475,7 +478,7 @@ class Topic(Life[Subscription]):
                 steps.push_async_callback(subscription.close)
 
     async def discard(self) -> None:
-        """Disconnect all clients and write nothing more, because it is being deleted."""
+        """Disconnect all clients and write nothing more, because the topic is being deleted."""
         self.retire("deleted")
         for subscription in list(self.subscriptions.values()):
             await subscription.discard()

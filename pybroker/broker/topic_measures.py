@@ -19,7 +19,7 @@ class TopicMeasures:
         self.publish_ms = Histogram(geometric(0.05, 60_000, 1.1))  # each entry, until its receipt
         self.load_ms = Histogram(geometric(0.05, 60_000, 1.1))
         self.loading = self.failed_loads = 0
-        self.evictions = Counter[str]()  # of backlogs beyond their quota, by the quota's kind
+        self.evictions = Counter[str]()  # of backlogs over their quota, by the kind of quota
 
     async def of_load(self, loading: Awaitable[T]) -> T:
         loop = asyncio.get_running_loop()

@@ -3,8 +3,8 @@
 Differs: official clients need a consumer on each topic for this. A planner that reads ten thousand
 topics asks about all of them in a few commands, and holds nothing open in between.
 
-No question creates a topic. A question about a subscription is a use of it, as a consumer
-would: a subscription whose reader only asks is not expired.
+No question creates a topic. A question about a subscription counts as its use, like a consumer: a
+subscription does not expire while a client only asks about it.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ from pybroker.broker.topic import Topic
 from pybroker.broker.topics import Topics
 from pybroker.wire.message_metadata import BadEntry, split_entry
 
-# A sample reads no more than this, whatever was asked for.
+# A sample reads no more than this, whatever the client asks for.
 _SAMPLE_ENTRIES: Final = 16
 _SAMPLE_BYTES: Final = 64 * 1024
-_SIZE_BYTES: Final = 4  # of the metadata before each message of a batch
+_SIZE_BYTES: Final = 4  # the size field before each message of a batch
 _WINDOW: Final = 512  # entries that are searched for visible ones
 
 
@@ -39,12 +39,12 @@ class Asked:
     """What a command asks of all its topics."""
 
     subscription: str | None = None
-    # Where a missing subscription is created (None: at the end); if `creates`.
+    # Where a missing subscription is created if `creates`; None: at the end.
     start: Position | None = None
     creates: bool = False
     sample_messages: int = 0
     schema_only: bool = False
-    # Of the returned entries.
+    # For the returned entries of all topics.
     allowance: Allowance = field(default_factory=Allowance)
 
 
@@ -115,7 +115,7 @@ async def answer(topics: Topics, asked: Asked, question: Question) -> Answer:
 
 
 def entries_behind(topic: Topic, after: Position) -> int:
-    """Like the backlog of a reader that begins there: aborted messages and markers do not count."""
+    """Like the backlog of a reader that begins there, without aborted messages and markers."""
     end = topic.ledger.last_confirmed
     return max(0, topic.ledger.count_between(after, end) - topic.hidden.count(after, end))
 
@@ -146,10 +146,10 @@ async def _subscription(topic: Topic, asked: Asked) -> Subscription | None:
 
 
 def _move_up(topic: Topic, subscription: Subscription, position: Position) -> None:
-    """As a Failover consumer's cumulative acknowledgement. Raises ConsumerBusy.
+    """Like a Failover consumer's cumulative acknowledgement. Raises ConsumerBusy.
 
-    The client has read everything up to there with readers, which get all messages except those
-    behind the position up to which the subscription may read.
+    The client has read everything up to `position` with readers. These get all messages, except
+    those after the position up to which the subscription may read.
     """
     check_joinable(subscription, SubscriptionType.FAILOVER)
     subscription.cursor.mark_delete(min(position, subscription.reader.limit))
@@ -158,7 +158,7 @@ def _move_up(topic: Topic, subscription: Subscription, position: Position) -> No
 
 
 def _first(topic: Topic, position: Position) -> Position | None:
-    """The first entry at or behind `position` that can be delivered."""
+    """The first entry at or after `position` that can be delivered."""
     last = topic.buffer.last_visible_position()
     position = topic.ledger.next_position(max(position, EARLIEST.after).before)
     while position <= last:
@@ -172,7 +172,7 @@ def _first(topic: Topic, position: Position) -> Position | None:
 
 
 async def _sample(topic: Topic, after: Position, messages: int) -> Sample | None:
-    """Samples the entries behind `after`; None if nothing can be delivered or read."""
+    """Samples the entries after `after`; None if nothing can be delivered or read."""
     first = _first(topic, after.after)
     if first is None:
         return None
@@ -183,12 +183,12 @@ async def _sample(topic: Topic, after: Position, messages: int) -> Sample | None
     try:
         run = run or await ledger.read(first, last, most, _SAMPLE_BYTES)
     except DamagedEntries:
-        return None  # a reader will report it, with the position
+        return None  # a reader will report the damage, with its position
     return None if run is None else _measured(run, _visible(topic, run), messages)
 
 
 async def _published_ms(topic: Topic, position: Position) -> int | None:
-    """None if there is no message there that can be delivered or read."""
+    """None if there is no message at `position` that can be delivered and read."""
     if _first(topic, position) != position:
         return None
     try:

@@ -13,7 +13,7 @@ from pybroker.transaction.txn_status import TransactionOutcomes
 
 @dataclass(frozen=True, slots=True)
 class TopicServices:
-    """One for the broker; each topic takes what it needs when it is loaded."""
+    """One instance for the broker; each topic takes what it needs when it is loaded."""
 
     factory: ManagedLedgerFactory
     metadata: MetadataStore

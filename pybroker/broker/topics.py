@@ -51,7 +51,7 @@ from pybroker.transaction.txn_status import TransactionOutcomes
 log = logging.getLogger(__name__)
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
-_CLOSED_AT_ONCE: Final = 64  # per commit; messages sent to the others are still written
+_CLOSED_AT_ONCE: Final = 64  # topics per commit; meanwhile messages to the others are still written
 
 
 class Topics:
@@ -89,7 +89,7 @@ class Topics:
         self._room: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._loaded: dict[TopicName, ServedTopic] = {}
         self._loading: dict[TopicName, asyncio.Future[ServedTopic]] = {}
-        # Being unloaded or partitioned; requests for them wait and check again.
+        # Topics being unloaded or partitioned; requests for them wait, then check again.
         self._changing: dict[TopicName, asyncio.Task[None]] = {}
 
     def loaded(self) -> list[Topic]:
@@ -120,7 +120,7 @@ class Topics:
         return 0 <= name.partition < self.tenants.partitions(name.partitioned_name)
 
     async def get(self, name: TopicName | str, create: bool = False) -> Topic | None:
-        """As `served`, for persistent topics only: raises NotAllowed for others."""
+        """Like `served`, for persistent topics only: raises NotAllowed for others."""
         topic = await self.served(name, create)
         return None if topic is None else persistent(topic)
 
@@ -139,7 +139,7 @@ class Topics:
         return await self._found(name, create)
 
     async def _found(self, name: TopicName, create: bool) -> ServedTopic | None:
-        check_owned(self.ownership, name)  # a deletion of its owner's is not finished here
+        check_owned(self.ownership, name)  # otherwise this could finish a deletion of the owner's
         await self.settled(name)
         check_owned(self.ownership, name)
         if (topic := self._loaded.get(name)) is not None:
@@ -154,8 +154,9 @@ class Topics:
 
     @asynccontextmanager
     async def _room_for(self, name: TopicName, topics: int) -> AsyncIterator[None]:
-        """Reserves room for more topics in a namespace, created within the block. With a limit, the
-        blocks run in sequence, so two cannot use the same room. Raises TooManyTopics, NotFound.
+        """Reserves room in a namespace for more topics, created within the block. With a limit, the
+        blocks run one at a time, so that two cannot use the same room. Raises TooManyTopics,
+        NotFound.
         """
         namespace = name.namespace_name
         limit = self.policies.of_namespace(namespace)[MAX_TOPICS]
@@ -171,20 +172,19 @@ class Topics:
             yield
 
     def check_usable(self, name: TopicName) -> None:
-        """Checks that it is a topic, or may become one. Raises as `get` does, and TopicNotFound."""
+        """Raises NotAllowed or NotFound unless the topic exists or could be created."""
         refuse_internal(name)
         if not self.exists(name):
             self._check_creatable(name)
 
     def check_there(self, name: TopicName) -> None:
-        """Checks that it exists, partitioned or not, and is not being deleted. Raises
-        TopicNotFound."""
+        """Raises TopicNotFound if the topic (partitioned or not) is missing or being deleted."""
         there = self.exists(name) or self.tenants.partitions(name)
         if not there or self.deletions.concerns(name):
             raise TopicNotFound(f"{name} does not exist")
 
     async def settled(self, name: TopicName) -> None:
-        """Return when it is neither being changed nor deleted. Raises ServiceNotReady."""
+        """Return when the topic is neither being changed nor deleted. Raises ServiceNotReady."""
         while True:
             if (changing := self._changing.get(name)) is not None:
                 await asyncio.wait([changing])
@@ -211,10 +211,7 @@ class Topics:
         loading.add_done_callback(ended)
 
     async def require(self, name: TopicName) -> ServedTopic:
-        """The topic as a client asked for it: created if that is allowed.
-
-        Raises TopicNotFound.
-        """
+        """The topic that a client asked for, created if that is allowed. Raises TopicNotFound."""
         topic = await self.served(name, create=self._auto_creation(name))
         if topic is None:
             raise TopicNotFound(f"{name} does not exist and topic auto-creation is off")
@@ -264,7 +261,7 @@ class Topics:
     # -- partitions
 
     async def partitions_for_client(self, name: TopicName, auto_create: bool) -> int:
-        """How many partitions a client should use; creates the topic if that is configured."""
+        """The number of partitions for a client; creates the topic if that is configured."""
         await self.settled(name)
         if not self.tenants.partitions(name):
             await self.ownership.refreshed()  # another broker may have just created it
@@ -277,7 +274,7 @@ class Topics:
         if not auto_create or not self._auto_creation(name):
             raise TopicNotFound(f"{name} does not exist and topic auto-creation is off")
         if name.partition >= 0:
-            return 0  # using it then fails because it cannot be created
+            return 0  # its use then fails because it cannot be created
         creation = self._creation_of(name)
         if creation.get("topicType") != "partitioned":
             return 0
@@ -286,7 +283,7 @@ class Topics:
         return self.tenants.partitions(name)
 
     async def create(self, name: TopicName) -> ServedTopic:
-        """Raises Conflict if it exists."""
+        """Raises Conflict if the topic exists."""
         await self.settled(name)
         await self._check_free(name)
         topic = await self.served(name, create=True)
@@ -296,7 +293,7 @@ class Topics:
     async def create_partitioned(
         self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None
     ) -> None:
-        """One record, so all partitions exist or none. Raises Conflict if it exists."""
+        """One record, so all partitions exist or none. Raises Conflict if the topic exists."""
         refuse_internal(name)
         self.tenants.check_namespace(name.namespace_name)
         if name.partition >= 0:
@@ -315,16 +312,17 @@ class Topics:
         return check_free(self.tenants, name, self.exists(name))
 
     async def update_partitions(self, name: TopicName, partitions: int) -> None:
-        """When this returns, the first partition's subscriptions are on all partitions, on new ones
-        at the beginning: messages published there before consumers notice them are not lost.
-        Requests for the number of partitions wait meanwhile. Repeatable.
+        """When this returns, all partitions have the first partition's subscriptions. On new
+        partitions they begin at the first message, so that messages published before consumers
+        notice the partition are not lost. Requests for the number of partitions wait meanwhile. May
+        be repeated.
         """
         await self._check_growth(name, partitions)
         await take_all(self.ownership, map(name.partition_at, range(partitions)))
         await self._change(name, grow(self, self._factory, name, partitions))
 
     async def declare_partitions(self, name: TopicName, partitions: int) -> None:
-        """Without their subscriptions, which other brokers create on the partitions they serve."""
+        """Sets the number only: other brokers create the subscriptions on their partitions."""
         await self._check_growth(name, partitions)
         await self._change(name, self.tenants.set_partitions(name, partitions))
 
@@ -341,7 +339,7 @@ class Topics:
         check_last_partition(name, partitions)
 
     async def doom_partitions(self, name: TopicName) -> None:
-        """Their brokers are about to delete them. Raises TopicNotFound."""
+        """Lets no broker recreate a partition that is to be deleted. Raises TopicNotFound."""
         await self.settled(name)
         if not self.tenants.partitions(name) and not self.tenants.doomed_partitions(name):
             raise TopicNotFound(f"{name} is not a partitioned topic")
@@ -377,7 +375,7 @@ class Topics:
         await self._delete(Doomed(name), force)
 
     async def delete_partitioned(self, name: TopicName, force: bool = False) -> None:
-        """Raises TopicNotFound; Conflict for an unpartitioned one; InUse unless forced."""
+        """Raises TopicNotFound; Conflict for an unpartitioned topic; InUse unless forced."""
         await self.settled(name)
         while loading := self._loading_of(self._parts(name)):
             await asyncio.wait(loading)
@@ -401,7 +399,7 @@ class Topics:
         await self.deletions.delete(doomed, partial(self._vacate, names))
 
     async def _delete_inactive(self, topic: ServedTopic) -> None:
-        """It is inactive at this moment."""
+        """The topic must be inactive at the time of the call."""
         name = topic.name
         if name in self._changing or self.deletions.concerns(name):
             return
@@ -416,7 +414,7 @@ class Topics:
             await self._delete_empty_partitioned(name.partitioned_name)
 
     async def _delete_empty_partitioned(self, name: TopicName) -> None:
-        """A partitioned topic without any partition left."""
+        """Deletes a partitioned topic if none of its partitions is left."""
         partitions = self._parts(name)
         there = (p in self._loading or self._factory.exists(p.ledger_name) for p in partitions)
         changes = name in self._changing or self.deletions.concerns(name)
@@ -424,7 +422,7 @@ class Topics:
             await self._delete(Doomed(name, len(partitions)), force=False)
 
     async def _vacate(self, names: Collection[TopicName]) -> None:
-        """Nothing new is loaded: `settled` prevents that."""
+        """Discards the loaded topics. None is loaded again: `settled` prevents that."""
         for name in names:
             if (changing := self._changing.get(name)) is not None:
                 await asyncio.wait([changing])
@@ -445,7 +443,7 @@ class Topics:
         return [self._loaded[name] for name in names if name in self._loaded]
 
     async def _loads_of(self, names: Collection[TopicName]) -> None:
-        """Requests in progress are served before anything else happens to the topic."""
+        """Waits for loads in progress: their requests are served before the topics change."""
         if loading := self._loading_of(names):
             await asyncio.wait(loading)
 
@@ -463,7 +461,7 @@ class Topics:
             await asyncio.wait(found)
 
     async def unload(self, name: TopicName, why: str = "unloaded by the administrator") -> None:
-        """Close it; the next use loads it again. Clients reconnect automatically."""
+        """Close the topic; its next use loads it again. Clients reconnect automatically."""
         await self.settled(name)
         if name in self._loaded or name in self._loading:
             await self._change(name, self._close(name, why))
@@ -478,7 +476,7 @@ class Topics:
             self._forget(name)
 
     async def _change(self, name: TopicName, work: Coroutine[Any, Any, None]) -> None:
-        """Runs work that no request for the topic may overtake."""
+        """Runs work during which requests for the topic wait."""
         task = self._changing[name] = shared_task(work)
         task.add_done_callback(lambda _: self._changing.pop(name))
         await asyncio.shield(task)

@@ -1,8 +1,8 @@
 """The pending acknowledgements of one subscription, opened on first use.
 
-That is when the subscription is loaded and has a pending-ack log, otherwise at its first
-transactional acknowledgement. Plain acknowledgements check here to skip what an open transaction
-holds.
+They are opened when the subscription is loaded if it has a pending-ack log, otherwise at its first
+transactional acknowledgement. Plain acknowledgements check here to skip messages that an open
+transaction holds.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class TransactionalAcks:
         self.exist = cursor.durable and self._has_log()
 
     def _has_log(self) -> bool:
-        """Of its own, or one that Apache Pulsar's broker left."""
+        """Whether there is a pending-ack log, its own or one that Apache Pulsar's broker left."""
         exists, name = self._topic.factory.exists, self._topic.name
         subscription = self._cursor.name
         if exists(pending_ack_log(name, subscription)):
@@ -94,8 +94,9 @@ class TransactionalAcks:
         return await self.open() if self.exist else None
 
     async def settled(self) -> PendingAcks | None:
-        """As `existing`, after all ended transactions have taken effect: the cursor may be moved
-        back."""
+        """Like `existing`, but after all ended transactions have taken effect, so that the cursor
+        may be moved back.
+        """
         pending = await self.existing()
         if pending is not None:
             await pending.settled()
@@ -137,7 +138,7 @@ class TransactionalAcks:
                 topic.factory, topic.name, self._cursor, topic.outcomes, topic.config
             )
         except ManagedLedgerError as error:
-            self.exist = self._has_log()  # or there was no room to create it
+            self.exist = self._has_log()  # False if there was no room to create it
             raise PersistenceError(
                 f"The pending acknowledgements of subscription {self._cursor.name}, "
                 f"{self._topic.name}, could not be read; try again: {error}"
@@ -160,7 +161,7 @@ class TransactionalAcks:
             self._notify()
 
     def end(self, txn_id: TxnId, action: TxnAction, not_later: bool) -> Awaitable[None] | None:
-        """As PendingAcks.end; loads the log first if necessary."""
+        """Like PendingAcks.end; loads the log first if necessary."""
         if self.opened is not None:
             return self.opened.end(txn_id, action, not_later)
         if not self.exist:
@@ -182,8 +183,9 @@ class TransactionalAcks:
         return opened if opened is not None and opened.holds_singly else None
 
     def not_pending(self, positions: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-        """The entries that may be acknowledged whole; of batches held in part, acknowledges the
-        rest."""
+        """The entries that may be acknowledged whole. Of batches held in part, acknowledges the
+        rest.
+        """
         pending = self._pending
         if pending is None:
             return positions
@@ -194,15 +196,17 @@ class TransactionalAcks:
             return False
         bits = pending.pending_indexes(position)
         if bits:
-            # One bit more than the highest pending one, so that it does not mean "nothing acked".
+            # One index more than the highest pending one: otherwise the bits could cover the whole
+            # batch, which would mean "nothing acknowledged".
             self._cursor.delete_batch_indexes(position, bits, bits.bit_length() + 1)
         return not bits
 
     def acknowledge_up_to(
         self, position: Position, still_unacked: int | None, batch_size: int, given: GivenSoFar
     ) -> None:
-        """Everything except messages that the consumer was not given although it was given later
-        ones."""
+        """Acknowledges everything up to `position`, except messages that the consumer was not given
+        although it was given later ones.
+        """
         reader, cursor, pending = self._reader, self._cursor, self._pending
         if pending is None and reader.passed_over is None:
             cursor.mark_delete(position, still_unacked, batch_size)
@@ -231,9 +235,10 @@ class TransactionalAcks:
     def _judged(
         self, passed: PassedOver, position: Position, still_unacked: int | None, given: GivenSoFar
     ) -> GivenSoFar:
-        """After an abort gave back a part of a batch, the batch was redelivered with its other
-        unacknowledged messages. If its last message is one of these, it was given twice, and it is
-        unknown which delivery is acknowledged.
+        """`given`, unsure if the acknowledgement may refer to either of two deliveries of the batch
+        at `position`. After an abort gave back a part of the batch, it was redelivered with its
+        other unacknowledged messages. If its last message is one of these, that message was given
+        twice.
         """
         held = passed.messages.get(position)
         if still_unacked or held is None or held.bits == ALL_INDEXES:
@@ -243,7 +248,9 @@ class TransactionalAcks:
         return given if held.bits >> last & 1 else replace(given, sure=False)
 
     def _acknowledge_late(self, position: Position, late: Held, still_unacked: int = 0) -> None:
-        """Except for the `still_unacked` part, and for what another transaction holds."""
+        """Acknowledges `late`, except for the `still_unacked` part and for messages that another
+        transaction holds.
+        """
         unacked = self.still_unacked(position, still_unacked)
         if unacked is None:
             return
@@ -282,7 +289,9 @@ class TransactionalAcks:
         return {at: held for at, held in restored.items() if not cursor.is_deleted(at)}
 
     def restored(self, restored: Mapping[Position, Held]) -> None:
-        """Of an Exclusive or Failover subscription, or of one without a type yet."""
+        """Notes messages that an abort has given back, on an Exclusive or Failover subscription or
+        one without a type yet.
+        """
         reader = self._reader
         if restored:
             reader.passed_over = reader.passed_over or PassedOver()
@@ -305,7 +314,9 @@ class TransactionalAcks:
     # -- life
 
     async def close(self) -> None:
-        """Open nothing any more: it would write to the log concurrently with its next owner."""
+        """Close, and open nothing any more: the log would be written concurrently with its next
+        owner.
+        """
         self._closed = True
         if (opening := self._opening) is not None:
             opening.cancel()

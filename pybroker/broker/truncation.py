@@ -1,4 +1,4 @@
-"""Truncates a topic: only what open transactions hold remains.
+"""Truncates a topic: only messages that open transactions hold remain.
 
 Source: Apache Pulsar's ManagedLedgerImpl.asyncTruncate, which also moves the cursors of
 deduplication and of compaction to the end.
@@ -14,7 +14,7 @@ _NOTHING_KEPT: Final = Retention()
 
 
 async def truncate(topic: Topic) -> None:
-    """Acknowledge everything for every subscription, and delete it regardless of retention.
+    """Acknowledge everything on every subscription, and delete it regardless of retention.
 
     The compacted log stays; uncompacted messages are deleted with the rest. Raises Conflict while a
     compaction runs, ServiceNotReady, ManagedLedgerError.

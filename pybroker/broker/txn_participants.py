@@ -1,7 +1,8 @@
-"""Which topics and subscriptions take part in transactions, and ending transactions there.
+"""Checks which topics and subscriptions may take part in transactions, and ends transactions there.
 
-Anything added to a transaction must be able to end it. So names are checked when they are added;
-older logs may contain names that fail the check: these are reported to the coordinator for good.
+A participant must be able to end the transaction, so names are checked when they are added. Older
+logs may contain names that fail the check: for these the coordinator gets CannotParticipate, which
+is final.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ class LoadsTopics(Protocol):
     def exists(self, name: TopicName) -> bool: ...
 
     async def get(self, name: TopicName) -> Topic | None:
-        """Loaded if it was not; None: it does not exist."""
+        """Loads the topic if necessary; None if it does not exist."""
         ...
 
 
@@ -49,8 +50,8 @@ def check_may_join(policies: Policies, txn_id: TxnId, namespace: str) -> None:
 
 
 def partition_to_add(topics: ChecksTopics, txn_id: TxnId, topic: str) -> str:
-    """Its name as the client sent it, which transactions show. Raises InvalidTopicName,
-    NotAllowed, TopicNotFound, NotFound.
+    """Returns the topic's name as the client sent it, because transactions show it. Raises
+    InvalidTopicName, NotAllowed, NotFound, BoundElsewhere.
     """
     name = TopicName.parse(topic)
     if not name.persistent:
@@ -63,7 +64,7 @@ def partition_to_add(topics: ChecksTopics, txn_id: TxnId, topic: str) -> str:
 def subscription_to_add(
     topics: ChecksTopics, txn_id: TxnId, topic: str, subscription: str
 ) -> tuple[str, str]:
-    """As `partition_to_add`, with the subscription's name."""
+    """Like `partition_to_add`, with the subscription's name."""
     check_subscription_name(subscription)
     return partition_to_add(topics, txn_id, topic), subscription
 
@@ -125,7 +126,7 @@ class LocalParticipants:
         try:
             if isinstance(ending, asyncio.Future):
                 return await asyncio.shield(ending)  # others may wait for the same result
-            # This is its only reference: no other caller would see its failure.
+            # The only reference: no other caller would see its failure.
             return None if ending is None else await ending
         finally:
             del ending, loaded  # its failure refers to this frame, which must not refer back

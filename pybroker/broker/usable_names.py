@@ -17,7 +17,7 @@ def refuse_internal(name: TopicName) -> None:
 
 
 def check_free(tenants: Tenants, name: TopicName, exists: bool) -> None:
-    """`exists` without partitions. Raises Conflict."""
+    """`exists`: whether the topic exists without partitions. Raises Conflict, NotFound."""
     tenants.check_takes_topics(name.namespace_name)
     if tenants.doomed_partitions(name):
         raise Conflict(f"{name} is being deleted", "delete it again to finish that")

@@ -1,8 +1,8 @@
-"""A subscription's unacknowledged entries by number, for the admin API.
+"""A subscription's waiting entries (neither acknowledged nor hidden) by number, for the admin API.
 
-Whole ranges are counted, so that a deep lookup costs per acknowledged range, not per entry; and in
-pieces, each twice as long as the previous, so that a near one is cheap, whatever was acknowledged
-after it.
+Ranges are counted as a whole, so the cost of a deep lookup grows with the number of acknowledged
+ranges, not of entries. The log is searched in pieces, each twice as long as the previous, so that
+an entry near the beginning is found at little cost, whatever was acknowledged after it.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ class NothingAcknowledged:
 def nth_waiting(
     ledger: ManagedLedger, cursor: Acknowledged, hidden: HiddenRanges, number: int
 ) -> Position | None:
-    """The entry `number`, counted from 1, that is neither acknowledged nor hidden."""
+    """The waiting entry `number`, counted from 1."""
     for ledger_id, (start, end) in waiting(ledger, cursor, hidden, cursor.mark_delete_position):
         if number <= end - start + 1:
             return Position(ledger_id, start + number - 1)
@@ -49,7 +49,7 @@ def nth_waiting(
 async def waiting_entry(
     ledger: ManagedLedger, cursor: Acknowledged, hidden: HiddenRanges, number: int
 ) -> tuple[Position, bytes] | None:
-    """That entry, with its position."""
+    """The waiting entry `number`, counted from 1, with its position."""
     position = nth_waiting(ledger, cursor, hidden, number)
     run = None if position is None else await ledger.read(position, position, 1, 1)
     return None if position is None or run is None else (position, run.entries[0])
@@ -58,7 +58,7 @@ async def waiting_entry(
 async def first_readable(
     ledger: ManagedLedger, cursor: Acknowledged, hidden: HiddenRanges
 ) -> bytes | None:
-    """The first such entry that is not damaged."""
+    """The first waiting entry that is not damaged."""
     after = cursor.mark_delete_position
     while (found := next(waiting(ledger, cursor, hidden, after), None)) is not None:
         position = Position(found[0], found[1][0])
@@ -74,7 +74,7 @@ async def first_readable(
 def waiting(
     ledger: ManagedLedger, cursor: Acknowledged, hidden: HiddenRanges, after: Position
 ) -> Iterator[tuple[int, Range]]:
-    """Closed ranges of all such entries behind `after`, with the ledgers they are in."""
+    """Closed ranges of all waiting entries after `after`, each with its ledger."""
     for info in ledger.ledgers():
         first = after.entry_id + 1 if info.ledger_id == after.ledger_id else 0
         if info.ledger_id < after.ledger_id or first >= info.entries:

@@ -15,7 +15,8 @@ LATENCY_MS: Final = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
 SIZE_BYTES: Final = (128, 512, 1024, 2048, 4096, 16384, 102400, 1048576)
 _LOOKED_AT: Final = 4  # entries of a run
 
-# Where in `counts` each of the three begins: counts by bound, the one above all bounds, their sum.
+# Where each of the three histograms begins in `counts`: the counts by bound, the count above all
+# bounds, the sum.
 LATENCIES: Final = 0
 LEDGER_LATENCIES: Final = LATENCIES + len(LATENCY_MS) + 2
 SIZES: Final = LEDGER_LATENCIES + len(LATENCY_MS) + 2
@@ -34,7 +35,7 @@ class WriteCounts:
         self.counts: array[float] = _NOTHING
 
     def durable(self, entries: Sequence[bytes], size_bytes: int, waited_s: float) -> None:
-        """They were in flight for `waited_s`. Called when the storage has confirmed them."""
+        """Called when the storage has confirmed entries that were in flight for `waited_s`."""
         if self.counts is _NOTHING:
             self.counts = array("d", _NOTHING)
         counts, number, waited_ms = self.counts, len(entries), 1000 * waited_s

@@ -104,7 +104,9 @@ def _send_partitioned_metadata(
 
 async def get_schema(session: Connection, command: pb.CommandGetSchema) -> None:
     if len(command.schema_version) > 8:
-        raise NotAllowed(f"A schema version must have 8 bytes, not {len(command.schema_version)}")
+        raise NotAllowed(
+            f"A schema version can have at most 8 bytes, not {len(command.schema_version)}"
+        )
     asked = int.from_bytes(command.schema_version, "big") if command.schema_version else None
     name, clock = TopicName.parse(command.topic), session.services.clock
     began_s = clock.monotonic_s()

@@ -265,6 +265,14 @@ def test_schema_versions_are_eight_bytes_from_zero(raw: RawClient, topic: str) -
     assert missing.error_code == pb.TopicNotFound
 
 
+def test_a_schema_version_of_more_than_eight_bytes_is_refused(raw: RawClient, topic: str) -> None:
+    raw.create_producer(topic, schema=json_schema())
+    assert get_schema(raw, topic, schema_version=b"").schema_version == bytes(8)
+    refused = get_schema(raw, topic, schema_version=bytes(9))
+    assert refused.error_code == pb.NotAllowedError
+    assert "can have at most 8 bytes, not 9" in refused.error_message
+
+
 def test_a_schema_of_another_type_is_incompatible(raw: RawClient, topic: str) -> None:
     raw.create_producer(topic, schema=json_schema())
     text = pb.Schema(name="s", type=pb.Schema.String, schema_data=b"")
