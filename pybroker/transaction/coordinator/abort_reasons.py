@@ -1,8 +1,7 @@
-"""Why transactions were aborted without a request of their owner, to explain the refusal of a later
-commit.
+"""The reasons of aborts that the owner did not request; they explain the refusal of a later commit.
 
-A reason is logged with the status. It is kept as long as the outcome, or until newer reasons need
-its place.
+A reason is logged with the status. It is kept as long as the outcome, or until newer reasons
+displace it.
 """
 
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ MAX_REASON_CHARS: Final = 300
 
 
 class AbortReasons:
-    """By local id, oldest first."""
+    """The reasons by local id, oldest first."""
 
     def __init__(self) -> None:
         self._reasons: dict[int, str] = {}
@@ -31,5 +30,5 @@ class AbortReasons:
         return iter(list(self._reasons.items()))
 
     def drop(self, local_id: int) -> None:
-        """The outcome is no longer retained."""
+        """Forget the reason: the outcome is no longer retained."""
         self._reasons.pop(local_id, None)

@@ -1,17 +1,20 @@
-"""A transaction coordinator: decides, logs, applies; then makes every participant follow.
+"""A transaction coordinator: logs each decision, then has the participants follow it.
+
+Participants are the topics and subscriptions that a transaction uses. Each command has four steps:
 
     decide   metadata_store.decide_*: may refuse, changes nothing
-    log      the decision goes into the transaction log, in order
+    log      append the decision to the transaction log, in order
     apply    metadata_store.apply: at once, so that the next decision sees it
     answer   only when the log entry is durable
 
-An END is two such steps with the participants between them. COMMITTING or ABORTING is the decision.
-Once it is durable each participant is told, repeatedly until it has followed. COMMITTED or ABORTED
-closes the transaction. Repeated requests for the same end wait for the one in progress.
+An END logs two decisions. COMMITTING or ABORTING settles the outcome: from then on the coordinator
+tells each participant until it has followed. COMMITTED or ABORTED closes the transaction after the
+last one. Repeated requests for the same end wait for the end in progress.
 
-Memory is ahead of the disk only by entries in flight, and no answer depends on something that may
-still be lost: a refusal based on a decision also waits for it. If an entry fails, this coordinator
-is finished: it fails everything that waits, and `Coordinators` opens a new one from the log.
+Memory is ahead of the disk only by the entries in flight, and no answer depends on an entry that
+may still be lost: even a refusal waits until the decision that caused it is durable. If an append
+fails, this coordinator stops and fails all waiting requests. `Coordinators` then opens a new one
+from the log.
 """
 
 import asyncio
@@ -55,14 +58,14 @@ from pybroker.transaction.txn_status import (
     coordinator_not_ready,
 )
 
-_TOLD_A_TURN: Final = 200  # participants of transactions that time out
+_TOLD_A_TURN: Final = 200  # participants, by timeouts and by recovery
 
 log = logging.getLogger(__name__)
 
 
 class TransactionCoordinator:
-    """Transactions of one coordinator id. Build it with `open`. A `principal` of None may do
-    everything: authentication is off, or it is a superuser.
+    """The transactions of one coordinator id. Create it with `open`. A `principal` of None may do
+    everything: authentication is off, or the client is a superuser.
     """
 
     def __init__(
@@ -110,8 +113,8 @@ class TransactionCoordinator:
     def is_full(self) -> bool:
         return self._store.is_full
 
-    # Commands. Each takes effect at once. The future completes with the id when that is durable, or
-    # fails with TransactionCoordinatorNotFound if this coordinator has failed.
+    # Commands. Each takes effect at once. Its future completes with the id once the effect is
+    # durable, or fails with TransactionCoordinatorNotFound if this coordinator fails or closes.
 
     def new_transaction(
         self,
@@ -122,18 +125,19 @@ class TransactionCoordinator:
         session: SessionRef | None = None,
         client: tuple[str, str] | None = None,
     ) -> asyncio.Future[TxnId]:
-        """`namespace`: its topics take part when touched, see `joining`. `session`: the session of
-        a transactional id that it belongs to. `client`: address and version, for display.
+        """`namespace`: its topics join the transaction when touched, see `joining`. `session`: the
+        session of a transactional id that owns the transaction. `client`: address and version, for
+        display.
 
         Raises NotAllowed (timeout); TooManyRequests if the coordinator is full, unless `exempt`.
         """
         self._check_open()
         decision = self._store.decide_new(timeout_ms, owner, self._clock.now_ms(), exempt)
         durable = self._log_and_apply(decision, decision.local_id)
-        if namespace is not None:  # a crash in between leaves a transaction that no client knows
+        if namespace is not None:  # a crash before this leaves a transaction that no client knows
             spanning = SpanNamespace(decision.local_id, namespace)
             durable = self._log_and_apply(spanning, decision.local_id)
-        if session is not None:  # usually in the same entry; without it no client learns the id
+        if session is not None:  # the client learns the id only when this record is durable
             durable = self.bind(decision.local_id, session)
         self._opened += 1
         self._store.transactions[decision.local_id].client = client
@@ -141,7 +145,7 @@ class TransactionCoordinator:
         return durable
 
     def bind(self, local_id: int, session: SessionRef) -> asyncio.Future[TxnId]:
-        """Assign a live transaction without a session to this one."""
+        """Assign a live transaction that belongs to no session to `session`."""
         self._check_open()
         return self._log_and_apply(BindSession(local_id, session), local_id)
 
@@ -150,8 +154,8 @@ class TransactionCoordinator:
     ) -> asyncio.Future[TxnId]:
         """Record that `txn_id` writes to `topics` (canonical names). Idempotent.
 
-        Raises, or fails with, TransactionNotFound, InvalidTxnStatus (not OPEN), and the errors of a
-        namespace's limits (`Admission`).
+        Raises, or fails with, TransactionNotFound, InvalidTxnStatus (not OPEN), NotAllowed (too
+        many participants), and the errors of a namespace's limits (`Admission`).
         Source: PIP-31, "TC Request Processing".
         """
         self._check_open()
@@ -167,9 +171,8 @@ class TransactionCoordinator:
     def add_subscriptions(
         self, txn_id: TxnId, subscriptions: list[tuple[str, str]], principal: str | None
     ) -> asyncio.Future[TxnId]:
-        """Record that `txn_id` acknowledges on (topic, subscription) pairs. Idempotent.
-
-        Raises, or fails with, TransactionNotFound, InvalidTxnStatus (not OPEN).
+        """Record that `txn_id` acknowledges on (topic, subscription) pairs. Idempotent. Raises, or
+        fails with, the errors of `add_partitions`.
         """
         self._check_open()
         local_id = txn_id.least
@@ -184,7 +187,7 @@ class TransactionCoordinator:
         return durable
 
     def end(self, txn_id: TxnId, action: TxnAction, principal: str | None) -> asyncio.Future[TxnId]:
-        """Commit or abort; complete when all participants have followed.
+        """Commit or abort. Completes when all participants have followed.
 
         Idempotent, even long after the end. Raises, or fails with, TransactionNotFound,
         InvalidTxnStatus (the opposite was decided).
@@ -217,8 +220,8 @@ class TransactionCoordinator:
     def abort(
         self, txn_id: TxnId, reason: str, by: DecidedBy = DecidedBy.ADMINISTRATOR
     ) -> asyncio.Future[TxnId]:
-        """As `end`, on behalf of anyone other than the owner. A later END by the owner is told
-        the `reason`: a clause that says who aborted it, and why.
+        """Like `end`, on behalf of anyone but the owner. The `reason` is a clause that says who
+        aborted the transaction and why; the refusal of a later commit contains it.
         """
         return self._end(txn_id.least, TxnAction.ABORT, None, reason, by)
 
@@ -227,14 +230,14 @@ class TransactionCoordinator:
     ) -> asyncio.Future[TxnId]:
         """Commit `txn_id` and others of this coordinator by one decision: all of them, or none.
 
-        The others are followed first, so a reader that sees part of `txn_id` finds theirs.
-        (Recovery ends them side by side.) Idempotent. Raises, or fails with, what `end` does, and
-        InvalidTxnStatus if some were committed earlier and others were not. For transactions of
-        other coordinators see `groups`.
+        The others end first, so a reader that sees part of `txn_id` also finds all of theirs.
+        (Recovery ends them in parallel.) Idempotent. Raises, or fails with, the errors of `end`,
+        and InvalidTxnStatus if some were committed earlier and others were not. For transactions
+        of other coordinators see `groups`.
         """
         self._check_open()
         local_ids = [each for each in dict.fromkeys(others) if each != txn_id.least]
-        local_ids.append(txn_id.least)  # the leader is last, also if named among the others
+        local_ids.append(txn_id.least)  # the leader is last, even if `others` contains it
         self._store.forget_old_outcomes(self._served_ms())
         return self.group_ends.commit(local_ids, (), principal)
 
@@ -246,7 +249,7 @@ class TransactionCoordinator:
         return durable
 
     def _log_then(self, decision: Record, done: Done, in_order: InOrder | None = None) -> None:
-        """In effect at once; `done` is called once durable, `in_order`: see TransactionLog."""
+        """Takes effect at once. For `done` and `in_order` see `TransactionLog.append`."""
         self._log.append(decision, done, in_order)
         self._store.apply(decision)
         self._snapshot_if_due()
@@ -261,11 +264,11 @@ class TransactionCoordinator:
 
     @property
     def served_s(self) -> float:
-        """How long it has been open."""
+        """The time in seconds since this coordinator was opened."""
         return self._clock.monotonic_s() - self._served_since_s
 
     def _served_ms(self) -> int:
-        """The time base for ageing outcomes; it advances while this coordinator is served."""
+        """The time base for expiring outcomes; advances only while this coordinator is served."""
         return self._served_from_ms + int(1000 * self.served_s)
 
     # The end of a transaction
@@ -281,15 +284,16 @@ class TransactionCoordinator:
             end.by = by
 
     def _end_in_order(self, local_id: int, action: TxnAction) -> None:
-        """The decision is in the storage's queue. What participants append in this turn is behind
-        it, in the same commit: durable only if the decision is, and in effect after it.
+        """The decision is in the storage's queue. What participants append in this turn of the loop
+        follows in the same commit of the storage, so it is durable only if the decision is.
         """
         transaction = self._store.transactions[local_id]
         self._participants.begin_everywhere(transaction, action, self._store.low_watermark)
 
     def _end_decided(self, local_id: int, action: TxnAction, error: BaseException | None) -> None:
         if error is not None or self._closed:
-            # The log has failed and all waiters know. Recovery continues from what is durable.
+            # This coordinator has failed or is closed, and has failed its waiters. The next one
+            # continues if the decision is durable.
             log.info("Transaction (%s,%s) is not ended here", self.coordinator_id, local_id)
             return
         self._endings.decided(local_id)
@@ -301,8 +305,8 @@ class TransactionCoordinator:
         )
 
     def _end_followed(self, local_id: int, action: TxnAction) -> None:
-        """The decision and all its effects are durable, so no one has to wait for the record that
-        closes the books. If a crash loses that record, the recovered end writes it again.
+        """The decision and all its effects are durable, so no request waits for the record that
+        closes the transaction. If a crash loses that record, recovery ends the transaction again.
         """
         transaction = self._store.transactions[local_id]
         why = "" if action is TxnAction.COMMIT else self._store.why_aborted(local_id)
@@ -310,7 +314,7 @@ class TransactionCoordinator:
         self._log.append_without_hurry(ended, _close_books)
         self._store.apply(ended)
         self._execution_ms.add(max(0, self._clock.now_ms() - transaction.opened_at_ms))
-        self._noted_ended.note(transaction, action, why)  # which may shorten it
+        self._noted_ended.note(transaction, action, why)  # may shorten its participants
         self._snapshot_if_due()
         self._ended[action] += 1
         self._endings.over(local_id)
@@ -319,7 +323,7 @@ class TransactionCoordinator:
 
     def _track_what_is_left(self, transaction: TransactionMetadata) -> None:
         passed_ms = self._clock.now_ms() - transaction.opened_at_ms
-        # If the wall clock went back, the transaction must not get more time than it asked for.
+        # If the wall clock was set back, the transaction must not get more than its timeout.
         left_ms = min(transaction.timeout_ms, transaction.timeout_ms - passed_ms)
         self._timeouts.add(transaction.txn_id.least, left_ms)
 
@@ -346,7 +350,7 @@ class TransactionCoordinator:
         failed: Callable[["TransactionCoordinator"], None],
         ended: EndedTransactions,
     ) -> "TransactionCoordinator":
-        """Replay the log. Nothing is driven until `resume`, so the caller can publish it first."""
+        """Replay the log. No end continues before `resume`: register the coordinator in between."""
         store, begun_ms = TransactionMetadataStore(coordinator_id, limits), clock.now_ms()
         await transaction_log.replay(store)
         coordinator = cls(
@@ -356,14 +360,14 @@ class TransactionCoordinator:
         return coordinator
 
     async def resume(self) -> None:
-        """Finish decided ends, in the order of decision; open transactions keep their deadlines.
-        Some in a turn. Topics in commit order rely on that order: no END may come before it is
-        done, except an abort.
+        """Continue decided ends, in the order of decision, and the timeouts of open transactions; a
+        limited number per turn. Topics in commit order rely on that order: until this returns, the
+        caller must not end a transaction, except by an abort.
         """
         transactions, pace = self._store.decided_first(), Pace(_TOLD_A_TURN)
         for transaction in transactions:
             if transaction.status is not TxnStatus.OPEN:
-                self._endings.begin(transaction.txn_id.least)  # a repeated END waits for it
+                self._endings.begin(transaction.txn_id.least)  # repeated ENDs wait for this end
         decided = [(each, each.status) for each in transactions]
         for transaction, status in decided:
             if self._closed:
@@ -373,7 +377,7 @@ class TransactionCoordinator:
             await pace.step(1 + transaction.participant_count)
 
     def _resume(self, transaction: TransactionMetadata, status: TxnStatus) -> None:
-        """`status` is that at the beginning: an end that has begun since takes care of itself."""
+        """`status` is the status when `resume` began: an end that began later needs no help."""
         if transaction.status is not status or self.group_ends.resume(transaction):
             return
         if status is TxnStatus.OPEN:
@@ -407,7 +411,7 @@ class TransactionCoordinator:
 
     def _stop(self) -> None:
         self._closed = self._participants.closed = True
-        if self._snapshotting is not None:  # else the snapshot would contain what was not written
+        if self._snapshotting is not None:  # it would contain decisions that were never written
             self._snapshotting.cancel()
         self._timeouts.stop()
         self._endings.fail(self._not_found())
@@ -433,28 +437,28 @@ class TransactionCoordinator:
         return self._store.status(txn_id.least)
 
     def is_deciding(self, txn_id: TxnId) -> bool:
-        """Its status is that of a decision which is not durable yet."""
+        """Whether the status comes from a decision that is not durable yet."""
         return self._endings.is_undecided(txn_id.least)
 
     def metadata(self, txn_id: TxnId) -> TransactionMetadata | None:
-        """A live transaction; read-only for the caller."""
+        """The live transaction, or None; read-only for the caller."""
         return self._store.transactions.get(txn_id.least)
 
     def why_aborted(self, txn_id: TxnId) -> str:
-        """The reason given to `abort`; empty if there was none or it is no longer known."""
+        """The reason given to `abort`; empty if there was none or if it is no longer known."""
         return self._store.why_aborted(txn_id.least)
 
     @property
     def highest_id(self) -> int:
-        """The highest local id that was begun; -1 before the first."""
+        """The highest local id assigned so far; -1 before the first."""
         return self._store.highest_id
 
     def live_of(self, owner: str) -> int:
-        """How many live transactions this owner has."""
+        """The number of live transactions of the owner."""
         return self._store.live_of(owner)
 
     def participants_of(self, owner: str) -> int:
-        """How many topics and subscriptions they have."""
+        """The number of topics and subscriptions in the live transactions of the owner."""
         return self._store.participants_of(owner)
 
     def bound_to(self, transactional_id: TransactionalId) -> list[TransactionMetadata]:
@@ -462,15 +466,15 @@ class TransactionCoordinator:
         return self._store.bound_to(transactional_id)
 
     def live_in(self, namespace: str) -> int:
-        """How many live transactions take part in the namespace."""
+        """The number of live transactions that take part in the namespace."""
         return self._store.live_in(namespace)
 
     def live(self) -> list[TransactionMetadata]:
-        """For the admin API, oldest first."""
+        """All live transactions, oldest first."""
         return self._store.live()
 
     def retries_of(self, txn_id: TxnId) -> list[Retry]:
-        """Participants that have not followed its end yet."""
+        """Participants that have failed to follow the end and are told again."""
         return [each for each in self._participants.retries() if each.txn_id == txn_id]
 
     def stats(self) -> CoordinatorStats:
@@ -491,4 +495,4 @@ class TransactionCoordinator:
 
 
 def _close_books(error: Exception | None) -> None:
-    """Nobody waits for it; if it fails, the log notifies the coordinator."""
+    """No request waits for this record; if it fails, the log notifies the coordinator."""

@@ -1,7 +1,7 @@
-"""All transaction coordinators of this broker, by id; they know how transactions ended.
+"""All transaction coordinators of this broker, by id, and their knowledge of outcomes.
 
-A coordinator's log is created at its first use. At start every existing log is opened, so decided
-transactions complete and open ones time out without any client; the others open at first use.
+A coordinator's log is created at its first use. At start, every coordinator of this broker that has
+a log is opened, so decided transactions complete and open ones time out without any client.
 """
 
 import asyncio
@@ -54,8 +54,8 @@ class Coordinators:
         self._factory = factory
         self._metadata = metadata
         self._clock = clock
-        # Open ones, and those of them that take commands: the others still tell participants of
-        # what was decided before, which comes first.
+        # Open coordinators, and those of them that accept commands. The others are still continuing
+        # the ends that were decided before they were opened.
         self._served: dict[int, TransactionCoordinator] = {}
         self._resumed: dict[int, TransactionCoordinator] = {}
         self.ended = EndedTransactions(clock)
@@ -72,26 +72,26 @@ class Coordinators:
         self.ids = TransactionalIds(metadata, clock, config)
         self._participants: Participants | None = None
         self._opening: dict[int, asyncio.Task[TransactionCoordinator]] = {}
-        # Failed coordinators that are not open again yet; the latest failure, as a successor may
-        # fail at once.
+        # Failed coordinators whose successor is not open yet: the latest one of each id, because a
+        # successor may fail at once.
         self._replacing: dict[int, TransactionCoordinator] = {}
         self.open_log: OpenLog = TransactionLog.open
         self.joining = Joining(self._served)
         self._tasks = Tasks("transaction coordinators")
         self.groups = Groups(self.get, self._served, self._tasks)
         self._elsewhere: Elsewhere | None = None
-        self.fencing_elsewhere: FencingElsewhere | None = None  # of several brokers
+        self.fencing_elsewhere: FencingElsewhere | None = None  # only with several brokers
         self.letting: Letting | None = None
 
     async def recover_all(self, participants: Participants) -> None:
-        """Start serving: open every coordinator whose log exists."""
+        """Start serving: open every coordinator of this broker that has a log."""
         self._participants = participants
         self.ids.load()
         here = filter(self._serves, self.begun_ids())
         await asyncio.gather(*map(self._open_once, here))
 
     def begun_ids(self) -> list[int]:
-        """The coordinators that have a log, on whatever broker."""
+        """The ids of all coordinators that have a log, on any broker."""
         prefix = log_name("")
         return [int(name.removeprefix(prefix)) for name in self._factory.names(prefix)]
 
@@ -111,12 +111,12 @@ class Coordinators:
         return self._elsewhere is not None
 
     def elsewhere(self, coordinator_id: int) -> Elsewhere | None:
-        """What is known of this coordinator's transactions, if another broker serves it."""
+        """The known outcomes of this coordinator's transactions, if another broker serves it."""
         here = coordinator_id in self._served or self._serves(coordinator_id)
         return None if here else self._elsewhere
 
     def may_open(self, coordinator_id: int) -> bool:
-        """Whether this broker serves it and may just be opening it, so it knows nothing yet."""
+        """Whether this broker may be opening the coordinator, and so knows nothing about it yet."""
         return self._elsewhere is not None and 0 <= coordinator_id < self.count
 
     def _serves(self, coordinator_id: int) -> bool:
@@ -139,8 +139,8 @@ class Coordinators:
             await asyncio.sleep(_REOPEN_PAUSE_S)
 
     async def release(self, coordinator_id: int) -> None:
-        """Another broker will serve it, and `serves` already says so. Unfinished ends continue
-        there. Its commands fail with TransactionCoordinatorNotFound.
+        """Close a coordinator that another broker will serve; `serves` must already say so.
+        Unfinished ends continue there. Waiting commands fail with TransactionCoordinatorNotFound.
         """
         if (opening := self._opening.get(coordinator_id)) is not None:
             await asyncio.wait([opening])
@@ -151,11 +151,11 @@ class Coordinators:
             await coordinator.close()
 
     def serving(self, coordinator_id: int) -> TransactionCoordinator | None:
-        """The coordinator if it takes commands; otherwise `get` may open it."""
+        """The coordinator if it accepts commands; otherwise `get` may open it."""
         return self._resumed.get(coordinator_id)
 
     async def get(self, coordinator_id: int) -> TransactionCoordinator:
-        """Raises TransactionCoordinatorNotFound."""
+        """The coordinator, opened if necessary. Raises TransactionCoordinatorNotFound."""
         coordinator = self._resumed.get(coordinator_id)
         if coordinator is not None:
             return coordinator
@@ -171,7 +171,7 @@ class Coordinators:
             ) from error
 
     def begun(self, txn_id: TxnId) -> TransactionMetadata | None:
-        """A live transaction. While its coordinator is being reopened: as it was before."""
+        """A live transaction; while its coordinator is being reopened, in its last known state."""
         known = self._served.get(txn_id.most) or self._replacing.get(txn_id.most)
         return None if known is None else known.metadata(txn_id)
 
@@ -183,8 +183,8 @@ class Coordinators:
         return None if transaction is None else transaction.owner
 
     def require_durable(self, txn_id: TxnId) -> None:
-        """Check that its status is durable, before anything else depends on it. Raises
-        ServiceNotReady.
+        """Check that the status of the transaction is durable, before anything depends on it.
+        Raises ServiceNotReady.
         """
         coordinator = self._served.get(txn_id.most)
         if coordinator is not None and coordinator.is_deciding(txn_id):
@@ -193,15 +193,17 @@ class Coordinators:
             )
 
     def live_of(self, owner: str) -> int:
-        """How many live transactions this owner has on all open coordinators."""
+        """The number of live transactions of the owner on all open coordinators."""
         return sum(coordinator.live_of(owner) for coordinator in self._served.values())
 
     def participants_of(self, owner: str) -> int:
-        """How many topics and subscriptions these have."""
+        """The number of topics and subscriptions in those transactions."""
         return sum(coordinator.participants_of(owner) for coordinator in self._served.values())
 
     def participants_in(self, txn_id: TxnId) -> int:
-        """How many of them a live transaction has; of another broker's, those that are here."""
+        """The number of topics and subscriptions in a live transaction. If another broker serves
+        its coordinator, only those on this broker count.
+        """
         if (transaction := self.begun(txn_id)) is not None:
             return transaction.participant_count
         elsewhere = self.elsewhere(txn_id.most)
@@ -209,9 +211,7 @@ class Coordinators:
 
     @property
     def are_all_open(self) -> bool:
-        """Whether all coordinators that have begun a transaction are open; otherwise some are
-        reopening.
-        """
+        """Whether no failed coordinator is being reopened."""
         return not self._replacing
 
     def served(self) -> list[TransactionCoordinator]:
@@ -248,13 +248,15 @@ class Coordinators:
         return (coordinator or self._not_open(txn_id.most)).why_aborted(txn_id)
 
     def _not_open(self, coordinator_id: int) -> TransactionOutcomes:
-        """Of a coordinator that is not open here. Raises TransactionCoordinatorNotFound."""
+        """The outcomes of a coordinator that is not open here, if they are known. Raises
+        TransactionCoordinatorNotFound.
+        """
         if (elsewhere := self.elsewhere(coordinator_id)) is not None:
             return elsewhere
         if self._elsewhere is None and not self._factory.exists(log_name(coordinator_id)):
             return NOTHING_BEGUN
         if self._elsewhere is not None and 0 <= coordinator_id < self.count:
-            # Another broker may have created the log a moment ago: only the log knows.
+            # Another broker may have created the log a moment ago: open it to find out.
             self._open_soon(coordinator_id)
         raise coordinator_not_ready(coordinator_id)
 
@@ -291,17 +293,17 @@ class Coordinators:
         except BaseException:  # it has no other owner to close it
             await transaction_log.close()
             raise
-        if not self._serves(coordinator_id):  # meanwhile
+        if not self._serves(coordinator_id):  # another broker serves it by now
             await coordinator.close()
             raise coordinator_not_ready(coordinator_id)
-        # Participants that are told how a transaction ended may ask for its status.
+        # Register it before it continues ends: participants that are told may ask for the status.
         self._served[coordinator_id] = coordinator
         coordinator.group_ends.follow = self.groups.follow
         await coordinator.resume()
         if self._served.get(coordinator_id) is not coordinator:  # it failed meanwhile
             raise coordinator_not_ready(coordinator_id)
         self._resumed[coordinator_id] = coordinator
-        for each in list(self._served):  # members that may have waited for this one, and its own
+        for each in list(self._served):  # its own members, and those that waited for its verdicts
             self.groups.settle(each)
         return coordinator
 
@@ -313,8 +315,8 @@ class Coordinators:
             self._tasks.start(self._replace(failed), f"reopen {failed.coordinator_id}")
 
     async def _replace(self, failed: TransactionCoordinator) -> None:
-        """Reopen at once, but after a pause if it fails again soon after opening or cannot be
-        opened.
+        """Open a successor: at once, or after a pause if the coordinator failed soon after opening
+        or the successor cannot be opened.
         """
         await asyncio.sleep(max(0.0, _REOPEN_PAUSE_S - failed.served_s))
         coordinator_id = failed.coordinator_id
@@ -332,8 +334,8 @@ class Coordinators:
             await asyncio.sleep(_REOPEN_PAUSE_S)
 
     async def close(self) -> None:
-        """Unfinished ends continue at the next start. Idempotent. Closes all coordinators, then
-        raises the first failure.
+        """Close all coordinators, then raise the first failure. Idempotent. Unfinished ends
+        continue at the next start.
         """
         self._participants = None
         self.groups.close()

@@ -1,20 +1,21 @@
-"""What this broker knows of transactions whose coordinators other brokers serve.
+"""Answers about transactions whose coordinators other brokers serve.
 
 Topics and subscriptions ask for outcomes synchronously, so the answers of other brokers are kept:
 
-    SEND, ACK    the first one of a transaction on a topic or subscription waits for the answer of
-                 the coordinator (`join`): is the transaction open, and is this one of its
-                 participants?
-    SEND         the first one of a producer with a transactional id waits until the transaction
-                 belongs to its session (`bind`)
+    SEND, ACK    the first of a transaction on a topic or subscription waits for the coordinator's
+                 answer (`join`): is the transaction open, and is the topic or subscription one of
+                 its participants?
+    SEND         the first of a producer with a transactional id waits until the transaction belongs
+                 to the producer's session (`bind`)
     END_TXN_ON_  the coordinator has decided: from now on the transaction is refused (`told`)
-    settling     what was left open asks in the background until the coordinator knows the outcome
+    settling     a participant with an open transaction asks in the background until the coordinator
+                 knows the outcome
 
-"Not known here" never means "never existed": until a coordinator has answered, everything
-raises TransactionCoordinatorNotFound. "Open" may be outdated: it only admits messages to
-participants that the coordinator knows and will end, and an END handled here replaces it. While a
-topic was served elsewhere, its ENDs went there. So `forget_open` drops such answers when this
-broker acquires topics.
+"Not known here" never means "never existed": until a coordinator has answered, look-ups raise
+TransactionCoordinatorNotFound. The answer "open" may be outdated. It only admits messages to
+participants that the coordinator knows and will end, and an END handled here replaces it. But the
+ENDs of a topic that another broker served went there, so `forget_open` drops these answers when
+this broker acquires topics.
 """
 
 import asyncio
@@ -41,14 +42,14 @@ from pybroker.transaction.txn_status import (
     TxnStatus,
 )
 
-ASK_FOR_S: Final = 15.0  # less than SENDs are held; longer than a fail-over
+ASK_FOR_S: Final = 15.0  # shorter than SENDs are held; longer than a fail-over takes
 _UNKNOWN_FOR_S: Final = 2.0
 _FIRST_PAUSE_S: Final = 0.05
 _LAST_PAUSE_S: Final = 1.0
 _MOST_KNOWN: Final = 50_000
-_MOST_QUESTIONS: Final = 10_000  # under way
+_MOST_QUESTIONS: Final = 10_000  # in progress
 _BACKGROUND: Final = "-"  # this broker itself, as the client of a question
-_ASK_AGAIN_S: Final = 5.0  # whether what was open still is
+_ASK_AGAIN_S: Final = 5.0  # about a transaction that was open
 _ANSWERED_S: Final = 0.1  # a caller that waited for an answer reads it within this time
 
 _ENDED: Final = (TxnStatus.COMMITTED, TxnStatus.ABORTED)
@@ -60,17 +61,17 @@ class Participation(NamedTuple):
     txn_id: TxnId
     topic: str | None = None  # the canonical name
     subscription: str | None = None
-    session: SessionRef | None = None  # to which the whole belongs from now on
+    session: SessionRef | None = None  # to which the transaction shall belong from now on
 
 
 class Answer(NamedTuple):
-    """Of a coordinator."""
+    """A coordinator's answer about a transaction."""
 
     status: TxnStatus | None  # None: it ended longer ago than outcomes are retained
     takes_part: bool
     owner: str | None
-    reason: str  # why it was aborted, as a clause; or empty
-    session: SessionRef | None = None  # to which it belongs
+    reason: str  # of an abort, as a clause; may be empty
+    session: SessionRef | None = None  # to which the transaction belongs
 
 
 # Apache Pulsar's brokers do not ask: they trust what clients and coordinators send.
@@ -83,10 +84,15 @@ def _as_told(action: TxnAction) -> Answer:
 
 class AsksCoordinators(Protocol):
     async def __call__(self, asked: Participation, principal: str | None) -> Answer | None:
-        """None: its broker is Apache Pulsar's, which cannot be asked. Raises TransactionNotFound if
-        the coordinator has not begun it yet, NotAllowed if it would join but there is no room,
-        ProducerFenced if `session` is, another PulsarError if no broker can answer now. None of
-        these means that it was never begun. `principal`: who adds it; None: anyone.
+        """Ask the coordinator, which adds the participant for `principal` if the transaction spans
+        its namespace (see `joining`), and binds the transaction to the session, if given. A
+        principal of None may use any transaction. Returns None if the coordinator's broker is
+        Apache Pulsar's, which cannot be asked.
+
+        Raises TransactionNotFound (the coordinator has not begun the transaction yet), NotAllowed
+        (there is no room for the participant), ProducerFenced (the session is fenced), or another
+        PulsarError if no broker can answer now. None of these errors means that the transaction was
+        never begun.
         """
         ...
 
@@ -99,21 +105,22 @@ class HasBegun(Protocol):
 
 
 def require_begun(coordinator: HasBegun, txn_id: TxnId) -> None:
-    """A broker that no longer serves a coordinator does not know which transactions its successor
-    has begun: no other broker may conclude that they ended long ago. Raises TransactionNotFound.
+    """Check that this coordinator has begun the transaction. If another broker serves the
+    coordinator by now, it may have begun more: nobody may conclude that these ended long ago.
+    Raises TransactionNotFound.
     """
     if txn_id.least > coordinator.highest_id:
         raise TransactionNotFound(f"Transaction {txn_id} has not begun here")
 
 
-_Question = tuple[Participation, str | None]  # and for which principal
+_Question = tuple[Participation, str | None]  # the subject, and the principal that asks
 
 
 class _Known:
     __slots__ = ("asked_s", "noted_s", "owner", "reason", "session", "status", "takes_part")
 
     def __init__(self, noted_s: float) -> None:
-        self.noted_s = noted_s  # when this broker heard of it, or of its end
+        self.noted_s = noted_s  # when this broker learned of the transaction, or of its end
         self.status: TxnStatus | None = None
         self.owner: str | None = None
         self.reason = ""
@@ -123,7 +130,7 @@ class _Known:
 
     @property
     def has_ended(self) -> bool:
-        """This does not change any more."""
+        """Whether the transaction has ended; then nothing here changes any more."""
         return self.status is None or self.status in _ENDED
 
 
@@ -139,8 +146,8 @@ class Elsewhere:
         self._clock = clock
         self._known: dict[TxnId, _Known] = {}  # in the order of `noted_s`
         self._questions: dict[_Question, asyncio.Future[TxnId]] = {}
-        self._asking: Counter[str] = Counter()  # how many of them each client has caused
-        # Of what was noted up to this time, something may have been forgotten.
+        self._asking: Counter[str] = Counter()  # the number of questions by client
+        # Answers noted up to this time may have been forgotten.
         self._forgotten_up_to_s = -1.0
         self._tasks = Tasks("questions about transactions")
         self._closed = False
@@ -176,12 +183,14 @@ class Elsewhere:
         return known
 
     def owner_of(self, txn_id: TxnId) -> str | None:
-        """The role that began it; None if it has none, or is unknown here: call `join` first."""
+        """The role that began the transaction; None if there is none, or if the transaction is
+        unknown here: call `join` first.
+        """
         known = self._known.get(txn_id)
         return None if known is None else known.owner
 
     def participants_in(self, txn_id: TxnId) -> int:
-        """How many of its topics and subscriptions are here; 0 if it has ended."""
+        """The number of the transaction's participants that are known here; 0 if it has ended."""
         known = self._known.get(txn_id)
         return 0 if known is None else len(known.takes_part)
 
@@ -194,11 +203,12 @@ class Elsewhere:
         principal: str | None = None,
         begins: Callable[[], None] = nobody_cares,
     ) -> asyncio.Future[TxnId] | None:
-        """Completes when the coordinator has been asked, whether or not it has answered; None:
-        everything that can be known is known, or the `client` asks too much at once. The future is
-        shared: do not cancel it. `begins` is called before a new question, and may raise.
+        """Ask the coordinator about a participant. Completes when it has been asked, whether or not
+        it has answered. None: nothing is left to learn, or the `client` has too many questions in
+        progress. The future is shared: do not cancel it. `begins` is called before a new question,
+        and may raise.
 
-        Raises NotAllowed if the coordinator has just refused it: there is no room.
+        Raises NotAllowed if the coordinator has just refused the participant: there is no room.
         """
         known = self._known.get(asked.txn_id)
         if known is not None and (known.has_ended or asked in known.takes_part):
@@ -214,16 +224,18 @@ class Elsewhere:
         return None
 
     def session_of(self, txn_id: TxnId) -> SessionRef | None:
-        """To which it belongs; None if to none, or that is unknown here: call `bind` first."""
+        """The session to which the transaction belongs; None if there is none or it is unknown
+        here: call `bind` first.
+        """
         known = self._known.get(txn_id)
         return None if known is None else known.session
 
     def bind(self, txn_id: TxnId, session: SessionRef, client: str) -> asyncio.Future[TxnId] | None:
-        """The transaction belongs to the session from now on, if it belongs to none. None: it has
-        ended, or belongs to `session_of` for good. Otherwise as `join`.
+        """Bind the transaction to the session, unless it belongs to one already. None: it has
+        ended, or `session_of` is final. Otherwise a future as from `join`.
 
-        Raises TransactionCoordinatorNotFound if that could not be found out, and ProducerFenced or
-        NotAllowed if its coordinator has just refused it.
+        Raises TransactionCoordinatorNotFound if the coordinator has not answered, and
+        ProducerFenced or NotAllowed if it has just refused to bind the transaction.
         """
         known = self._known.get(txn_id)
         if known is not None and (known.status is not TxnStatus.OPEN or known.session is not None):
@@ -238,8 +250,9 @@ class Elsewhere:
         raise _unknown(txn_id)
 
     async def told(self, txn_id: TxnId, action: TxnAction, *, trusted: bool) -> None:
-        """Another broker requests its end on a participant here. If any client could claim to be a
-        broker, the coordinator is asked to confirm it.
+        """Another broker requests the transaction's end on a participant here. `trusted`: only a
+        broker can have sent the request. Otherwise any client could claim the decision, so the
+        coordinator is asked to confirm it.
 
         Raises InvalidTxnStatus (open, or decided otherwise), TransactionCoordinatorNotFound.
         """
@@ -261,8 +274,8 @@ class Elsewhere:
             ended.owner = before.owner
 
     def forget_open(self) -> None:
-        """This broker has acquired topics from other brokers, which may have handled ENDs unknown
-        here.
+        """Forget the answer "open" for all transactions: this broker has acquired topics from other
+        brokers, which may have handled ENDs that are unknown here.
         """
         self._forgotten_up_to_s = self._clock.monotonic_s()
         open_ones = [each for each, known in self._known.items() if not known.has_ended]
@@ -279,8 +292,9 @@ class Elsewhere:
     def _start(
         self, asked: _Question, ask_for_s: float, client: str = _BACKGROUND
     ) -> asyncio.Future[TxnId] | None:
-        """Nobody may have more questions under way than there is room for: so one always leaves
-        half to the others, and n leave one part in n + 1.
+        """None if the client has too many questions in progress: at most as many as there are free
+        places. So one client leaves half of the places to the others, and n clients leave one part
+        in n + 1.
         """
         if self._closed or self._asking[client] >= _MOST_QUESTIONS - len(self._questions):
             return None
@@ -315,7 +329,7 @@ class Elsewhere:
     async def _ask_until_known(
         self, asked: Participation, principal: str | None, ask_for_s: float
     ) -> None:
-        """Raises NotAllowed or ProducerFenced if the coordinator refuses it."""
+        """Raises NotAllowed or ProducerFenced if the coordinator refuses."""
         first_s, pause_s = self._clock.monotonic_s(), _FIRST_PAUSE_S
         while True:
             began_s = self._clock.monotonic_s()
@@ -335,7 +349,7 @@ class Elsewhere:
             pause_s = min(2 * pause_s, _LAST_PAUSE_S)
 
     def _learn(self, asked: Participation, answer: Answer, began_s: float) -> bool:
-        """False: the answer may be outdated."""
+        """Note the answer. False if it may be outdated."""
         known = self._known.get(asked.txn_id)
         if known is not None and known.has_ended:
             return True
@@ -345,7 +359,7 @@ class Elsewhere:
         known = self._note(asked.txn_id)
         known.status, known.owner, known.reason = answer.status, answer.owner, answer.reason
         known.asked_s = began_s
-        known.session = answer.session or known.session  # for good
+        known.session = answer.session or known.session  # never changes once known
         if known.has_ended:
             known.takes_part.clear()
         elif answer.takes_part:

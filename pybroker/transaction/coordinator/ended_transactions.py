@@ -14,12 +14,12 @@ from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
 from pybroker.transaction.txn_status import ENDED_STATUS, TxnAction, TxnStatus
 
 MOST_ENDED: Final = 1000
-MOST_PARTICIPANTS: Final = 50  # of topics and of subscriptions each
+MOST_PARTICIPANTS: Final = 50  # topics, and as many subscriptions
 KEPT_MS: Final = 3_600_000
 
 
 class EndedTransaction(NamedTuple):
-    transaction: TransactionMetadata  # with its first participants
+    transaction: TransactionMetadata  # with its first participants only
     status: TxnStatus
     ended_at_ms: int
     topic_count: int
@@ -33,7 +33,7 @@ class EndedTransactions:
         self._ended: deque[EndedTransaction] = deque(maxlen=MOST_ENDED)
 
     def note(self, transaction: TransactionMetadata, action: TxnAction, reason: str) -> None:
-        """The transaction must not change any more."""
+        """`transaction` must not change any more. Its lists of participants are shortened."""
         topics, subscriptions = len(transaction.partitions), len(transaction.subscriptions)
         if topics > MOST_PARTICIPANTS or subscriptions > MOST_PARTICIPANTS:
             _shorten(transaction)
@@ -45,7 +45,7 @@ class EndedTransactions:
         )
 
     def __iter__(self) -> Iterator[EndedTransaction]:
-        """Those of the last hour, latest first."""
+        """The transactions that ended within the last hour, latest first."""
         since_ms = self._clock.now_ms() - KEPT_MS
         while self._ended and self._ended[0].ended_at_ms < since_ms:
             self._ended.popleft()

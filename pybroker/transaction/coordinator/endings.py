@@ -1,7 +1,7 @@
-"""Ends of transactions that are in progress, and their waiters.
+"""The ends in progress of one coordinator's transactions, and the requests that wait for them.
 
-There are two reasons to wait: until all participants have ended the transaction, and until a
-decision is durable, before a command is refused because of it.
+A request waits for one of two events: all participants have ended the transaction, or the decision
+is durable, if the request will be refused because of it.
 """
 
 import asyncio
@@ -19,8 +19,10 @@ class _Ending:
 
     def __init__(self) -> None:
         self.decided = False  # the decision is durable
-        self.refused: list[tuple[asyncio.Future[Any], InvalidTxnStatus]] = []  # once decided
-        self.followed: list[asyncio.Future[TxnId]] = []  # once all participants have
+        # Futures that fail once the decision is durable, with their errors.
+        self.refused: list[tuple[asyncio.Future[Any], InvalidTxnStatus]] = []
+        # Futures that complete once all participants have followed.
+        self.followed: list[asyncio.Future[TxnId]] = []
 
 
 class Endings:
@@ -34,21 +36,21 @@ class Endings:
         self._running[local_id] = _Ending()
 
     def decided(self, local_id: int) -> None:
-        """The decision is durable, so callers can be refused because of it."""
+        """The decision is durable: fail the requests that it refuses."""
         running = self._running[local_id]
         running.decided = True
         for refused, error in running.refused:
             fail(refused, error)
 
     def over(self, local_id: int) -> None:
-        """All participants have ended it."""
+        """All participants have ended the transaction: complete the futures that wait for this."""
         txn_id = TxnId(self._coordinator_id, local_id)
         for followed in self._running.pop(local_id).followed:
             if not followed.done():
                 followed.set_result(txn_id)
 
     def fail(self, error: Exception) -> None:
-        """Fail everything that waits."""
+        """Fail all waiting requests."""
         ends = list(self._running.values())
         for waiting in [each for end in ends for each in end.followed]:
             fail(waiting, error)
@@ -56,12 +58,14 @@ class Endings:
             fail(waiting, error)
 
     def is_undecided(self, local_id: int) -> bool:
-        """An end is in progress whose decision is not durable yet."""
+        """Whether an end is in progress whose decision is not durable yet."""
         running = self._running.get(local_id)
         return running is not None and not running.decided
 
     def following(self, local_id: int) -> asyncio.Future[TxnId]:
-        """Completes when all participants have ended it, at once if they already have."""
+        """Completes when all participants have ended the transaction: at once if no end is in
+        progress.
+        """
         followed: Prompt[TxnId] = prompt()
         running = self._running.get(local_id)
         if running is None:
@@ -71,8 +75,9 @@ class Endings:
         return followed
 
     def all_followed(self, local_ids: Sequence[int]) -> asyncio.Future[TxnId]:
-        """As `following`, for several transactions; the result is the id of the last of them.
-        A waiter that gives up cancels it: an end may take long, and be requested repeatedly.
+        """Like `following`, for several transactions; the result is the id of the last one. A
+        caller that gives up must cancel the future: an end may take long and be requested
+        repeatedly, and waiters would accumulate.
         """
         all_followed: Prompt[TxnId] = prompt()
         last = TxnId(self._coordinator_id, local_ids[-1])
@@ -103,8 +108,9 @@ class Endings:
                 running.followed.remove(followed)
 
     def refused(self, local_id: int, refusal: InvalidTxnStatus) -> asyncio.Future[TxnId]:
-        """Delay a refusal until the decision is durable. A client relies on being told that a
-        transaction is ending, and a crash could still undo a decision that is not durable.
+        """Delay a refusal until the decision is durable; raise it now if no such decision is
+        pending. A client relies on the answer that a transaction is ending, but a crash could undo
+        a decision that is not durable.
         """
         if not self.is_undecided(local_id):
             try:

@@ -1,7 +1,7 @@
-"""A coordinator's log whose records pass the fault points; it is used if a broker has any.
+"""A coordinator's log whose records pass the fault points, for brokers that have any.
 
-A record held at a fault point behaves like a record on a slow disk. Later
-records of the same transaction wait behind it; those of other transactions do not.
+A record held at a fault point behaves like a record on a slow disk: later records of the same
+transaction wait for it, those of other transactions do not.
 """
 
 import asyncio
@@ -87,7 +87,9 @@ class FaultyTransactionLog(TransactionLog):
         super().abandon(error)
 
     async def snapshot(self, store: TransactionMetadataStore) -> None:
-        """Not while a record waits: its effects are in the store already."""
+        """Does nothing while a record waits: the store already includes the effects of that
+        record.
+        """
         if not self._appending:
             await super().snapshot(store)
 
@@ -121,7 +123,7 @@ class FaultyTransactionLog(TransactionLog):
         done: Done,
         append: Append,
     ) -> None:
-        """`left` are those of the entry's records that have not passed."""
+        """`left`: the records of the entry that have not passed their points yet."""
         while left:
             record = left.pop(0)
             rule = self._strikes(_recorded(record).point_before, record)

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 
 async def end_older(coordinators: Coordinators, newest: SessionRef) -> int:
-    """Return the number of aborted transactions once no session before `newest` has a live one in
-    a coordinator of this broker.
+    """Returns once no session before `newest` has a live transaction in a coordinator of this
+    broker; the result is the number of transactions that it aborted.
     """
     aborted = 0
     while True:
@@ -59,7 +59,9 @@ def _older(coordinators: Coordinators, newest: SessionRef) -> list[Older]:
 def _end(
     coordinator: TransactionCoordinator, transaction: TransactionMetadata
 ) -> list[asyncio.Future[TxnId]]:
-    """None if it has ended, or its coordinator has failed: the next one knows it, too."""
+    """Empty if the transaction has ended, or if its coordinator has failed: the successor has the
+    transaction too.
+    """
     txn_id, session = transaction.txn_id, transaction.session
     if session is None or coordinator.metadata(txn_id) is not transaction:
         return []

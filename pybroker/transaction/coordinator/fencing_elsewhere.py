@@ -1,8 +1,9 @@
-"""What a broker that shares transactional ids with others needs of them.
+"""Fences sessions on all brokers that share transactional ids.
 
-The metadata says which session of an id is the newest, and all brokers know it a little later. So a
-newer session is granted only when each of them has said that it knows, that producers of older
-sessions publish nothing there, and that its coordinators have no transaction of theirs.
+The metadata says which session of an id is the newest, but the brokers learn of it a little later.
+So a newer session is granted only when every broker has confirmed that it knows the session, that
+producers of older sessions no longer publish there, and that its coordinators have no transactions
+of older sessions.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,27 +13,27 @@ from pybroker.transaction.coordinator.transactional_ids import SessionRef
 
 
 class Letting(Protocol):
-    """The sessions of this broker, while it cannot know whether they are fenced."""
+    """Gives up the sessions of this broker when it cannot know whether they are fenced."""
 
     def let_go(self) -> None:
-        """Forget them, and close their producers, whose clients come back."""
+        """Forget the sessions and close their producers; the clients reconnect."""
         ...
 
     async def nothing_is_written(self) -> None:
-        """Returns when nothing is under way that sessions have published."""
+        """Returns when no message published by a session is still being written."""
         ...
 
 
 class FencingElsewhere(Protocol):
     @property
     def is_certain(self) -> bool:
-        """Whether a newer session could not have been granted without this broker: others still
-        count it among the live ones. Cheap; asked for each run of SENDs.
+        """Whether a newer session cannot have been granted without this broker, because the others
+        still count this broker among the live ones. Cheap: it is asked for each run of SENDs.
         """
         ...
 
     async def caught_up(self) -> None:
-        """Return when this broker knows all sessions that were recorded before the call. Raises
+        """Returns when this broker knows all sessions that were recorded before the call. Raises
         ServiceNotReady.
         """
         ...
@@ -49,10 +50,11 @@ class FencingElsewhere(Protocol):
         here: Callable[[SessionRef], Awaitable[tuple[int, set[int]]]],
         waits_for: Callable[[str], None],
     ) -> int:
-        """Returns when no broker has anything of the sessions before `newest`, with the number of
-        open transactions that were aborted.
+        """Returns when no broker has producers or transactions of sessions before `newest`; the
+        result is the number of open transactions that were aborted.
 
-        `here` does it on this broker, and returns that number, and its coordinators. `waits_for` is
-        told what is still missing, as a clause. Raises NotAllowed as `all_can_fence`.
+        `here` does the same on this broker and returns that number and the ids of its coordinators.
+        `waits_for` is called with a clause that says what is still missing. Raises NotAllowed like
+        `all_can_fence`.
         """
         ...

@@ -1,14 +1,14 @@
 """Commits of several transactions by one decision, as seen by one coordinator.
 
-If all of them belong to this coordinator, one entry of its log decides all of them.
+If all transactions belong to this coordinator, one entry of its log decides all of them.
 
 If they belong to several coordinators, one of the transactions leads:
 
-    member      Promise durable: from now on neither its timeout nor an END can decide it
-    leader      COMMITTING with the members' names, durable: this is the decision
-    member      COMMITTING, and everything that follows; only then does the leader's end continue
+    member      Promise, durable: from now on neither its timeout nor an END can decide it
+    leader      COMMITTING with the ids of the members, durable: this is the decision
+    member      COMMITTING, and the rest of its end; only then does the leader's end continue
 
-If the leader decides nothing, the promise is taken back, and the member is OPEN as before. `groups`
+If the leader does not commit, the promise is taken back, and the member is OPEN as before. `groups`
 connects the coordinators, and asks again after a crash.
 """
 
@@ -39,8 +39,8 @@ Verdict = Callable[[TxnId, TxnId], bool | None]  # of (leader, member)
 
 
 class Pledge(NamedTuple):
-    """A promise that is kept. A repeated one is another: an answer about the earlier one, which may
-    have come late, does not release it.
+    """A promise in force. Its number tells it from an earlier promise of the same member: a late
+    answer about the earlier one must not release the member.
     """
 
     leader: TxnId
@@ -62,8 +62,8 @@ class Core(NamedTuple):
 
 
 class GroupEnds:
-    """`follow` passes a decision on to members on other coordinators and returns when all have
-    ended.
+    """`follow` passes a decision on to members on other coordinators, and returns when all of these
+    members have ended.
     """
 
     def __init__(
@@ -96,7 +96,9 @@ class GroupEnds:
     def commit(
         self, local_ids: Sequence[int], elsewhere: Sequence[TxnId], principal: str | None
     ) -> asyncio.Future[TxnId]:
-        """The last one leads. Completes when all have ended; see TransactionCoordinator."""
+        """Commit `local_ids`, the last of which leads, and the members `elsewhere`. Completes when
+        all have ended. Raises, or fails with, the errors of `commit_together`.
+        """
         self._core.check_open()
         try:
             decisions = self._store.decide_commit_together(
@@ -110,7 +112,9 @@ class GroupEnds:
         return self._endings.all_followed(local_ids)
 
     def would_commit(self, local_ids: Sequence[int], principal: str | None) -> bool:
-        """False: already committed or committing. Raises what `commit` does; changes nothing."""
+        """False if already committed or committing. Raises the errors of `commit`; changes
+        nothing.
+        """
         return bool(self._store.decide_commit_together(local_ids, principal, self._clock.now_ms()))
 
     def _start(
@@ -128,7 +132,9 @@ class GroupEnds:
     def _log_together(
         self, records: Sequence[Record], done: Callable[[Exception | None], None]
     ) -> None:
-        """Takes effect at once; `done` is called when the records are durable."""
+        """Takes effect at once; `done` is called when the records are durable, or with the
+        error.
+        """
         self._log.append_together(records, done)
         for record in records:
             self._store.apply(record)
@@ -145,7 +151,7 @@ class GroupEnds:
             )
 
     async def _drive(self, local_ids: Sequence[int], elsewhere: Sequence[TxnId]) -> None:
-        """A limited number per turn; the leader only when all others have ended."""
+        """Continue the ends, a limited number per turn; that of the leader after all others."""
         *others, leader = local_ids
         all_followed = self._endings.all_followed(others) if others else None
         pace = Pace(_DRIVEN_A_TURN)
@@ -161,7 +167,7 @@ class GroupEnds:
         self._core.end_decided(leader, TxnAction.COMMIT, error)
 
     def resume(self, transaction: TransactionMetadata) -> bool:
-        """After recovery, continue what was decided or promised. False: it belongs to no group."""
+        """After recovery, continue what was decided or promised. False if there is no group."""
         local_id = transaction.txn_id.least
         if transaction.status is TxnStatus.OPEN and transaction.promised_to is not None:
             self._pledge(local_id, transaction.promised_to)
@@ -172,8 +178,8 @@ class GroupEnds:
         return False
 
     def verdict(self, leader: int, member: TxnId) -> bool | None:
-        """Whether the member commits with this leader. None: not known yet, because a decision may
-        not be durable yet. Only a live leader has members that have not followed.
+        """Whether the member commits with this leader. None: the decision is not durable yet. False
+        also for a leader that has ended: it had no members left that must follow.
         """
         transaction = self._store.get(leader)
         if transaction is None or transaction.status is not TxnStatus.COMMITTING:
@@ -183,8 +189,8 @@ class GroupEnds:
         return None if self._endings.is_undecided(leader) else True
 
     async def confirm(self) -> None:
-        """Returns when something is durable that was written after the call: no successor had
-        opened the log before. Raises TransactionCoordinatorNotFound.
+        """Returns when a record written after the call is durable: this proves that no successor
+        had opened the log before the call. Raises TransactionCoordinatorNotFound.
         """
         self._core.check_open()
         durable, logged = self._durable()
@@ -195,9 +201,10 @@ class GroupEnds:
     # Members whose leader is on another coordinator
 
     async def promise(self, local_ids: Sequence[int], leader: TxnId, principal: str | None) -> None:
-        """Promise that they end as `leader` does. Durable when this returns.
+        """Promise that `local_ids` end as `leader` does. Durable when this returns.
 
-        Raises TransactionNotFound, InvalidTxnStatus (decided, or promised to another leader).
+        Raises TransactionNotFound, InvalidTxnStatus (decided, or promised to another leader),
+        TransactionCoordinatorNotFound.
         """
         self._core.check_open()
         for local_id in local_ids:
@@ -217,7 +224,7 @@ class GroupEnds:
         self._promised[local_id] = Pledge(leader, self._pledges)
 
     def _durable(self) -> tuple[asyncio.Future[None], Callable[[Exception | None], None]]:
-        """And what to call when something is written."""
+        """A future, and the callback that completes or fails it when a record has been written."""
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def logged(error: Exception | None) -> None:
@@ -244,7 +251,7 @@ class GroupEnds:
             )
 
     def settle(self, verdict: Verdict) -> None:
-        """Commit or release members whose verdict is known."""
+        """Commit or release the members whose verdict is known."""
         found = {
             each: verdict(pledge.leader, self._id(each)) for each, pledge in self._promised.items()
         }
@@ -252,11 +259,13 @@ class GroupEnds:
 
     @property
     def pledges(self) -> Mapping[int, Pledge]:
-        """By member."""
+        """The promises in force, by member."""
         return self._promised
 
     def conclude(self, asked: Mapping[int, Pledge], verdicts: Mapping[int, bool | None]) -> None:
-        """As `settle`. The verdicts were asked for when the members had made these pledges."""
+        """Like `settle`, with verdicts that were requested when the pledges `asked` were in force.
+        A member that has promised again since is left alone.
+        """
         self._core.check_open()
         same = {
             each: pledge for each, pledge in asked.items() if self._promised.get(each) == pledge
@@ -268,7 +277,9 @@ class GroupEnds:
         self._set_free([each for each, commits in verdicts.items() if commits is False])
 
     def commit_members(self, local_ids: Sequence[int]) -> asyncio.Future[TxnId]:
-        """Their leader has decided to commit. Completes when all have ended."""
+        """Commit the members of a leader that has decided to commit. Completes when all have
+        ended.
+        """
         self._core.check_open()
         self._commit_members(
             [each for each in local_ids if self._store.status(each) is TxnStatus.OPEN]
@@ -303,7 +314,9 @@ class GroupEnds:
             await pace.step()
 
     def _set_free(self, local_ids: Sequence[int]) -> None:
-        """Their leader decided nothing. If a crash undoes this, the leader is asked again."""
+        """Release the members of a leader that does not commit. If a crash undoes this, the leader
+        is asked again.
+        """
         if not local_ids:
             return
         self._log_together([Promise(local_id, None) for local_id in local_ids], _nobody_waits)
@@ -320,7 +333,7 @@ class GroupEnds:
     def end_when_free(
         self, local_id: int, end: Callable[[], asyncio.Future[TxnId]]
     ) -> asyncio.Future[TxnId]:
-        """The result of `end`, once the transaction is not promised any more."""
+        """Call `end` when the transaction is no longer promised; completes with its result."""
         ended: Prompt[TxnId] = prompt()
 
         def free(error: PulsarError | None) -> None:
@@ -341,7 +354,7 @@ class GroupEnds:
                 free(error)
 
     def fail(self, error: PulsarError) -> None:
-        """The coordinator has failed."""
+        """The coordinator has failed or is closed: fail the ends that wait."""
         self._free(self._held, error)
 
 
@@ -355,7 +368,7 @@ def _pass_on(to: asyncio.Future[TxnId], ended: asyncio.Future[TxnId]) -> None:
 
 
 def _nobody_waits(error: Exception | None) -> None:
-    """If it fails, the log notifies the coordinator."""
+    """No request waits for the record; if it fails, the log notifies the coordinator."""
 
 
 async def _nobody_elsewhere(leader: TxnId, members: Sequence[TxnId]) -> None:

@@ -1,7 +1,7 @@
 """Log records for groups: transactions of several coordinators that commit together.
 
-Promise       in the log of each member: it ends exactly as the leader does
-GroupMembers  in the leader's log, in one entry with its COMMITTING: that is the decision
+Promise       in the log of each member: the member ends exactly as the leader does
+GroupMembers  in the leader's log, in one entry with COMMITTING: this entry is the decision
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ MEMBERS_PER_RECORD: Final = 500
 @dataclass(frozen=True, slots=True)
 class Promise:
     local_id: int
-    leader: TxnId | None  # None: released
+    leader: TxnId | None  # None releases the member
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,22 @@
 """Groups of transactions of several coordinators: the protocol between the coordinators.
 
     END_TXN of a leader ─▶ every member's coordinator promises, durably
-                              │ one refuses, or fails: nothing is decided
+                              │ if one refuses or fails, nothing is decided
                               ▼
                            the leader's coordinator decides, durably: it names the members
                               ▼
                            each member's commits; then the leader's own participants are told
 
-After a crash, or a failure half way, a coordinator that has promised asks the leader's coordinator.
-If that has decided, it says so: it retains the leader until all members have ended. If it is open,
-has not decided and will not, the members are released. They wait while it cannot be opened.
+After a crash or a failure half way, a coordinator that has promised asks the leader's coordinator.
+A decision to commit can still be found there, because the leader is retained until all members have
+ended. If that coordinator is open, has not decided and will not, the members are released. While it
+cannot be opened, they wait.
 
-With one broker, a question is answered in the same turn. With several (`share_with`) it is sent.
-So a member is released only if the leader's coordinator wrote something after it was asked (it had
-no successor that could have decided), and if the member has not promised again meanwhile. And the
-open coordinator for which the promises were collected decides, or nothing is decided.
+One broker alone answers the question in the same turn. With several brokers (`share_with`) it is
+sent, and a coordinator that has lost its log may answer. So a member is released only if the
+leader's coordinator wrote a record after it was asked, which proves that no successor could have
+decided, and if the member has not promised again meanwhile. For the same reason only the open
+coordinator for which the promises were collected may decide.
 """
 
 import asyncio
@@ -45,27 +47,27 @@ log = logging.getLogger(__name__)
 
 
 class GroupsElsewhere(Protocol):
-    """What `Groups` does with coordinators that other brokers serve. All raise PulsarError, in
-    particular TransactionCoordinatorNotFound if this broker has acquired the coordinator meanwhile.
-    The members of one call belong to one coordinator.
+    """The operations on coordinators that other brokers serve. All raise PulsarError, in particular
+    TransactionCoordinatorNotFound if this broker has acquired the coordinator meanwhile. The
+    members of one call belong to one coordinator.
     """
 
     def serves(self, coordinator_id: int) -> bool:
-        """Whether this broker serves it."""
+        """Whether this broker serves the coordinator."""
         ...
 
     async def promise(
         self, leader: TxnId, members: Sequence[TxnId], principal: str | None
     ) -> None: ...
     async def follow(self, leader: TxnId, members: Sequence[TxnId]) -> None:
-        """Returns when they have ended."""
+        """Returns when the members have ended."""
         ...
 
     async def verdicts(self, leader: TxnId, members: Sequence[TxnId]) -> Verdicts: ...
     async def status(self, txn_id: TxnId) -> TxnStatus | None: ...
 
 
-# Then: followed; or why it was refused.
+# Its result: a future that completes when all have ended, or the error of a refusal.
 _Decided = asyncio.Task[asyncio.Future[TxnId] | PulsarError]
 
 
@@ -98,14 +100,14 @@ class Groups:
         self._elsewhere = elsewhere
 
     def _is_elsewhere(self, coordinator_id: int) -> GroupsElsewhere | None:
-        """Not None: another broker serves it."""
+        """None if this broker serves the coordinator."""
         elsewhere = self._elsewhere
         return None if elsewhere is None or elsewhere.serves(coordinator_id) else elsewhere
 
     async def commit(self, leader: TxnId, others: Sequence[TxnId], principal: str | None) -> TxnId:
         """Commit `leader` and others, of any coordinators: all of them, or none.
 
-        The others end first. Idempotent. Raises as a coordinator's `commit_together`.
+        The others end first. Idempotent. Raises the errors of a coordinator's `commit_together`.
         """
         decided = self._collect(leader, frozenset(others) - {leader}, principal)
         followed = await asyncio.shield(decided)
@@ -145,7 +147,7 @@ class Groups:
     async def _decide(
         self, leader: TxnId, others: Sequence[TxnId], principal: str | None
     ) -> asyncio.Future[TxnId]:
-        """The returned future completes when all have ended."""
+        """Collect the promises and decide. The returned future completes when all have ended."""
         here = [*(each.least for each in others if each.most == leader.most), leader.least]
         away = [each for each in others if each.most != leader.most]
         leads = (await self._get(leader.most)).group_ends
@@ -153,8 +155,8 @@ class Groups:
             await self._promised(leader, away, principal)
             asked, leads = leads, (await self._get(leader.most)).group_ends
             if leads is not asked and self._elsewhere is not None:
-                raise coordinator_not_ready(leader.most)  # others may have been told otherwise
-        if not leads.would_commit(here, principal):  # meanwhile, or earlier
+                raise coordinator_not_ready(leader.most)  # members may have been released
+        if not leads.would_commit(here, principal):  # it was committed meanwhile, or earlier
             await self._require_committed(leads, leader, away)
         return leads.commit(here, away, principal)
 
@@ -175,7 +177,7 @@ class Groups:
     async def _promise(
         self, leader: TxnId, members: Sequence[TxnId], principal: str | None
     ) -> None:
-        """Of one coordinator."""
+        """All `members` belong to one coordinator."""
         if (elsewhere := self._is_elsewhere(members[0].most)) is not None:
             await elsewhere.promise(leader, members, principal)
         else:
@@ -187,7 +189,7 @@ class Groups:
     async def _require_committed(
         self, leads: GroupEnds, leader: TxnId, members: Sequence[TxnId]
     ) -> None:
-        """Check that this same commit, with the same members, is under way or done."""
+        """Check that the same commit, with the same members, is in progress or complete."""
         for member in members:
             status = await self._status(member)
             committed = status is not None and ACTION_OF_STATUS.get(status) is TxnAction.COMMIT
@@ -203,7 +205,9 @@ class Groups:
         return (await self._get(txn_id.most)).status(txn_id)
 
     def _collected(self, leader: TxnId, others: frozenset[TxnId]) -> None:
-        """The leader's coordinator knows the result in any case."""
+        """Collecting has succeeded or failed: the leader's coordinator knows the verdicts, so
+        settle the members.
+        """
         del self._collecting[leader]
         for most in {each.most for each in others}:
             self.settle(most)
@@ -218,7 +222,8 @@ class Groups:
         return None if coordinator is None else coordinator.group_ends.verdict(leader.least, member)
 
     async def verdicts(self, leader: TxnId, members: Sequence[TxnId]) -> Verdicts:
-        """Of members that any broker may serve; the leader's coordinator is here.
+        """The verdicts on members that any broker may serve; this broker serves the leader's
+        coordinator.
 
         Raises TransactionCoordinatorNotFound.
         """
@@ -240,7 +245,7 @@ class Groups:
         await asyncio.gather(*(self._follow(leader, part) for part in _by_coordinator(members)))
 
     async def _follow(self, leader: TxnId, members: Sequence[TxnId]) -> None:
-        """Of one coordinator."""
+        """All `members` belong to one coordinator."""
         pause_s, coordinator_id = _FIRST_PAUSE_S, members[0].most
         while True:
             try:
@@ -259,12 +264,13 @@ class Groups:
     # -- members of coordinators that this broker serves
 
     def settle(self, coordinator_id: int) -> None:
-        """End the promised transactions whose outcome is known; ask about the others later."""
+        """Settle the promised members whose verdict is known; ask about the others soon."""
         self._settling.settle(coordinator_id)
 
     def _known(self, leader: TxnId, member: TxnId) -> bool | None:
-        """The verdict, if no question is needed. If there are several brokers, another may have
-        opened the leader's coordinator, and may have decided what is not decided here.
+        """The verdict, or None if the leader's coordinator must be asked. With several brokers,
+        another may have opened that coordinator and decided, so only a decision to commit is
+        certain here.
         """
         verdict = self.verdict(leader, member)
         return None if verdict is False and self._elsewhere is not None else verdict
@@ -277,8 +283,8 @@ class Groups:
     async def promise_to(
         self, leader: TxnId, members: Sequence[TxnId], principal: str | None
     ) -> None:
-        """For the broker of the leader's coordinator. The members' coordinator is here. Raises as
-        `GroupEnds.promise`.
+        """Promise on request of the broker that serves the leader's coordinator; this broker serves
+        the members' coordinator. Raises the errors of `GroupEnds.promise`.
         """
         try:
             await self._promise(leader, members, principal)
@@ -286,8 +292,9 @@ class Groups:
             self.settle(members[0].most)
 
     async def follow_at_once(self, leader: TxnId, members: Sequence[TxnId]) -> None:
-        """For the broker of the leader's coordinator, which is asked, as anybody could say that it
-        has decided. Returns when the members have ended; their coordinator is here.
+        """Commit members on request of the broker that serves the leader's coordinator; this broker
+        serves the members' coordinator. Asks the leader's coordinator first, because any client
+        could claim that it has decided. Returns when the members have ended.
 
         Raises TransactionCoordinatorNotFound, TransactionNotFound (a successor of this coordinator
         may know more), ServiceNotReady (not yet).
@@ -316,7 +323,7 @@ class Groups:
         ending.result()
 
     def close(self) -> None:
-        """Promises remain until the next start."""
+        """Stop asking. Promises remain in force until the next start settles them."""
         self._settling.close()
 
 

@@ -5,9 +5,9 @@
                    ▼
                  the coordinator's log: durable ─▶ the message or acknowledgement continues
 
-Nothing is stored for a participant that its coordinator might not know durably, because it would
-never be ended. So later commands for the same participant wait, too: one step longer than the first
-ones, so that the order is kept.
+Nothing may be stored on a topic or subscription before its coordinator durably knows it as a
+participant: otherwise the transaction might never be ended there. So later commands for the same
+participant wait too, one turn of the loop longer than the first, so that the order is kept.
 """
 
 import asyncio
@@ -26,21 +26,21 @@ Adding = Callable[[], Joined]
 
 
 class Joiner(Protocol):
-    """Whose SEND or ACK it is."""
+    """The client that sent the SEND or ACK."""
 
     @property
     def principal(self) -> str | None: ...
     @property
     def client(self) -> str:
-        """Its questions to other brokers are counted together."""
+        """The key that limits its questions to other brokers: see `Elsewhere.join`."""
         ...
 
     def takes(self, txn_id: TxnId) -> None:
-        """One more participant. Raises NotAllowed if there is no room for it."""
+        """Count one more participant. Raises NotAllowed if a limit of the client is reached."""
         ...
 
     def add(self, adding: Adding) -> Joined:
-        """Raises NotAllowed if a namespace is full."""
+        """Call `adding`, which adds the participant. Raises NotAllowed if a namespace is full."""
         ...
 
 
@@ -51,22 +51,23 @@ class _Touched(NamedTuple):
 
 
 class Joining:
-    """`serving`: the open coordinators, by id."""
+    """`serving` contains the open coordinators of this broker, by id."""
 
     def __init__(self, serving: Mapping[int, TransactionCoordinator]) -> None:
         self._serving = serving
         # Raises if a transaction may not take part in a namespace.
         self.check: Callable[[TxnId, str], None] = lambda txn_id, namespace: None
-        self.elsewhere: Elsewhere | None = None  # of several brokers
+        self.elsewhere: Elsewhere | None = None  # only with several brokers
         self._on_their_way: dict[_Touched, Joined] = {}
 
     def partition(self, txn_id: TxnId, name: TopicName, joiner: Joiner) -> Joined | None:
-        """Completes when the topic is a participant, or cannot be one, or its coordinator's broker
-        was asked; call again then: it may raise. None: nothing to wait for. The future is shared:
-        do not cancel it.
+        """Add the topic to the transaction if necessary. None: there is nothing to wait for. The
+        future completes when the topic has been added or refused, or when the coordinator on
+        another broker has been asked; then call again, which may raise. The future is shared: do
+        not cancel it.
 
-        Raises TransactionNotFound (another principal's), NotAllowed (no room), and what `check`
-        raises.
+        Raises TransactionNotFound (the transaction belongs to another principal), NotAllowed (no
+        room), and the errors of `check`.
         """
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
@@ -88,7 +89,7 @@ class Joining:
         subscription: str,
         joiner: Joiner,
     ) -> Joined | None:
-        """As `partition`."""
+        """Like `partition`, for a subscription."""
         coordinator = self._spanning(txn_id, name)
         if coordinator is None:
             return self._elsewhere(Participation(txn_id, str(name), subscription), joiner)
@@ -108,8 +109,8 @@ class Joining:
         return joiner.add(add)
 
     def _spanning(self, txn_id: TxnId, name: TopicName) -> TransactionCoordinator | None:
-        """The coordinator of this transaction if it spans the topic's namespace. Called for each
-        SEND.
+        """The coordinator of this transaction, if the transaction spans the topic's namespace.
+        Called for each SEND.
         """
         coordinator = self._serving.get(txn_id.most)
         found = None if coordinator is None else coordinator.metadata(txn_id)
@@ -118,7 +119,7 @@ class Joining:
         return coordinator if found.namespace == name.namespace_name else None
 
     def _elsewhere(self, asked: Participation, joiner: Joiner) -> Joined | None:
-        """The coordinator of another broker is asked, and adds what its transactions touch."""
+        """Ask a coordinator on another broker, which adds the participant if necessary."""
         elsewhere, most = self.elsewhere, asked.txn_id.most
         if elsewhere is None or most in self._serving or elsewhere.serves(most):
             return None
@@ -136,7 +137,7 @@ class Joining:
             return under_way
         found = coordinator.metadata(touched.txn_id)
         if found is None or found.status is not TxnStatus.OPEN:
-            return None  # a writer gets that error anyway
+            return None  # the client gets that error on writing
         joined = ask(found)
         if joined is not None:
             self._on_their_way[touched] = joined

@@ -1,6 +1,6 @@
 """A coordinator's records as bytes, in the broker's own format.
 
-An entry is a format byte, a count and that many records: an operation, then its data.
+An entry is a format byte, the number of records, and the records: each an operation and its data.
 """
 
 import enum
@@ -32,8 +32,8 @@ from pybroker.transaction.coordinator.transactional_ids import SessionRef, Trans
 from pybroker.transaction.txn_status import TxnStatus
 
 _FORMAT: Final = 1
-# The format of an entry with newer kinds of records: versions that do not know them would misread
-# the entry, so they must refuse it.
+# The format of an entry with newer kinds of records. Older versions would misread such an entry, so
+# they must refuse it.
 _FORMAT_WITH_LATER_KINDS: Final = 2
 _OWN_FORMATS: Final = bytes((_FORMAT,)), bytes((_FORMAT_WITH_LATER_KINDS,))
 _LATER_KINDS: Final = frozenset((BindSession, SpanNamespace, Promise, GroupMembers))
@@ -66,7 +66,9 @@ def encode_entry(records: Sequence[Record]) -> bytes:
 
 
 def is_own_format(entry: bytes) -> bool:
-    """Whether `decode_entry` is for it. No message in Protocol Buffers begins like that."""
+    """Whether `decode_entry` can read the entry. No Protocol Buffers message begins with these
+    bytes.
+    """
     return entry[:1] in _OWN_FORMATS
 
 
@@ -126,7 +128,7 @@ def decode_record(data: Reader, source: str) -> Record:
             return NewTransaction(local_id, timeout_ms, opened_at_ms, owner if owned else None)
         case _Operation.PARTITIONS:
             local_id, count = data.numbers(2)
-            if count == 1:  # as nearly always: a generator costs as much as the rest
+            if count == 1:  # nearly always, and a generator would cost as much as the rest
                 return AddPartitions(local_id, (data.text(),))
             return AddPartitions(local_id, tuple(data.text() for _ in range(count)))
         case _Operation.SUBSCRIPTIONS:

@@ -1,13 +1,13 @@
 """The state of one coordinator, as a pure state machine: `decide_*` and `apply`.
 
-A decision changes nothing and may refuse; it is a record. The coordinator puts the record into its
-log and applies it; recovery applies the same records read back. `apply` cannot refuse. A snapshot
-consists of records too: those that recreate the live transactions. It is taken piece by piece. A
-record logged in between may concern a transaction that is still to come in the snapshot; that
-transaction's own piece then includes it.
+`decide_*` changes nothing and may refuse; it returns records. The coordinator appends them to its
+log and applies them; recovery reads them back and applies them again. `apply` cannot refuse. A
+snapshot, too, consists of records: those that recreate the live transactions. It is taken piece by
+piece. A record logged in between may concern a transaction whose piece is still to come; that piece
+then includes the record's effect.
 
 Live transactions are kept completely. Of an ended one only the outcome is retained, for a limited
-time, so that an END is idempotent and participants can ask for it.
+time, so that an END is idempotent and participants can look up the outcome.
 """
 
 from collections import Counter
@@ -53,13 +53,13 @@ P = TypeVar("P")
 
 
 class Promised(InvalidTxnStatus):
-    """The transaction ends as another one does: see `group_ends`."""
+    """The transaction has promised to end as another one does: see `group_ends`."""
 
 
 @dataclass(slots=True)
 class TransactionMetadata:
-    """A live transaction. The dicts are ordered sets of its participants, with the time when each
-    was added; None: before a restart.
+    """A live transaction. The dicts are ordered sets of participants; each value is the time in ms
+    when the participant was added, or None if that was before a restart.
     """
 
     txn_id: TxnId
@@ -70,11 +70,11 @@ class TransactionMetadata:
     partitions: dict[str, int | None] = field(default_factory=dict)
     subscriptions: dict[tuple[str, str], int | None] = field(default_factory=dict)
     promised_to: TxnId | None = None  # the leader; None if free
-    group: frozenset[TxnId] = frozenset()  # of a leader: members on other coordinators
+    group: frozenset[TxnId] = frozenset()  # if it leads: the members on other coordinators
     namespace: str | None = None  # topics and subscriptions there join when touched
-    session: SessionRef | None = None  # of a transactional id, if it belongs to one
-    namespaces: dict[str, None] = field(default_factory=dict)  # of its participants
-    # For display, and not durable: the client's address and version, and the decided end.
+    session: SessionRef | None = None  # the session of a transactional id that owns it
+    namespaces: dict[str, None] = field(default_factory=dict)  # those of its participants
+    # For display, not durable: the client's address and version, and the decided end.
     client: tuple[str, str] | None = None
     end: DecidedEnd | None = None
 
@@ -84,7 +84,7 @@ class TransactionMetadata:
 
 
 def _anybody(transaction: TransactionMetadata, namespace: str) -> None:
-    """May take part anywhere."""
+    """Admits every transaction to every namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class CoordinatorLimits:
     max_active: int
     max_timeout_ms: int
     outcome_retention_ms: int
-    snapshot_entries: int  # log entries between two snapshots, at least
+    snapshot_entries: int  # log records between two snapshots, at least
     max_participants: int = 0  # topics and subscriptions of a transaction; 0: no limit
-    # Raises TooManyRequests, NotAllowed if it may not take part in one more namespace.
+    # Raises TooManyRequests or NotAllowed if the transaction may not take part in the namespace.
     admit: Callable[[TransactionMetadata, str], None] = _anybody
 
 
@@ -103,7 +103,7 @@ class TransactionMetadataStore:
         self._coordinator_id = coordinator_id
         self._limits = limits
         self._live: dict[int, TransactionMetadata] = {}
-        # Read-only for others, who need no call to look one up.
+        # Read-only outside this class; public so that a look-up needs no call.
         self.transactions: Mapping[int, TransactionMetadata] = self._live
         self._decided: dict[int, None] = {}  # COMMITTING or ABORTING, in the order of decisions
         self._live_of: Counter[str] = Counter()  # by owner
@@ -127,19 +127,19 @@ class TransactionMetadataStore:
         return self._live_of[owner]
 
     def participants_of(self, owner: str) -> int:
-        """How many topics and subscriptions its live transactions have."""
+        """The number of topics and subscriptions in the live transactions of the owner."""
         return self._participants_of[owner]
 
     def live_in(self, namespace: str) -> int:
-        """How many live transactions take part in the namespace."""
+        """The number of live transactions that take part in the namespace."""
         return self._live_in[namespace]
 
     def live(self) -> list[TransactionMetadata]:
         return list(self._live.values())
 
     def decided_first(self) -> list[TransactionMetadata]:
-        """First those that are being ended, in the order of decision, then the open ones. Topics in
-        commit order must all see the same order, also after a crash.
+        """The live transactions: first those being ended, in the order of decision, then the open
+        ones. All topics in commit order must see the same order, even after a crash.
         """
         decided, live = self._decided, self._live
         undecided = [each for local_id, each in live.items() if local_id not in decided]
@@ -158,14 +158,14 @@ class TransactionMetadataStore:
 
     @property
     def highest_id(self) -> int:
-        """The highest id given out; -1 before the first."""
+        """The highest id assigned so far; -1 before the first."""
         return self._highest_id
 
     @property
     def low_watermark(self) -> int:
-        """Smallest live id - 1: all ids up to this one have ended. -1 before the first has.
+        """The smallest live id - 1: all ids up to it have ended. -1 before the first has ended.
 
-        During replay of the log, a missing transaction may still come.
+        During replay, a missing id does not count as ended: it may still follow in the log.
         """
         if self._replaying:
             return self._lowest_live - 1
@@ -174,12 +174,12 @@ class TransactionMetadataStore:
         return self._lowest_live - 1
 
     def why_aborted(self, local_id: int) -> str:
-        """Empty: its owner requested it, or it timed out, or the reason is no longer known."""
+        """Empty after an abort by the owner or a timeout, or if the reason is no longer known."""
         status = self.status(local_id)
         return "" if status is None else self._reasons.get(local_id)
 
     def forget_old_outcomes(self, now_ms: int) -> None:
-        """Uses the time of `OutcomeWindow`. Applying an end does the same."""
+        """`now_ms` is in the time of `OutcomeWindow`. Applying an end also forgets old outcomes."""
         self.outcomes.passed(now_ms, self.low_watermark)
 
     # Decisions
@@ -191,7 +191,7 @@ class TransactionMetadataStore:
     def decide_new(
         self, timeout_ms: int, owner: str | None, now_ms: int, exempt: bool = False
     ) -> NewTransaction:
-        """Raises NotAllowed (timeout out of bounds); TooManyRequests, except for the `exempt`."""
+        """Raises NotAllowed (timeout out of bounds), TooManyRequests (full, and not `exempt`)."""
         if not 0 < timeout_ms <= self._limits.max_timeout_ms:
             raise NotAllowed(
                 f"Transaction timeout {timeout_ms} ms: it must be 1 to "
@@ -207,8 +207,8 @@ class TransactionMetadataStore:
     def decide_add_partitions(
         self, local_id: int, topics: list[str], principal: str | None
     ) -> AddPartitions:
-        """Raises TransactionNotFound, InvalidTxnStatus (not OPEN), NotAllowed (too many
-        participants), and what `admit` does.
+        """Raises TransactionNotFound, InvalidTxnStatus (not OPEN, or Promised), NotAllowed (too
+        many participants), and the errors of `admit`.
         """
         transaction = self._require_open(local_id, principal)
         self._check_count(transaction, transaction.partitions, topics)
@@ -218,7 +218,7 @@ class TransactionMetadataStore:
     def decide_add_subscriptions(
         self, local_id: int, subscriptions: list[tuple[str, str]], principal: str | None
     ) -> AddSubscriptions:
-        """As `decide_add_partitions`."""
+        """Like `decide_add_partitions`."""
         transaction = self._require_open(local_id, principal)
         self._check_count(transaction, transaction.subscriptions, subscriptions)
         self._admit(transaction, namespaces_of([topic for topic, _ in subscriptions]))
@@ -248,8 +248,8 @@ class TransactionMetadataStore:
     def decide_end(
         self, local_id: int, action: TxnAction, principal: str | None, now_ms: int, reason: str = ""
     ) -> ChangeStatus | None:
-        """None: the same end is in progress or complete. Raises TransactionNotFound,
-        InvalidTxnStatus (the opposite was decided), which contains the `reason` of an abort.
+        """None if the same end is in progress or complete. Raises TransactionNotFound, Promised,
+        InvalidTxnStatus (the opposite was decided; the message gives the reason of an abort).
         """
         status = self._status_for(local_id, principal)
         if ACTION_OF_STATUS.get(status) is action:
@@ -266,8 +266,8 @@ class TransactionMetadataStore:
     def decide_commit_together(
         self, local_ids: Sequence[int], principal: str | None, now_ms: int
     ) -> list[ChangeStatus]:
-        """Empty: the same end is in progress or complete. Raises as `decide_end`, and also if some
-        have committed and others have not: it is all of them or none.
+        """Empty if the same end is in progress or complete. Raises the errors of `decide_end`, and
+        InvalidTxnStatus if some have committed and others have not: all of them commit, or none.
         """
         decisions = [
             self.decide_end(local_id, TxnAction.COMMIT, principal, now_ms) for local_id in local_ids
@@ -282,7 +282,7 @@ class TransactionMetadataStore:
         return made
 
     def decide_ended(self, local_id: int, action: TxnAction, now_ms: int) -> ChangeStatus:
-        """Every participant has ended `local_id`."""
+        """Close `local_id`, which every participant has ended."""
         assert ENDED_STATUS[action] in TXN_TRANSITIONS[self._live[local_id].status]
         return ChangeStatus(local_id, ENDED_STATUS[action], now_ms)
 
@@ -331,13 +331,13 @@ class TransactionMetadataStore:
 
     @contextmanager
     def replaying(self) -> Iterator[None]:
-        """Around the replay of a log."""
+        """Wraps the replay of a log."""
         self._replaying = True
         yield
         self._replaying = False
         self._live = dict(sorted(self._live.items()))  # oldest first
         self.transactions = self._live
-        # All others have ended. The highest id may be another broker's: do not count up to it.
+        # All lower ids have ended. The highest id may be another broker's: do not count up to it.
         self._lowest_live = max(self._lowest_live, min(self._live, default=self._highest_id + 1))
 
     def apply(self, record: Record) -> None:
@@ -374,7 +374,7 @@ class TransactionMetadataStore:
                     self._bound.setdefault(session.id, {})[local_id] = None
 
     def _apply_new(self, record: NewTransaction) -> None:
-        # A snapshot that a crash cut short repeats part of what was replayed before it.
+        # A snapshot cut short by a crash repeats part of what was replayed before it.
         if record.local_id in self._live:
             return
         self._live[record.local_id] = TransactionMetadata(
@@ -417,8 +417,8 @@ class TransactionMetadataStore:
             transaction.status, transaction.promised_to = record.status, None
             if not self._replaying:
                 transaction.end = decided(transaction.end, record.at_ms)
-            # The last record counts: a snapshot may contain it early; the log behind it has its
-            # order.
+            # The last record counts: a snapshot may contain the decision too early, but the log
+            # after the snapshot has the true order.
             self._decided.pop(record.local_id, None)
             self._decided[record.local_id] = None
 
@@ -440,7 +440,7 @@ class TransactionMetadataStore:
                 del self._bound[ended.session.id]
 
     def snapshot_pays_after(self, entries: int) -> bool:
-        """Writing all live transactions again must cost less than what was logged since."""
+        """Whether writing all live transactions again costs less than the records logged since."""
         if entries < self._limits.snapshot_entries:
             return False
         return entries >= max(2 * len(self._live), self._participants)
@@ -448,8 +448,7 @@ class TransactionMetadataStore:
     def snapshot(self) -> Iterator[Record]:
         """Records that recreate everything except the outcomes, which are stored separately.
 
-        Each is up to date when it is requested: other records may be applied, and logged, in
-        between.
+        Each record is up to date when it is requested: others may be logged and applied in between.
         """
         yield IdsUsed(self._highest_id, self.low_watermark)
         yield from self.outcomes.marks()
@@ -457,11 +456,13 @@ class TransactionMetadataStore:
         for transaction in self.decided_first():
             for record in _records(transaction, self._reasons.get(transaction.txn_id.least)):
                 if transaction.txn_id.least not in self._live:
-                    break  # it has ended, which is in the log
+                    break  # it has ended, and the log has the record of its end
                 yield record
 
     def _reasons_of_ended(self) -> Iterator[Record]:
-        """As the records that ended them; those of live transactions are in their own records."""
+        """As the records that ended the transactions; live ones have reasons in their own
+        records.
+        """
         for local_id, reason in self._reasons.items():
             outcome = self.outcomes.get(local_id)
             if outcome is not None:

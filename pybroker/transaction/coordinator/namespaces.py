@@ -1,8 +1,8 @@
-"""How many live transactions take part in a namespace, and which may.
+"""Counts and limits the live transactions that take part in a namespace.
 
-A transaction takes part from its first topic or subscription there. It is counted, and possibly
-refused, at that point, because a coordinator does not know in advance which namespaces a
-transaction will touch.
+A transaction takes part from its first topic or subscription there. It is counted, or refused, at
+that point, because a coordinator does not know in advance which namespaces a transaction will
+touch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ class Joins(Protocol):
 
 
 class Admission:
-    """For all coordinators of a broker; `serving` are the open ones."""
+    """Shared by all coordinators of a broker. `serving` contains the open ones."""
 
     def __init__(self, serving: Mapping[int, Counts]) -> None:
         self._serving = serving
@@ -55,8 +55,8 @@ class Admission:
         return sum(coordinator.live_in(namespace) for coordinator in self._serving.values())
 
     def admit(self, transaction: Joins, namespace: str) -> None:
-        """Raises TooManyRequests, NotAllowed (its timeout) if the transaction may not take part
-        there.
+        """Raises TooManyRequests (namespace full) or NotAllowed (timeout too long) if the
+        transaction may not take part in the namespace.
         """
         limits = self.limits_of(namespace, transaction.owner)
         if limits is NO_LIMITS:
@@ -76,8 +76,10 @@ class Admission:
 
 
 def namespaces_of(topics: Sequence[str]) -> list[str]:
-    """The names are as clients sent them. Invalid names in old logs are left out."""
-    if len(topics) == 1:  # as nearly always
+    """The namespaces of topics, whose names are as clients sent them. Leaves out invalid names,
+    which old logs may contain.
+    """
+    if len(topics) == 1:  # nearly always
         found_one = _namespace_of(topics[0].rpartition("/")[0])
         return [found_one] if found_one else []
     folders = {topic.rpartition("/")[0] for topic in topics}  # few, however many topics there are

@@ -1,13 +1,13 @@
 """Outcomes of transactions by local id: one byte each, in chunks, for the retention time.
 
-A coordinator's ids are dense, so a chunk is a plain bytearray. A snapshot writes only chunks that
-have changed. Expiry is coarse and needs no timestamp per transaction: now and then a mark records
-"up to this id all had ended by now"; once the mark is older than the retention, everything below it
-is dropped.
+A coordinator's ids are dense, so a chunk is a plain bytearray. A snapshot writes only the chunks
+that have changed. Expiry is coarse and needs no timestamp per transaction: now and then a mark
+records "up to this id all had ended by now"; once the mark is older than the retention time, the
+outcomes up to that id are dropped.
 
 The time is the coordinator's own (`latest_ms`): it advances only while the coordinator is served,
 and continues where it stopped. So a change of the wall clock, back or forward, neither drops
-outcomes too early nor keeps them for ever; and nothing expires while no client could have asked.
+outcomes too early nor keeps them forever, and nothing expires while clients cannot ask.
 """
 
 import zlib
@@ -57,8 +57,8 @@ class OutcomeWindow:
         self._changed[number] = None
 
     def passed(self, at_ms: int, watermark: int) -> None:
-        """The time is `at_ms` and all ids up to `watermark` have ended: mark this, expire old
-        chunks.
+        """The time is `at_ms`, and all ids up to `watermark` have ended. Marks this now and then,
+        and drops expired outcomes.
         """
         self.latest_ms = max(self.latest_ms, at_ms)
         interval_ms = self._retention_ms // _MARKS_PER_RETENTION
@@ -68,7 +68,7 @@ class OutcomeWindow:
             self._expire(self._marks.popleft().watermark)
 
     def _expire(self, watermark: int) -> None:
-        """Everything up to `watermark`: whole chunks, and the beginning of the next one."""
+        """Drop the outcomes up to `watermark`: whole chunks, and the beginning of the next one."""
         number, below = divmod(watermark + 1, CHUNK_IDS)
         chunk = self._chunks.get(number)
         if chunk is not None and any(chunk[:below]):
@@ -94,7 +94,7 @@ class OutcomeWindow:
         self._chunks[number] = bytearray(zlib.decompress(packed))
 
     def take_changes(self) -> tuple[dict[int, bytes], list[int]]:
-        """What to write for a snapshot: packed chunks by number, and the numbers to delete."""
+        """The changes to write with a snapshot: packed chunks by number, and numbers to delete."""
         changed = {number: zlib.compress(self._chunks[number], _QUICK) for number in self._changed}
         expired = list(self._expired)
         self._changed.clear()

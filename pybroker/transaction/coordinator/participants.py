@@ -1,16 +1,16 @@
-"""Tells every participant of a transaction how it ended, until all have ended it.
+"""Tells the participants of a transaction how it ends, until all have ended it.
 
-The coordinator knows participants only by name; `Participants` reaches them, in this broker or in
-another. A participant that fails is told again after a growing pause, and is listed in `retries`.
-One that can never end it is treated as ended: it holds nothing of the transaction, and waiting for
-it would keep the transaction from being completed.
+The coordinator knows participants only by name; `Participants` reaches them, on this broker or on
+another. A participant that fails is told again after a growing pause, and is listed in `retries`. A
+participant that can never end the transaction counts as ended: it holds nothing of the transaction,
+and waiting for it would keep the transaction from completing.
 
 A limited number of a transaction's participants are told at a time, so that a transaction with many
-of them does not delay everything else.
+participants does not delay everything else.
 
-The first ones are told before the decision is durable: what they append to their logs then goes to
-the storage in the same turn, behind the decision, and both are in one commit. A participant that
-cannot do that is told when the decision is durable.
+The first participants are told before the decision is durable: what they append to their logs then
+reaches the storage in the same turn, after the decision, and both are in one commit. Participants
+that cannot append in that turn are told once the decision is durable.
 """
 
 import asyncio
@@ -39,16 +39,16 @@ log = logging.getLogger(__name__)
 
 
 class CannotParticipate(Exception):
-    """A name was added to a transaction that can never be one of its participants."""
+    """A name was added to a transaction although it can never be a participant."""
 
 
 class Participants(Protocol):
-    """Where a transaction wrote and acknowledged. Idempotent. Any error, raised now or by the
-    future, leads to a retry, except CannotParticipate.
+    """Ends a transaction on the topics and subscriptions that it used. Idempotent. Any error except
+    CannotParticipate, raised now or set on the future, leads to a retry.
 
-    None: it has ended there. A deleted topic or subscription is treated as ended; one that is not
-    loaded is loaded. `not_later`: what cannot be queued in the storage in this turn raises, or
-    fails with, WouldWait, and nothing has happened.
+    None: the transaction has ended there. A deleted topic or subscription counts as ended; one that
+    is not loaded is loaded. With `not_later`, an end that cannot be queued in the storage in this
+    turn raises, or fails with, WouldWait, and has no effect.
     """
 
     def end_on_partition(
@@ -82,7 +82,7 @@ class Participant(NamedTuple):
 
 @dataclass(slots=True)
 class Retry:
-    """A participant that has not ended the transaction yet or, given up, never can."""
+    """A participant that has not ended the transaction yet, or that was given up."""
 
     txn_id: TxnId
     participant: Participant
@@ -104,7 +104,7 @@ class ParticipantEnds:
         return list(self._retries.values())
 
     def given_up(self) -> list[Retry]:
-        """The latest ones."""
+        """The participants that were given up most recently."""
         return list(self._given_up)
 
     def end_everywhere(
@@ -114,8 +114,8 @@ class ParticipantEnds:
         low_watermark: int,
         followed: Callable[[], None],
     ) -> None:
-        """`followed` is called when all participants have ended it: at once if there is nothing to
-        wait for, and never after `closed` is set.
+        """The decision is durable. `followed` is called when all participants have ended the
+        transaction: at once if there is nothing to wait for, and never after `closed` is set.
         """
         end = self._undecided.pop(transaction.txn_id, None)
         if end is None:
@@ -125,8 +125,8 @@ class ParticipantEnds:
     def begin_everywhere(
         self, transaction: TransactionMetadata, action: TxnAction, low_watermark: int
     ) -> None:
-        """What is appended to the storage in this turn is durable only if the decision is: tell the
-        participants that can append now. `end_everywhere` continues.
+        """The decision is queued in the storage, but not durable. Tell the first participants: what
+        they append in this turn is durable only if the decision is. `end_everywhere` continues.
         """
         if not self.closed:
             end = _EndEverywhere(self, transaction, action, low_watermark)
@@ -174,7 +174,7 @@ class _EndEverywhere:
         self._action = action
         self._low_watermark = low_watermark
         self._followed: Callable[[], None] | None = None  # set once the decision is durable
-        self._told_later: list[Participant] = []  # those that could not be told before that
+        self._told_later: list[Participant] = []  # participants that could not be told before that
         self._to_tell: Iterator[Participant] = chain(
             map(Participant, transaction.partitions),
             starmap(Participant, transaction.subscriptions),
@@ -201,7 +201,7 @@ class _EndEverywhere:
         self.go_on()
 
     def go_on(self) -> None:
-        """Tell the next ones, then yield to other transactions."""
+        """Tell the next participants, then yield to other transactions."""
         if self._followed is None or self._ends.closed or self._has_turn or self._is_telling:
             return
         answering, self._is_telling = self._answering, True
@@ -215,7 +215,7 @@ class _EndEverywhere:
                 asyncio.get_running_loop().call_soon(self._turn)
         self._is_telling = False
         if self._answering > answering:
-            this_turn().write_now()  # their gathered records go along with the markers
+            this_turn().write_now()  # their gathered records, together with the markers
         elif self._all_told and not self._answering and not self._retrying:
             self._followed()
 
@@ -270,7 +270,7 @@ class _EndEverywhere:
         except Exception as error:
             self._failed(participant, error)
         finally:
-            del ending  # its failure refers to this frame: avoid a cycle
+            del ending  # its exception refers to this frame: avoid a cycle
         self._answering -= 1
         self.go_on()
 
@@ -304,7 +304,7 @@ class _EndEverywhere:
         try:
             ending = self._start(participant)
             if isinstance(ending, asyncio.Future):
-                result = await asyncio.shield(ending)  # it is shared with others
+                result = await asyncio.shield(ending)  # others may share the future
             elif ending is not None:
                 result = await ending
             self._has_followed_now(participant, result)

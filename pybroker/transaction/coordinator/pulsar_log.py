@@ -1,12 +1,12 @@
-"""A coordinator's records in Apache Pulsar's format, which its brokers recover and write.
+"""A coordinator's records in Apache Pulsar's format, which its brokers read and write.
 
-A record is a TransactionMetadataEntry. An entry is one of them or, behind `0e01 0001`, several in a
-BatchedTransactionMetadataEntry. Each has `max_local_txn_id`, and so have the log's properties
-whenever a ledger is created or deleted, so that no id is given twice: Apache reads the last entry
-of the last ledger, or the property if that ledger is empty.
+A record is a TransactionMetadataEntry. An entry is one record or, after `0e01 0001`, several in a
+BatchedTransactionMetadataEntry. Each record has `max_local_txn_id`. The log's properties get it,
+too, whenever a ledger is created or deleted, so that no id is assigned twice: Apache reads the last
+entry of the last ledger, or the property if that ledger is empty.
 
-What these fields cannot express is in field 1001, as a record in the broker's own format. Apache's
-parser skips it and finds an ADD_PARTITION that adds nothing.
+Records that these fields cannot express are in field 1001, in the broker's own format. Apache's
+parser skips that field and finds an ADD_PARTITION that adds nothing.
 
 Source: PulsarTransactionMetadata.proto; TxnLogBufferedWriter, MLTransactionSequenceIdGenerator.
 """
@@ -63,18 +63,20 @@ _BEFORE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """An entry. `highest_id` is the highest id that it knows to be used; -1 if none is."""
+    """A decoded entry. `highest_id` is the highest used id according to it; -1 if there is none."""
 
     records: list[Record]
     highest_id: int
 
 
 class PulsarLog:
-    """One coordinator's log. As its Interceptor it keeps the property up to date."""
+    """Encodes one coordinator's records. As the log's Interceptor it keeps the property up to
+    date.
+    """
 
     def __init__(self, coordinator_id: int) -> None:
         self._coordinator_id = coordinator_id
-        self.highest_id = -1  # that was used; set it after the replay
+        self.highest_id = -1  # the highest used id; set it after the replay
 
     def encode(self, records: Sequence[Record]) -> bytes:
         encoded = [self._message(record) for record in records]
@@ -147,7 +149,7 @@ def decode_pulsar(entry: bytes, source: str) -> Decoded:
 
 
 def _decode(message: bytes, source: str) -> tuple[Record, int]:
-    """And the highest id."""
+    """The record, and the highest used id according to the message."""
     numbers = {_OP: _NEW, _LEAST: 0, _MAX_ID: -1}
     topics: list[str] = []
     subscriptions: list[tuple[str, str]] = []
@@ -214,7 +216,7 @@ def _own(record: Record) -> bytes:
 
 
 def _about(record: Record, highest_id: int) -> int:
-    """The transaction to which Apache attributes the record."""
+    """The transaction to which Apache's brokers attribute the record."""
     if isinstance(record, IdsUsed | OutcomeMark):
         return max(highest_id, 0)
     return record.local_id

@@ -1,4 +1,4 @@
-"""What a coordinator logs: each decision is a record, and so is each part of a snapshot."""
+"""The records of a coordinator's log: its decisions, and the parts of its snapshots."""
 
 from dataclasses import dataclass
 
@@ -46,7 +46,9 @@ class ChangeStatus:
 
 @dataclass(frozen=True, slots=True)
 class IdsUsed:
-    """First record of a snapshot, so that no id is assigned twice after trimming."""
+    """The ids assigned and ended so far. A snapshot begins with this record, so that no id is
+    assigned twice after trimming.
+    """
 
     highest_id: int
     low_watermark: int
@@ -54,7 +56,9 @@ class IdsUsed:
 
 @dataclass(frozen=True, slots=True)
 class BindSession:
-    """The transaction belongs to a session of a transactional id, and is aborted with it."""
+    """The transaction belongs to a session of a transactional id, and is aborted if that session is
+    fenced.
+    """
 
     local_id: int
     session: SessionRef

@@ -1,7 +1,7 @@
-"""Asks what the leaders of promised members have decided, until it is known.
+"""Finds out what the leaders of promised members have decided, and settles the members.
 
-What is known here takes effect at once. For the rest, it asks the leaders' coordinators: after a
-crash, or if another broker serves them.
+A verdict known on this broker takes effect at once. After a crash, or if another broker serves the
+leader's coordinator, that coordinator is asked until it knows.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 
 class Settling:
-    """Of the coordinators in `serving`. `known` answers at once, also that it does not know;
-    `ask_leader` may travel, and raises PulsarError.
+    """Settles members of the coordinators in `serving`. `known` answers at once: None if it does
+    not know. `ask_leader` may ask another broker, and raises PulsarError.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class Settling:
         self._known = known
         self._ask_leader = ask_leader
         self._settling = set[int]()  # coordinators whose members' leaders are being asked
-        self._asking = set[tuple[int, int]]()  # a member's coordinator, and a leader's
+        self._asking = set[tuple[int, int]]()  # (coordinator of members, coordinator of leaders)
         self._closed = False
 
     def settle(self, coordinator_id: int) -> None:
-        """End the promised transactions whose outcome is known; ask about the others later."""
+        """Settle the promised members whose verdict is known; ask about the others soon."""
         coordinator = self._serving.get(coordinator_id)
         if self._closed or coordinator is None:
             return
@@ -60,7 +60,7 @@ class Settling:
     async def _ask_again_and_again(self, coordinator_id: int) -> None:
         try:
             await self._settled(coordinator_id)
-        finally:  # in this turn: a promise in the next one must not rely on this task
+        finally:  # in the turn of the last look: a later promise must not rely on this task
             self._settling.discard(coordinator_id)
 
     async def _settled(self, coordinator_id: int) -> None:
@@ -69,15 +69,15 @@ class Settling:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LAST_PAUSE_S)
             coordinator = self._serving.get(coordinator_id)
-            if coordinator is None:  # the next opening starts over
+            if coordinator is None:  # when it is opened again, `settle` starts over
                 return
             self._ask_leaders(coordinator)
             if not coordinator.group_ends.pledges:
                 return
 
     def _ask_leaders(self, coordinator: TransactionCoordinator) -> None:
-        """Those of different coordinators side by side: one that does not answer does not delay
-        what others say. Each coordinator once at a time.
+        """Ask the leaders' coordinators in parallel, so that a silent one does not delay the
+        others; at most one question at a time to each.
         """
         led = defaultdict[int, dict[TxnId, dict[int, Pledge]]](lambda: defaultdict(dict))
         for member, pledge in coordinator.group_ends.pledges.items():
@@ -97,7 +97,9 @@ class Settling:
         coordinator: TransactionCoordinator,
         led: Mapping[TxnId, Mapping[int, Pledge]],
     ) -> None:
-        """Leaders of one coordinator: what fails for one would fail for the others."""
+        """Ask about leaders of one coordinator. Stops at the first error: it would meet the others
+        too.
+        """
         for leader, pledges in led.items():
             try:
                 await self.ask(coordinator, leader, pledges)
@@ -108,13 +110,13 @@ class Settling:
     async def ask(
         self, coordinator: TransactionCoordinator, leader: TxnId, pledges: Mapping[int, Pledge]
     ) -> None:
-        """Settle these pledges of one leader, as far as its coordinator knows. Raises what that
-        answers, and TransactionCoordinatorNotFound.
+        """Settle these pledges to one leader, as far as its coordinator knows the verdicts. Raises
+        the errors of `ask_leader`, and TransactionCoordinatorNotFound.
         """
         members = [TxnId(coordinator.coordinator_id, each) for each in pledges]
         found = await self._ask_leader(leader, members)
         coordinator.group_ends.conclude(pledges, dict(zip(pledges, found, strict=True)))
 
     def close(self) -> None:
-        """Promises remain until the next start."""
+        """Stop asking. Promises remain in force until the next start settles them."""
         self._closed = True

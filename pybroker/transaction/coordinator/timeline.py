@@ -20,7 +20,9 @@ class DecidedBy(Enum):
 
 
 class DecidedEnd:
-    """`followed`: the participant (topic, subscription or None), the time, and the end's result."""
+    """`followed`: participants (topic, subscription or None), each with the time in ms at which it
+    ended the transaction and the result of that.
+    """
 
     __slots__ = ("at_ms", "by", "followed")
 
@@ -35,7 +37,7 @@ class DecidedEnd:
 
 
 def decided(end: DecidedEnd | None, at_ms: int) -> DecidedEnd:
-    """By its client, unless noted otherwise later."""
+    """Note the decision. The client made it, unless the caller notes otherwise later."""
     end = end or DecidedEnd()
     end.at_ms, end.by = at_ms, DecidedBy.CLIENT
     return end

@@ -1,8 +1,8 @@
 """Deadlines of open transactions, in buckets of a tenth of a second.
 
-Adding and removing cost the same however many are tracked, and an ended transaction leaves nothing
-behind; a heap would keep each of them until its deadline, hours of history. Time is passed in as
-monotonic seconds, so a jump of the wall clock aborts nothing.
+Adding and removing cost the same however many transactions are tracked, and an ended transaction
+leaves nothing behind; a heap would keep it until its deadline, which may be hours away. Time is
+passed in as monotonic seconds, so a jump of the wall clock aborts nothing.
 """
 
 import heapq
@@ -19,7 +19,7 @@ class TimeoutTracker:
     def __init__(self) -> None:
         self._buckets: dict[int, dict[int, None]] = {}
         self._bucket_of: dict[int, int] = {}
-        self._order: list[int] = []  # a heap of every key of _buckets, and of emptied ones
+        self._order: list[int] = []  # a heap of all keys of _buckets and of some emptied buckets
 
     def __len__(self) -> int:
         return len(self._bucket_of)
@@ -46,7 +46,9 @@ class TimeoutTracker:
                 self._order = sorted(self._buckets)
 
     def pop_expired(self, now_s: float) -> int | None:
-        """Remove and return one that is due, earliest first to a tenth of a second."""
+        """Remove and return a transaction that is due, the earliest to a tenth of a second; None if
+        none is due.
+        """
         while self._order and self._order[0] / _BUCKETS_PER_S <= now_s:
             if members := self._buckets.get(self._order[0]):
                 local_id, _ = members.popitem()
@@ -57,5 +59,7 @@ class TimeoutTracker:
 
     @property
     def next_deadline_s(self) -> float:
-        """When to call `pop_expired`, or never. What is due then may have ended by that time."""
+        """When to call `pop_expired` next, in monotonic seconds; infinity if nothing is tracked.
+        The transactions due at that time may end before.
+        """
         return self._order[0] / _BUCKETS_PER_S if self._bucket_of else math.inf

@@ -9,8 +9,9 @@ from pybroker.transaction.coordinator.timeout_tracker import TimeoutTracker
 
 
 class Timeouts:
-    """`expired` is called for each that is due, and returns the work that it caused: up to
-    `work_a_turn` in a turn, because after a restart very many may be overdue.
+    """`expired` is called for each transaction that is due, and returns the amount of work that it
+    caused. A turn of the loop does about `work_a_turn`, because very many transactions may be
+    overdue after a restart.
     """
 
     def __init__(self, clock: Clock, expired: Callable[[int], int], work_a_turn: int) -> None:
@@ -25,7 +26,7 @@ class Timeouts:
         return len(self._tracker)
 
     def add(self, local_id: int, timeout_ms: int) -> None:
-        """From now on."""
+        """`timeout_ms` counts from now."""
         deadline_s = self._clock.monotonic_s() + timeout_ms / 1000
         self._tracker.add(local_id, deadline_s)
         if deadline_s < self._due_s:

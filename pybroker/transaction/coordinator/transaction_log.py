@@ -2,8 +2,8 @@
 
 The log is the managed ledger `pulsar/system/persistent/__transaction_log_<tc>`. Its entries are in
 the broker's own format (`log_records`) or in Apache Pulsar's (`pulsar_log`): the composition root
-chooses what is written, and both are read. Outcomes are dense and outlive many snapshots, so they
-are not in the log: one metadata key per chunk.
+chooses the format to write, and both are read. Outcomes are dense and outlive many snapshots, so
+they are not in the log: each chunk has a metadata key.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pybroker.transaction.coordinator.pulsar_log import Decoded, PulsarLog
 
 _CURSOR: Final = "transaction.subscription"
-_MAX_LOCAL_TXN_ID: Final = "max_local_txn_id"  # a property that Apache Pulsar's format has
+_MAX_LOCAL_TXN_ID: Final = "max_local_txn_id"  # a property of Apache Pulsar's logs
 
 
 def log_name(coordinator_id: int | str) -> str:
@@ -60,7 +60,7 @@ class TransactionLog:
         metadata: MetadataStore,
         pulsar: "PulsarLog | None" = None,
     ) -> "TransactionLog":
-        """With `pulsar` it writes Apache Pulsar's format, which is shared with its brokers."""
+        """With `pulsar`, the log is written in Apache Pulsar's format, for its brokers to read."""
         name = log_name(coordinator_id)
         if pulsar is None:
             log = await SnapshotLog.open(factory, name, _CURSOR, encode_entry)
@@ -108,8 +108,9 @@ class TransactionLog:
         return decode_pulsar(entry, self._source)
 
     async def _highest_id_behind_the_cursor(self) -> int:
-        """Apache Pulsar deletes the entries of ended transactions one by one: ids may only be in a
-        property, and in the last entry, which may be deleted.
+        """The highest id found outside the replayed entries. Apache Pulsar deletes the entries of
+        ended transactions one by one, so the highest id may be only in a property or in the last
+        entry, which may be one of the deleted ones.
         """
         text = self._log.properties[_MAX_LOCAL_TXN_ID]
         try:
@@ -125,30 +126,34 @@ class TransactionLog:
         return max(highest_id, decoded.highest_id)
 
     async def _serve_pulsar(self, pulsar: "PulsarLog", highest_id: int) -> None:
-        """Until the first append there is no last entry, and Apache's broker reads only this."""
+        """Keep the property up to date: until the first append there is no last entry, and Apache's
+        broker reads only the property.
+        """
         pulsar.highest_id = max(pulsar.highest_id, highest_id)
         if highest_id >= 0 and self._log.properties.get(_MAX_LOCAL_TXN_ID) != str(highest_id):
             await self._log.set_property(_MAX_LOCAL_TXN_ID, str(highest_id))
         self._log.intercept(pulsar)
 
     def append(self, record: Record, done: Done, in_order: InOrder | None = None) -> None:
-        """Queue it now; `done` is called when it is durable, or with the error. What the `in_order`
-        callback appends to other logs is durable only if this is; see SnapshotLog.
+        """Queue the record now; `done` is called when it is durable, or with the error. What the
+        `in_order` callback appends to other logs is durable only if the record is: see SnapshotLog.
         """
         self.appended += 1
         self._log.append(record, done, in_order)
 
     def append_without_hurry(self, record: Record, done: Done) -> None:
-        """As `append`, for a record that nothing waits for: it is written with the next one."""
+        """Like `append`, for a record that nobody waits for: it is written with the next record, or
+        after a while.
+        """
         self.appended += 1
         self._log.append_without_hurry(record, done)
 
     def abandon(self, error: Exception) -> None:
-        """After a failure: write nothing that was decided on top of it, and fail what waits."""
+        """After a failed append: drop and fail the records that depend on it."""
         self._log.abandon(error)
 
     def append_together(self, records: Sequence[Record], done: Done) -> None:
-        """As `append`, in one entry: durable together or not at all."""
+        """Like `append`, for several records in one entry: durable together or not at all."""
         self.appended += len(records)
         self._log.append_together(records, done)
 

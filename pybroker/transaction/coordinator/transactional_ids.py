@@ -1,15 +1,16 @@
 """Transactional ids: the epoch of each, and the client session that holds it.
 
-An id outlives its clients. Each newer session that takes it raises the epoch by one. That is
-durable before the previous session is fenced, so after a crash no older session is mistaken for
-the latest. A record is written when a session begins, and a few times per expiration period to note
-the last use; never for a transaction.
+An id outlives its clients. Each newer session that takes the id raises the epoch by one. The new
+epoch is durable before the previous session is fenced, so after a crash no older session is
+mistaken for the latest. A record is written when a session begins, and a few times per expiration
+period to note the last use; never for a transaction.
 
-Several brokers may have the same ids. Each change is made by compare-and-set, and every broker
-learns of it from the metadata, of its own changes too: what the metadata shows is in force.
+Several brokers may share the ids. Each change is a compare-and-set in the metadata, and every
+broker learns of changes from there, even of its own: a change is in force once the metadata shows
+it.
 
-An id belongs to the principal that uses it, so only that principal's sessions fence each other. The
-same text used by another principal is another id. Source: KIP-98, "transactional.id" and
+An id belongs to the principal that uses it, so only that principal's sessions fence each other. If
+another principal uses the same text, that is another id. Source: KIP-98, "transactional.id" and
 "transactional.id.expiration.ms".
 """
 
@@ -34,9 +35,7 @@ from pybroker.base.runtime import Clock
 MAX_ID_CHARS: Final = 256
 MAX_EPOCH: Final = 2**31 - 1  # a producer carries it in half of its topic epoch
 NOTES_PER_EXPIRATION: Final = 7  # notes of the last use: with seven days, once a day
-_FENCED_KEPT: Final = (
-    16  # sessions of an id that are known to be fenced, by what they call themselves
-)
+_FENCED_KEPT: Final = 16  # fenced sessions of an id whose names are remembered
 _ALL: Final = "transactional-ids"
 _RECORDS: Final = f"{_ALL}/"
 _FLOOR: Final = f"{_ALL}-floor"
@@ -61,12 +60,14 @@ class SessionRef(NamedTuple):
 class IdRecord:
     epoch: int
     last_use_ms: int
-    session: str = ""  # digest of the client's name for it; empty if it has no name
-    fenced: tuple[str, ...] = ()  # digests of the sessions before it, the latest last
+    session: str = ""  # digest of the client's name for the session; empty if it has none
+    fenced: tuple[str, ...] = ()  # digests of earlier sessions, the latest last
 
 
 def digest(session: str) -> str:
-    """Of a client's name for its session: the name may be long, and must not be shown to others."""
+    """The digest of a client's name for its session: the name itself may be long, and must not be
+    shown to others.
+    """
     return hashlib.sha256(session.encode()).hexdigest()[:32] if session else ""
 
 
@@ -86,7 +87,7 @@ def producer_fenced(name: str) -> ProducerFenced:
 
 
 def why_fenced(session: SessionRef) -> str:
-    """As a clause."""
+    """The reason of an abort, as a clause."""
     return f"it was fenced by a newer session of transactional id {session.id.name!r}"
 
 
@@ -97,11 +98,13 @@ def fenced(txn_id: TxnId, session: SessionRef) -> InvalidTxnStatus:
 
 
 class Overtaken(ServiceNotReady):
-    """Another broker has changed the id meanwhile: look at it again."""
+    """Another broker has changed the id meanwhile: read its record again, then retry."""
 
 
 class TransactionalIds:
-    """The transactional ids of this broker, or of all that share them. Call `load` first."""
+    """The transactional ids of this broker, or of all brokers that share them. Call `load`
+    first.
+    """
 
     def __init__(self, metadata: MetadataStore, clock: Clock, config: BrokerConfig) -> None:
         self._metadata = metadata
@@ -110,9 +113,9 @@ class TransactionalIds:
         self.expiration_ms = config.transactional_id_expiration_ms
         self._known: dict[TransactionalId, IdRecord] = {}
         self._of_owner: Counter[str | None] = Counter()
-        self._new: set[TransactionalId] = set()  # counted, and their first epoch is not durable yet
-        self._changes: dict[TransactionalId, asyncio.Future[Any]] = {}  # of this broker, under way
-        self._floor = 0  # the highest epoch of ids that have expired
+        self._new: set[TransactionalId] = set()  # counted, though their first epoch is not durable
+        self._changes: dict[TransactionalId, asyncio.Future[Any]] = {}  # of this broker, in flight
+        self._floor = 0  # the highest epoch of the expired ids
         self._keys: dict[str, TransactionalId] = {}
 
     def load(self) -> None:
@@ -140,13 +143,13 @@ class TransactionalIds:
         self._keys[key] = transactional_id
 
     def _changed(self, key: str) -> None:
-        """By whichever broker."""
+        """Called when any broker, even this one, has changed the key."""
         try:
             if key == _FLOOR:
                 self._read_floor()
             elif key.startswith(_RECORDS):
                 self._read(key)
-        except CorruptStorage as error:  # what was known before stays in force
+        except CorruptStorage as error:  # the previous state stays in force
             log.error("A transactional id cannot be read: %s", error)
 
     def __len__(self) -> int:
@@ -163,7 +166,7 @@ class TransactionalIds:
         return self._known.get(transactional_id)
 
     def is_fenced(self, session: SessionRef) -> bool:
-        """Whether a newer session has taken its id."""
+        """Whether a newer session has taken the id."""
         record = self._known.get(session.id)
         return record is not None and record.epoch > session.epoch
 
@@ -193,7 +196,7 @@ class TransactionalIds:
                 f"{transactional_id.name!r} has no sessions left: use another transactional id"
             )
         if before is None:
-            self._count(transactional_id.owner, 1)  # now: several may begin at once
+            self._count(transactional_id.owner, 1)  # before the write: several may begin at once
             self._new.add(transactional_id)
         try:
             record = IdRecord(epoch, self._clock.now_ms(), session, fenced)
@@ -208,10 +211,10 @@ class TransactionalIds:
         return SessionRef(transactional_id, epoch)
 
     async def used(self, transactional_id: TransactionalId) -> None:
-        """Record that it is in use, unless that was recorded recently."""
+        """Record that the id is in use, unless this was recorded recently."""
         record = self._known.get(transactional_id)
         if record is None or transactional_id in self._changes:
-            return  # a newer session's record notes it
+            return  # the record of a newer session notes the use
         noted_ms = self._clock.now_ms() - record.last_use_ms
         if 0 <= noted_ms < self.expiration_ms // NOTES_PER_EXPIRATION:
             return
@@ -220,7 +223,9 @@ class TransactionalIds:
             await self._write(transactional_id, noted)
 
     async def expire(self, transactional_id: TransactionalId) -> bool:
-        """Forget it if its last use was long ago. No epoch is ever assigned twice."""
+        """Forget the id if its last use is longer ago than the expiration; True if it is gone. No
+        epoch is ever assigned twice.
+        """
         record = self._known.get(transactional_id)
         if record is None or transactional_id in self._changes:
             return False
@@ -229,9 +234,9 @@ class TransactionalIds:
         key = _key(transactional_id)
         version, floor = self._version(key), Writer()
         floor.number(max(record.epoch, self._floor))
-        with suppress(BadVersion):  # another broker uses it, or lets an id expire: look again later
-            # Even if it is not raised: another broker may have let this id expire, too, and its
-            # record, created again, is at the same version.
+        with suppress(BadVersion):  # another broker uses the id or has removed one: try again later
+            # Write the floor even if it stays the same: another broker may have removed this id
+            # too, and if the id was created again, its record has the same version as before.
             await self._metadata.put(_FLOOR, floor.getvalue(), self._version(_FLOOR))
             await self._change(transactional_id, self._metadata.delete(key, version))
         return transactional_id not in self._known
@@ -239,7 +244,7 @@ class TransactionalIds:
     # -- storage
 
     def _version(self, key: str) -> int:
-        """-1: there is none."""
+        """-1 if the key does not exist."""
         stored = self._metadata.get(key)
         return -1 if stored is None else stored.version
 
