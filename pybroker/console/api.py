@@ -1,7 +1,8 @@
-"""The console's way to the admin API: requests within the process, as the logged-in role.
+"""Calls the admin API for the console: requests within the process, as the logged-in role.
 
-They pass the audit and the routes' permissions, so the console can neither see nor do what REST
-would refuse. `may` consults the same table in advance, so that a page can leave out refused parts.
+The requests pass the audit and the routes' permission checks, so the console can neither see nor do
+what REST would refuse. `may` reads the same table of permissions in advance, so that a page can
+omit the parts that would be refused.
 """
 
 import json
@@ -22,14 +23,14 @@ from pybroker.security.permissions import route_row
 
 log = logging.getLogger(__name__)
 
-_MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer that is kept in memory
+_MOST_BYTES: Final = 64 * 1024 * 1024  # the largest answer that is kept in memory
 _REQUESTS_A_TURN: Final = 8
 _OPEN: Final = (Need.NOTHING, Need.LOGIN)
 Asked = Mapping[str, str | int]
 
 
 class Refused(Exception):
-    """The admin API refused a request; `reason` is its own sentence."""
+    """The admin API refused a request; `reason` is the sentence in its answer."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -52,14 +53,14 @@ class Reply:
         return json.loads(self.body) if self.body else None
 
     def check(self) -> "Reply":
-        """Raises Refused."""
+        """Raises Refused if the status is that of an error."""
         if self.status >= 400:
             raise Refused(self.status, _reason(self))
         return self
 
 
 class Api:
-    """For one request of the console: `scope` is that request's."""
+    """Calls the admin API for one request of the console, whose scope is `scope`."""
 
     def __init__(
         self, app: ASGIApp, authorizer: Authorizer | None, scope: Scope, identity: Identity | None
@@ -71,14 +72,14 @@ class Api:
         self.identity = identity
 
     def may(self, method: str, template: str, /, **names: str) -> bool:
-        """Whether the route would let this identity in; `names` are the parts of its path."""
+        """Whether the identity may call the route; `names` are the variables in its path."""
         if self._authorizer is None or self.identity is None:
             return True
         need = route_row(method, template).need
         return need in _OPEN or self._authorizer.may(self.identity, need, _target(names))
 
     async def get(self, template: str, query: Asked | None = None, /, **names: str | int) -> Any:
-        """The answer's JSON. Raises Refused."""
+        """The answer as JSON. Raises Refused."""
         return (await self.ask("GET", template, query, **names)).check().json()
 
     async def ask(
@@ -90,7 +91,9 @@ class Api:
         /,
         **names: str | int,
     ) -> Reply:
-        """`names` fill the template's parts; `body` is sent as JSON, bytes as they are."""
+        """`names` fill the variables of the template. `body` is sent as JSON, or as it is if it is
+        bytes.
+        """
         path = path_of(template, names)
         sent = (
             b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -150,16 +153,16 @@ class _Collected:
         self.pieces.append(piece)
 
     def check_size(self) -> None:
-        """Raises Refused."""
+        """Raises Refused if the answer is too large."""
         if self._size > _MOST_BYTES:
             raise Refused(413, "The answer is too large for the console: ask the admin API itself")
 
 
-OUTER_RECEIVE: Final = "pybroker.console.receive"  # in the scope of the console's request
+OUTER_RECEIVE: Final = "pybroker.console.receive"  # key in the scope of the console's request
 
 
 async def _gone(scope: Scope) -> Message:
-    """Waits until the browser hangs up; its own request was read before."""
+    """Waits until the browser disconnects; its request was read before."""
     receive = scope[OUTER_RECEIVE]
     while (message := await receive())["type"] != "http.disconnect":
         pass

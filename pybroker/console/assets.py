@@ -1,5 +1,6 @@
-"""Scripts, styles and the icon, from the package; each under a name that changes with its content,
-so that browsers keep it."""
+"""Scripts, styles and the icon, from the package. Each name changes with the content, so browsers
+may cache them forever.
+"""
 
 import hashlib
 from dataclasses import dataclass

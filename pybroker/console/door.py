@@ -1,7 +1,7 @@
-"""Between the admin API and the console: paths below /console are the console's.
+"""Separates the console from the admin API: paths below /console are the console's.
 
-The console is imported at its first request: a broker whose console is never opened starts as fast
-and is as small as without it.
+The console is imported at its first request. If it is never opened, it costs the broker no time and
+no memory.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ ROOT: Final = "/console"
 
 
 class Door:
-    """`app` answers what is not the console's; `api` are the admin API's routes, which take the
-    identity from the scope.
+    """`app` answers all other paths; `api` is the admin API for requests whose scope contains the
+    identity.
     """
 
     def __init__(self, app: ASGIApp, api: ASGIApp, services: AdminServices) -> None:
@@ -43,12 +43,12 @@ class Door:
         if self._site is None:
             loop = asyncio.get_running_loop()
             site = await loop.run_in_executor(None, self._made)
-            if self._site is None:  # another request may have waited, too
+            if self._site is None:  # None: no other request has set it meanwhile
                 self._site = site
         await self._site(scope, receive, send)
 
     def _made(self) -> ASGIApp:
-        """In a thread: it takes 100 ms, which clients would wait for."""
+        """Creates the console. Runs in a thread, because it takes 100 ms."""
         site: ASGIApp = import_module("pybroker.console.site").Site(self._api, self._services)
         return site
 

@@ -1,4 +1,4 @@
-"""The broker's own figures, as in /metrics."""
+"""The broker's own figures, from /metrics."""
 
 import re
 from collections import defaultdict
@@ -12,7 +12,7 @@ Figures = Mapping[str, list[float]]
 
 
 async def broker_figures(api: Api) -> Figures:
-    """By name, with one value for each coordinator or whatever there are several of."""
+    """Figures by name: lists, because some exist several times, such as one per coordinator."""
     reply = await api.ask("GET", "/metrics", {"topics": "false"})
     found: dict[str, list[float]] = defaultdict(list)
     for name, value in _samples(reply.check().body.decode()):
@@ -26,7 +26,7 @@ def _samples(text: str) -> Iterator[tuple[str, float]]:
 
 
 def total(figures: Figures, name: str) -> float | None:
-    """None if the broker does not report it."""
+    """The sum of a figure; None if the broker does not report it."""
     values = figures.get(name)
     return sum(values) if values else None
 

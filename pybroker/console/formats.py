@@ -1,4 +1,4 @@
-"""How figures, times and names are shown: the filters of the templates."""
+"""Formats figures, times and names: the filters of the templates."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ def count(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Per second."""
+    """A number per second."""
     if value is None:
         return NOTHING
     return count(value) if value >= 100 or value == 0 else f"{value:.1f}"
@@ -35,7 +35,7 @@ def size(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """`93 s`, `2 h 5 min`: the two largest units."""
+    """A duration in its two largest units: `33 s`, `2 h 5 min`."""
     if seconds is None or seconds < 0:
         return NOTHING
     if seconds < 1:
@@ -57,7 +57,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def instant(at_ms: float, timespec: str = "seconds") -> str:
-    """In UTC, as ISO 8601; the number itself if it is out of range for a date."""
+    """A time in UTC, as ISO 8601; the number itself if it is outside the range of dates."""
     try:
         whole = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec=timespec)
     except (ValueError, OverflowError, OSError):
@@ -66,7 +66,7 @@ def instant(at_ms: float, timespec: str = "seconds") -> str:
 
 
 def moment(at_ms: float | None, now_ms: float) -> str:
-    """How long ago, or how long until, with the time itself on hover."""
+    """How long ago a time was, or how long until it; the time itself appears on hover."""
     if not at_ms or at_ms < 0:
         return NOTHING
     whole = instant(at_ms, "milliseconds")
@@ -84,7 +84,7 @@ def epoch_ms(text: str | None) -> float | None:
 
 
 def segment(name: object) -> str:
-    """A name as a part of a path."""
+    """A name, quoted as a segment of a path."""
     return quote(str(name), safe="")
 
 
@@ -96,13 +96,13 @@ def topic_url(topic: str) -> str:
 
 
 def transaction_url(txn_id: str) -> str:
-    """Of `(most,least)`, as stats say it."""
+    """The page of a transaction; `txn_id` is written as in stats: `(most,least)`."""
     most, _, least = txn_id.strip("()").partition(",")
     return f"/console/transactions/{segment(most)}/{segment(least)}"
 
 
 def stop(position: str) -> str:
-    """Where readers stop, by the last position that they get: `before 3:0`, `after 3:7`."""
+    """Where readers stop, from the last position that they get: `before 3:0`, `after 3:7`."""
     ledger, _, entry = position.partition(":")
     return f"before {ledger}:0" if entry == "-1" else f"after {position}"
 
@@ -112,7 +112,7 @@ def pretty(value: Any) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """For a length in SVG."""
+    """A share as a length in SVG."""
     share = min(max(part / whole, 0.0), 1.0) if whole else 0.0
     return f"{share * 100:.2f}%"
 

@@ -1,4 +1,4 @@
-"""Logging in with a token, a password or the connection's certificate, and logging out."""
+"""Login with a token, a password or the connection's certificate, and logout."""
 
 from collections.abc import Callable
 from typing import Final
@@ -36,7 +36,7 @@ class LoginViews:
             actor = audit.Actor("", f"{address}:{client.port}" if client else "")
             audit.refused(actor, "POST", LOGIN, error.http_status, str(error))
             return _form(visit, error.http_status, str(error))
-        self._sessions.end(visit.browser_id)  # the browser forgets the one it had
+        self._sessions.end(visit.browser_id)  # the browser forgets its old id
         answer = visit.go(_destination(visit))
         self._set_cookie(visit, answer, session_id)
         return answer
@@ -73,7 +73,7 @@ def _shown(visit: Visit) -> Credentials | None:
 
 
 def _destination(visit: Visit) -> str:
-    """The page requested before the login; never another site's."""
+    """The page that was requested before the login; never a page of another site."""
     to = visit.said("to") or visit.query("to")
     is_ours = to == "/console" or to.startswith(("/console/", "/console?"))
     return to if is_ours and "\\" not in to and not to.startswith(LOGIN) else "/console"

@@ -1,4 +1,4 @@
-"""The result of an action, shown once, on the next page that the same browser opens."""
+"""Results of actions. The next page that the same browser opens shows them, once."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

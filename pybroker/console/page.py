@@ -1,7 +1,6 @@
 """A page: its place in the navigation, and the requests that it answers.
 
-To add one, write a module in `pages/` with a `PAGE`, a template, and a line in
-`pages/table.py`.
+To add a page, write a module in `pages/` with a `PAGE`, a template, and a line in `pages/table.py`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -17,8 +16,8 @@ Handler = Callable[[Visit], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """`path` is below /console, in Starlette's syntax. A POST needs the form's token. A `live` part
-    of a page is also served as a stream of events.
+    """`path` is below /console, in Starlette's syntax. A POST must contain the form token. A `live`
+    part of a page is also served as a stream of events.
     """
 
     method: str
@@ -33,8 +32,8 @@ def always(_: AdminServices) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`asks` is a route of the admin API. The navigation hides the page from a role that may not
-    call it. A broker that does not offer the page answers 404 at its paths.
+    """`asks` is a route of the admin API: the navigation shows the page only to roles that may call
+    it. A broker that does not offer the page answers 404 at its paths.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Setting and removing a policy of a topic or a namespace, as the REST routes do."""
+"""Sets and removes policies of a topic or a namespace, by the REST routes."""
 
 import json
 from typing import Any, Final
@@ -68,7 +68,7 @@ def _level(name: str, base: str) -> Level | None:
 
 
 def _value(said: str) -> Any:
-    """A word without quotes is a string. Raises ValueError, RecursionError."""
+    """A policy's value. A word without quotes is a string. Raises ValueError, RecursionError."""
     if said.replace("_", "").replace("-", "").isalpha() and said not in ("true", "false", "null"):
         return said
     return json.loads(said)

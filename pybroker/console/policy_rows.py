@@ -1,4 +1,4 @@
-"""The values of policies, and where each is set: on the topic, its namespace or the broker."""
+"""The policies in effect, and the level that sets each: the topic, its namespace or the broker."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,13 +17,13 @@ class Row:
     name: str
     value: Any
     source: str  # topic, namespace or broker
-    off: str  # why the policy has no effect here
-    may_set: bool  # the role, here
+    off: str  # the reason why the policy has no effect here
+    may_set: bool  # whether the role may set it
     may_remove: bool
 
 
 async def of_topic(api: Api, names: Names) -> list[Row]:
-    """Raises Refused."""
+    """The policies of a topic. Raises Refused."""
     return [
         await _of_topic(api, names, policy, policy.topic)
         for policy in POLICIES
@@ -32,7 +32,7 @@ async def of_topic(api: Api, names: Names) -> list[Row]:
 
 
 async def of_namespace(api: Api, names: Names) -> list[Row]:
-    """Raises Refused."""
+    """The policies of a namespace. Raises Refused."""
     return [
         await _of_namespace(api, names, policy, policy.namespace)
         for policy in POLICIES
@@ -69,7 +69,7 @@ async def _is_set_in_namespace(api: Api, names: Names, level: Level | None) -> b
     where = {name: names[name] for name in ("tenant", "namespace")}
     try:
         return _is_set(level, await api.get(f"{NAMESPACE}/{level.path}", **where))
-    except Refused:  # the role may only see the topic's policies
+    except Refused:  # the role may see only the topic's policies
         return False
 
 

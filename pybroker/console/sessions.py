@@ -1,8 +1,8 @@
-"""Sessions of the console: a random id in a cookie; the credentials of the login stay here.
+"""Sessions of the console: a random id in a cookie; the login's credentials stay in the broker.
 
 The credentials (a token, a password or a certificate) are checked again at each request, as REST
-does. So a session ends when its token expires or its password is changed. A browser has an id
-even before it logs in. Forms carry a digest of it (`form_token`), which other sites cannot know.
+does. So a session ends when its token expires or its password is changed. A browser has an id even
+before the login. Forms contain a digest of the id (`form_token`), which other sites cannot know.
 """
 
 import hashlib
@@ -37,13 +37,15 @@ class Sessions:
     def __init__(self, authentication: Authentication, clock: Clock) -> None:
         self._authentication = authentication
         self._clock = clock
-        self._sessions: OrderedDict[str, Session] = OrderedDict()  # used last, last; by digest
+        self._sessions: OrderedDict[str, Session] = OrderedDict()  # by digest, last used last
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     async def begin(self, shown: Credentials | None, address: str) -> str:
-        """The new session's id. Raises AuthenticationError, AuthorizationError, TooManyRequests."""
+        """Starts a session and returns its id. Raises AuthenticationError, AuthorizationError,
+        TooManyRequests.
+        """
         identity = await self._identified(shown, address)
         now_s = self._clock.monotonic_s()
         self._make_room(identity.role)
@@ -54,8 +56,8 @@ class Sessions:
     async def identity(
         self, session_id: str, address: str, by_itself: bool = False
     ) -> Identity | None:
-        """None without a session. A request that a page sends `by_itself` does not extend it.
-        Raises TooManyRequests.
+        """The session's identity; None if there is no session. A request that a page sends
+        `by_itself` does not prolong the session. Raises TooManyRequests.
         """
         key = _digest(session_id)
         session = self._sessions.get(key)
@@ -70,7 +72,7 @@ class Sessions:
         except AuthenticationError:
             self._sessions.pop(key, None)
             return None
-        if self._sessions.get(key) is not session:  # it ended meanwhile
+        if self._sessions.get(key) is not session:  # the session ended meanwhile
             return None
         if not by_itself:
             session.used_s = now_s
@@ -78,7 +80,7 @@ class Sessions:
         return identity
 
     def is_open(self, session_id: str) -> bool:
-        """Whether there is a session; its credentials are not checked."""
+        """Whether the session exists; does not check its credentials."""
         return _digest(session_id) in self._sessions
 
     def end(self, session_id: str) -> None:
@@ -102,12 +104,12 @@ def new_id() -> str:
 
 
 def _digest(session_id: str) -> str:
-    """Keys of the table are digests, so the time of a lookup tells nothing about the ids."""
+    """The key of a session. As keys are digests, the time of a lookup reveals nothing about ids."""
     return hashlib.sha256(session_id.encode(errors="replace")).hexdigest()
 
 
 class FormTokens:
-    """Tokens against forged forms: a digest of the browser's id with a key of this process."""
+    """Tokens against forged forms: the browser's id, signed with a key of this process."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)

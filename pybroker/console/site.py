@@ -1,7 +1,7 @@
-"""The console as an ASGI application: it identifies the visitor, finds the page, adds the headers.
+"""The console as an ASGI application: identifies the visitor, finds the page, adds the headers.
 
-Without a login it serves the login page and its styles, and nothing else. Pages are rendered from
-the admin API's answers (`api.py`).
+Before the login it serves only the login page and its styles. Pages are rendered from the admin
+API's answers (`api.py`).
 """
 
 import logging
@@ -54,7 +54,7 @@ _LONGEST_ID: Final = 100
 
 
 class Site:
-    """Constructed in a thread, because it reads and compiles what every page needs."""
+    """Construct it in a thread: it reads and compiles what every page needs."""
 
     def __init__(self, api: ASGIApp, services: AdminServices) -> None:
         self._api = api
@@ -155,7 +155,7 @@ class Site:
             answer = await _or_problem(now, view.handler(now))
             return Part(bytes(answer.body), is_last=answer.status_code >= 400)
 
-        first = await view.handler(visit)  # or the refusal
+        first = await view.handler(visit)  # may raise a refusal
         if not self._streams.has_room(visit.browser_id):
             return Response(status_code=429)
 
@@ -211,7 +211,7 @@ class Site:
         return Api(self._api, self._services.authorizer, request.scope, identity)
 
     def _check_form(self, visit: Visit) -> None:
-        """Refuses a form that another site's page sent."""
+        """Refuses a form that a page of another site sent."""
         site = visit.request.headers.get("sec-fetch-site", "same-origin")
         said = visit.said("form_token")
         if site != "same-origin" or not self._form_tokens.fits(said, visit.browser_id):
@@ -237,7 +237,7 @@ def address_of(request: Request) -> str:
 
 
 async def _form(request: Request) -> FormData:
-    """Reads the whole body: afterwards `receive` only reports that the browser disconnected."""
+    """Reads the whole body. Afterwards `receive` only reports that the browser disconnected."""
     await request.body()
     if request.method in _READING:
         return FormData()
@@ -262,7 +262,7 @@ def _to_login(visit: Visit) -> Response:
 
 
 async def _or_problem(visit: Visit, answer: Awaitable[Response]) -> Response:
-    """The response, or an error page."""
+    """The response; an error page if the handler fails."""
     try:
         return await answer
     except Refused as refused:
@@ -286,12 +286,12 @@ def _problem(visit: Visit, status: int, reason: str) -> Response:
 
 
 def _shown_status(status: int) -> int:
-    """Apache Pulsar answers 401 if a known role lacks a permission; the console answers 403."""
+    """Replaces 401, Apache Pulsar's status for a role that lacks a permission, by 403."""
     return 403 if status == 401 else status
 
 
 def _page_before(visit: Visit) -> str:
-    """The page that the form names, if it is one of the console's."""
+    """The page that the form names as the previous one, if it belongs to the console."""
     back = visit.said("back")
     return back if back.startswith("/console") and "\\" not in back else "/console"
 

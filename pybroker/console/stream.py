@@ -1,8 +1,8 @@
 """Live parts of pages as server-sent events: one event for each change.
 
-A stream ends when its browser disconnects, its session ends or the broker stops. It looks
-at the session before each event and at least every two seconds, so nothing is sent to a role that
-was logged out. The number of streams is bounded; a page without one polls with htmx instead.
+A stream ends when its browser disconnects, its session ends or the broker stops. It checks the
+session before each event and at least every two seconds, so nothing is sent after the role has
+logged out. The number of streams is limited; without a stream, a page polls with htmx.
 
 Source: HTML Living Standard, "Server-sent events".
 """
@@ -27,13 +27,13 @@ MOST_STREAMS: Final = 50
 MOST_OF_BROWSER: Final = 4  # browsers open at most six connections to a server
 _SOONEST_S: Final = 2.0
 _SHARE: Final = 20  # a stream waits this many times as long as its last part took
-_SILENT_S: Final = 15.0  # then a comment is sent; otherwise a lost peer would go unnoticed
+_SILENT_S: Final = 15.0  # then a comment is sent, to detect a lost peer
 _RETRY_MS: Final = 3000
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The current content. The `last` one says why no more follows."""
+    """The content as rendered now. A part with `is_last` says why no further part follows."""
 
     html: bytes
     is_last: bool = False
@@ -58,12 +58,13 @@ class Streams:
             yield
         finally:
             self._open[browser_id] -= 1
-            self._open += Counter()  # removes browsers without any
+            self._open += Counter()  # removes browsers without streams
 
 
 class EventStream(Response):
-    """`part` renders what is shown now, after `first`; None ends the stream, because the session
-    has ended. `is_open` says without much work whether it has. Call it in the turn that found room.
+    """Streams the content: `first`, then the results of `part`. None ends the stream, because the
+    session has ended; `is_open` is a cheap check of that. Send it in the turn of the loop that
+    found room.
     """
 
     media_type = MEDIA_TYPE
@@ -128,7 +129,7 @@ class EventStream(Response):
 
 
 class _Pause:
-    only_looks = True  # advancing the clock does not stop at this timer
+    only_looks = True  # when a clock is advanced, it does not stop at this timer
 
     def __init__(self) -> None:
         self._over = asyncio.Event()
@@ -145,7 +146,7 @@ class _Pause:
 
 
 def event_of(name: str, data: bytes) -> bytes:
-    """Each line of the data has its own field, whatever its line ending."""
+    """An event. Each line of the data becomes a field, whatever its line ending."""
     lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     fields = b"\n".join(b"data: " + line for line in lines)
     return b"event: %s\n%s\n\n" % (name.encode(), fields)

@@ -1,4 +1,4 @@
-"""One request of a browser, as the handlers of pages see it."""
+"""One request of a browser, for the handlers of pages."""
 
 import time
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ from pybroker.console.notices import Notice, Notices
 from pybroker.console.stream import MEDIA_TYPE
 
 _SEE_OTHER: Final = 303
-_PAUSE: Final = 20  # times as long as a live part took
+_PAUSE: Final = 20  # times the duration of the last part
 
 
 class NotConfirmed(Exception):
-    """A destructive form came without its confirmation."""
+    """The form of a destructive action came without its confirmation."""
 
 
 @dataclass(slots=True)
@@ -29,12 +29,12 @@ class Visit:
     services: AdminServices
     templates: Environment
     notices: Notices
-    kept: dict[str, Any]  # by pages for all visits, each under names of its own
+    kept: dict[str, Any]  # shared by all visits; each page uses its own names
     browser_id: str
     form_token: str
     form: FormData = field(default_factory=FormData)
-    entered: bool = False  # logged in, if that is required
-    place: str = ""  # of the page in the navigation
+    entered: bool = False  # logged in, or no login is required
+    place: str = ""  # the page's path in the navigation
     began_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class Visit:
 
     @property
     def is_partial(self) -> bool:
-        """Whether a part of a page is requested: by htmx, or as a stream."""
+        """Whether the request is for a part of a page: by htmx, or as a stream."""
         return "hx-request" in self.request.headers or self.is_stream
 
     @property
@@ -51,12 +51,12 @@ class Visit:
 
     @property
     def is_asked_again(self) -> bool:
-        """Whether htmx polls this part, because the browser has no stream."""
+        """Whether htmx polls this part because the browser has no stream."""
         return self.is_partial and not self.is_stream
 
     @property
     def parts(self) -> dict[str, Any]:
-        """Of the path, decoded."""
+        """The variables in the path, decoded."""
         return self.request.path_params
 
     def query(self, name: str, default: str = "") -> str:
@@ -69,18 +69,18 @@ class Visit:
         return max(least, min(int(said), most))
 
     def said(self, name: str) -> str:
-        """A field of the form, stripped."""
+        """A field of the form, without surrounding spaces."""
         value = self.form.get(name, "")
         return value.strip() if isinstance(value, str) else ""
 
     def confirm(self, name: str) -> None:
-        """Raises NotConfirmed unless the form's field `confirm` is the name."""
+        """Raises NotConfirmed unless the form's field `confirm` equals `name`."""
         if self.said("confirm") != name:
             raise NotConfirmed(f"Nothing was done: type {name} to confirm")
 
     def again_in_s(self, soonest_s: float) -> float:
-        """When a live part is requested again: a page that stays open takes at most a twentieth of
-        the broker's time.
+        """The seconds until a live part is requested again. An open page takes at most a twentieth
+        of the broker's time.
         """
         took_s = time.monotonic() - self.began_s
         return max(soonest_s, round(took_s * _PAUSE, 1))
@@ -96,11 +96,11 @@ class Visit:
             notice=None if self.is_partial else self.notices.take(self.browser_id),
             **values,
         )
-        # JSON may hold an unpaired surrogate.
+        # JSON may contain an unpaired surrogate.
         return HTMLResponse(html.encode(errors="replace"), status)
 
     def go(self, url: str, said: str = "", failed: bool = False) -> Response:
-        """Redirect to another page, which shows the text `said`."""
+        """Redirects to another page, which shows the text `said`."""
         if said:
             self.notices.leave(self.browser_id, Notice(said, failed))
         return RedirectResponse(url, _SEE_OTHER)
@@ -116,7 +116,7 @@ class Visit:
         /,
         **names: str | int,
     ) -> Response:
-        """Ask the admin API for a change, and report the result on the page `back`."""
+        """Sends a change to the admin API, and reports the result on the page `back`."""
         try:
             (await self.api.ask(method, template, query, body, **names)).check()
         except Refused as refused:

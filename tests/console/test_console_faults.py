@@ -229,7 +229,7 @@ def test_what_waits_is_shown_and_released(browser: Browser, client: Client) -> N
         assert tile(page, "Held steps") == "1" and "finished" in table(page, "Rules")[1]
         assert not sending.done()
         said = words(browser.do(f"{RULES}/release", URL, rule=number))
-        assert f"What waited at rule {number} continues" in said
+        assert f"Steps that waited at rule {number} continue" in said
         sending.result(30)
     assert tile(browser.page(URL), "Held steps") == "0"
 

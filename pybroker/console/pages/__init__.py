@@ -1,1 +1,1 @@
-"""The console's pages, a module and its templates for each; `table.py` lists them."""
+"""The console's pages: a module and its templates for each. `table.py` lists them."""

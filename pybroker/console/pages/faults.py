@@ -1,7 +1,7 @@
-"""Fault points, their rules, the last passings, and the clock of a broker in test mode.
+"""Fault points, their rules, recent passings, and the clock of a broker in test mode.
 
-A rule is added in two steps, because each point has its own actions and predicates: choose a point,
-then fill in the form. A form that the admin API refuses is shown again as it was filled in.
+A rule is added in two steps, because each point has its own actions and predicates: first choose a
+point, then fill in the form. A form that the admin API refuses is shown again with its values.
 """
 
 import math
@@ -25,7 +25,7 @@ _CLOCK: Final = "/admin/v3/clock"
 _RULES_SHOWN: Final = 200
 _PASSINGS_SHOWN: Final = 25
 _EVERY_S: Final = 2
-_LONGEST_KEPT: Final = 200  # characters of a field shown again: a URL has a maximum length
+_LONGEST_KEPT: Final = 200  # characters of a form's value that is shown again: URLs are limited
 
 Rule = Mapping[str, Any]
 
@@ -56,7 +56,7 @@ async def live(visit: Visit) -> Response:
 async def _live(visit: Visit) -> dict[str, Any]:
     rules = await visit.api.get(f"{_API}/rules")
     counts = (await visit.api.get(f"{_API}/passings", {"limit": 1}))["counts"]
-    passed = sum(counts.values())  # also the number of the latest
+    passed = sum(counts.values())  # also the number of the latest passing
     behind = {"after": max(0, passed - _PASSINGS_SHOWN), "limit": _PASSINGS_SHOWN}
     passings = (await visit.api.get(f"{_API}/passings", behind))["passings"]
     return {
@@ -75,7 +75,7 @@ async def _live(visit: Visit) -> dict[str, Any]:
 
 
 async def _clock(visit: Visit) -> Any:
-    """None if it cannot be moved."""
+    """The clock; None if it cannot be advanced."""
     try:
         return await visit.api.get(_CLOCK)
     except Refused as refused:
@@ -85,7 +85,7 @@ async def _clock(visit: Visit) -> Any:
 
 
 def _by_step(points: Any) -> list[tuple[str, list[Any]]]:
-    """In the order of the table; `publish.before_append` is a point of the step `publish`."""
+    """Points by step, in the table's order; `publish.before_append` is in the step `publish`."""
     steps: dict[str, list[Any]] = {}
     for point in points:
         steps.setdefault(point["name"].rpartition(".")[0], []).append(point)
@@ -98,7 +98,7 @@ def _has(point: Mapping[str, Any], words: str) -> bool:
 
 
 def _when(rule: Rule) -> str:
-    """Which of the matching passings the rule strikes."""
+    """Describes at which of the matching passings the rule strikes."""
     parts = ["each passing" if rule["every"] == 1 else f"one passing in {rule['every']}"]
     if rule["after"]:
         parts.append(f"after the first {rule['after']}")
@@ -108,7 +108,7 @@ def _when(rule: Rule) -> str:
 
 
 def _what(rule: Rule) -> str:
-    """What its action is given."""
+    """Describes the arguments of the rule's action."""
     if rule["action"] == "delay":
         return f"by {duration(rule['seconds'])}"
     if rule["action"] == "hold":
@@ -120,7 +120,7 @@ def _what(rule: Rule) -> str:
 
 
 def _whole(said: str) -> int | str:
-    """Text that is not a number is left for the admin API to refuse."""
+    """A number; other text is left as it is for the admin API to refuse."""
     return int(said) if said.isascii() and said.isdigit() and len(said) <= 18 else said
 
 
@@ -156,14 +156,14 @@ async def add(visit: Visit) -> Response:
 
 
 def _rule(visit: Visit) -> str:
-    """The number of the form's rule; "0", which no rule has, in place of what is no number."""
+    """The number of the form's rule; "0", which no rule has, if the text is not a number."""
     said = visit.said("rule")
     return said if isinstance(_whole(said), int) else "0"
 
 
 async def remove(visit: Visit) -> Response:
     number = _rule(visit)
-    done = f"Rule {number} was removed; what it held continues"
+    done = f"Rule {number} was removed; steps that it held continue"
     return await visit.act("DELETE", f"{_API}/rules/{{number}}", done, _PATH, number=number)
 
 
@@ -175,12 +175,12 @@ async def release(visit: Visit) -> Response:
         return visit.go(_PATH, refused.reason, failed=True)
     if not rule["holding"]:
         return visit.go(_PATH, f"Nothing waits at rule {number}", failed=True)
-    done = f"What waited at rule {number} continues"
+    done = f"Steps that waited at rule {number} continue"
     return await visit.act("POST", f"{one}/release", done, _PATH, number=number)
 
 
 async def clear(visit: Visit) -> Response:
-    done = "All rules were removed; what they held continues"
+    done = "All rules were removed; steps that they held continue"
     return await visit.act("DELETE", f"{_API}/rules", done, _PATH)
 
 

@@ -1,4 +1,4 @@
-"""The last lines of the log, and its level."""
+"""The last lines of the log, and the log level."""
 
 from typing import Final
 

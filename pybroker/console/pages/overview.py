@@ -1,4 +1,4 @@
-"""The broker at a glance: rates, backlog, storage, clients and the process."""
+"""An overview of the broker: rates, backlog, storage, clients and the process."""
 
 import time
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from pybroker.console.visit import Visit
 
 _PATH: Final = "/console"
 _SOONEST_S: Final = 2.0
-_SHARE: Final = 20  # figures are reused for this many times as long as they took
+_SHARE: Final = 20  # figures are reused for this many times the time that they took
 _LONG_S: Final = 0.2
 _LAST: Final = "overview.last"
 _CHARTS: Final = (
@@ -33,9 +33,7 @@ async def live(visit: Visit) -> Response:
 
 
 async def _figures(visit: Visit) -> Mapping[str, Any]:
-    """Shared by all streams while they are recent, and by all visitors if they took long to
-    compute.
-    """
+    """Streams share recent figures; all visitors share them if they took long to compute."""
     now_s = time.monotonic()
     last = visit.kept.get(_LAST, {"until_s": now_s})
     if now_s < last["until_s"] and (visit.is_stream or last["took_s"] > _LONG_S):

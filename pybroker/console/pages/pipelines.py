@@ -1,7 +1,7 @@
-"""Spark queries that keep markers in this broker: the last batch of each, its fence and its lag.
+"""Spark queries that store markers in this broker: each query's last batch, its fence and its lag.
 
-A query has a subscription `query-<id>` on its control topic, where its newest marker waits. Control
-topics are found by their usual names; the user enters any other.
+A query has a subscription `query-<id>` on its control topic, in whose backlog its newest marker
+stays. Control topics with usual names are found; the user must enter others.
 """
 
 import json
@@ -27,9 +27,9 @@ _PREFIX: Final = "query-"
 _MOST_TOPICS: Final = 50
 _MOST_NAMESPACES: Final = 200
 _MOST_QUERIES: Final = 100
-_MOST_SOURCES: Final = 100  # of a query: each is a request
+_MOST_SOURCES: Final = 100  # per query; each costs a request
 _MOST_BYTES: Final = 1024 * 1024  # of a marker
-_MOST_ENTRIES: Final = 20  # to search for a query's marker, since queries may share a topic
+_MOST_ENTRIES: Final = 20  # searched for a query's marker, because queries may share a topic
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Source:
 class Query:
     query_id: str
     control_topic: str
-    batch: int | None = None  # -1: none yet
+    batch: int | None = None  # -1: no batch yet
     at_ms: float | None = None
     sources: list[Source] = field(default_factory=list)
     problem: str = ""
@@ -77,7 +77,7 @@ async def pipelines(visit: Visit) -> Response:
 
 
 async def _control_topics(visit: Visit) -> list[TopicName]:
-    """Topics with a usual name; none if the role may not list all topics."""
+    """Topics with a usual name; none if the role may not list the tenants."""
     if not visit.api.may("GET", "/admin/v2/tenants"):
         return []
     found: list[TopicName] = []
@@ -118,7 +118,7 @@ async def _query(visit: Visit, topic: TopicName, query_id: str) -> Query:
         query.problem = refused.reason
         return query
     if marker is None:
-        query.problem = "There is no marker on its subscription"
+        query.problem = "Its subscription has no marker"
         return query
     query.batch = int(marker["batch_id"])
     for source in islice(_sources(marker), _MOST_SOURCES):
@@ -134,7 +134,7 @@ def _sources(marker: Mapping[str, Any]) -> Iterator[Source]:
 
 
 async def _newest_marker(visit: Visit, topic: TopicName, query: Query) -> Mapping[str, Any] | None:
-    """The query's last marker among the few messages that wait on its subscription."""
+    """The query's last marker among the first messages in its subscription's backlog."""
     template = f"{_TOPIC}/subscription/{{subscription}}/position/{{number}}"
     name, newest = f"{_PREFIX}{query.query_id}", None
     for number in range(1, _MOST_ENTRIES + 1):
@@ -150,7 +150,7 @@ async def _newest_marker(visit: Visit, topic: TopicName, query: Query) -> Mappin
 
 
 def _marker(message: Message, query_id: str) -> Mapping[str, Any] | None:
-    """None unless the message is a marker of this query: other messages may be on the topic."""
+    """The marker in a message; None if the message is not a marker of this query."""
     if message.uncommitted or message.aborted or message.data is None:
         return None
     if len(message.data) > _MOST_BYTES:
@@ -167,7 +167,7 @@ def _marker(message: Message, query_id: str) -> Mapping[str, Any] | None:
 
 
 async def _backlog(visit: Visit, source: Source) -> int | None:
-    """None if the role may not see it."""
+    """The backlog; None if the role may not see it."""
     try:
         names = _names(TopicName.parse(source.topic))
         if not visit.api.may("GET", f"{_TOPIC}/stats", **names):

@@ -1,4 +1,4 @@
-"""The pages, in the order of the navigation. A new one is a module here, a template, and a line."""
+"""The pages in the navigation's order. A new page needs a module here, a template and a line."""
 
 from typing import Final
 

@@ -79,7 +79,7 @@ async def _by_subscription(visit: Visit, names: dict[str, str]) -> list[tuple[st
     return sorted(found.items())
 
 
-# -- what is done
+# -- actions
 
 
 async def create_tenant(visit: Visit) -> Response:

@@ -1,10 +1,10 @@
-/* What htmx does not do: the overview's charts, and details that stay open over an update. */
+/* Adds to htmx: the overview's charts, live updates, and details that stay open when a part is updated. */
 "use strict";
 (function () {
   const MOST = 900; // samples
   const GAP_S = 90;
-  const SPAN_S = 60; // that a chart shows at least
-  let last_s = null; // of the last sample
+  const SPAN_S = 60; // the least span of a chart
+  let last_s = null; // time of the last sample
   const charts = [];
 
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -54,7 +54,7 @@
     const said = JSON.parse(live.dataset.sample);
     if (said.at_s === last_s) return;
     if (last_s === null) add({ at_s: said.at_s - SPAN_S }); // an axis needs two times
-    else if (said.at_s > last_s + GAP_S) add({ at_s: last_s + 1 }); // nobody looked: no line there
+    else if (said.at_s > last_s + GAP_S) add({ at_s: last_s + 1 }); // a gap in the line while the page was not visible
     last_s = said.at_s;
     add(said);
   }
@@ -87,7 +87,7 @@
   document.addEventListener("htmx:beforeSwap", remember);
   document.addEventListener("htmx:afterSwap", unfold);
 
-  // The live part comes by a stream. Without one (there may be too many) htmx asks for it.
+  // A stream sends the live part. Without one (their number is limited) htmx requests it.
   let stream = null;
 
   function follow() {
@@ -101,13 +101,13 @@
       unfold();
       sample();
       const live = document.getElementById("live");
-      if (!live || !live.dataset.stream) leave(); // nothing of it changes any more
+      if (!live || !live.dataset.stream) leave(); // the part will not change any more
     };
     stream.addEventListener("part", show);
     stream.addEventListener("last", (event) => { leave(); show(event); });
     stream.addEventListener("over", () => { leave(); location.reload(); });
     stream.addEventListener("error", () => {
-      if (!stream || stream.readyState !== EventSource.CLOSED) return; // it connects again
+      if (!stream || stream.readyState !== EventSource.CLOSED) return; // the browser reconnects
       leave();
       htmx.ajax("GET", url, { target: "#live", swap: "outerHTML" });
     });

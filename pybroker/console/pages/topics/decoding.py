@@ -1,4 +1,4 @@
-"""A message's value as something to read: by its schema, as text, or as hexadecimal bytes."""
+"""Shows a message's value in readable form: by its schema, as text, or as hexadecimal bytes."""
 
 import json
 import struct
@@ -8,7 +8,7 @@ from typing import Any, Final
 from pybroker.console.pages.topics.entries import Message
 from pybroker.values.avro import Codec
 
-_MOST_BYTES: Final = 4096  # of a value that is shown
+_MOST_BYTES: Final = 4096  # of the value, as shown
 _MOST_VALUES: Final = (
     2000  # of an Avro value, which is decoded as a whole; a larger one is shown as bytes
 )
@@ -27,14 +27,16 @@ _STRUCTS: Final = {
 
 
 class Decoder:
-    """`versions` are a topic's schemas, as the admin API returns them."""
+    """Decodes values. `versions` are the topic's schemas, as the admin API returns them."""
 
     def __init__(self, versions: Iterable[dict[str, Any]]) -> None:
         self._versions = {each["version"]: each for each in versions}
         self._codecs: dict[int, Codec] = {}
 
     def shown(self, message: Message, how: str) -> tuple[str, str]:
-        """The text, and how it was decoded. `how` is text or hex, or empty for the best fit."""
+        """The text, and a description of how it was decoded. `how` is text, hex, or empty for the
+        best choice.
+        """
         if message.data is None:
             return "", "no value"
         data = message.data
@@ -80,8 +82,8 @@ class Decoder:
 
 
 def _beginning(value: Any) -> str:
-    """What is shown of it as JSON, at least. The rest is not written: with its indentation, a value
-    that is nested deeply takes many times its bytes.
+    """At least the part of the JSON that is shown. The rest is not encoded: with indentation, a
+    deeply nested value takes many times its bytes.
     """
     pieces, size = list[str](), 0
     for piece in _INDENTED.iterencode(value):

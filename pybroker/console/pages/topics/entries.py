@@ -1,4 +1,4 @@
-"""Converts an entry, as the admin API returns it, to messages: a batch is split."""
+"""Splits an entry, as the admin API returns it, into its messages."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ _MOST_OF_BATCH: Final = 100
 @dataclass(frozen=True, slots=True)
 class Message:
     place: str
-    data: bytes | None  # None: it has no value
+    data: bytes | None  # None: the message has no value
     key: str | None
     properties: Mapping[str, str]
     producer: str
@@ -36,7 +36,7 @@ class Message:
 
 
 def messages_of(reply: Reply) -> list[Message]:
-    """At most the first hundred of a batch."""
+    """The messages of an entry; at most the first hundred of a batch."""
     try:
         return list(islice(each_message(reply), _MOST_OF_BATCH))
     except BadEntry:
@@ -44,7 +44,7 @@ def messages_of(reply: Reply) -> list[Message]:
 
 
 def each_message(reply: Reply) -> Iterator[Message]:
-    """Raises BadEntry, perhaps after some messages."""
+    """The messages of an entry. Raises BadEntry, perhaps after some messages."""
     said = _headers(reply)
     count = int(said.get("num-batch-message") or 0)
     if not count or said.get("is-encrypted") == "true":
@@ -55,7 +55,7 @@ def each_message(reply: Reply) -> Iterator[Message]:
 
 
 def whole_entry(reply: Reply) -> Message:
-    """As one message, although it may be a batch."""
+    """The entry as one message, even if it is a batch."""
     return _message(_headers(reply), reply.body)
 
 

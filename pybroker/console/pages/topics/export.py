@@ -1,4 +1,4 @@
-"""Exports a topic's messages as a file: JSON lines, or values alone.
+"""Exports a topic's messages as a file: JSON lines, or only the values.
 
 The file is written while the entries are read, an entry at a time, so its size costs no memory. It
 ends after the requested number of entries, `_MOST_BYTES` or `_LONGEST_S`.
@@ -37,7 +37,7 @@ _FORMATS: Final = {
 
 
 async def export(visit: Visit) -> Response:
-    """?from, ?first and ?count as on the page of messages; ?format is jsonl or raw."""
+    """Parameters: ?from, ?first and ?count as on the page of messages; ?format is jsonl or raw."""
     subject = Subject.of(visit)
     if await partitions_of(visit, subject):
         raise Refused(409, "Messages are in the partitions: export one of them")
@@ -85,7 +85,7 @@ class _Download(Response):
         for number in range(self._first + 1, self._first + 1 + count):
             place = reply.header("X-Pulsar-Message-ID")
             if is_end(reply) or place == seen:
-                return  # examinemessage repeats the last one
+                return  # examinemessage repeats the last entry
             if reply.status >= 400:
                 yield self._problem(f"The broker answered {reply.status}")
                 return
@@ -102,7 +102,9 @@ class _Download(Response):
                 reply = await entry_of(visit, self._subject, source, number)
 
     async def _entry(self, reply: Reply) -> AsyncIterator[bytes]:
-        """Yields now and then: a batch may hold very many small messages."""
+        """The lines of an entry, in pieces. Yields the loop, because a batch may hold very many
+        messages.
+        """
         pace, lines, size = Pace(_MESSAGES_A_TURN), list[bytes](), 0
         for message in _messages(reply):
             lines.append(self._written(message))
@@ -114,12 +116,12 @@ class _Download(Response):
         yield b"".join(lines)
 
     def _problem(self, text: str) -> bytes:
-        """The last line, which says why the file ends here."""
+        """The last line: why the file ends here."""
         return json.dumps({"problem": text}).encode() + b"\n" if self._says_problems else b""
 
 
 def _messages(reply: Reply) -> Iterator[Message]:
-    """What cannot be split becomes one message, after those that could."""
+    """The entry's messages; if the rest of it cannot be split, the whole entry as one message."""
     try:
         yield from each_message(reply)
     except BadEntry:
@@ -154,7 +156,7 @@ def _json(line: dict[str, Any]) -> bytes:
 
 
 def _value(message: Message) -> bytes:
-    """Its length in four bytes, then the value; empty if no consumer would receive the message."""
+    """A value after its length in four bytes; nothing if no consumer would receive the message."""
     if message.data is None or message.uncommitted or message.aborted or message.marker:
         return b""
     return len(message.data).to_bytes(4) + message.data

@@ -1,7 +1,7 @@
-"""All topics that the role may see, with search; figures are shown for one page at a time.
+"""All topics that the role may see, with a search. Figures are shown for one page at a time.
 
-The names come first and the figures in a second request, because asking for a topic's figures loads
-the topic.
+The names come first, and the figures in a second request, because requesting a topic's figures
+loads the topic.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from pybroker.console.visit import Visit
 _PATH: Final = "/console/topics"
 _IN_NAMESPACE: Final = "/admin/v2/{domain}/{tenant}/{namespace}"
 _ON_A_PAGE: Final = 50
-_MOST_NAMESPACES: Final = 200  # that are searched together
+_MOST_NAMESPACES: Final = 200  # searched together
 _NAMES_A_TURN: Final = 1000
 _DOMAINS: Final = ("persistent", "non-persistent")
 _PARTITION: Final = "-partition-"
@@ -46,7 +46,7 @@ class Row:
 
 
 async def listing(visit: Visit) -> Response:
-    """With ?figures=1 only the rows, with their figures."""
+    """The list of topics; with ?figures=1 only its rows, with figures."""
     said, namespaces = visit.query("namespace"), await _namespaces(visit)
     names = await _names(visit, [said] if said else namespaces[:_MOST_NAMESPACES])
     found = sorted(names)
@@ -85,7 +85,7 @@ async def go(visit: Visit) -> Response:
 
 
 async def _namespaces(visit: Visit) -> list[str]:
-    """Empty if the role may not list them; the user then enters one."""
+    """All namespaces; none if the role may not list them: the user then enters one."""
     if not visit.api.may("GET", "/admin/v2/tenants"):
         return []
     found: list[str] = []
@@ -95,7 +95,7 @@ async def _namespaces(visit: Visit) -> list[str]:
 
 
 async def _names(visit: Visit, namespaces: Iterable[str]) -> dict[str, int]:
-    """Matching topics with their number of partitions (0: not partitioned); no partitions."""
+    """Matching topics and their number of partitions; 0: not partitioned. Omits the partitions."""
     found: dict[str, int] = {}
     pace = Pace(_NAMES_A_TURN)
     for namespace in namespaces:
@@ -117,7 +117,9 @@ async def _names(visit: Visit, namespaces: Iterable[str]) -> dict[str, int]:
 
 
 class _Filter:
-    """Matches all words of ?search; the broker's own topics match only with ?internal=1."""
+    """Matches names that contain all words of ?search; the broker's own topics only with
+    ?internal=1.
+    """
 
     def __init__(self, visit: Visit) -> None:
         self._words = visit.query("search").lower().split()

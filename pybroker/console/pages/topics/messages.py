@@ -1,4 +1,4 @@
-"""Peeks at stored messages or a subscription's backlog, and sends a message."""
+"""Peeks at stored messages or at a subscription's backlog, and sends a message."""
 
 from typing import Any, Final
 
@@ -20,8 +20,8 @@ from pybroker.console.pages.topics.subject import (
 from pybroker.console.visit import Visit
 
 _MOST_ENTRIES: Final = 100
-_MOST_MESSAGES: Final = 200  # of a page's entries in total
-_MOST_BYTES: Final = 16 * 1024 * 1024  # that are in memory, for a page
+_MOST_MESSAGES: Final = 200  # of all entries of a page
+_MOST_BYTES: Final = 16 * 1024 * 1024  # of entries, for a page
 _DECODED_A_TURN: Final = 5
 _STORED: Final = {"oldest": "earliest", "newest": "latest"}
 _NOT_FOUND: Final = 404
@@ -64,7 +64,7 @@ async def messages(visit: Visit) -> Response:
 
 
 async def _found(visit: Visit, subject: Subject, first: int, count: int) -> list[Message]:
-    """Raises Refused."""
+    """The messages to show. Raises Refused."""
     source, position = visit.query("from", "newest"), visit.query("position")
     if position:
         return messages_of(await _by_position(visit, subject, position))
@@ -75,7 +75,7 @@ async def _found(visit: Visit, subject: Subject, first: int, count: int) -> list
         reply = await entry_of(visit, subject, source, number)
         place = reply.header("X-Pulsar-Message-ID")
         if reply.status == _NOT_FOUND or (reply.status < 400 and place in seen):
-            break  # examinemessage repeats the last one
+            break  # examinemessage repeats the last entry
         if reply.status >= 400:
             if found or is_end(reply):
                 break
@@ -89,13 +89,13 @@ async def _found(visit: Visit, subject: Subject, first: int, count: int) -> list
 
 
 def is_end(reply: Reply) -> bool:
-    """There is no such entry."""
+    """Whether the reply says that there is no such entry."""
     is_empty = reply.status == 412 and b"holds no messages" in reply.body
     return reply.status == _NOT_FOUND or is_empty
 
 
 async def entry_of(visit: Visit, subject: Subject, source: str, number: int) -> Reply:
-    """The n-th message of `source`, as in the page's form; the reply may be a refusal."""
+    """The n-th entry of `source`, a value of the page's form; the reply may be a refusal."""
     if source.startswith("subscription:"):
         name = source.removeprefix("subscription:")
         template = SUBSCRIPTION + "/position/{number}"
@@ -169,7 +169,7 @@ async def send(visit: Visit) -> Response:
 
 
 def _properties(text: str) -> dict[str, str] | None:
-    """None if a line is invalid."""
+    """Properties from lines of name=value; None if a line is invalid."""
     found = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, equals, value = line.partition("=")

@@ -1,4 +1,4 @@
-"""The policies of a topic, and where each was set."""
+"""The policies of a topic, and the level where each was set."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A topic's schemas, the newest first."""
+"""A topic's schemas, newest first."""
 
 from typing import Final
 

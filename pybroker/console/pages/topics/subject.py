@@ -1,4 +1,4 @@
-"""The topic of a page: its names in paths, and its sub-pages."""
+"""The topic that a page shows: its names in paths, and its sub-pages."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -69,7 +69,7 @@ class Subject:
 
 
 async def partitions_of(visit: Visit, subject: Subject) -> int:
-    """0 for a topic without partitions."""
+    """The number of partitions; 0 for a topic without partitions."""
     found: dict[str, Any] = await visit.api.get(f"{TOPIC}/partitions", **subject.names)
     return int(found["partitions"])
 

@@ -1,4 +1,4 @@
-"""A subscription: its consumers, and moving its cursor."""
+"""A subscription: its consumers, and actions that move its cursor."""
 
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -47,7 +47,7 @@ async def subscription(visit: Visit) -> Response:
 
 
 async def reset(visit: Visit) -> Response:
-    """Moves the cursor to a time, a position, the first stored message, or behind the last one."""
+    """Moves the cursor to a time, a position, the first stored message, or after the last one."""
     _check_sure(visit)
     where = visit.said("where")
     if where in ("earliest", "latest"):

@@ -1,1 +1,3 @@
-"""The page Transactions: live ones, those that ended within the last hour, and one in detail."""
+"""The page Transactions: live transactions, those that ended within the last hour, and details of
+one.
+"""

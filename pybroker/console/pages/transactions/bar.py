@@ -1,5 +1,5 @@
-"""Draws a topic's log as a bar: the readable entries, then those behind the last stable position,
-by transaction. Widths are shares of the drawing's width.
+"""Draws a topic's log as a bar: the readable entries, then, by transaction, those after the last
+stable position. Widths are shares of the drawing's width.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from pybroker.console.formats import count
 from pybroker.console.pages.transactions.names import API, route_parts
 from pybroker.console.visit import Visit
 
-_READABLE_SHARE: Final = 30.0  # regardless of its size: the rest matters more
+_READABLE_SHARE: Final = 30.0  # regardless of their number: the rest matters more
 _COLOURS: Final = 6
-_LABELLED: Final = 9.0  # from this width on there is room for an id
+_LABELLED: Final = 9.0  # the least width with room for an id
 _NARROWEST: Final = 0.35
 _IN_KEY: Final = 12
 
@@ -34,11 +34,11 @@ class TopicBar:
     found: Mapping[str, Any]
     stable_at: str
     pieces: Sequence[Piece]
-    key: Sequence[tuple[str, str]]  # kind of a piece, and its transaction
+    key: Sequence[tuple[str, str]]  # a piece's kind, and its transaction
 
 
 async def bar_of(visit: Visit, topic: str) -> TopicBar | None:
-    """None if the role may not see it, or the topic does not exist."""
+    """The bar of a topic; None if the role may not see it, or the topic does not exist."""
     parts = route_parts(topic)
     template = f"{API}/segments/{{tenant}}/{{namespace}}/{{topic}}"
     if parts is None or not visit.api.may("GET", template, **parts):

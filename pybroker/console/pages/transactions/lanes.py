@@ -1,6 +1,6 @@
-"""Lays out the drawing of a transaction over time: a lane for each participant.
+"""Lays out the drawing of a transaction over time, with a lane for each participant.
 
-Positions are shares of the drawing's width, so it fits every screen; heights are pixels.
+Positions are shares of the drawing's width, so that it fits every screen; heights are in pixels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ LANE_PX: Final = 46
 TOP_PX: Final = 30
 BOTTOM_PX: Final = 26
 MOST_LANES: Final = 40
-_BEFORE, _AFTER = 1.5, 97.0  # where the time axis begins and ends
+_BEFORE, _AFTER = 1.5, 97.0  # where the time axis begins and ends, in percent
 _ENDING: Final = {"COMMITTING": "commit", "COMMITTED": "commit"} | {
     "ABORTING": "abort",
     "ABORTED": "abort",
@@ -24,7 +24,7 @@ _ENDING: Final = {"COMMITTING": "commit", "COMMITTED": "commit"} | {
 @dataclass(frozen=True, slots=True)
 class Lane:
     label: str
-    title: str  # what the lane shows, in words
+    title: str  # the lane's content, in words
     top: int
     added: str | None  # None: the time is unknown
     begin: str
@@ -44,7 +44,7 @@ class Mark:
 class Drawing:
     lanes: Sequence[Lane]
     height: int
-    floor: int  # where the lanes end
+    floor: int  # the lower end of the lanes
     decided: str | None
     ended: str | None
     deadline: str | None
@@ -67,7 +67,7 @@ class _Scale:
 
 
 def draw(found: Mapping[str, Any]) -> Drawing | None:
-    """None if only the outcome is known."""
+    """The drawing; None if only the transaction's outcome is known."""
     if "participants" not in found:
         return None
     opened, ended, now = found["openTimestamp"], found["endTimestamp"], found["timestamp"]

@@ -1,4 +1,4 @@
-"""The list: live transactions or those that ended within an hour, and what blocks readers."""
+"""Lists live transactions, or those that ended within an hour, and those that block readers."""
 
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -12,7 +12,7 @@ from pybroker.console.visit import Visit
 _ON_A_PAGE: Final = 100
 _BLOCKED_SHOWN: Final = 10
 _EVERY_S: Final = 2
-# Title, sort key, and whether the largest come first.
+# Title, sort key, and whether the sort begins with the largest.
 COLUMNS: Final = (
     ("Transaction", "id", False),
     ("State", "state", False),
@@ -91,7 +91,7 @@ async def _shown(visit: Visit, template: str, which: str) -> Response:
 def _columns(
     base: str, filters: dict[str, str], sort: str, descends: bool
 ) -> list[tuple[str, str, str]]:
-    """Title, address that sorts by it, and the current order as in aria-sort."""
+    """For each column its title, the address that sorts by it, and its order as in aria-sort."""
     shown = []
     for title, by, first_descends in COLUMNS:
         is_it = by == sort
@@ -103,7 +103,7 @@ def _columns(
 
 
 async def _blocking(visit: Visit) -> dict[str, Any] | None:
-    """The topics with blocked readers; None for roles that may not see them."""
+    """Topics with blocked readers; None if the role may not see them."""
     if not visit.api.may("GET", f"{API}/blocking"):
         return None
     found: dict[str, Any] = await visit.api.get(f"{API}/blocking", {"limit": _BLOCKED_SHOWN})

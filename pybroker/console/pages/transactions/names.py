@@ -11,13 +11,13 @@ API: Final = "/admin/v3/transactions"
 
 
 def txn_url(txn_id: str) -> str:
-    """The page of a transaction; `txn_id` is as in the admin API, `(most,least)`."""
+    """The page of a transaction; `txn_id` is `(most,least)`, as in the admin API."""
     most, _, least = txn_id.strip("()").partition(",")
     return f"{ROOT}/{most}/{least}"
 
 
 def link_of(topic: str) -> str | None:
-    """The page of a topic, as a client named it; None if the name is invalid."""
+    """The page of a topic with the name that a client used; None if the name is invalid."""
     try:
         return topic_url(str(TopicName.parse(topic)))
     except InvalidTopicName:
@@ -29,7 +29,7 @@ def short(topic: str) -> str:
 
 
 def route_parts(topic: str) -> dict[str, str] | None:
-    """The path parts of a topic's routes."""
+    """The variables in the paths of a topic's routes."""
     try:
         name = TopicName.parse(topic)
     except InvalidTopicName:

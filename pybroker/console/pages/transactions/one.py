@@ -1,4 +1,4 @@
-"""One transaction: its state, its history as a drawing and a table, what it blocks, its abort."""
+"""One transaction: its state, its history as a drawing and a table, its blocking, its abort."""
 
 from typing import Any, Final
 
@@ -57,7 +57,7 @@ async def _shown(visit: Visit, template: str) -> Response:
 
 
 async def _bars(visit: Visit, found: dict[str, Any]) -> list[TopicBar]:
-    """Of the topics that it has written to; topics whose readers it blocks come first."""
+    """Bars of the topics that the transaction has written to; first those it blocks."""
     bars: list[TopicBar] = []
     for each in found["participants"]:
         if each["subscription"] is None and each["firstPosition"] and len(bars) < 2 * _BARS_SHOWN:
