@@ -188,7 +188,9 @@ class Node(asyncio.AbstractEventLoop):
         self._ready.append(handle)
         if not self._awake:
             self._awake = True
-            self.world.after(self._iteration_time(), self._iterate)
+            self._iterate_soon()
+
+    timer_due = post
 
     @property
     def is_busy(self) -> bool:
@@ -196,13 +198,14 @@ class Node(asyncio.AbstractEventLoop):
         jobs = any(pool.running or pool.waiting for pool in self._pools.values())
         return jobs or self.busy_until > self.world.now
 
-    def _iteration_time(self) -> float:
-        weather, random = self.world.weather, self._random
+    def _iterate_soon(self) -> None:
+        world, random = self.world, self._random
+        weather = world.weather
         seconds = weather.iteration_s * random()
         if weather.stall_chance and random() < weather.stall_chance:
             seconds += weather.stall_s * random()
-        busy_s = self.busy_until - self.world.now
-        return seconds if seconds >= busy_s else busy_s
+        busy_s = self.busy_until - world.now
+        world.after(seconds if seconds >= busy_s else busy_s, self._iterate)
 
     def _iterate(self) -> None:
         ready = self._ready
@@ -224,12 +227,9 @@ class Node(asyncio.AbstractEventLoop):
         finally:
             _set_running_loop(None)
         if ready and not self.dead:
-            self.world.after(self._iteration_time(), self._iterate)
+            self._iterate_soon()
         else:
             self._awake = False
-
-    def timer_due(self, handle: Timer) -> None:
-        self.post(handle)
 
     # --- asyncio: callbacks, futures, tasks
 
@@ -240,10 +240,13 @@ class Node(asyncio.AbstractEventLoop):
         self, callback: Callback, *args: Any, context: contextvars.Context | None = None
     ) -> ReadyHandle:
         handle = ReadyHandle(callback, args, copy_context() if context is None else context)
-        if self._awake and not self.dead:
-            self._ready.append(handle)
-        else:
-            self.post(handle)
+        if self.dead:
+            self._kept.append(handle)
+            return handle
+        self._ready.append(handle)
+        if not self._awake:
+            self._awake = True
+            self._iterate_soon()
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]

@@ -49,7 +49,9 @@ class World(Events):
         self.nodes.append(node)
         return node
 
-    def run(self, until: Callable[[], bool], within_s: float, max_steps: int = 2_000_000) -> bool:
+    def run(
+        self, until: Callable[[], bool] | None, within_s: float, max_steps: int = 2_000_000
+    ) -> bool:
         """Process events until `until()`; False if `within_s` virtual seconds were not enough.
 
         Raises OutOfSteps.
@@ -60,7 +62,7 @@ class World(Events):
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=self._keep_asyncgen)
         try:
-            while not until():
+            while until is None or not until():
                 if not events_to_come or events_to_come[0][0] > deadline:
                     self.now = max(self.now, deadline)
                     return False
@@ -86,7 +88,7 @@ class World(Events):
 
     def sleep(self, seconds: float) -> None:
         """Let `seconds` of virtual time pass."""
-        self.run(lambda: False, seconds)
+        self.run(None, seconds)
 
     def close(self) -> None:
         """Release everything without running any more code of the nodes."""

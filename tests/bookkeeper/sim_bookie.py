@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final
 
-from sim_zookeeper import ADDRESS
+from sim_zookeeper import ADDRESS, split
 
 from managed_ledger.storage.bookkeeper.protocol import Code, Operation
 from managed_ledger.storage.zookeeper.client import ZooKeeper
@@ -112,20 +112,15 @@ class SimulatedBookie:
 class _Connection(asyncio.Protocol):
     def __init__(self, bookie: SimulatedBookie) -> None:
         self._bookie = bookie
-        self._buffer = bytearray()
+        self._buffer = b""
         self._transport: Any = None
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while len(self._buffer) >= 4:
-            size = int.from_bytes(self._buffer[:4], "big")
-            if len(self._buffer) < 4 + size:
-                return
-            message = bytes(self._buffer[4 : 4 + size])
-            del self._buffer[: 4 + size]
+        messages, self._buffer = split(self._buffer + data)
+        for message in messages:
             head = int.from_bytes(message[:4], "big")
             assert head >> 24 == 2
             flags = head & 0xFFFF

@@ -133,11 +133,23 @@ class SimulatedZooKeeper:
                     connection.tell(kind, path)
 
 
+def split(data: bytes) -> tuple[list[bytes], bytes]:
+    """The messages, each of which follows its length in 4 bytes, and the beginning of the next."""
+    messages, at = [], 0
+    while len(data) - at >= 4:
+        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        if end > len(data):
+            break
+        messages.append(data[at + 4 : end])
+        at = end
+    return messages, data[at:]
+
+
 class Connection(asyncio.Protocol):
     def __init__(self, server: SimulatedZooKeeper) -> None:
         self._server = server
         self._tree = server.tree
-        self._buffer = bytearray()
+        self._buffer = b""
         self._session_id = 0
         self.watches: list[tuple[str, bool]] = []
         self._transport: Any = None
@@ -153,13 +165,8 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while len(self._buffer) >= 4:
-            size = int.from_bytes(self._buffer[:4], "big")
-            if len(self._buffer) < 4 + size:
-                return
-            message = bytes(self._buffer[4 : 4 + size])
-            del self._buffer[: 4 + size]
+        messages, self._buffer = split(self._buffer + data)
+        for message in messages:
             if self._session_id == 0:
                 self._welcome(JuteReader(message))
             else:

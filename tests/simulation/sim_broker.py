@@ -18,12 +18,12 @@ from pybroker.wire.message_metadata import parse_metadata
 
 def holding_back(topic: Any) -> list[TxnId]:
     """Transactions that hold a topic's readers back, except those whose entries were trimmed."""
-    if not (open_ones := topic.buffer.ongoing()):
+    if not topic.buffer.open_count:
         return []
     start = topic.ledger.first_position
     return [
         each.txn_id
-        for each in open_ones
+        for each in topic.buffer.ongoing()
         if each.first_position is None or each.first_position >= start
     ]
 

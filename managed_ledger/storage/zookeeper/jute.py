@@ -7,6 +7,7 @@ from managed_ledger.storage.zookeeper.errors import ZooKeeperError
 
 _INT: Final = Struct(">i")
 _LONG: Final = Struct(">q")
+_TOO_SHORT: Final = "a message of ZooKeeper ends within a field"
 
 
 class JuteWriter:
@@ -56,7 +57,13 @@ class JuteReader:
         self._at = 0
 
     def i32(self) -> int:
-        return int(self.numbers(_INT)[0])
+        at = self._at
+        self._at = at + _INT.size
+        try:
+            (value,) = _INT.unpack_from(self._data, at)
+        except error:
+            raise ZooKeeperError(_TOO_SHORT) from None
+        return value  # type: ignore[no-any-return]
 
     def i64(self) -> int:
         return int(self.numbers(_LONG)[0])
@@ -87,14 +94,14 @@ class JuteReader:
         try:
             values = fields.unpack_from(self._data, self._at)
         except error:
-            raise ZooKeeperError("a message of ZooKeeper ends within a field") from None
+            raise ZooKeeperError(_TOO_SHORT) from None
         self._at += fields.size
         return values
 
     def _take(self, size: int) -> bytes:
         end = self._at + size
         if end > len(self._data):
-            raise ZooKeeperError("a message of ZooKeeper ends within a field")
+            raise ZooKeeperError(_TOO_SHORT)
         found = self._data[self._at : end]
         self._at = end
         return found
