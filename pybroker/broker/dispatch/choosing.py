@@ -29,7 +29,9 @@ def dispatcher_of(
     compacted: Callable[[], CompactedReader],
     consistent: bool,
 ) -> Dispatcher:
-    """For the `first` consumer. `consistent`: Key_Shared splits slots by a hash ring."""
+    """The dispatcher for the `first` consumer. `consistent`: Key_Shared splits slots by a hash
+    ring.
+    """
     if kind.single_active:
         failover = kind is SubscriptionType.FAILOVER
         return SingleActiveDispatcher(reader, failover, partition, compacted)

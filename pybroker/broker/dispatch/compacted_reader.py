@@ -1,6 +1,6 @@
 """The reader of a readCompacted consumer: the compacted log up to the horizon, then the log.
 
-It shares the subscription's read position with the EntryReader, which continues behind the horizon.
+It shares the subscription's read position with the EntryReader, which continues after the horizon.
 Kept messages outlive the ledgers they came from. If the subscription's position is before the first
 remaining ledger, reading starts where its cursor would be if nothing had been trimmed (`reached`).
 """
@@ -56,23 +56,27 @@ class CompactedReader:
         self._resume = resume
         self._on_damage = on_damage
         self._held: list[Kept] = []  # in order, of one or several ledgers
-        self._at: tuple[CompactedLog, Position] | None = None  # where the next ones are
+        self._at: tuple[CompactedLog, Position] | None = None  # where the next entries are
         self._reading = False
         self._turns = 0  # counts rewinds: reads from before the latest are discarded
 
     def rewind(self) -> None:
-        """Back to the first entry that is not acknowledged, whether it still exists or not."""
+        """Back to the first unacknowledged entry, whether or not it still exists."""
         self._reader.rewind()
         self._reader.position = self._cursor.reached.after
         self._held, self._at = [], None
         self.retire()
 
     def retire(self) -> None:
-        """Another reader takes over the subscription: a read in progress must not move anything."""
+        """Call when another reader takes over the subscription: a read in progress must not move
+        anything.
+        """
         self._turns += 1
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
-        """As EntryReader.peek. An empty delivery: some were passed over, there may be more."""
+        """Like EntryReader.peek. An empty delivery means that entries were passed over; there may
+        be more.
+        """
         horizon = self._compaction.horizon
         if horizon is None or self._reader.position > horizon:
             return self._reader.peek(max_messages, max_bytes)
@@ -89,17 +93,17 @@ class CompactedReader:
         return delivery.part(0, delivery.affordable(max_messages))
 
     def advance(self, delivery: Delivery) -> None:
-        """As EntryReader.advance."""
+        """Like EntryReader.advance."""
         self.pass_over(delivery)
         self._reader.spend(delivery)
 
     def pass_over(self, delivery: Delivery) -> None:
-        """As EntryReader.pass_over."""
+        """Like EntryReader.pass_over."""
         self._reader.pass_over(delivery)
         self._pass_up_to(self._reader.position)
 
     def skip_invisible(self) -> None:
-        """As EntryReader.skip_invisible; compacted entries need no settling."""
+        """Like EntryReader.skip_invisible; compacted entries need no settling."""
         horizon = self._compaction.horizon
         if horizon is None or self._reader.position > horizon:
             self._reader.skip_invisible()
@@ -107,7 +111,7 @@ class CompactedReader:
     # -- entries that were read
 
     def _delivery(self, max_messages: int, max_bytes: int) -> tuple[Delivery, int]:
-        """From one ledger, up to the limits; also returns how many of the held entries it
+        """A delivery from one ledger, up to the limits, and the number of held entries that it
         covers.
         """
         ledger_id, size, taken = self._held[0].position.ledger_id, 0, 0

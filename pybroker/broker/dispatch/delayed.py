@@ -1,12 +1,13 @@
-"""Delayed delivery: a reader's entries without messages whose time has not come.
+"""Delayed delivery: reads a subscription's entries, except those whose time has not come.
 
-Those are remembered by time (`DelayedIndex`) as the reader passes them, and are returned by
-`take_due` when they are due; across a restart only the log keeps them. A timer of the housekeeper
+Such entries are remembered by time (`DelayedIndex`) as the reader passes them, and `take_due`
+returns them when they are due. Across a restart only the log keeps them. A timer of the housekeeper
 wakes the subscription. Shared and Key_Shared only, as in Apache Pulsar.
 
 No message is early. Times are rounded up to a twentieth of a tick, so messages that are due
 together are delivered together, in the order of the log; with strict delivery, they are not
 rounded.
+
 Differs: without strict delivery Apache Pulsar may deliver a tick too early.
 """
 
@@ -27,7 +28,7 @@ from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import DELAYED_DELIVERY
 from pybroker.wire.message_metadata import deliver_at_ms, may_be_delayed
 
-MAX_DELAYED: Final = 4_000_000  # per subscription; beyond that nothing further is read
+MAX_DELAYED: Final = 4_000_000  # per subscription; at this number reading stops
 DUE_AT_ONCE: Final = MAX_RUN_ENTRIES
 _ROUNDS_A_TICK: Final = 20  # of deliveries
 _LOOK_AGAIN_S: Final = 60.0  # in case the wall clock is set meanwhile
@@ -77,28 +78,30 @@ class UndelayedReader:
         self._resume = resume
         self._index = DelayedIndex()
         self._twice: set[tuple[int, int]] = set()  # entries that are in the index twice
-        self._counted_bytes = 0  # for both, in the account
+        self._counted_bytes = 0  # for index and set, in the account
         self._visit: Visit | None = None
-        self._visit_ms = 0  # the due time that it was scheduled for
+        self._visit_ms = 0  # the due time for which it was scheduled
         # If part of the last `peek` is delayed: the whole delivery, its last entry that is not
-        # delayed, and the indexes of the delayed ones with their times.
+        # delayed, and the ids of the delayed entries with their times.
         self._peeked: tuple[Delivery, int, deque[tuple[int, int]]] | None = None
         self._many = False  # everything read was delayed
 
     @property
     def delayed(self) -> int:
-        """How many entries wait for their time."""
+        """The number of entries that wait for their time."""
         return len(self._index) - len(self._twice)
 
     @property
     def size_bytes(self) -> int:
-        """Approximate memory for them."""
+        """The approximate memory of the delayed entries."""
         return self._counted_bytes
 
     # -- reading on
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
-        """As EntryReader.peek. An empty delivery: some were passed over, there may be more."""
+        """Like EntryReader.peek. An empty delivery means that entries were passed over; there may
+        be more.
+        """
         self._peeked = None
         policy = self._delays.policy()
         if not policy.active:
@@ -141,8 +144,8 @@ class UndelayedReader:
         return nothing(delivery.ledger_id)
 
     def advance(self, delivery: Delivery) -> None:
-        """As EntryReader.advance; delayed entries before it or right behind it are passed
-        with it.
+        """Like EntryReader.advance; also passes delayed entries before `delivery` or directly after
+        it.
         """
         if self._peeked is None:
             self._reader.advance(delivery)
@@ -164,7 +167,9 @@ class UndelayedReader:
         self._wake_in_time()
 
     def _may_grow(self) -> bool:
-        """False: read nothing further until some entries are due, or others need less memory."""
+        """False: read nothing further until entries are due, or other subscriptions need less
+        memory.
+        """
         account = self._delays.account
         if account.has_room(self._counted_bytes):
             return len(self._index) < MAX_DELAYED
@@ -181,8 +186,8 @@ class UndelayedReader:
     # -- due entries
 
     def take_due(self) -> list[tuple[int, int]]:
-        """Some of the entries that are due by now; all entries are due if delayed delivery was
-        switched off. They now belong to the caller.
+        """Removes and returns some of the entries that are due; all are due if delayed delivery was
+        switched off.
         """
         if not self._index:
             return []
@@ -197,8 +202,8 @@ class UndelayedReader:
         return due
 
     def wait_again(self, delivery: Delivery) -> Collection[int]:
-        """Indexes of entries that the reader has passed, that were given back and are not due yet.
-        `take_due` returns them later; some may be waiting there already.
+        """Indexes of entries that are not due yet, although the reader has passed them and they
+        were given back. `take_due` returns them later; some may already be waiting there.
         """
         policy = self._delays.policy()
         later = self._later(delivery, policy) if policy.active else {}
@@ -236,12 +241,12 @@ class UndelayedReader:
     # -- starting over
 
     def rewind(self) -> None:
-        """As EntryReader.rewind."""
+        """Like EntryReader.rewind."""
         self.forget()
         self._reader.rewind()
 
     def skipped_to(self, mark: Position) -> None:
-        """Nothing up to this position is wanted any more."""
+        """Forget entries up to this position, which are no longer wanted."""
         if mark.after >= self._reader.position:
             self.forget()
             return
@@ -250,7 +255,7 @@ class UndelayedReader:
         self._count()
 
     def forget(self) -> None:
-        """Nothing is delayed any more, or everything is read again."""
+        """Forget all delayed entries: they are no longer wanted, or will be read again."""
         self._cancel_visit()
         self._delays.account.leave(self._resume)
         self._index.clear()

@@ -1,9 +1,9 @@
 """Memory of delayed messages of all subscriptions: bounded, and shared.
 
-At the bound, only those logs are read further whose subscriptions hold less than their share of a
-second, equally large amount. So a subscription that delays millions of messages does not block
-others. Memory taken from that amount is not shared again, so all together take at most twice the
-bound, plus one read each.
+At the bound, a subscription is read further only if it holds less than its share of a second,
+equally large amount. So a subscription that delays millions of messages does not block others. What
+is taken from the second amount reduces the shares, so all subscriptions together take at most twice
+the bound, plus one read each.
 """
 
 from collections.abc import Callable
@@ -27,9 +27,7 @@ class DelayedAccount:
         return held_bytes < left_bytes // (self._holders + 1)
 
     def changed(self, before_bytes: int, bytes_now: int) -> None:
-        """Update what one subscription holds; those that wait for room continue when there
-        is some.
-        """
+        """Update what one subscription holds; waiting subscriptions continue when there is room."""
         self.used_bytes += bytes_now - before_bytes
         self._holders += (bytes_now > 0) - (before_bytes > 0)
         if self._waiting and self.used_bytes < self._limit_bytes - self._limit_bytes // 8:

@@ -100,9 +100,10 @@ class DelayedIndex:
         return fresh * FRESH_BYTES + (self._count - fresh) * _RUN_BYTES
 
     def forget_up_to(self, mark: tuple[int, int]) -> None:
-        """Positions up to and including `mark` will not be taken.
+        """Forget the positions up to and including `mark`.
 
-        A run contains roughly what was added consecutively, so few runs extend to both sides.
+        A run has roughly the entries that were added consecutively, so few runs have entries on
+        both sides.
         """
         self._fresh = [due for due in self._fresh if due[1:] > mark]
         heapify(self._fresh)
@@ -139,7 +140,7 @@ class DelayedIndex:
         return taken
 
     def _put_back(self, dues: list[Due]) -> None:
-        """The rest of a run."""
+        """Put back the rest of a run."""
         if len(dues) > _LEFTOVER:
             self._push(_Run(dues))
             return

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Final
 
 MAX_RUN_ENTRIES: Final = 1000
-ROUND_STEPS: Final = 3  # of up to MAX_RUN_ENTRIES, or one look at all consumers, in a dispatch
+ROUND_STEPS: Final = 3  # a dispatch; each for up to MAX_RUN_ENTRIES, or a look at all consumers
 ROUND_BYTES: Final = 1 << 20  # written per dispatch before other subscriptions have their turn
 
 EntryIds = dict[int, list[int]]  # by ledger
@@ -41,7 +41,9 @@ class Delivery:
     withheld: Mapping[int, int] | None = None
 
     def affordable(self, messages: int) -> int:
-        """How many entries `messages` permits suffice for; the last one may overdraw them."""
+        """The number of entries for which `messages` permits suffice; the last one may overdraw
+        them.
+        """
         if sum(self.message_counts) <= messages:
             return len(self.entries)
         return bisect_left(list(accumulate(self.message_counts)), messages) + 1

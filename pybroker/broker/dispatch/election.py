@@ -1,7 +1,7 @@
-"""Which consumer is active when one at a time gets everything: Exclusive and Failover.
+"""Elects the active consumer of an Exclusive or Failover subscription, which gets everything.
 
 It is the first by priority level, then by name. On partition n of a partitioned topic it is the
-n-th of the best level instead, so that partitions spread over the consumers.
+n-th consumer of the best level instead, so that partitions spread over the consumers.
 """
 
 from pybroker.broker.consumer import Consumer

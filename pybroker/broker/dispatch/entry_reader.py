@@ -3,7 +3,7 @@
 Left out are acknowledged entries (the cursor knows their ranges), hidden ones (aborted messages and
 transaction markers) and those that an open transaction has acknowledged individually. As the reader
 passes hidden entries, it deletes their range in the cursor, so that mark-delete moves over them.
-Nothing behind the topic's `max_read_position` is examined (uncommitted_reader.py goes further).
+Nothing after the topic's `max_read_position` is examined (uncommitted_reader.py goes further).
 
 Entries come from memory. If they are not there, one asynchronous read is started and `resume` is
 called when it has ended. Callers then ask again, so they see whatever changed meanwhile.
@@ -26,8 +26,8 @@ from pybroker.broker.dispatch.passed_over import PassedOver
 log = logging.getLogger(__name__)
 
 READ_RETRY_S: Final = 1.0
-_MIN_WINDOW: Final = 64  # entries in which to look for visible ones, at first
-_MAX_WINDOW: Final = 65_536  # behind many invisible ones
+_MIN_WINDOW: Final = 64  # entries searched for visible ones, at first
+_MAX_WINDOW: Final = 65_536  # after many invisible ones
 Range = tuple[int, int]
 
 
@@ -198,19 +198,21 @@ class EntryReader:
         # With a dispatch rate, what may be read until this is set again.
         self.most_messages: int | None = None
         self.most_bytes = 0
-        # What aborted transactions had withheld from the active consumer.
+        # Messages that aborted transactions had withheld from the active consumer.
         self.passed_over: PassedOver | None = None
 
     @property
     def limit(self) -> Position:
-        """Nothing behind it may be read, or be acknowledged without being read."""
+        """The last position that may be read, or be acknowledged without being read."""
         return self._topic.max_read_position
 
     def aborted(self, first: Position) -> None:
-        """Some entries from there on have just been hidden; none of them has been read."""
+        """Called when entries from `first` on have just been hidden; here none of them has been
+        read.
+        """
 
     def rewind(self) -> None:
-        """Back to the first entry that is not acknowledged."""
+        """Back to the first unacknowledged entry."""
         self.position = self._cursor.mark_delete_position.after
         self._settled_to = EARLIEST
         if self.passed_over is not None:
@@ -218,13 +220,13 @@ class EntryReader:
         self.read_anew()
 
     def break_cycles(self) -> None:
-        """Its subscription has ended."""
+        """Drops references, because the subscription has ended."""
         for fetcher in (self._ahead, self._again):
             if fetcher is not None:
                 fetcher.break_cycles()
 
     def read_anew(self) -> None:
-        """A read in progress is not wanted any more."""
+        """Discard a read in progress and what earlier reads have returned."""
         self._ahead.drop()
         if self._again is not None:
             self._again.drop()
@@ -232,7 +234,7 @@ class EntryReader:
     # -- reading on
 
     def at_most(self, messages: int, size_bytes: int) -> tuple[int, int]:
-        """How much of that may be read now."""
+        """How much of these messages and bytes may be read now."""
         if self.most_messages is None:
             return messages, size_bytes
         return min(messages, self.most_messages), min(size_bytes, self.most_bytes)
@@ -244,9 +246,8 @@ class EntryReader:
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
         """The next entries, for about `max_messages`; None if there are none, or none in memory. An
-        empty delivery: some were passed over, there may be more.
-
-        The last entry may be a batch that overdraws `max_messages`.
+        empty delivery means that entries were passed over; there may be more. The last entry may be
+        a batch that overdraws `max_messages`.
         """
         max_messages, max_bytes = self.at_most(max_messages, max_bytes)
         if max_messages <= 0 or max_bytes <= 0:
@@ -275,19 +276,23 @@ class EntryReader:
         self.spend(delivery)
 
     def spend(self, delivery: Delivery) -> None:
-        """These entries were sent: the dispatch rate allows that much less now."""
+        """Charge these entries, which were sent, to the dispatch rate."""
         if self.most_messages is not None:
             self.most_messages -= sum(delivery.message_counts)
             self.most_bytes -= sum(map(len, delivery.entries))
 
     def skip_invisible(self) -> None:
-        """Settle what is before the next visible entry, even if no consumer can take that entry."""
+        """Settle hidden entries before the next visible one, even if no consumer can take that
+        one.
+        """
         self._next_visible(_MIN_WINDOW)
 
     # -- reading again
 
     def reread(self, ledger_id: int, first: int, last: int, max_bytes: int) -> Delivery | None:
-        """Those of the entries that are still to be delivered; None while they are being read."""
+        """The entries `first` to `last` that are still to be delivered; None while they are being
+        read.
+        """
         ranges = between(first, last, self._cursor.deleted_within(ledger_id, first, last))
         if not ranges:
             return nothing(ledger_id)
@@ -369,7 +374,9 @@ class EntryReader:
         return delivery
 
     def _in_part(self, delivery: Delivery) -> Delivery:
-        """Without what open transactions withhold; batches with their remaining indexes."""
+        """The delivery without messages that open transactions withhold; batches with their
+        remaining indexes.
+        """
         ledger_id = delivery.ledger_id
         kept: list[int] = []
         counts = list(delivery.message_counts)
@@ -391,7 +398,9 @@ class EntryReader:
         return whole.pick(kept)
 
     def unacked_bits(self, position: Position, batch_size: int) -> int:
-        """Indexes of a batch that are unacknowledged, with and without transactions."""
+        """The indexes of a batch that are acknowledged neither plainly nor in an open
+        transaction.
+        """
         bits = self._cursor.unacked_indexes(position)
         if bits is None:
             bits = (1 << batch_size) - 1
@@ -401,7 +410,7 @@ class EntryReader:
         return bits & ~self._pending_bits(position)
 
     def _pending_bits(self, position: Position) -> int:
-        """Indexes of a batch that open transactions acknowledged."""
+        """The indexes of a batch that open transactions have acknowledged."""
         withheld = self.withheld
         return 0 if withheld is None else withheld.pending_indexes(position)
 

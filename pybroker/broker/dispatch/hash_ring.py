@@ -62,12 +62,12 @@ def _slot_of_short(key: bytes) -> int:
 
 
 class HashRing:
-    """AUTO_SPLIT. A consumer that joins or leaves costs the points of one seed, not of all."""
+    """AUTO_SPLIT. When a consumer joins or leaves, only the points of one seed change."""
 
     def __init__(self) -> None:
-        self._namesakes: dict[str, list[Consumer]] = {}  # by rank
+        self._namesakes: dict[str, list[Consumer]] = {}  # in the order of ranks
         self._by_seed: dict[str, Consumer] = {}
-        self._claims: dict[int, list[str]] = {}  # seeds, by point: the smallest owns it
+        self._claims: dict[int, list[str]] = {}  # seeds, by point: the smallest seed owns it
         self._points: list[int] = []
 
     def add(self, consumer: Consumer) -> None:
@@ -97,7 +97,7 @@ class HashRing:
             yield start, RING_SIZE - 1, self._owner_of(self._points[0])
 
     def _rename(self, name: str, namesakes: list[Consumer]) -> None:
-        """Move seeds from one namesake to the next: few are new, or no longer used."""
+        """Give the name's seeds to its present consumers: few seeds are new, or no longer used."""
         old, new = dict(_seeds(self._namesakes.pop(name, []))), dict(_seeds(namesakes))
         if namesakes:
             self._namesakes[name] = namesakes
@@ -137,7 +137,7 @@ def points_of(seed: str) -> Iterable[int]:
 
 def _seeds(namesakes: list[Consumer]) -> Iterator[tuple[str, Consumer]]:
     """The oldest consumer of a name is seeded by the name alone, so it keeps its slots when it
-    reconnects. Younger ones add their connection, so none of them moves another one's slots.
+    reconnects. Younger ones add their connection, so that none moves the slots of another.
     """
     on_connection: Counter[int] = Counter()
     for at, consumer in enumerate(namesakes):
@@ -150,7 +150,7 @@ def _seeds(namesakes: list[Consumer]) -> Iterator[tuple[str, Consumer]]:
 
 
 class StickyRanges:
-    """STICKY: slots that no consumer named have no owner, and their messages wait."""
+    """STICKY: slots that no consumer has named have no owner, and their messages wait."""
 
     def __init__(self) -> None:
         self._owned: list[tuple[int, int, Consumer]] = []  # closed ranges, in order

@@ -1,6 +1,6 @@
 """The key ranges that an Exclusive consumer, or a reader, asked for.
 
-Messages outside its ranges are passed over and not acknowledged, as in Apache Pulsar: they stay in
+Messages outside the ranges are passed over and not acknowledged, as in Apache Pulsar: they stay in
 the subscription's backlog, for a consumer with other ranges. A cumulative acknowledgement covers
 them like everything else before it.
 """
@@ -14,7 +14,7 @@ from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.dispatch.hash_ring import RING_SIZE, StickyRanges
 from pybroker.broker.dispatch.key_shared import slot_of_entry
 
-# The least number of messages to examine, because few of them may be in its ranges.
+# Messages to examine at least, because few of them may be in the ranges.
 LOOK_AHEAD: Final = 100
 
 
@@ -30,8 +30,8 @@ class KeyRanges:
         return [at for at, entry in enumerate(entries) if owner(slot_of_entry(entry)) is not None]
 
     def split(self, delivery: Delivery, permits: int) -> tuple[Delivery, Delivery]:
-        """The entries inside that `permits` suffice for, and all entries that are then done
-        with.
+        """The entries inside the ranges for which `permits` suffice, and all entries that the
+        reader can pass with them.
         """
         inside = self.inside(delivery.entries)
         wanted = delivery.pick(inside)
@@ -42,7 +42,9 @@ class KeyRanges:
 
 
 def ranges_of(consumer: Consumer | None) -> KeyRanges | None:
-    """None if it gets every key. Raises ConsumerAssignError if its ranges are invalid."""
+    """The consumer's key ranges; None if it gets every key. Raises ConsumerAssignError if they are
+    invalid.
+    """
     policy = None if consumer is None else consumer.request.key_shared
     if consumer is None or policy is None or not policy.ranges:
         return None

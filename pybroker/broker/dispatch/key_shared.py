@@ -41,7 +41,7 @@ MAX_WAITING: Final = 20_000
 
 
 def slot_of_entry(entry: bytes) -> int:
-    """As Apache Pulsar 4: a message without a key is routed by its producer and sequence id."""
+    """Like Apache Pulsar 4: a message without a key is routed by its producer and sequence id."""
     try:
         metadata = parse_metadata(entry)
     except BadEntry:
@@ -78,8 +78,8 @@ class KeySharedDispatcher(SharedDispatcher):
         self._in_flight = SlotsInFlight()
         self._waiting: defaultdict[Consumer | None, WaitingEntries] = defaultdict(WaitingEntries)
         self._draining: defaultdict[int, list[Position]] = defaultdict(list)
-        self._parked = 0  # in all waiting and draining entries
-        self._moved: dict[int, Consumer] = {}  # draining slots, and who still holds them
+        self._parked = 0  # number of waiting and draining entries
+        self._moved: dict[int, Consumer] = {}  # draining slots, with their former owners
 
     # -- for the admin API
 
@@ -92,7 +92,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
     @property
     def in_replay(self) -> int:
-        """Including entries that were read and wait for their consumer."""
+        """Includes entries that were read and wait for their consumer."""
         return super().in_replay + self._parked
 
     def draining(self) -> dict[Consumer, list[DrainingSlot]]:
@@ -119,7 +119,7 @@ class KeySharedDispatcher(SharedDispatcher):
         self._route_waiting_again()
 
     def _route_waiting_again(self) -> None:
-        """The owners have changed."""
+        """Routes all waiting entries again, because the owners have changed."""
         waiting = [item for entries in self._waiting.values() for item in entries.items()]
         draining = [(at, slot) for slot, held in self._draining.items() for at in held]
         self._waiting.clear()
@@ -133,7 +133,7 @@ class KeySharedDispatcher(SharedDispatcher):
     # -- delivering
 
     def dispatch(self) -> bool:
-        """As SharedDispatcher.dispatch."""
+        """Like SharedDispatcher.dispatch."""
         bytes_left = ROUND_BYTES
         for _ in range(ROUND_STEPS):
             handled = self._step(bytes_left)
@@ -145,7 +145,7 @@ class KeySharedDispatcher(SharedDispatcher):
         return True
 
     def _step(self, max_bytes: int) -> int:
-        """Serve consumers that can take something; returns the bytes handled, 0 if nothing is
+        """Serve consumers that can take messages; returns the bytes handled, 0 if nothing is
         possible now.
         """
         budget = {
@@ -159,7 +159,8 @@ class KeySharedDispatcher(SharedDispatcher):
         if self._may_wait():
             self._return_due()
         if self._returned:
-            # It is before everything that waits, so it is routed first, or everything waits for it.
+            # Returned entries precede everything that waits: route them first, or let it wait for
+            # them.
             handled = self._route_from(self._returned, budget, max_bytes)
             if handled or self._returned:
                 return handled
@@ -190,7 +191,7 @@ class KeySharedDispatcher(SharedDispatcher):
         return self._deliver_slots(consumer, part, slots)
 
     def _first_wanted(self, entries: WaitingEntries, limit: int) -> list[Position]:
-        """The first ones that are close together; acknowledged ones stop waiting."""
+        """The first waiting entries that are close together; acknowledged entries stop waiting."""
         while entries:
             positions = entries.first(limit, MAX_RUN_ENTRIES)
             wanted = [at for at in positions if self._reader.wants(at)]
@@ -203,7 +204,7 @@ class KeySharedDispatcher(SharedDispatcher):
         return self._route_from(self._unread, budget, max_bytes) if self._may_wait() else 0
 
     def _may_wait(self) -> bool:
-        """Whether entries that are read now and cannot be taken may join the waiting ones."""
+        """Whether entries that are read now may wait if their consumers cannot take them."""
         consumers = sum(map(len, self._levels.values()))
         return self._parked < min(MAX_WAITING, MAX_WAITING_PER_CONSUMER * consumers)
 
@@ -212,7 +213,7 @@ class KeySharedDispatcher(SharedDispatcher):
         if delivery is None:
             return 0
         if not delivery.entries:
-            return 1  # some were passed over
+            return 1  # entries were passed over
         source.advance(delivery)
         self._route(delivery, budget)
         return sum(map(len, delivery.entries))

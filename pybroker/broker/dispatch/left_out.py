@@ -2,13 +2,13 @@
 
 An official client that has processed its part of a batch acknowledges the whole batch: Java builds
 its ack sets on the broker's. If the transaction has aborted by then, that would acknowledge
-messages that no consumer was given. So a plain acknowledgement does not apply to what was left
+messages that no consumer was given. So a plain acknowledgement does not apply to the messages left
 out here.
 
-If such a batch was delivered again, with other messages left out or none, an acknowledgement of the
-whole batch does not say which delivery it refers to. It counts for the messages common to all of
-them; as many acknowledgements as there were deliveries count for the messages of any. In a
-transaction it is refused.
+Such a batch may be delivered again, with other messages left out or none. Then an acknowledgement
+of the whole batch does not say to which delivery it refers. It counts for the messages common to
+all deliveries; as many acknowledgements as there were deliveries count for the messages of any. In
+a transaction it is refused.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,8 +35,8 @@ class _Batch:
     def __init__(self, left_out: int, given: int, size: int) -> None:
         self.left_out = left_out  # in the latest delivery
         self.given = given  # in any delivery
-        self.owed = [given]  # in each delivery, except what is acknowledged by index
-        self.acks = 0  # whole-batch acknowledgements, for some of these
+        self.owed = [given]  # in each delivery, without messages acknowledged by index
+        self.acks = 0  # whole-batch acknowledgements of some of these deliveries
         self.size = size
 
     @property
@@ -50,7 +50,9 @@ class _Batch:
         self.owed = [*self.owed[1 - MOST_DELIVERIES :], given]
 
     def acknowledged(self) -> int:
-        """Acknowledged as a whole; returns what that leaves unacknowledged."""
+        """Note an acknowledgement of the whole batch; returns the messages that it leaves
+        unacknowledged.
+        """
         known = self.given if self.is_clear else reduce(and_, self.owed)
         self.acks += 1
         if self.acks >= len(self.owed):
@@ -58,15 +60,15 @@ class _Batch:
         return ((1 << self.size) - 1) & ~known
 
     def keep(self, bits: int) -> None:
-        """The other messages are acknowledged by index. A client that has acknowledged a whole
-        delivery by index does not acknowledge it as a whole, too.
+        """Note that all messages except `bits` are acknowledged by index. A client that has
+        acknowledged a whole delivery by index does not acknowledge it as a whole, too.
         """
         left = [unacked for each in self.owed if (unacked := each & bits)]
         self.acks = max(0, self.acks - len(self.owed) + len(left))
         self.owed = left
 
     def settled(self) -> None:
-        """No acknowledgement under way refers to the deliveries so far."""
+        """No acknowledgement in flight refers to the deliveries so far."""
         self.owed, self.acks = [], 0
 
 
@@ -99,21 +101,21 @@ class LeftOut:
             del known[next(iter(known))]
 
     def asked_again(self, positions: Iterable[tuple[int, int]] | None) -> None:
-        """The client has given back these, or (None) all: it has only what is delivered from now
-        on.
+        """The client has given back these entries, or (None) all: it has only what is delivered
+        from now on.
         """
         for position in list(self._batches if positions is None else positions):
             if (batch := self._batches.get(position)) is not None:
                 batch.settled()
 
     def of(self, position: tuple[int, int]) -> int:
-        """In the latest delivery, as bits."""
+        """The messages left out of the latest delivery, as bits."""
         return self._batches[position].left_out if position in self._batches else 0
 
     def divide(
         self, positions: Sequence[tuple[int, int]]
     ) -> tuple[list[tuple[int, int]], list[LeftOfBatch]]:
-        """Split whole-entry acknowledgements: those that mean the whole, and those that mean a
+        """Split whole-entry acknowledgements into those that cover the entry and those that cover a
         part.
         """
         whole: list[tuple[int, int]] = []
@@ -137,14 +139,16 @@ class LeftOut:
         return is_clear
 
     def spare(self, acks: Sequence[PendingAck]) -> list[PendingAck]:
-        """Acknowledgements in a transaction, without what was left out. Raises
+        """Acknowledgements in a transaction, without messages that were left out. Raises
         TransactionConflict.
         """
         self.check_clear(acks)
         return [self._spare(ack) for ack in acks]
 
     def check_clear(self, acks: Iterable[PendingAck]) -> None:
-        """Raises TransactionConflict if any choice might lose or duplicate something."""
+        """Raises TransactionConflict if an acknowledgement is ambiguous, so that any choice might
+        lose or duplicate messages.
+        """
         for ack in acks:
             batch = self._batches.get(ack.position)
             if batch is not None and not (batch.is_clear or ack.still_unacked):
@@ -160,22 +164,22 @@ class LeftOut:
         left = (ack.still_unacked or 0) | batch.left_out
         if (
             left == (1 << batch.size) - 1
-        ):  # it includes what was left out, so it refers to an earlier one
+        ):  # only messages that were left out: it refers to an earlier delivery
             return ack
         return PendingAck(ack.position, left, batch.size) if left else ack
 
     def taken(self, acks: Iterable[PendingAck]) -> None:
-        """A transaction has acknowledged these."""
+        """Called when a transaction has acknowledged these."""
         for ack in acks:
             batch = self._batches.get(ack.position)
             if batch is not None:
                 batch.keep(ack.still_unacked or 0)
 
     def named(self, position: tuple[int, int], still_unacked: int) -> None:
-        """Some of its messages are acknowledged by index."""
+        """Called when messages of the batch are acknowledged by index."""
         if (batch := self._batches.get(position)) is not None:
             batch.keep(still_unacked)
 
     def forget(self, position: tuple[int, int]) -> None:
-        """All of it is acknowledged."""
+        """Called when the whole batch is acknowledged."""
         self._batches.pop(position, None)

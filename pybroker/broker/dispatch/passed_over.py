@@ -8,14 +8,14 @@ get it.
 So an acknowledgement up to `position` covers such a message only if the active consumer was given
 the entry at `position` after the message, and not before. If the entry was given twice, the client
 may mean either delivery. Then a plain acknowledgement does not cover the message, which may come
-once more than necessary but is never lost. One in a transaction is refused, because its effects
-would remain although the message is delivered again.
+once more than necessary but is never lost. An acknowledgement in a transaction is refused, because
+its effects would remain although the message is delivered again.
 
 Clients silently drop a message before their own last plain cumulative acknowledgement (Java for the
-lifetime of the consumer object, also across reconnects). The broker cannot tell whether one did. So
-a message before such an acknowledgement is in doubt: a later acknowledgement that goes further does
-not cover it. One that names the message does, and so does one that goes less far than the last: a
-client that sends this has forgotten the last one, and drops nothing.
+lifetime of the consumer object, also across reconnects). The broker cannot tell whether a client
+did. So a message before such an acknowledgement is in doubt: a later acknowledgement that goes
+further does not cover it. An acknowledgement of the message itself covers it. So does one that goes
+less far than the last: a client that sends this has forgotten the last one, and drops nothing.
 """
 
 from collections import OrderedDict
@@ -41,15 +41,17 @@ class GivenSoFar:
     requests redelivery forgets what it has, so only what it was given after that counts.
     """
 
-    read_to: Position = EARLIEST  # also for a consumer that is not active
+    read_to: Position = EARLIEST  # EARLIEST also for a consumer that is not active
     earlier: Position = EARLIEST
     name: str = ""  # of the consumer
-    # False: the acknowledgement may refer to an earlier delivery of this batch in which something
-    # was left out that it has been given since.
+    # False: the acknowledgement may refer to an earlier delivery of this batch, which left out
+    # messages that the consumer was given since.
     sure: bool = True
 
     def once(self, position: Position) -> bool:
-        """It was given the entry, if at all, during its present time as the active consumer."""
+        """Whether the consumer was given the entry, if at all, during its present time as the
+        active one.
+        """
         return self.earlier <= position < self.read_to
 
 
@@ -68,7 +70,7 @@ class LastAcknowledged:
         return self._by_name.get(name, self._of_others)
 
     def known_of(self, name: str) -> Position:
-        """As `of`, but only if it is not a guess."""
+        """Like `of`, but EARLIEST instead of a guess."""
         return self._by_name.get(name, EARLIEST)
 
     def note(self, name: str, position: Position) -> None:
@@ -79,7 +81,7 @@ class LastAcknowledged:
             self.suppose(known.pop(next(iter(known))))
 
     def suppose(self, position: Position) -> None:
-        """Unknown consumers may have acknowledged up to here."""
+        """Note that unknown consumers may have acknowledged up to here."""
         self._of_others = max(self._of_others, position)
 
     def forget(self, name: str) -> None:
@@ -87,8 +89,8 @@ class LastAcknowledged:
 
 
 class PassedOver:
-    """For one subscription. It grows with what aborted transactions held and nobody
-    acknowledged.
+    """One for each subscription. It grows with messages that aborted transactions held and that are
+    still unacknowledged.
     """
 
     __slots__ = (
@@ -102,13 +104,13 @@ class PassedOver:
 
     def __init__(self) -> None:
         self._restored: SortedDict[Position, Held] = SortedDict()
-        # Those given since, in order of delivery, with the position from which on acknowledgements
-        # cover them: how far the log had been read by then. The first ones are removed first, which
-        # is slow in a plain dict.
+        # Messages given since, in order of delivery, with the position from which on
+        # acknowledgements cover them: how far the log had been read by then. The first ones are
+        # removed first, which is slow in a plain dict.
         self._given: OrderedDict[Position, Position] = OrderedDict()
         self._doubtful: dict[
             Position, Position
-        ] = {}  # as `_given`, but the client may have dropped them
+        ] = {}  # like `_given`, but the client may have dropped them
         self.last_acknowledged = LastAcknowledged()
         self._prune_at = _PRUNE_FROM
         # Cumulative acknowledgements have settled everything up to here, except what was passed
@@ -121,7 +123,9 @@ class PassedOver:
         mark: Position,
         is_deleted: Callable[[Position], bool],
     ) -> None:
-        """Transactions no longer hold these: they will be delivered. `mark`: as in `forget`."""
+        """Transactions no longer hold these messages: they will be delivered. `mark`: as in
+        `forget`.
+        """
         self.forget((), mark)
         if len(self._restored) > self._prune_at:
             self.forget([each for each in self._restored if is_deleted(each)], mark)
@@ -132,12 +136,14 @@ class PassedOver:
             self._doubtful.pop(position, None)
 
     def read_anew(self) -> None:
-        """From the mark-delete position on, everything is delivered again, in order."""
+        """Called when everything after the mark-delete position is delivered again, in order."""
         self._given.clear()
         self._doubtful.clear()
 
     def given(self, positions: Iterable[tuple[int, int]], read_to: Position, name: str) -> None:
-        """The active consumer, `name`, is now given these, after everything before `read_to`."""
+        """Called when the active consumer, `name`, is given these, after everything before
+        `read_to`.
+        """
         last = self.last_acknowledged.of(name)
         for at in positions:
             if at in self._restored and at not in self._given and at not in self._doubtful:
@@ -146,14 +152,16 @@ class PassedOver:
                 given[position] = max(position, read_to)
 
     def passed(self, before: Position, read_to: Position, name: str) -> None:
-        """As `given`, for everything before `before`: nothing older will still be given."""
+        """Like `given`, for everything before `before`: nothing older will be given any more."""
         passed = self._restored.irange(maximum=before, inclusive=(True, False))
         self.given(list(passed), read_to, name)
 
     def covered_plainly(
         self, position: Position, still_unacked: int | None, given: GivenSoFar
     ) -> list[Position]:
-        """As `covered`; from now on the client may drop messages up to there."""
+        """Like `covered`, but not in a transaction: the client may drop messages up to there from
+        now on.
+        """
         last = self.last_acknowledged.of(given.name)
         self.last_acknowledged.note(given.name, position)
         if given.read_to == EARLIEST:
@@ -177,11 +185,10 @@ class PassedOver:
     def covered(
         self, position: Position, still_unacked: int | None, given: GivenSoFar
     ) -> list[Position]:
-        """Which of the messages that its consumer was given late a cumulative acknowledgement
-        covers.
+        """The messages given late that a cumulative acknowledgement covers.
 
         Some messages of a batch may have been given in time: an acknowledgement up to one of these
-        may be older than the others.
+        may have been sent before the others were given.
         """
         late: list[Position] = []
         if not given.once(position):
@@ -213,12 +220,14 @@ class PassedOver:
         return bool(left) and (position in left or not given.once(position))
 
     def in_doubt(self, up_to: Position, name: str, covered: Sequence[Position]) -> list[Position]:
-        """What that client may have dropped, judged by what is known of its acknowledgements."""
+        """Messages that the client may have dropped, as far as its acknowledgements are known."""
         last = min(up_to, self.last_acknowledged.known_of(name))
         return [each for each in self._doubtful if each <= last and each not in covered]
 
     def _is_late(self, position: Position, still_unacked: int) -> bool:
-        """The last acknowledged message was given late; or the whole batch was."""
+        """Whether the last acknowledged message was given late; true if the whole batch is
+        acknowledged.
+        """
         last_acked = (still_unacked & -still_unacked) >> 1
         return not still_unacked or bool(self._restored[position].bits & last_acked)
 
@@ -236,8 +245,8 @@ class PassedOver:
         return held
 
     def forget(self, positions: Iterable[Position], mark: Position) -> dict[Position, Held]:
-        """These, and all up to the mark-delete position, are acknowledged. Returns what the former
-        were.
+        """Forget `positions` and everything up to the mark-delete position, which are acknowledged.
+        Returns what was restored of `positions`.
         """
         known = {each: self._forget(each) for each in positions}
         while self._restored and self._restored.peekitem(0)[0] <= mark:

@@ -1,8 +1,8 @@
-"""Entries to be delivered again, and how often each was.
+"""Entries to be delivered again, and how many times each was redelivered.
 
 An entry enters the queue when its consumer gives it back (negative acknowledgement, disconnect) or
 when the transaction that acknowledged it aborts. The queue is not searched for acknowledged
-entries: reading again leaves them out.
+entries: they are left out when the entries are read again.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,11 +15,11 @@ from managed_ledger.position import Position
 from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, EntryIds
 from pybroker.broker.dispatch.entry_reader import EntryReader
 
-_PRUNE_FROM: Final = 1000  # counts; with individual acknowledgements it never grows so far
+_PRUNE_FROM: Final = 1000  # counts; individual acknowledgements keep it smaller
 
 
 class RedeliveryQueue:
-    """Entries behind the reader's position, delivered again in log order. Used like an EntryReader.
+    """Entries before the reader's position, delivered again in log order. Used like an EntryReader.
 
     It stores entry numbers by ledger, not positions: tens of thousands may come back at once.
     """
@@ -35,7 +35,7 @@ class RedeliveryQueue:
         return bool(self._ledgers)
 
     def add(self, entries: EntryIds) -> EntryIds:
-        """Returns those that were added: an entry that the reader has not reached yet needs no
+        """Returns the entries that were added: an entry that the reader has not reached needs no
         queue.
         """
         reached, added = self._reader.position, EntryIds()
@@ -48,7 +48,7 @@ class RedeliveryQueue:
         return added
 
     def forget_up_to(self, mark: Position) -> None:
-        """Nothing up to this position is wanted any more."""
+        """Forget entries up to this position, which are no longer wanted."""
         while self._ledgers and self._ledgers.keys()[0] < mark.ledger_id:
             self._ledgers.popitem(0)
         if (entry_ids := self._ledgers.get(mark.ledger_id)) is not None:
@@ -58,8 +58,8 @@ class RedeliveryQueue:
         self._ledgers.clear()
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
-        """As EntryReader.peek. Entries that are no longer wanted leave the queue; an empty delivery
-        also means that what follows them should be tried.
+        """Like EntryReader.peek. Entries that are no longer wanted leave the queue; an empty
+        delivery also means that the entries after them should be tried.
         """
         left = 0
         while self._ledgers:
@@ -76,10 +76,9 @@ class RedeliveryQueue:
         return None
 
     def _remove_unwanted(self, ledger_id: int, run: Sequence[int]) -> int:
-        """Nothing that was read of the run is wanted; perhaps only its beginning was read.
-
-        If all of it is wanted and nothing was read, it has been trimmed. Returns how many were
-        removed.
+        """Call when no entry that was read of the run is wanted; perhaps only its beginning was
+        read. If all its entries are wanted and none was read, they have been trimmed. Returns the
+        number of removed entries.
         """
         wants = self._reader.wants
         unwanted = [each for each in run if not wants(Position(ledger_id, each))] or run
@@ -100,7 +99,7 @@ class RedeliveryQueue:
 
 
 def _first_run(entry_ids: Iterable[int], limit: int) -> list[int]:
-    """The first ones, as far as they are consecutive."""
+    """The first consecutive entries."""
     run: list[int] = []
     for entry_id in islice(entry_ids, limit):
         if run and entry_id != run[-1] + 1:
@@ -110,7 +109,7 @@ def _first_run(entry_ids: Iterable[int], limit: int) -> list[int]:
 
 
 class RedeliveryCounts:
-    """How often each entry was redelivered; acknowledged entries are forgotten in time."""
+    """How many times each entry was redelivered; acknowledged entries are forgotten in time."""
 
     __slots__ = (
         "_is_deleted",
@@ -135,7 +134,7 @@ class RedeliveryCounts:
             self._prune()
 
     def _prune(self) -> None:
-        """Forget what transactions and cumulative acknowledgements have settled."""
+        """Forget entries that transactions and cumulative acknowledgements have settled."""
         self._ledgers = {
             ledger_id: kept
             for ledger_id, counts in self._ledgers.items()
@@ -157,7 +156,7 @@ class RedeliveryCounts:
                 del self._ledgers[ledger_id]
 
     def of(self, delivery: Delivery) -> Sequence[int] | None:
-        """By entry of the delivery; None if all of them are delivered for the first time."""
+        """The count of each entry; None if all of them are delivered for the first time."""
         counts = self._ledgers.get(delivery.ledger_id)
         if counts is None or counts.keys().isdisjoint(delivery.entry_ids):
             return None

@@ -1,4 +1,4 @@
-"""Redeliveries on Shared and Key_Shared, held until their time if that has not come yet.
+"""Redeliveries on Shared and Key_Shared; delayed messages are held until their time.
 
 A transaction may have acknowledged a delayed message before its time. When the transaction aborts,
 the message is given back, and waits again as before.
@@ -14,10 +14,12 @@ class ReturnedEntries(RedeliveryQueue):
     def __init__(self, reader: EntryReader, unread: UndelayedReader) -> None:
         super().__init__(reader)
         self._unread = unread
-        self.may_be_early = False  # true if some of it may be
+        self.may_be_early = False  # True if the time of some entries may not have come
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
-        """As EntryReader.peek. An empty delivery: some wait again, there may be more."""
+        """Like EntryReader.peek. An empty delivery means that entries wait again; there may be
+        more.
+        """
         delivery = super().peek(max_messages, max_bytes)
         if delivery is None:
             self.may_be_early = self.may_be_early and bool(self)

@@ -66,7 +66,7 @@ class SharedDispatcher:
         self._levels: dict[int, deque[Consumer]] = {}  # by priority; the next to be served is first
         self._unacked = 0
         self._blocked = False
-        self._restored = False  # since the last rewind
+        self._restored = False  # an abort has restored entries since the last rewind
         reader.rewind()
 
     # -- consumers
@@ -80,7 +80,7 @@ class SharedDispatcher:
         level.remove(consumer)
         if not level:
             del self._levels[consumer.priority_level]
-        # Not counted as a redelivery: the application never saw most of it.
+        # Not counted as a redelivery: the application never saw most of these messages.
         self._give_back(consumer, None)
         if not self._levels:
             self._unread.forget()
@@ -89,7 +89,7 @@ class SharedDispatcher:
         return (consumer for level in self._levels.values() for consumer in level)
 
     def set_limits(self, limits: UnackedLimits) -> None:
-        """From now on; blocked consumers continue if these allow it."""
+        """Apply new limits; blocked consumers continue if these allow it."""
         self._limits = limits
         self._blocked = 0 < limits.per_subscription <= self._unacked
         for consumer in self._consumers():
@@ -114,7 +114,7 @@ class SharedDispatcher:
         return True
 
     def _ready(self) -> list[Ready]:
-        """The consumers of the best level that can take something, the next to be served first."""
+        """The consumers of the best level that can take messages, the next to be served first."""
         for level in self._levels.values():
             ready = [
                 Ready(consumer, allowance)
@@ -143,7 +143,7 @@ class SharedDispatcher:
         for source in (self._returned, self._unread):
             delivery = source.peek(wanted, max_bytes)
             if delivery is not None:
-                return self._hand_out(ready, source, delivery) or 1  # some were passed over
+                return self._hand_out(ready, source, delivery) or 1  # entries were passed over
         return 0
 
     def _return_due(self) -> None:
@@ -157,7 +157,7 @@ class SharedDispatcher:
             self._returned.add(due)
 
     def _not_held(self, entries: EntryIds) -> EntryIds:
-        """Those that no consumer holds; efficient for many entries and many consumers."""
+        """The entries that no consumer holds; efficient for many entries and many consumers."""
         free = {ledger_id: set(entry_ids) for ledger_id, entry_ids in entries.items()}
         for consumer in self._consumers():
             for ledger_id, entry_ids in free.items():
@@ -166,12 +166,12 @@ class SharedDispatcher:
 
     @property
     def in_replay(self) -> int:
-        """How many entries wait to be delivered again."""
+        """The number of entries that wait to be delivered again."""
         return len(self._returned)
 
     @property
     def delayed(self) -> int:
-        """How many entries wait for their time."""
+        """The number of entries that wait for their time."""
         return self._unread.delayed
 
     @property
@@ -236,7 +236,7 @@ class SharedDispatcher:
                 return
 
     def _credit(self, consumer: Consumer, messages: int) -> None:
-        """The consumer holds that many messages less."""
+        """The consumer holds that many messages fewer."""
         self._unacked -= messages
         if consumer.blocked and consumer.unacked.messages <= self._limits.per_consumer // 2:
             consumer.blocked = False
@@ -248,9 +248,8 @@ class SharedDispatcher:
     # -- giving back
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
-        """Of what the consumer holds, these entries or (None) all are redelivered, to any consumer.
-
-        What an open transaction has acknowledged is not held by a consumer and stays withheld.
+        """Redeliver these entries of the consumer or (None) all, to any consumer. Messages that an
+        open transaction has acknowledged are not held by a consumer and stay withheld.
         """
         consumer.left_out.asked_again(positions)
         self._counts.increment(self._give_back(consumer, positions))
@@ -272,8 +271,8 @@ class SharedDispatcher:
         self._counts.increment(self._returned.add(by_ledger(positions)))
 
     def skipped_to(self, mark: Position) -> None:
-        """All entries up to the position were acknowledged, also those that consumers hold
-        and those that are delayed.
+        """All entries up to the position were acknowledged, including those that consumers hold and
+        delayed ones.
         """
         for consumer in self._consumers():
             before = consumer.unacked.messages
@@ -283,7 +282,7 @@ class SharedDispatcher:
         self._unread.skipped_to(mark)
 
     def rewind(self) -> None:
-        """Forget which consumer holds what, and start behind the mark-delete position."""
+        """Forget which consumer holds what, and start after the mark-delete position."""
         for consumer in self._consumers():
             consumer.unacked.take_all()
             consumer.blocked = False

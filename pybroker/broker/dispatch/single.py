@@ -1,6 +1,6 @@
 """Exclusive and Failover: one active consumer (election) gets everything, in order.
 
-When another one becomes active, reading restarts behind the mark-delete position. An Exclusive
+When another one becomes active, reading restarts after the mark-delete position. An Exclusive
 consumer with key ranges gets only the messages inside them (key_ranges.py).
 """
 
@@ -31,7 +31,7 @@ class SingleActiveDispatcher:
         """
         self._plain = reader
         self._new_compacted = compacted
-        self._reader: EntryReader | CompactedReader = reader  # for the active one
+        self._reader: EntryReader | CompactedReader = reader  # for the active consumer
         self._failover = failover
         self._election = Election(failover, partition)
         self._ranges: KeyRanges | None = None  # of the active consumer
@@ -59,7 +59,7 @@ class SingleActiveDispatcher:
             self._begin(before)
 
     def _begin(self, before: Consumer | None) -> None:
-        """The active consumer has changed, or there is none; `before` may still be connected,
+        """Call when the active consumer has changed or left; `before` may still be connected,
         inactive.
         """
         if before is not None:
@@ -89,7 +89,7 @@ class SingleActiveDispatcher:
                 delivery = self._next_inside(self._ranges, consumer.permits, bytes_left)
             if delivery is None:
                 return False
-            if delivery.entries:  # otherwise some were passed over
+            if delivery.entries:  # otherwise entries were passed over
                 bytes_left -= consumer.deliver(delivery)
             steps_left -= 1
         self._reader.skip_invisible()
@@ -106,7 +106,7 @@ class SingleActiveDispatcher:
         return delivery
 
     def _next_inside(self, ranges: KeyRanges, max_messages: int, max_bytes: int) -> Delivery | None:
-        """As `_next`; the delivery is also empty if all entries were outside the ranges."""
+        """Like `_next`; the delivery is also empty if all entries were outside the ranges."""
         source = self._aborted if self._aborted else self._reader
         delivery = source.peek(max(max_messages, LOOK_AHEAD), max_bytes)
         if delivery is None or not delivery.entries:
@@ -120,17 +120,17 @@ class SingleActiveDispatcher:
         return taken
 
     def _note_given(self, passed_over: PassedOver, delivery: Delivery, read_to: Position) -> None:
-        """It goes to the active consumer, after everything before `read_to`."""
+        """Note that the active consumer gets the delivery, after everything before `read_to`."""
         ledger_id = delivery.ledger_id
         name = "" if self.active is None else self.active.name
         passed_over.given(((ledger_id, each) for each in delivery.entry_ids), read_to, name)
-        if self._reader is not self._plain:  # compacted messages of a key never come
+        if self._reader is not self._plain:  # messages that compaction left out never come
             passed_over.passed(self._plain.position, read_to, name)
 
     # -- giving back
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
-        """Everything unacknowledged, in order, whatever was requested: the type guarantees
+        """Redeliver everything unacknowledged, whatever was requested: these types guarantee
         order.
         """
         consumer.given_earlier = EARLIEST
@@ -140,7 +140,7 @@ class SingleActiveDispatcher:
 
     def restore(self, positions: Iterable[Position]) -> None:
         """A transaction that had acknowledged these entries was aborted."""
-        if self._reader is not self._plain:  # their ledgers may be gone
+        if self._reader is not self._plain:  # the entries' ledgers may be gone
             self.rewind()
         else:
             self._aborted.add(by_ledger(positions))

@@ -1,4 +1,4 @@
-"""Key_Shared's state by hash slot: entries in flight, by holder, and waiting ones, by consumer."""
+"""Key_Shared's state by hash slot: entries in flight by holder, waiting entries by consumer."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from pybroker.broker.consumer import Consumer
 
 class SlotsInFlight:
     """Entries that a consumer holds unacknowledged, by slot. A slot belongs to one consumer at a
-    time, unless out-of-order delivery is allowed; then the last one counts.
+    time, unless out-of-order delivery is allowed; then the latest consumer counts.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class SlotsInFlight:
         return drained
 
     def remove_up_to(self, mark: tuple[int, int]) -> list[int]:
-        """As `remove`, of all at or before `mark`."""
+        """Like `remove`, for all entries at or before `mark`."""
         before = self._counts
         self._slots = {at: slot for at, slot in self._slots.items() if at > mark}
         self._counts = dict(Counter(self._slots.values()))
@@ -74,13 +74,13 @@ class WaitingEntries:
         return iter(self._slots.items())
 
     def add(self, position: Position, slot: int) -> bool:
-        """False if it was already waiting."""
+        """False if the position was already waiting."""
         before = len(self._slots)
         self._slots[position] = slot
         return len(self._slots) > before
 
     def remove(self, positions: Iterable[tuple[int, int]]) -> list[int]:
-        """Returns their slots."""
+        """Returns the slots of the positions."""
         return [self._slots.pop(position) for position in positions]
 
     def first(self, limit: int, span: int) -> list[Position]:

@@ -1,12 +1,12 @@
 """The read position of a read_uncommitted subscription.
 
-It goes up to the end of the log. If transactions wait beside the log, it stops before what a commit
-is copying at the moment: that copy may be given up and made again.
+It goes up to the end of the log. If transactions wait in the side log, it stops before the messages
+that a commit is copying at the moment: the copy may be given up and made again.
 
-Messages may have been read before they are aborted. So they are left out again whenever entries are
-about to go out, new or redelivered. What was delivered of them is settled behind the read position,
-a few entries in a turn: no acknowledgement is owed for it any more, and the mark-delete position
-moves over it as if it had never existed.
+Messages may have been read before they are aborted. So aborted messages are left out again whenever
+entries are about to go out, new or redelivered. Those already delivered are settled afterwards, a
+few entries per turn: no acknowledgement is owed for them any more, and the mark-delete position
+moves over them as if they had never existed.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class UncommittedReader(EntryReader):
         on_settled: OnSettled,
     ) -> None:
         super().__init__(topic, cursor, resume, on_damage)
-        self._behind: Position | None = None  # from here on, something is to be settled
+        self._behind: Position | None = None  # from here to `position`, entries are to be settled
         self._on_settled: OnSettled | None = on_settled
 
     @property
@@ -59,7 +59,7 @@ class UncommittedReader(EntryReader):
         return not hidden and super().wants(position)
 
     def _settle_hidden(self, ledger_id: int, first: int, last: int) -> None:
-        """Evaluated each time: what was visible a moment ago may be hidden now."""
+        """Evaluated each time: entries that were visible a moment ago may be hidden now."""
         cursor = self._cursor
         for start, stop in self._topic.hidden.ranges_within(ledger_id, first, last):
             for left in between(start, stop, cursor.deleted_within(ledger_id, start, stop)):
@@ -68,7 +68,7 @@ class UncommittedReader(EntryReader):
     # -- what was aborted after it was read
 
     def aborted(self, first: Position) -> None:
-        """Some entries from there on have just been hidden."""
+        """Called when entries from `first` on have just been hidden."""
         if first < self.position and self._on_settled is not None:
             self._settle_from(first)
 
@@ -83,7 +83,7 @@ class UncommittedReader(EntryReader):
             return  # the subscription has ended
         at, end = self._ledger.next_position(behind.before), self.position
         if at >= end:
-            return  # all of it is read again
+            return  # all of these entries are read again
         ledger_id, first = at
         last = first + SETTLED_A_TURN - 1
         if ledger_id == end.ledger_id:
