@@ -1,7 +1,7 @@
 """The actors for policies that concern a topic as a whole, one file each.
 
 Limits that apply when a client connects (how many, which types) are read from `topic.policies` at
-that moment: see limits. Actors are notified instead.
+that moment: see limits. Actors, in contrast, are notified of changes.
 """
 
 from managed_ledger.housekeeper import Housekeeper
@@ -28,7 +28,7 @@ from pybroker.broker.topic_measures import TopicMeasures
 
 
 class Subscriptions:
-    """Subscriptions update themselves; their shared part comes first."""
+    """Subscriptions apply policies themselves; what they share is updated first."""
 
     def __init__(self) -> None:
         self._rates = DispatchRates()

@@ -1,7 +1,7 @@
-"""Binds a namespace's transactions to some coordinators: those of others cannot take part there.
+"""Binds a namespace to some coordinators: only their transactions can take part there.
 
-A refusal names the coordinators that may. A transaction that already takes part continues to its
-end, whatever is set in the meantime.
+A refusal names these coordinators. A transaction that already takes part continues to its end, even
+if the policy changes meanwhile.
 """
 
 from typing import Final

@@ -46,7 +46,7 @@ class HeldBack:
 
 
 class DispatchPace:
-    """For one subscription."""
+    """The pace of one subscription."""
 
     __slots__ = ("_subscription", "_throttles", "_timer", "held_back", "of_topic", "own")
 
@@ -65,7 +65,7 @@ class DispatchPace:
         self._timer: asyncio.TimerHandle | None = None
 
     def dispatch(self, dispatcher: Dispatcher) -> bool:
-        """As Dispatcher.dispatch, as far as there are tokens; continues when there are more."""
+        """Like Dispatcher.dispatch, as far as there are tokens; continues when there are more."""
         throttles, reader = self._throttles, self._subscription.reader
         consumers = self._subscription.consumers
         reader.most_messages = min(each.messages_left() for each in throttles)
@@ -84,7 +84,7 @@ class DispatchPace:
         return again
 
     def _wait(self, wait_s: float) -> None:
-        """The timer keeps its subscription in memory, so it is always short."""
+        """The timer keeps the subscription in memory, so the wait is always short."""
         if self._timer is None:
             wait_s = min(wait_s, _LONGEST_WAIT_S)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._go_on)
@@ -128,7 +128,7 @@ class DispatchRates:
 def pace_of(
     now: DispatchPace | None, topic: Dispatched, subscription: Paced
 ) -> DispatchPace | None:
-    """`now` is the subscription's present pace."""
+    """The subscription's pace, None without a limit; `now` is its present pace."""
     of_one = topic.policies[SUBSCRIPTION_POLICIES].get(subscription.name, {})
     of_all = topic.policies[SUBSCRIPTION_DISPATCH_RATE]
     rate: Record = of_one.get("dispatchRate") or of_all

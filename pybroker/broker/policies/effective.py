@@ -1,8 +1,8 @@
 """The effective policies of a topic: the topic's value, else its namespace's, else the broker's.
 
-A value is resolved on first use and cached: code that asks for each message must pay only for a
-dict lookup. An `Effective` never changes; a policy change creates a new one, of which the topic is
-notified. Topics without policies of their own share their namespace's.
+A value is resolved on first use and cached, so that code that needs it for each message pays only
+for a dict lookup. An `Effective` never changes; a policy change creates a new one, and the topic is
+notified. Topics without policies of their own share that of their namespace.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,7 @@
-"""Message TTL: messages that wait longer than this are acknowledged for their subscription.
+"""Message TTL: unacknowledged messages older than this are acknowledged on their subscription.
 
-Everything up to an expired message, by its publish time, is acknowledged, because the log is one
-sequence. Never dropped: messages of open transactions, which cannot be read yet (except on a
+The publish time decides. Everything up to an expired message is acknowledged, because the log is
+one sequence. Never dropped: messages of open transactions, which cannot be read yet (except on a
 read_uncommitted subscription), and messages that an open transaction has acknowledged, until it has
 ended.
 
@@ -28,7 +28,7 @@ from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.broker.waiting_entries import first_readable
 
-Holds = Callable[[], bool]  # whether the policy still requires it
+Holds = Callable[[], bool]  # whether the policy still requires the drop
 
 
 def nobody_takes_it_back() -> bool:
@@ -56,7 +56,7 @@ def _wanted(topic: Topic) -> bool:
 async def expire_older(
     topic: Topic, than_ms: int, now_ms: int, holds: Holds = nobody_takes_it_back
 ) -> int:
-    """How many entries were dropped, over all subscriptions."""
+    """Drops messages published before `than_ms`; returns their entries, over all subscriptions."""
     dropped = 0
     for subscription in topic.each_subscription():
         if subscription.durable:
@@ -83,7 +83,7 @@ async def only_older(
     topic: Topic, subscription: Subscription, than_ms: int, up_to: Position
 ) -> Position:
     """`up_to`, the result of a search, or less if newer messages wait before it: a commit in commit
-    order puts old messages behind newer ones.
+    order puts old messages after newer ones.
     """
     if not topic.buffer.keeps_aside:
         return up_to
@@ -104,7 +104,7 @@ async def drop(
     now_ms: int,
     holds: Holds = nobody_takes_it_back,
 ) -> int:
-    """Acknowledge everything up to there that may be dropped; returns the number of entries."""
+    """Acknowledge everything up to `up_to` that may be dropped; returns the number of entries."""
     pending = await subscription.replayed()
     gone = topic.closed or topic.subscriptions.get(subscription.name) is not subscription
     if gone or not holds():
@@ -121,6 +121,6 @@ async def drop(
 
 
 def waiting_up_to(subscription: Subscription, position: Position) -> int:
-    """How many entries up to there are unacknowledged and will be delivered."""
+    """The number of entries up to `position` that are unacknowledged and will be delivered."""
     hidden = subscription.reader.hidden_backlog(position)
     return subscription.cursor.backlog(position) - hidden

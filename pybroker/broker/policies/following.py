@@ -16,7 +16,7 @@ from pybroker.broker.tenants import Tenants
 from pybroker.broker.topic import Topic
 
 _TOPICS_A_TURN: Final = 200
-# The namespace (None: all), and the topic if it concerns only one.
+# The namespace (None: all), and the topic if the change concerns only one.
 News = tuple[str | None, TopicName | None]
 
 
@@ -49,7 +49,7 @@ class Following:
         topics.policies.tell(self._heard)
 
     def loaded(self, topic: ServedTopic) -> None:
-        """Includes what changed while it was being loaded."""
+        """Apply the current policies, including changes made while the topic was being loaded."""
         topic.policies = self._topics.policies.of(topic.name)
         for actor in self._actors:
             actor.follow(topic)
@@ -57,12 +57,14 @@ class Following:
             self._tasks.start(self._load_anew(topic), f"unloading of {topic.name}")
 
     async def _load_anew(self, topic: ServedTopic) -> None:
-        """Deduplication is switched on or off when a topic is loaded."""
+        """Deduplication can be switched on or off only when a topic is loaded."""
         if self._topics.serving(topic.name) is topic:
             await self._topics.unload(topic.name)
 
     async def told(self) -> None:
-        """Every loaded topic has received the changes that were durable at the call."""
+        """Returns when every loaded topic has received the changes that were durable at the
+        call.
+        """
         await self._tasks.ended()
 
     async def close(self) -> None:
@@ -83,7 +85,7 @@ class Following:
                     if not topic.closed:
                         self.loaded(topic)
                     await pace.step()
-        finally:  # at once: later changes need another task
+        finally:  # in the same turn: a later change must start another task
             self._telling = False
 
     def _concerned(self, namespace: str | None, name: TopicName | None) -> list[ServedTopic]:

@@ -38,7 +38,7 @@ class Gate:
         self.encrypted_only = encrypted_only
 
     def pieces(self, entries: Sequence[bytes]) -> Iterator[tuple[int, int, PulsarError | None]]:
-        """The entries in pieces: from, to (exclusive), and the reason of a refusal or None."""
+        """The entries in pieces: from, to (exclusive), and the reason for a refusal, or None."""
         if not self.encrypted_only:
             yield from self._by_delay(entries)
             return

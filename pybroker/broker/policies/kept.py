@@ -23,7 +23,7 @@ ONE_CLUSTER: Final = "nothing is replicated: there is one cluster"
 def _kept(
     off: str, name: str, field: str, check: Check = anything, unset: Any = None, **level: Any
 ) -> Policy[Any]:
-    """Of a namespace, without effect."""
+    """A policy of namespaces that has no effect."""
     at = Level(name, field, unset=unset, **level)
     return Policy(name, check, lambda config: unset, at, off=off)
 

@@ -38,14 +38,14 @@ def _plain(schema: Schema, of: Callable[[Any], Any]) -> Check:
 
 
 class BadPolicy(PulsarError):
-    """It can never be a value of the policy."""
+    """The value can never be valid for the policy."""
 
     code = 22
     http_status = 400
 
 
 class RefusedPolicy(BadPolicy):
-    """A valid type, but a refused value."""
+    """The value has the right type but is refused."""
 
     http_status = 412
 

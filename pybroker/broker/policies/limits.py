@@ -1,5 +1,5 @@
 """How many producers, consumers and subscriptions a topic may have, and of which types. Checked
-when another one connects. The errors are Apache Pulsar's.
+when a client connects. The errors are Apache Pulsar's.
 """
 
 from collections.abc import Mapping, Sized
@@ -33,7 +33,9 @@ class Quota(Protocol):
     """A topic's backlog quota."""
 
     async def check(self) -> None:
-        """Whether a producer may connect. Raises QuotaExceededError, QuotaExceededException."""
+        """Checks whether a producer may connect. Raises QuotaExceededError,
+        QuotaExceededException.
+        """
         ...
 
 
@@ -56,7 +58,7 @@ class Limited(Protocol):
 
 
 def check_encrypts(topic: Limited, encrypts: bool) -> None:
-    """Whether a producer with or without encryption may connect. Raises MetadataError."""
+    """Checks whether a producer with or without encryption may connect. Raises MetadataError."""
     if topic.policies[ENCRYPTION_REQUIRED] and not encrypts:
         raise unencrypted(topic.name)
 
@@ -66,9 +68,8 @@ def unencrypted(topic: TopicName) -> MetadataError:
 
 
 async def check_producers(topic: Limited, encrypts: bool) -> None:
-    """Whether another producer may connect. Valid in the turn in which it returns.
-
-    Raises ProducerBusy, QuotaExceededError, QuotaExceededException, MetadataError.
+    """Checks whether another producer may connect. Valid in the turn in which it returns. Raises
+    ProducerBusy, QuotaExceededError, QuotaExceededException, MetadataError.
     """
     if topic.quota is not None:
         await topic.quota.check()
@@ -79,7 +80,7 @@ async def check_producers(topic: Limited, encrypts: bool) -> None:
 
 
 def check_consumers(topic: Limited, subscription: Consumed) -> None:
-    """Raises ConsumerBusy if there is no room for another one."""
+    """Raises ConsumerBusy if there is no room for another consumer."""
     limit = topic.policies[MAX_CONSUMERS_PER_SUBSCRIPTION]
     if 0 < limit <= len(subscription.consumers):
         raise ConsumerBusy("Subscription reached max consumers limit")
@@ -91,7 +92,7 @@ def check_consumers(topic: Limited, subscription: Consumed) -> None:
 
 
 def check_subscriptions(topic: Limited) -> None:
-    """Raises NotAllowed if there is no room for another one."""
+    """Raises NotAllowed if there is no room for another subscription."""
     limit = topic.policies[MAX_SUBSCRIPTIONS]
     if 0 < limit <= len(topic.subscriptions) and not _system(topic):
         raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {topic.name}")
@@ -103,7 +104,7 @@ def unacked_limits(policies: Effective) -> UnackedLimits:
 
 
 def check_type(topic: Limited, kind: SubscriptionType) -> None:
-    """Raises NotAllowed."""
+    """Raises NotAllowed if the topic does not allow subscriptions of this type."""
     enabled = topic.policies[SUBSCRIPTION_TYPES_ENABLED]
     if enabled and TYPE_NAMES[kind] not in enabled:
         raise NotAllowed(f"Topic[{{{topic.name}}}] doesn't support {TYPE_NAMES[kind]} sub type!")

@@ -1,4 +1,6 @@
-"""How often a topic's acknowledgements are written; a crash redelivers unwritten ones."""
+"""How often a topic's acknowledgements are written; a crash redelivers messages whose
+acknowledgements were not.
+"""
 
 from typing import Final
 

@@ -2,7 +2,7 @@
 
 A namespace's policies are its record in the metadata store, a topic's a separate record, which is
 deleted with the topic: JSON with Apache Pulsar's field names. All partitions of a topic share its
-policies. Actors are notified through the metadata store, whichever way a change came.
+policies. Actors are notified through the metadata store, wherever a change comes from.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ _OLD_FIELDS: Final = {"autoTopicCreation": "autoTopicCreationOverride"}
 _OF_NAMESPACES: Final = {p.namespace.field: p for p in POLICIES if p.namespace is not None}
 NAMESPACE_LEVELS: Final = {field: p.namespace for field, p in _OF_NAMESPACES.items() if p.namespace}
 _OF_TOPICS: Final = {p.topic.field: p for p in POLICIES if p.topic is not None}
-# Called with the namespace (None: all), and the topic (for partitions: the whole) if only one is
-# concerned.
+# Called with the namespace (None: all), and with the topic if only one is concerned (for
+# partitions: the partitioned topic).
 Heard = Callable[[str | None, TopicName | None], None]
 Change = Callable[[T | None], T | None]  # from the previous value to the new one
 
@@ -85,7 +85,9 @@ class Policies:
     # -- values that were set
 
     def namespace_values(self, namespace: str) -> Values:
-        """Raises CorruptStorage if they cannot be read and never could."""
+        """The values set for the namespace; if its record is unreadable, the last ones known.
+        Raises CorruptStorage if none are known.
+        """
         key = NAMESPACES + namespace
         try:
             return _by_policy(self._record(key), _OF_NAMESPACES, key)
@@ -148,11 +150,11 @@ class Policies:
             return record | {part: changed}
 
         async with self._locked(topic_key(topic)):
-            self._check_topic(topic.partitioned_name)  # later changes would outlive it
+            self._check_topic(topic.partitioned_name)  # the change would outlive the topic
             await self._change(topic_key(topic), change)
 
     def topics_with_own(self) -> list[TopicName]:
-        """Those that something is set for alone."""
+        """The topics that have policies of their own."""
         return [
             TopicName.of_ledger(unquote(key.removeprefix(TOPIC_POLICIES)))
             for key in self._metadata.keys(TOPIC_POLICIES)
@@ -160,7 +162,7 @@ class Policies:
         ]
 
     async def forget_topic(self, topic: TopicName) -> None:
-        """Everything set for this topic alone."""
+        """Delete the topic's own policies."""
         await self._metadata.delete(topic_key(topic))
 
     def _locked(self, key: str) -> asyncio.Lock:
@@ -182,7 +184,7 @@ class Policies:
         return with_new_names({} if stored is None else json.loads(stored.value))
 
     def configure(self, config: BrokerConfig) -> None:
-        """From now on it provides the defaults."""
+        """Take the defaults from `config` from now on."""
         self._config = config
         self._of_namespaces.clear()
         for heard in self._heard:
@@ -238,9 +240,9 @@ def _readable(policy: Policy[T], value: Any, key: str = "") -> T | None:
     return checked
 
 
-@lru_cache(maxsize=1000)  # once of each
+@lru_cache(maxsize=1000)  # logs each only once
 def _say_ignored(key: str, name: str, why: str) -> None:
-    log.warning("the policy %s in %s is ignored, invalid: %s", key, name, why)
+    log.warning("%s: the policy %s is invalid and ignored: %s", key, name, why)
 
 
 def _changed(
@@ -280,7 +282,9 @@ def checked_namespace(body: Mapping[str, Any], cluster: str) -> dict[str, Any]:
 
 
 def shown_namespace(values: Values, cluster: str) -> dict[str, Any]:
-    """Under the names of Apache Pulsar's Policies, including those that are always present."""
+    """The values under the field names of Apache Pulsar's Policies, including fields that are
+    always present.
+    """
     shown: dict[str, Any] = {}
     for policy in _OF_NAMESPACES.values():
         level = policy.namespace

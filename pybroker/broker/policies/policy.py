@@ -33,8 +33,8 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class Policy(Generic[T]):
-    """`broker` is the default: the name of a field of BrokerConfig, several of them by field of the
-    record, or a value. A policy has an effect here unless it is `off`.
+    """`broker` is the default: the name of a field of BrokerConfig, a function of BrokerConfig, or
+    for a record a `Key` or a constant per field. A policy has an effect here unless it is `off`.
     """
 
     name: str

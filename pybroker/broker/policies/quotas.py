@@ -1,4 +1,4 @@
-"""Backlog quotas, by size and by age, and what happens beyond them.
+"""Backlog quotas, by size and by age, and what happens when a backlog exceeds one.
 
     producer_request_hold       producers are closed and admitted again when there is room
     producer_exception          the same, but clients give up at once
@@ -6,7 +6,7 @@
 
 Every topic with a quota is checked once per check interval, and when a producer connects. The size
 is that of the log after the slowest subscription, plus transactions waiting in the side log.
-Eviction frees a tenth of the quota. It never drops waiting transactions, but more of the log
+Eviction frees a tenth of the quota. It never drops waiting transactions: it drops more of the log
 instead.
 """
 
@@ -49,7 +49,7 @@ class TopicQuota:
                 raise refusal(quota["policy"])
 
     async def keep(self, evictions: Counter[str]) -> None:
-        """Enforce it, and count evictions by the quota's kind."""
+        """Enforce the quotas, and count evictions by the kind of quota."""
         for kind in (SIZE, AGE):
             quota = await self._exceeded(kind)
             policy = None if quota is None else quota["policy"]
@@ -61,7 +61,7 @@ class TopicQuota:
                 self._topic.producers.let_go(refusal(policy))
 
     async def _exceeded(self, kind: str) -> Record | None:
-        """The quota, if it is exceeded and something has to be done."""
+        """The quota, if it is exceeded and must be enforced."""
         quota = self._topic.policies[BACKLOG_QUOTAS].get(kind)
         if quota is None:
             return None
@@ -73,7 +73,7 @@ class TopicQuota:
         return quota if holds and self._topic.subscriptions else None
 
     def _holds(self, kind: str, quota: Record) -> bool:
-        """Whether it is unchanged."""
+        """Whether the quota is unchanged."""
         return bool(quota == self._topic.policies[BACKLOG_QUOTAS].get(kind))
 
     async def _oldest_s(self) -> float:
@@ -87,7 +87,7 @@ class TopicQuota:
         return 0.0 if published_ms is None else (now_ms - published_ms) / 1000
 
     async def _evict(self, kind: str, quota: Record) -> int:
-        """How many entries it dropped, over all subscriptions."""
+        """Drops the oldest messages; returns the number of entries, over all subscriptions."""
         topic, now_ms, holds = self._topic, self._clock.now_ms(), partial(self._holds, kind, quota)
         if kind == AGE:
             age_ms = int(quota["limitTime"] * LEFT_BY_EVICTION * 1000)
@@ -109,7 +109,7 @@ def refusal(policy: str) -> PulsarError:
 
 
 def backlog_bytes(topic: Topic) -> int:
-    """The log behind the slowest subscription, and what will be added to it."""
+    """The log after the slowest subscription's position, and messages still to be added to it."""
     marks = [
         subscription.cursor.mark_delete_position
         for subscription in topic.subscriptions.values()
@@ -121,7 +121,7 @@ def backlog_bytes(topic: Topic) -> int:
 
 
 def bytes_behind(ledger: ManagedLedger, mark: Position) -> int:
-    """Assumes that all entries of a ledger have the same size."""
+    """The bytes after `mark`, as if all entries of a ledger had the same size."""
     size_bytes = 0
     for info in ledger.ledgers():
         if info.ledger_id > mark.ledger_id:
@@ -132,7 +132,7 @@ def bytes_behind(ledger: ManagedLedger, mark: Position) -> int:
 
 
 def leaving(ledger: ManagedLedger, most_bytes: int) -> Position:
-    """The first position with no more than this many bytes behind it."""
+    """The first position with at most `most_bytes` after it."""
     for info in reversed(ledger.ledgers()):
         if info.size_bytes > most_bytes:
             kept = info.entries * most_bytes // info.size_bytes

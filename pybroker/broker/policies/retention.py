@@ -25,5 +25,5 @@ class KeptMessages:
         wanted = topic.policies.made(retention_of)
         if topic.ledger.config.retention != wanted:
             topic.ledger.config = replace(topic.ledger.config, retention=wanted)
-            topic.ledger.touch()  # more may go than before
+            topic.ledger.touch()  # more may be trimmed than before
         topic.keeps_what_policies_say()

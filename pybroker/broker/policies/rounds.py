@@ -1,5 +1,5 @@
-"""Periodic work on topics: each has its own moments, spread over the interval by its name, and
-costs nothing if there is no work.
+"""Periodic work on topics. A topic's name decides its moment within the interval, so that the work
+is spread; a topic without work costs nothing.
 """
 
 import logging
@@ -53,7 +53,7 @@ class Rounds(Generic[T]):
 
     async def _round(self, topic: T) -> None:
         try:
-            if self._wanted(topic):  # may have changed
+            if self._wanted(topic):  # its policies may have changed
                 await self._work(topic)
         except (ManagedLedgerError, PulsarError) as error:
             log.warning(

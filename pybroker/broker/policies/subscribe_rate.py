@@ -1,6 +1,6 @@
 """Limits how often one consumer may subscribe per period, to slow down reconnect loops.
 
-A consumer is identified by its address, its name and its id on its connection. The counts are
+A consumer is identified by its address, its name and its consumer id. The counts are
 dropped after each period, so memory is limited by the requests within one.
 """
 

@@ -1,7 +1,7 @@
 """Deletes subscriptions that have been unused for a number of minutes.
 
 A subscription is in use if a consumer is connected, or requested or acknowledged messages since the
-last check. Time counts from the first check without use, so a just loaded one has all of it left.
+last check. Time counts from the first check without use, so it starts over when a topic is loaded.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ async def _expire(topic: ServedTopic) -> None:
     now_s = asyncio.get_running_loop().time()
     for subscription in topic.each_subscription():
         if not _wanted(topic):
-            return  # removed while another subscription was deleted
+            return  # the policy was removed meanwhile
         if not subscription.durable:
             continue
         if subscription.consumers:

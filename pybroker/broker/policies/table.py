@@ -91,7 +91,7 @@ def _inactivity(config: BrokerConfig) -> Record:
     }
 
 
-# -- messages: how long, how much
+# -- storage and delivery of messages
 
 RETENTION: Final = Policy[Record](
     "retention",
@@ -187,7 +187,7 @@ DEDUPLICATION_SNAPSHOT_INTERVAL: Final = Policy[int](
     Level("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds"),
 )
 
-# -- how fast
+# -- rates
 
 PUBLISH_RATE: Final = Policy[Record](
     "publishRate",
@@ -249,7 +249,7 @@ SUBSCRIBE_RATE: Final = Policy[Record](
     Level("subscribeRate", "subscribeRate"),
 )
 
-# -- how many
+# -- limits
 
 MAX_PRODUCERS: Final = _limit(
     "maxProducersPerTopic",
@@ -375,7 +375,7 @@ SUBSCRIPTION_EXPIRY: Final = Policy[int](
     Level("subscriptionExpirationTime", "subscriptionExpirationTimeInMinutes", by_query=True),
 )
 
-# -- who may
+# -- permitted clients
 
 SUBSCRIPTION_TYPES_ENABLED: Final = Policy[list[str]](
     "subscriptionTypesEnabled",

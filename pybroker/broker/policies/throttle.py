@@ -1,8 +1,8 @@
 """Rate limits on messages and bytes per period: one token bucket each.
 
-Something may pass while both buckets have tokens; it may overdraw them, as a batch does, which is
-paid for by waiting. A full bucket holds one period's tokens. Limits may be relative to the incoming
-rate: then a bucket also holds what came in during the last period.
+An entry may pass while both buckets have tokens. A batch may overdraw them; then later entries wait
+longer. A full bucket holds one period's tokens. Limits may be relative to the incoming rate: then a
+bucket also holds as many tokens as messages or bytes came in during the last period.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ class Bucket:
         self._tokens -= tokens
 
     def add_to_limit(self, per_s: float) -> None:
-        """Set what is allowed per second in addition to the least limit."""
+        """Allow `per_s` per second in addition to the least limit."""
         self.tokens()
         self._limit = self._least + per_s * self._period_s
         self._per_s = self._limit / self._period_s
 
     def wait_s(self) -> float:
-        """Until there is a token; at least a measurable time."""
+        """Seconds until there is a token: 0, or at least a measurable time."""
         missing = 1 - self.tokens()
         return max(_SHORTEST_WAIT_S, missing / self._per_s) if missing > 0 else 0.0
 
@@ -59,12 +59,12 @@ class Throttle:
         """0 or less means no limit. With `came_in`, limits are relative to that."""
         self.limits = messages, size_bytes, period_s, came_in is not None
         self._relative_to = None if came_in is None else _Intake(came_in, period_s)
-        self.refused = 0  # how often something had to wait
+        self.refused = 0  # how often an entry had to wait
         self._messages = Bucket(messages, period_s) if messages > 0 else None
         self._bytes = Bucket(size_bytes, period_s) if size_bytes > 0 else None
 
     def messages_left(self) -> int:
-        """How many may pass now; also 0 if bytes are exhausted."""
+        """How many messages may pass now; 0 also if bytes are exhausted."""
         self._follow_intake()
         if self._bytes is not None and self._bytes.tokens() < 1:
             return 0
@@ -101,7 +101,7 @@ class Throttle:
         return passed
 
     def wait_s(self) -> float:
-        """Until something may pass again."""
+        """Seconds until entries may pass again."""
         buckets = (bucket for bucket in (self._messages, self._bytes) if bucket is not None)
         return max((bucket.wait_s() for bucket in buckets), default=0.0)
 
@@ -135,8 +135,8 @@ def throttle(
     period_s: float = 1.0,
     came_in: CameIn | None = None,
 ) -> Throttle | None:
-    """A throttle with these limits: the present one if it has them, so its overdraft is kept; None
-    if nothing is limited.
+    """A throttle with these limits: the present one if it has them, so that its overdraft is kept;
+    None if nothing is limited.
     """
     limits = max(0, messages), max(0, size_bytes), period_s
     if not (limits[0] or limits[1]):

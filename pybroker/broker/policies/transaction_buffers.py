@@ -1,6 +1,6 @@
 """Whether a topic's transactions become visible in log order or in commit order.
 
-A transaction ends on a topic in the mode in which it began there, whatever is set meanwhile.
+A transaction ends on a topic in the mode in which it began there, even if the policy changes.
 """
 
 from typing import Final

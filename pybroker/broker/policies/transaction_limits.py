@@ -41,7 +41,7 @@ class Room:
     size_bytes: int
 
     def excess(self, held: Held, messages: int, size_bytes: int) -> str | None:
-        """What would be held with this much more, if that exceeds the limit, as a clause."""
+        """A clause about the total with this much more if that exceeds a limit, else None."""
         messages, size_bytes = held.messages + messages, held.size_bytes + size_bytes
         if 0 < self.messages < messages:
             return f"{messages} messages; the limit is {self.messages}"
