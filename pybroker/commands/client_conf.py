@@ -1,4 +1,4 @@
-"""client.conf, as in pulsar-client and pulsar-admin: defaults for the command line."""
+"""Reads client.conf, with defaults for the command line, as pulsar-client and pulsar-admin do."""
 
 import os
 from collections.abc import Mapping
@@ -8,8 +8,8 @@ VARIABLE: Final = "PULSAR_CLIENT_CONF"
 
 
 def client_conf(path: str | None) -> dict[str, str]:
-    """Its non-empty `key=value` settings. Without a path, the file that PULSAR_CLIENT_CONF names,
-    if any. Raises ValueError.
+    """The non-empty `key=value` settings. Without a path, those of the file that PULSAR_CLIENT_CONF
+    names, if it is set. Raises ValueError.
     """
     path = path or os.environ.get(VARIABLE)
     if not path:
@@ -25,7 +25,7 @@ def client_conf(path: str | None) -> dict[str, str]:
 
 
 def switch(settings: Mapping[str, str], key: str, default: bool) -> bool:
-    """Raises ValueError."""
+    """The value of a boolean setting. Raises ValueError."""
     text = settings.get(key, str(default)).lower()
     if text not in ("true", "false"):
         raise ValueError(f"{key}={text} in the client configuration must be true or false")

@@ -1,8 +1,8 @@
-"""--auth-plugin and --auth-params, as pulsar-client and pulsar-admin take them.
+"""Parses --auth-plugin and --auth-params, as pulsar-client and pulsar-admin do.
 
 There the plugin is a Java class; here its name selects one of three methods. Parameters are JSON or
-`key1:value1,key2:value2`; a token may also be given directly, or in a file that is read again at
-each use, so that it can be replaced.
+`key1:value1,key2:value2`. A token may also be given directly, or in a file: it is read again at
+each use, so that the token can be replaced.
 """
 
 import json
@@ -38,7 +38,7 @@ NOBODY: Final = Credentials()
 
 
 def credentials(plugin: str, params: str) -> Credentials:
-    """Raises ValueError. Without a plugin, the parameters are a token."""
+    """The credentials. Without a plugin, the parameters are a token. Raises ValueError."""
     if not plugin and not params:
         return NOBODY
     way = _WAYS.get(plugin.rpartition(".")[2]) if plugin else "token"
@@ -53,7 +53,7 @@ def _token(params: str) -> Credentials:
         params = _pairs(params).get("token", "")
     if params.startswith("file:"):
         path = unquote(params.removeprefix("file:").removeprefix("//"))
-        read_token(path)  # reports errors in it before anything else is tried
+        read_token(path)  # reports errors in the file before anything else is tried
         return Credentials("token", token=lambda: read_token(path))
     token = params.removeprefix("token:").strip()
     if not token:
@@ -62,7 +62,7 @@ def _token(params: str) -> Credentials:
 
 
 def read_token(path: str) -> str:
-    """Raises ValueError."""
+    """The token in a file. Raises ValueError."""
     try:
         with open(path, encoding="ascii") as file:
             return file.read().strip()
@@ -88,7 +88,7 @@ _MADE: Final = {"token": _token, "basic": _basic, "tls": _tls}
 
 
 def _pairs(params: str) -> dict[str, str]:
-    """Raises ValueError."""
+    """Parameters as pairs. Raises ValueError."""
     if not params.startswith("{"):
         return {
             key.strip(): value

@@ -1,7 +1,7 @@
-"""Escapes foreign text on a terminal.
+"""Escapes text of others on a terminal.
 
-Otherwise a message's publisher could clear the reader's screen, rename its window, or type for it.
-A file or a pipe gets the text unchanged.
+Otherwise the publisher of a message could clear the terminal's screen, rename its window, or enter
+input. Files and pipes get the text unchanged.
 """
 
 import os
@@ -9,8 +9,8 @@ import re
 import sys
 from typing import Final, TextIO
 
-# Control characters except tab and newline, in both halves of Latin-1; changes of the writing
-# direction.
+# Control characters except tab and newline, in both halves of Latin-1; characters that change the
+# writing direction.
 _COMMANDS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -23,13 +23,14 @@ def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
 
 
-READER_LEFT: Final = 141  # as after SIGPIPE
+READER_LEFT: Final = 141  # the exit code after SIGPIPE
 
 
 def reader_left() -> int:
-    """The reader of the output has exited, like `head`: not an error. Returns the exit code.
+    """Handles the exit of the reader of the output, such as `head`, which is not an error. Returns
+    the exit code.
 
-    The interpreter would otherwise try to write again at exit.
+    Otherwise the interpreter would try to write again when it exits.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return READER_LEFT

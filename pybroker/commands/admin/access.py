@@ -1,4 +1,6 @@
-"""The URL and the credentials of the admin REST API: options, the environment, then client.conf."""
+"""The URL and the credentials of the admin REST API, from options, the environment and client.conf,
+in this order.
+"""
 
 import argparse
 import os
@@ -15,7 +17,9 @@ _URL: Final = "http://localhost:8080"
 
 
 def add_access(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
-    """`again`: they may stand before a command's name, too, and are not reset behind it."""
+    """Adds the options. With `again` they may also stand before the command's name: the parser
+    after the name then does not reset them.
+    """
     add = parser.add_argument
     text, off, none = (argparse.SUPPRESS,) * 3 if again else ("", False, None)
     add("--admin-url", "--url", default=text, metavar="URL",
@@ -37,7 +41,7 @@ def add_access(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
 
 
 def rest_of(options: Namespace) -> Rest:
-    """Raises ValueError, OSError."""
+    """The connection that the options describe. Raises ValueError, OSError."""
     conf = client_conf(options.client_conf)
     url = options.admin_url or os.environ.get("PULSAR_ADMIN_URL") or conf.get("webServiceUrl")
     shown = _shown(options, conf)
@@ -45,7 +49,7 @@ def rest_of(options: Namespace) -> Rest:
 
 
 def _shown(options: Namespace, conf: Mapping[str, str]) -> Credentials:
-    """Raises ValueError."""
+    """The credentials to use. Raises ValueError."""
     token = options.token or os.environ.get("PULSAR_TOKEN", "")
     if token and not options.auth_params:
         return credentials("token", f"token:{token}")
@@ -58,7 +62,7 @@ def _shown(options: Namespace, conf: Mapping[str, str]) -> Credentials:
 def rest(
     url: str, shown: Credentials, conf: Mapping[str, str], trusted: str = "", insecure: bool = False
 ) -> Rest:
-    """Raises ValueError, OSError."""
+    """A connection with these credentials. Raises ValueError, OSError."""
     return Rest(url, _authorization(shown), _tls(url, shown, conf, trusted, insecure))
 
 

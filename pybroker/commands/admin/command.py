@@ -17,11 +17,12 @@ _NAMED_TOPIC: Final = re.compile(r"(persistent|non-persistent)://(.*)", re.DOTAL
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`request` is a method and a path below /admin/v2, or from the root if it begins with a slash.
+    """`request` is a method and a path: below /admin/v2, or from the root if it begins with a
+    slash.
 
-    {name} in it is the argument of that name; {topic} the topic with its domain, {bare} without.
-    `query` maps parameters to options; options that were not given are left out. `run` is for
-    commands that need more than one request, or show the answer in another way.
+    {name} in the path is the argument of that name; {topic} is the topic with its domain, {bare}
+    without. `query` maps parameters to options; options that were not given are omitted. `run` is
+    for commands that need several requests, or convert the answer.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Command:
     run: Run | None = None
 
     def execute(self, rest: Rest, options: Namespace) -> Any:
-        """The answer: parsed JSON, text, or None. Raises RestError, ValueError."""
+        """The result: parsed JSON, text, or None. Raises RestError, ValueError."""
         if self.run is not None:
             return self.run(rest, options)
         verb, path = self.request.split(" ")
@@ -51,7 +52,7 @@ def spelt(value: Any) -> str:
 
 
 def filled(path: str, options: Namespace) -> str:
-    """`path` with the options' values, each as one segment. Raises ValueError."""
+    """`path` with the values of the options, each as one segment. Raises ValueError."""
 
     def value(place: re.Match[str]) -> str:
         name = place[1]
@@ -66,7 +67,7 @@ def filled(path: str, options: Namespace) -> str:
 
 
 def segment(name: str) -> str:
-    """One segment of a path, whatever characters the name contains. Raises ValueError."""
+    """A name as one segment of a path, whatever characters it contains. Raises ValueError."""
     if name in ("", ".", ".."):
         raise ValueError(f"{name!r} is not a valid name")
     return quote(name, safe="")
@@ -81,7 +82,7 @@ def _namespace(options: Namespace) -> str:
 
 
 def topic_parts(name: str) -> tuple[str, str]:
-    """The domain, and tenant/namespace/topic, quoted. A short name is in public/default."""
+    """The domain, and tenant/namespace/topic, quoted. A short name is a topic in public/default."""
     found = _NAMED_TOPIC.fullmatch(name)
     domain, rest = (found[1], found[2]) if found else ("persistent", name)
     parts = rest.split("/", 2) if rest.count("/") >= 2 else ["public", "default", rest]

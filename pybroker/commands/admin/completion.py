@@ -1,4 +1,4 @@
-"""Shell completion: groups, then their commands, then a command's options."""
+"""Shell completion of groups, of their commands, and of a command's options."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -21,7 +21,7 @@ complete -F _pybroker_admin pybroker"""
 
 
 def script(shell: str, groups: Mapping[str, Sequence[Command]]) -> str:
-    """For `eval "$(pybroker admin --completion bash)"`."""
+    """The script for `eval "$(pybroker admin --completion bash)"`."""
     cases = []
     for group, commands in groups.items():
         for command in commands:

@@ -1,8 +1,9 @@
-"""Arguments as a text: `<topicName> -s|--subscription String [-n|--count int] [--force|-f]`.
+"""Describes arguments by a text: `<topicName> -s|--subscription String [-n|--count int]
+[--force|-f]`.
 
-Angle brackets enclose positional arguments, square brackets optional ones; an option without a type
-is a flag. Types besides the usual: Seconds, Bytes (a number, or one with a unit: 3h, 10M), List
-(a,b, repeatable), Map (k=v, repeatable), Boolean; anything else is text.
+Angle brackets enclose positional arguments, square brackets optional ones. An option without a type
+is a flag. Types besides the usual ones: Seconds and Bytes (a number, perhaps with a unit: 3h, 10M),
+List (a,b, repeatable), Map (k=v, repeatable), Boolean. Any other type is text.
 """
 
 import argparse
@@ -26,7 +27,9 @@ _TYPES: Final[dict[str, Any]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser, text: str) -> None:
-    """Handlers know an option by its longest name: --message-id as `message_id`."""
+    """Adds the arguments. A handler finds an option by its longest name: --message-id as
+    `message_id`.
+    """
     for part in _PART.finditer(text):
         optional, place, kind = part[1] is not None, part["place"], part["type"]
         if place is not None:
@@ -47,7 +50,7 @@ def known_as(names: list[str]) -> str:
 
 
 def option_names(text: str) -> list[str]:
-    """For shell completion."""
+    """The names of the options, for shell completion."""
     return [
         name for part in _PART.finditer(text) for name in (part["names"] or "").split("|") if name
     ]

@@ -36,7 +36,7 @@ _EXIT_USAGE: Final = 2
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command and return the process's exit code."""
+    """Runs one command and returns the exit code."""
     try:
         code = run(_parser().parse_args(arguments))
         sys.stdout.flush()
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """The options before the group; the rest is parsed when the group is known."""
+    """Parses the options before the group. The rest is parsed when the group is known."""
     parser = argparse.ArgumentParser(prog="pybroker admin", allow_abbrev=False)
     add_access(parser)
     add = parser.add_argument

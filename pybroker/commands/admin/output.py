@@ -1,4 +1,4 @@
-"""Formats an answer as JSON or as a table."""
+"""Formats a result as JSON or as a table."""
 
 import json
 import re
@@ -9,7 +9,7 @@ _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def shown(answer: Any, as_table: bool) -> str:
-    """Text without a final newline; empty if there is no answer."""
+    """The text to print, without a final newline; empty if there is no result."""
     if answer is None:
         return ""
     if isinstance(answer, str):
@@ -18,8 +18,8 @@ def shown(answer: Any, as_table: bool) -> str:
 
 
 def _table(answer: Any) -> Iterator[str]:
-    """A list of objects, or an object of objects, has a row for each; another object a row per
-    field.
+    """A table with a row for each object in a list or an object; for another object, with a row for
+    each field.
     """
     if isinstance(answer, Mapping):
         rows = list(answer.values())
@@ -41,7 +41,7 @@ def _rows(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _flat(answer: Mapping[str, Any], within: str = "") -> dict[str, Any]:
-    """Nested objects are flattened; names are joined by a dot."""
+    """Flattens nested objects; joins their names by dots."""
     found: dict[str, Any] = {}
     for key, value in answer.items():
         name = f"{within}{key}"
@@ -53,9 +53,7 @@ def _flat(answer: Mapping[str, Any], within: str = "") -> dict[str, Any]:
 
 
 def aligned(rows: list[list[str]]) -> Iterator[str]:
-    """Columns as wide as necessary. Newlines and control characters are escaped: a row is a
-    line.
-    """
+    """Aligns columns. Escapes newlines and control characters, so that each row is one line."""
     rows = [[_CONTROLS.sub(_escaped, cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -1,4 +1,4 @@
-"""The REST API of a broker: one request, one answer, errors as sentences."""
+"""A client of a broker's REST API: one request, one answer, errors as sentences."""
 
 import base64
 import json
@@ -16,11 +16,11 @@ _V2: Final = "/admin/v2/"
 _TIMEOUT_S: Final = 60.0
 _PORTS: Final = {"http": 80, "https": 443}
 _TO_ANOTHER_BROKER: Final = 307
-_AUTHORITATIVE: Final = "authoritative=true"  # what a broker adds when it redirects
+_AUTHORITATIVE: Final = "authoritative=true"  # a broker adds this when it redirects
 
 
 class RestError(Exception):
-    """The broker refused, or could not be reached; the message says why."""
+    """The broker refused, or could not be reached; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Answer:
     data: bytes
 
     def described(self, prefix: str) -> dict[str, str]:
-        """Headers with this prefix, which is removed. They arrive as Latin-1, whatever was sent; a
+        """The headers with a prefix, under names without it. Headers are decoded as Latin-1, but a
         broker sends UTF-8.
         """
         return {
@@ -62,7 +62,7 @@ class Rest:
     def ask(
         self, verb: str, path: str, body: Any = None, query: Mapping[str, str] | None = None
     ) -> Any:
-        """Parsed JSON; text if it is not JSON; None for no content. Raises RestError."""
+        """The answer: parsed JSON; text if it is not JSON; None if empty. Raises RestError."""
         data = self.raw(verb, path, body, query).data
         if not data:
             return None
@@ -74,7 +74,7 @@ class Rest:
     def raw(
         self, verb: str, path: str, body: Any = None, query: Mapping[str, str] | None = None
     ) -> Answer:
-        """The unprocessed answer."""
+        """The answer with its headers, not parsed. Raises RestError."""
         url = self._url + (path if path.startswith("/") else _V2 + path)
         if query:
             url += "?" + urlencode(query)
@@ -86,15 +86,15 @@ class Rest:
                 return Answer(answer.headers, answer.read())
         except urllib.error.HTTPError as error:
             raise RestError(f"HTTP {error.code}: {_reason(error)}") from None
-        except HTTPException as error:  # it ends too early, or a line is too long
+        except HTTPException as error:  # the answer ends too early, or a line is too long
             raise RestError(f"{self._url} sent an unreadable response: {error}") from None
         except (urllib.error.URLError, OSError, ValueError) as error:
             raise RestError(f"{self._url} cannot be reached: {_why(error)}") from None
 
 
 def _checked(url: str) -> str:
-    """Raises RestError."""
-    if "@" in url:  # it may contain a password, so nothing of it is repeated
+    """The URL without its trailing slash. Raises RestError if it is not a broker's URL."""
+    if "@" in url:  # the URL may contain a password, so the error does not repeat it
         raise RestError(
             "--admin-url contains a user name: use http://host:port and log in with --auth-plugin "
             "AuthenticationBasic --auth-params userId:…,password:…"
@@ -110,7 +110,7 @@ def _checked(url: str) -> str:
 
 
 def _why(error: Exception) -> str:
-    """Including advice."""
+    """The reason why the broker cannot be reached, with advice."""
     reason = getattr(error, "reason", None) or error
     if isinstance(reason, socket.gaierror):
         return f"{reason.strerror}; check the host name in --admin-url"
@@ -127,8 +127,9 @@ def _why(error: Exception) -> str:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects with method and body: brokers of a cluster send clients to the one that
-    serves a topic. Credentials go along only where a broker says so, and never from https to http.
+    """Follows redirects with the same method and body: brokers of a cluster redirect clients to the
+    broker of a topic. Sends credentials to another address only if a broker redirects there, and
+    never from https to http.
     """
 
     def __init__(self, shows_credentials: bool) -> None:
@@ -137,7 +138,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """Raises RestError."""
+        """Raises RestError for a redirect that must not be followed."""
         parts = urlsplit(newurl)
         if parts.scheme not in _PORTS:  # urllib would follow redirects to ftp
             fp.close()
@@ -157,7 +158,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """Raises ValueError."""
+    """Scheme, host and port. Raises ValueError."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 

@@ -1,4 +1,4 @@
-"""Values as typed: times and sizes with units, lists, pairs, message ids."""
+"""Parses values: times and sizes with units, lists, pairs, message ids."""
 
 import argparse
 import re
@@ -16,12 +16,12 @@ _SIZE_UNITS: Final = {"k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
 def time_s(text: str) -> int:
-    """30, 30s, 5m, 3h, 2d, 5w, 1y; -1 for ever."""
+    """30, 30s, 5m, 3h, 2d, 5w, 1y; -1: forever."""
     return _scaled(text, _TIME_UNITS, "a time: 30s, 5m, 3h, 2d, 5w, 1y")
 
 
 def size_bytes(text: str) -> int:
-    """1024, 10K, 10M, 16G, 2T; -1 for no limit."""
+    """1024, 10K, 10M, 16G, 2T; -1: no limit."""
     return _scaled(text, _SIZE_UNITS, "a size: 1024, 10K, 10M, 16G, 2T")
 
 
@@ -33,7 +33,7 @@ def _scaled(text: str, units: dict[str, int], what: str) -> int:
 
 
 def minutes(seconds: int) -> int:
-    """-1 is unchanged: for ever."""
+    """Minutes from seconds; -1, forever, stays -1."""
     return seconds // 60 if seconds >= 0 else -1
 
 

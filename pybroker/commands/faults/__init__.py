@@ -1,1 +1,1 @@
-"""`pybroker faults`: fault points, rules at them, and the clock of a broker in test mode."""
+"""`pybroker faults`: fault points, their rules, and the clock of a broker in test mode."""

@@ -1,4 +1,4 @@
-"""`pybroker faults`: lists the points; makes, releases and removes rules; moves the clock."""
+"""`pybroker faults`: lists fault points, adds, releases and removes rules, advances the clock."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ Run = Callable[[Rest, Namespace], int]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command and return the process's exit code."""
+    """Runs one command and returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
         code = _list(options) if options.run is None else options.run(rest_of(options), options)
@@ -60,9 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     listed.set_defaults(run=None)
     listed.add_argument("--json", action="store_true", help="print the table as JSON")
     _add_rule(command("inject", _inject, "make something go wrong at a point; prints the rule"))
-    rules = command("rules", _rules, "list the rules and how often each has struck")
+    rules = command("rules", _rules, "list the rules, and how many times each has struck")
     rules.add_argument("--json", action="store_true", help="print the rules as JSON")
-    passings = command("passings", _passings, "count how often each point was passed")
+    passings = command("passings", _passings, "show how many times each point was passed")
     passings.add_argument("--json", action="store_true", help="print counts and passings as JSON")
     wait = command("wait", _wait, "wait until a rule has struck; exit code 1 if it does not")
     wait.add_argument("rule", type=int, metavar="RULE")
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         "--timeout", type=float, default=30.0, metavar="S", help="seconds to wait (default 30)"
     )
     for name, run, summary in (
-        ("release", _release, "resume what a rule with the action hold keeps waiting"),
+        ("release", _release, "resume the steps that a rule with the action hold stops"),
         ("remove", _remove, "remove a rule"),
     ):
         command(name, run, summary).add_argument("rule", type=int, metavar="RULE")

@@ -1,7 +1,7 @@
 """`pybroker produce`, `consume`, `read`, `peek`: pulsar-client's commands, with transactions.
 
-Options have pulsar-client's names; additional ones are marked as extensions in their help. They
-work with any broker that speaks Pulsar's protocol.
+Options have the names of pulsar-client; the help marks additional options as extensions. The
+commands work with any broker that speaks Pulsar's protocol.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""`pybroker consume`: messages of a subscription, acknowledged when they have been shown."""
+"""`pybroker consume`: shows messages of a subscription, then acknowledges them."""
 
 import argparse
 import re
@@ -41,9 +41,9 @@ _TYPES: Final = {
     "Failover": ConsumerType.Failover,
     "Key_Shared": ConsumerType.KeyShared,
 }
-_LOOK_AGAIN_S: Final = 30.0  # for new topics that match a pattern
-_LISTEN_MS: Final = 20  # for one of several consumers
-_IN_A_ROW: Final = 100  # from one of them before the others get their turn
+_LOOK_AGAIN_S: Final = 30.0  # how often new topics that match the pattern are looked up
+_LISTEN_MS: Final = 20  # wait for one of several consumers
+_IN_A_ROW: Final = 100  # from one consumer before the next gets its turn
 _ACKNOWLEDGED_TOGETHER: Final = 1000
 
 
@@ -103,13 +103,13 @@ def _acknowledge(taken: dict[Consumer, list[MessageId]], txn: Transaction | None
 
 
 class _Source:
-    """The requested messages: of one topic, or of all that match a pattern."""
+    """Receives the requested messages: of one topic, or of all topics that match a pattern."""
 
     def __init__(self, client: Client, options: Namespace) -> None:
         """Raises PulsarException, ValueError."""
         self._client = client
         self._options = options
-        self._consumers: list[Consumer] = []  # the next one to be asked is first
+        self._consumers: list[Consumer] = []  # the next one to ask is first
         self._in_a_row = 0
         self._topics: set[str] = set()
         self._looked_s = time.monotonic()
@@ -146,7 +146,7 @@ class _Source:
             self._in_a_row = 0
 
     def _look_again(self) -> None:
-        """Waits until there is at least one consumer."""
+        """Subscribes to new topics. Returns when there is at least one consumer."""
         if self._consumers and time.monotonic() > self._looked_s + _LOOK_AGAIN_S:
             self._look()
         while not self._consumers:
@@ -185,7 +185,7 @@ def _bare(topic: str) -> str:
 
 
 def _pattern(text: str) -> tuple[str, re.Pattern[str]]:
-    """The namespace, and the pattern for its topics. Raises ValueError."""
+    """A namespace, and the pattern for its topics. Raises ValueError."""
     bare = _bare(text) if "://" in text else text
     if bare.count("/") == 0:
         bare = f"public/default/{bare}"

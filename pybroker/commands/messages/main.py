@@ -28,7 +28,7 @@ _TERMINATED: Final = 143
 
 
 def main(words: Sequence[str]) -> int:
-    """Run one command and return the process's exit code."""
+    """Runs one command and returns the exit code."""
     options = parser().parse_args(words)
     try:
         with _ending_in_order():
@@ -63,7 +63,7 @@ def _add_general(parser: argparse.ArgumentParser) -> None:
 
 
 class _Version(argparse.Action):
-    """Determined only when requested, because that takes a while."""
+    """Determines the version only when it is requested, because that takes a while."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **how: Any) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=how.get("help"))
@@ -75,7 +75,7 @@ class _Version(argparse.Action):
 
 @contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """SIGTERM acts like Ctrl-C: transactions are aborted, acknowledgements sent."""
+    """Makes SIGTERM act like Ctrl-C: transactions are aborted, acknowledgements sent."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""`pybroker peek`: shows messages without consuming them; it does not wait for any.
+"""`pybroker peek`: shows messages without consuming them, and does not wait for more.
 
-For a subscription, its unacknowledged messages, through the admin REST API; otherwise the topic's
-stored messages, through a reader.
+With a subscription it shows the unacknowledged messages, through the admin REST API; otherwise the
+topic's stored messages, through a reader.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def _wanted(options: Namespace, screen: Screen) -> bool:
     return not options.num_messages or screen.count < options.num_messages
 
 
-# -- for a subscription
+# -- of a subscription
 
 
 def _waiting(options: Namespace) -> None:
@@ -92,7 +92,7 @@ def _waiting(options: Namespace) -> None:
 
 
 def _rest(options: Namespace) -> Rest:
-    """Raises ValueError, OSError."""
+    """The connection to the admin REST API. Raises ValueError, OSError."""
     said = vars(options)
     conf = client_conf(said.get("client_conf"))
     url = options.admin_url or os.environ.get("PULSAR_ADMIN_URL") or conf.get("webServiceUrl")
@@ -101,7 +101,7 @@ def _rest(options: Namespace) -> Rest:
 
 
 def _positions(asked: Rest, path: str) -> Iterator[Shown]:
-    """Entry by entry, until there are no more. Raises RestError."""
+    """The messages of the backlog, entry by entry, until its end. Raises RestError."""
     for number in count(1):
         try:
             answer = asked.raw("GET", f"{path}/{number}")
@@ -113,9 +113,7 @@ def _positions(asked: Rest, path: str) -> Iterator[Shown]:
 
 
 def messages_of(answer: Answer) -> Iterator[Shown]:
-    """The messages of one entry, as described by its headers; several for a batch that can be
-    split.
-    """
+    """The messages of an entry, as its headers describe it; several for a batch that splits."""
     said = {name.lower(): text for name, text in answer.described(_HEADER).items()}
     singles = _singles(said, answer.data)
     if singles is None:
@@ -133,7 +131,9 @@ def messages_of(answer: Answer) -> Iterator[Shown]:
 
 
 def _singles(said: Mapping[str, str], data: bytes) -> list[tuple[Any, bytes]] | None:
-    """None if it is not a batch, or cannot be split: encrypted, or inconsistent."""
+    """The messages of a batch. None if the entry is not a batch, or if the batch cannot be split
+    because it is encrypted or inconsistent.
+    """
     batch_size = int(said.get("num-batch-message", 0))
     if not batch_size or said.get("is-encrypted") == "true":
         return None
@@ -166,7 +166,7 @@ def _shown(
 
 
 def _ms(time: Any) -> int:
-    """From a header: a number, or an ISO 8601 time."""
+    """Milliseconds from a header with a number or an ISO 8601 time; 0 if there is none."""
     if not time:
         return 0
     try:

@@ -14,7 +14,7 @@ from pybroker.commands.messages.service import connect
 from pybroker.commands.messages.transactions import Transactions, add_transactions
 from pybroker.commands.messages.values import KeyUri, Pace, positive, properties, rate
 
-Message = tuple[bytes, dict[str, Any]]  # the content, and other arguments of `send`
+Message = tuple[bytes, dict[str, Any]]  # the content, and further arguments of `send`
 _CODECS: Final = {codec.name.lower(): codec for codec in CompressionType}
 
 
@@ -137,7 +137,7 @@ def _send(
 
 
 class _Receipts:
-    """Counts stored messages: in a transaction, once it is committed."""
+    """Counts stored messages; those of a transaction when it has committed."""
 
     def __init__(self) -> None:
         self.produced = 0
@@ -169,7 +169,9 @@ class _Receipts:
 
 
 def _messages(options: Namespace) -> Iterator[Message]:
-    """Raises ValueError, OSError before anything is sent, except for later input from stdin."""
+    """The messages. Raises ValueError or OSError before anything is sent, except for input on
+    stdin.
+    """
     made = _made(options)
     if options.stdin:
         if options.messages or options.files or options.num_produce != 1:
@@ -187,7 +189,7 @@ def _messages(options: Namespace) -> Iterator[Message]:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """An empty text after the last separator is not a message."""
+    """Splits a text. Empty text after the last separator is not a message."""
     parts = text.split(separator) if separator else [text]
     while len(parts) > 1 and not parts[-1]:
         parts.pop()
@@ -195,7 +197,7 @@ def _split(text: str, separator: str) -> list[str]:
 
 
 def _made(options: Namespace) -> Callable[[bytes], Message]:
-    """Raises ValueError, OSError."""
+    """A message from a text. Raises ValueError, OSError."""
     details: dict[str, Any] = {"properties": properties(options.properties)}
     if options.disable_replication:
         details["disable_replication"] = True
@@ -214,7 +216,7 @@ def _made(options: Namespace) -> Callable[[bytes], Message]:
 
 
 def _key(options: Namespace) -> bytes:
-    """Raises ValueError, OSError."""
+    """The key. Raises ValueError, OSError."""
     if options.key_value_key_file:
         return Path(options.key_value_key_file).read_bytes()
     key: str | None = options.key_value_key or options.key
@@ -224,7 +226,7 @@ def _key(options: Namespace) -> bytes:
 
 
 def _schema(options: Namespace) -> Component | KeyValue:
-    """Raises ValueError."""
+    """The schema. Raises ValueError."""
     value = component(options.value_schema)
     if options.key_value_encoding_type is None:
         return value
@@ -233,7 +235,7 @@ def _schema(options: Namespace) -> Component | KeyValue:
 
 
 def _settings(options: Namespace) -> dict[str, Any]:
-    """For the producer. Raises ValueError."""
+    """The producer's settings. Raises ValueError."""
     settings: dict[str, Any] = {
         "batching_enabled": not (options.disable_batching or options.chunking),
         "chunking_enabled": options.chunking,

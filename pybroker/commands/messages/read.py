@@ -1,4 +1,4 @@
-"""`pybroker read`: messages from a position on, without a subscription."""
+"""`pybroker read`: shows messages from a position on, without a subscription."""
 
 import argparse
 from argparse import Namespace

@@ -1,4 +1,4 @@
-"""Shared by consume, read and peek: display options, and counting what is shown."""
+"""The display options of consume, read and peek, and the count of shown messages."""
 
 import argparse
 import sys
@@ -59,7 +59,7 @@ def isolation_of(options: Namespace) -> IsolationLevel | None:
 
 
 def settings_of(options: Namespace) -> dict[str, Any]:
-    """Arguments for consumers and readers. Raises ValueError."""
+    """The settings of consumers and readers. Raises ValueError."""
     settings: dict[str, Any] = {
         "crypto_failure_action": ConsumerCryptoFailureAction[options.crypto_failure_action]
     }
@@ -73,7 +73,7 @@ def settings_of(options: Namespace) -> dict[str, Any]:
 
 
 class Screen:
-    """Shows and counts messages."""
+    """Prints messages and counts them."""
 
     def __init__(self, look: Look) -> None:
         self.count = 0
@@ -100,7 +100,7 @@ def look_of(options: Namespace, client: Client | None) -> Look:
 
 @contextmanager
 def counting(look: Look, done: str) -> Iterator[Screen]:
-    """At the end, also after an error, prints how many there were: `done` is a participle."""
+    """At the end, even after an error, prints the count. `done` is a participle."""
     screen = Screen(look)
     try:
         yield screen

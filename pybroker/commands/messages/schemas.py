@@ -1,7 +1,7 @@
 """Schemas on the command line: -vs, -ks and -kvet encode values, auto_consume decodes them.
 
-A value for an Avro schema is typed as JSON and sent as Avro; one for a JSON schema is sent as
-typed.
+Values of an Avro schema are entered as JSON and sent as Avro; those of a JSON schema are sent as
+entered.
 """
 
 import base64
@@ -27,7 +27,7 @@ def _unchanged(data: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """The schema of a value, or of its key; `encode` takes the typed text."""
+    """The schema of a value or of its key. `encode` encodes the entered text."""
 
     kind: str
     name: str
@@ -36,7 +36,7 @@ class Component:
 
 
 def component(text: str) -> Component:
-    """bytes, string, avro:DEFINITION or json:DEFINITION. Raises ValueError."""
+    """Parses bytes, string, avro:DEFINITION or json:DEFINITION. Raises ValueError."""
     if text == "bytes":
         return Component("BYTES", "Bytes", None)
     if text == "string":
@@ -62,7 +62,9 @@ def component(text: str) -> Component:
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A key with its value: in front of it (inline), or as the message's key (separated)."""
+    """The schemas of a key and its value. The key comes before the value (inline), or is the key of
+    the message (separated).
+    """
 
     key: Component
     value: Component
@@ -82,7 +84,7 @@ class KeyValue:
         return TopicSchema(SchemaType.KEY_VALUE, definition, "KeyValue", properties)
 
     def message(self, key: bytes, value: bytes) -> tuple[bytes, dict[str, Any]]:
-        """The content, and other arguments of `send`. Raises ValueError."""
+        """The content, and further arguments of `send`. Raises ValueError."""
         key, value = self.key.encode(key), self.value.encode(value)
         if not self.separated:
             return _sized(key) + _sized(value), {}
@@ -109,7 +111,7 @@ _BY_NAME: Final = {name.upper(): number for name, number in pb.Schema.Type.items
 
 
 class Decoder:
-    """Decodes values by their topic's schema, in the version that each message names."""
+    """Decodes values by their topic's schema, in the version that each message gives."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -117,20 +119,20 @@ class Decoder:
         self._codecs: dict[bytes, Codec] = {}
 
     def text(self, topic: str, version: bytes, data: bytes, key: str) -> str | None:
-        """None if there is no schema, or the value does not match it."""
+        """The value as text; None if there is no schema, or the value does not match it."""
         schema = self._schema(topic, version)
         if schema is None:
             return None
         try:
             value = self._value(schema, data, key)
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            text.encode()  # halves of surrogate pairs are valid JSON, but not valid text
+            text.encode()  # raises for a half of a surrogate pair, which is valid in JSON
         except (ValueError, struct.error, KeyError, RecursionError):
             return None
         return text
 
     def _schema(self, topic: str, version: bytes) -> pb.Schema | None:
-        """`version` is set by the producer: None if it does not exist."""
+        """The schema; None if it does not exist: the producer may have sent any `version`."""
         if len(version) not in (0, _VERSION_BYTES):
             return None
         if (topic, version) not in self._known:
@@ -140,7 +142,7 @@ class Decoder:
         return self._known[topic, version]
 
     def _value(self, schema: pb.Schema, data: bytes, key: str) -> Any:
-        """Raises ValueError, struct.error, KeyError."""
+        """The decoded value. Raises ValueError, struct.error, KeyError."""
         if schema.type == pb.Schema.KeyValue:
             return self._key_value(schema, data, key)
         return self._plain(schema.type, schema.schema_data, data)
@@ -179,7 +181,7 @@ def _kind_of(properties: Mapping[str, str], what: str) -> int:
 
 
 def _parts(data: bytes) -> list[bytes]:
-    """Two parts, each preceded by its size. Raises ValueError, struct.error."""
+    """The two parts, each after its size. Raises ValueError, struct.error."""
     (size,) = _U32.unpack_from(data)
     if not 0 <= size <= len(data) - 8:
         raise NotAvro("a key is shorter than its declared length")

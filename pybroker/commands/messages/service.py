@@ -1,4 +1,4 @@
-"""The broker and the credentials: pulsar-client's general options, which override client.conf."""
+"""Connects to the broker, by pulsar-client's general options, which override client.conf."""
 
 import argparse
 import re
@@ -18,11 +18,11 @@ from pybroker.commands.credentials import Credentials, credentials
 
 URL: Final = "pulsar://localhost:6650"
 _TIMEOUT_S: Final = 30.0
-_PORT: Final = re.compile(r":([^:\]/]*)(?:/.*)?$")  # of host:port or [::1]:port
+_PORT: Final = re.compile(r":([^:\]/]*)(?:/.*)?$")  # in host:port or [::1]:port
 
 
 def add_service(parser: argparse.ArgumentParser) -> None:
-    """They may precede or follow the command, so none has a default here."""
+    """Adds the options without defaults, because they may stand before and after the command."""
     group = parser.add_argument_group("broker and credentials")
 
     def add(*names: str, **how: Any) -> None:
@@ -44,7 +44,7 @@ def add_service(parser: argparse.ArgumentParser) -> None:
 
 
 def connect(options: Namespace) -> Client:
-    """Raises ValueError, PulsarException."""
+    """The connected client. Raises ValueError, PulsarException."""
     said = vars(options)
     conf = client_conf(said.get("client_conf"))
     if said.get("proxy_url") or "proxyServiceUrl" in conf:
@@ -62,7 +62,7 @@ def connect(options: Namespace) -> Client:
 
 
 def shown_credentials(said: Mapping[str, Any], conf: Mapping[str, str]) -> Credentials:
-    """Raises ValueError."""
+    """The credentials to use. Raises ValueError."""
     return credentials(
         said.get("auth_plugin") or conf.get("authPlugin", ""),
         said.get("auth_params") or conf.get("authParams", ""),
@@ -81,7 +81,7 @@ def _url(said: Mapping[str, Any], conf: Mapping[str, str]) -> str:
 
 
 def _trust(said: Mapping[str, Any], conf: Mapping[str, str]) -> dict[str, Any]:
-    """Differs: host names are verified unless client.conf disables that."""
+    """Differs: host names are verified unless client.conf disables this."""
     path = said.get("tlsTrustCertsFilePath") or conf.get("tlsTrustCertsFilePath")
     return {
         "tls_trust_certs_file_path": path,

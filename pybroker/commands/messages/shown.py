@@ -1,4 +1,4 @@
-"""A message on the screen, as pulsar-client shows it."""
+"""Formats a message as pulsar-client shows it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _ROW: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The displayed parts of a message; `data` is None if it has no value."""
+    """The parts of a message that are shown. `data` is None if the message has no value."""
 
     data: bytes | None
     key: str | None = None
@@ -55,7 +55,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How messages are displayed."""
+    """How messages are formatted."""
 
     hex: bool = False
     hidden: bool = False
@@ -108,13 +108,13 @@ def _iso(time_ms: int) -> str:
     try:
         at = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
-        return str(time_ms)  # set by the producer: it may not be a valid time
+        return str(time_ms)  # the producer set it, so it may not be a valid time
     precise = "milliseconds" if time_ms % 1000 else "seconds"
     return at.isoformat(timespec=precise).replace("+00:00", "Z")
 
 
 def hex_dump(data: bytes) -> str:
-    """Sixteen bytes a line: offset, bytes, and their printable characters."""
+    """Sixteen bytes per line: offset, bytes, printable characters."""
     rows = range(0, len(data), _ROW)
     return "".join(_row(data[start : start + _ROW], start) for start in rows)
 

@@ -1,4 +1,4 @@
-"""The options for transactions, the same for producing and consuming."""
+"""The options for transactions, shared by `produce` and `consume`."""
 
 import argparse
 from argparse import Namespace
@@ -32,11 +32,13 @@ class Transactions:
         self._timeout_ms = options.txn_timeout * 1000
 
     def groups(self, items: Iterable[T]) -> Iterator[Iterator[T]]:
-        """Items of one transaction each; a single group if transactions are not requested."""
+        """Groups the items by transaction; a single group if transactions are not requested."""
         return groups(items, self._size)
 
     def begin(self) -> AbstractContextManager[Transaction | None]:
-        """Commits at its end, or aborts after an error; None if transactions are not requested."""
+        """A transaction that commits at the end of the block, or aborts after an error; None if
+        transactions are not requested.
+        """
         if not self.wanted:
             return nullcontext()
         return self._client.new_transaction(self._timeout_ms)

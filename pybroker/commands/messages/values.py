@@ -66,7 +66,7 @@ class KeyUri(CryptoKeyReader):
     """One RSA key from a URI: file:///…, data:…;base64,…, or a path."""
 
     def __init__(self, uri: str) -> None:
-        """Raises ValueError."""
+        """Raises ValueError if the key cannot be read."""
         self._pem = content_of(uri)
 
     def public_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
@@ -77,7 +77,7 @@ class KeyUri(CryptoKeyReader):
 
 
 def content_of(uri: str) -> bytes:
-    """Raises ValueError."""
+    """The bytes that a URI names. Raises ValueError."""
     try:
         if uri.startswith("data:"):
             kind, _, data = uri.partition(",")
@@ -89,8 +89,8 @@ def content_of(uri: str) -> bytes:
 
 
 def groups(items: Iterable[T], size: int | None) -> Iterator[Iterator[T]]:
-    """Groups of `size`, each of which starts when its first item is available; None: a single
-    group.
+    """Groups of `size` items; None: a single group. A group starts when its first item is
+    available.
     """
     waiting = iter(items)
     for first in waiting:
@@ -98,7 +98,7 @@ def groups(items: Iterable[T], size: int | None) -> Iterator[Iterator[T]]:
 
 
 class Pace:
-    """A rate per second; 0: as fast as possible."""
+    """Limits a rate, per second; 0: no limit."""
 
     def __init__(self, per_second: float) -> None:
         self._step_s = 1 / per_second if per_second else 0.0

@@ -1,1 +1,1 @@
-"""`pybroker transactions`: which transactions block readers, once or live."""
+"""`pybroker transactions`: the transactions that block readers, once or live."""

@@ -1,4 +1,4 @@
-"""The broker's list of blocking transactions, as a table or as JSON."""
+"""Shows the broker's list of blocking transactions as a table or as JSON."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _PERSISTENT: Final = "persistent://"
 
 
 def ask(rest: Rest, limit: int, namespace: str | None) -> Any:
-    """Raises RestError."""
+    """The list. Raises RestError."""
     query = {"limit": str(limit)} | ({} if namespace is None else {"namespace": namespace})
     return rest.ask("GET", _ROUTE, query=query)
 
@@ -25,7 +25,7 @@ def as_json(found: Any) -> str:
 
 
 def as_table(found: Any) -> str:
-    """The total, then a row for each topic, the most blocked first."""
+    """A line with the totals, then a row for each topic, those with most blocked entries first."""
     lines = [_sum(found)]
     if rows := [_row(topic) for topic in found["topics"]]:
         lines += ["", *aligned([_HEADS, *rows])]
@@ -57,7 +57,7 @@ def _row(topic: Mapping[str, Any]) -> list[str]:
 
 
 def _touched(blocking: Mapping[str, Any], shown: str) -> str:
-    """The other topics that it writes to, and the number of subscriptions it acknowledges on."""
+    """The transaction's other topics, and the number of subscriptions on which it acknowledges."""
     others = [name.removeprefix(_PERSISTENT) for name in blocking["topics"] if name != shown]
     parts = others[:_SHOWN_TOPICS]
     more = (blocking["topicCount"] or 0) - 1 - len(parts)
@@ -73,7 +73,7 @@ def _clock(timestamp_ms: int) -> str:
 
 
 def span(milliseconds: int) -> str:
-    """In a readable form: 4 s, 12 min, 3 h, 2 d."""
+    """A readable duration in one unit: 4 s, 12 min, 3 h, 2 d."""
     seconds = milliseconds // 1000
     for size_s, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size_s:

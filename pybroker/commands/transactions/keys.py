@@ -1,4 +1,4 @@
-"""Keys pressed while a terminal shows live data."""
+"""Reads single keys while a terminal shows live data."""
 
 import os
 import select
@@ -9,12 +9,12 @@ import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Pressed = Callable[[float], str]  # waits at most that many seconds for a key; empty: none
+Pressed = Callable[[float], str]  # waits up to that many seconds; returns the key, or an empty text
 
 
 @contextmanager
 def single_keys() -> Iterator[Pressed]:
-    """Each key at once, without Enter, if there is a keyboard."""
+    """Yields a function that returns each key at once, without Enter, if there is a keyboard."""
     if not sys.stdin.isatty():
         yield _no_key
         return
@@ -29,7 +29,7 @@ def single_keys() -> Iterator[Pressed]:
 
 def _key(keyboard: int, seconds: float) -> str:
     ready, _, _ = select.select([keyboard], [], [], seconds)
-    return (os.read(keyboard, 1) or b"q").decode("latin-1") if ready else ""  # it has gone: leave
+    return (os.read(keyboard, 1) or b"q").decode("latin-1") if ready else ""  # the terminal is gone
 
 
 def _no_key(seconds: float) -> str:

@@ -21,7 +21,7 @@ _CLEAR: Final = "\x1b[H\x1b[2J"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command and return the process's exit code."""
+    """Runs one command and returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
         code: int = options.run(rest_of(options), options)
@@ -96,7 +96,7 @@ def _complain(error: Exception) -> None:
 
 
 def _look(rest: Rest, options: Namespace) -> str:
-    """Raises RestError."""
+    """The text to show. Raises RestError."""
     return _FORMATS[options.format](ask(rest, options.limit, options.namespace))
 
 
@@ -121,7 +121,9 @@ def _watch(rest: Rest, options: Namespace) -> int:
 
 
 def _repeat(rest: Rest, options: Namespace, pressed: Pressed) -> None:
-    """Until q is pressed. A broker may be unreachable for a while, so errors do not end it."""
+    """Shows the list until q is pressed. Errors do not end it: a broker may be unreachable for a
+    while.
+    """
     redraws = sys.stdout.isatty()
     while True:
         try:
@@ -135,7 +137,7 @@ def _repeat(rest: Rest, options: Namespace, pressed: Pressed) -> None:
 
 
 def _fitting(text: str) -> str:
-    """What fits the terminal: a longer line or page would scroll the rest away."""
+    """The part of a text that fits the terminal: a longer one would scroll the rest away."""
     columns, rows = shutil.get_terminal_size()
     lines = [line[:columns] for line in text.split("\n")]
     return "\n".join(lines[: max(1, rows - 1)])

@@ -1,4 +1,4 @@
-"""brokers, broker-stats, clusters, ns-isolation-policy, resource groups and quotas, tenants."""
+"""Commands for brokers, clusters, isolation policies, resource groups and quotas, tenants."""
 
 from argparse import Namespace
 from typing import Any, Final
@@ -50,7 +50,7 @@ _TENANT: Final = "<tenant> [--admin-roles|-r List] [--allowed-clusters|-c List]"
 
 
 def said(options: Namespace, fields: dict[str, str]) -> dict[str, Any]:
-    """The given options, under the names of JSON fields."""
+    """The given options, by the names of JSON fields."""
     values = {field: getattr(options, option) for option, field in fields.items()}
     return {field: value for field, value in values.items() if value is not None}
 
@@ -93,14 +93,14 @@ def _tenant(options: Namespace) -> dict[str, Any]:
 
 
 def _new_tenant(rest: Rest, options: Namespace) -> None:
-    """All clusters, unless some are named."""
+    """A new tenant is allowed all clusters, unless some are named."""
     clusters = options.allowed_clusters or rest.ask("GET", "clusters")
     body = {"adminRoles": options.admin_roles or [], "allowedClusters": clusters}
     rest.ask("PUT", f"tenants/{options.tenant}", body)
 
 
 def _clusters(rest: Rest, options: Namespace) -> Any:
-    """With --current, the broker's own is marked."""
+    """The clusters; --current marks the broker's own."""
     names = rest.ask("GET", "clusters")
     if not options.current:
         return names
@@ -231,7 +231,7 @@ TENANTS: Final = (
 
 
 def _of_bookies(request: str, body: Body | None = None, **query: str) -> Run:
-    """Brokers with their own storage do not have these routes."""
+    """For routes that brokers with their own storage do not have."""
 
     def run(rest: Rest, options: Namespace) -> Any:
         asked = Command("", request=request, body=body, query=query)

@@ -1,4 +1,4 @@
-"""namespaces: operations and policies."""
+"""Commands for namespaces: operations and policies."""
 
 from argparse import Namespace
 from typing import Any, Final
@@ -21,7 +21,7 @@ def _create(rest: Rest, options: Namespace) -> None:
 
 
 def _for_bundle(verb: str, path: str) -> Any:
-    """For the namespace, or for one of its bundles if that option is given."""
+    """A request for the namespace, or for one of its bundles if the option --bundle is given."""
 
     def run(rest: Rest, options: Namespace) -> Any:
         base = _NS + ("/{bundle}" if options.bundle else "")
@@ -39,7 +39,7 @@ def _unload(rest: Rest, options: Namespace) -> Any:
 
 
 def _split_boundaries(options: Namespace) -> Any:
-    """Apache Pulsar's admin sends these hashes as numbers."""
+    """The hashes as numbers, as Apache Pulsar's admin sends them."""
     said = options.split_boundaries
     return [int(each, 0) for each in said] if said else None
 
@@ -51,7 +51,7 @@ def _clear_backlog(rest: Rest, options: Namespace) -> Any:
 
 
 def _list_cluster(rest: Rest, options: Namespace) -> Any:
-    """For names that contain a cluster, as in old versions of Apache Pulsar."""
+    """For names with a cluster, as in old versions of Apache Pulsar."""
     tenant, slash, cluster = options.params.partition("/")
     if not slash:
         raise ValueError(f"{options.params!r} is not tenant/cluster")

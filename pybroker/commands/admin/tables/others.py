@@ -1,4 +1,4 @@
-"""schemas and transactions."""
+"""Commands for schemas and transactions."""
 
 import json
 from argparse import Namespace
@@ -15,7 +15,7 @@ _TOPIC: Final = "-t|--topic String"
 
 
 def _schema_in_file(options: Namespace) -> Any:
-    """{"type": …, "schema": …, "properties": {…}}"""
+    """The schema in a file: {"type": …, "schema": …, "properties": {…}}"""
     try:
         return json.loads(Path(options.filename).read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,8 +1,8 @@
 """Commands for policies: get-…, set-… and remove-… of namespaces and topics, one row each.
 
-A row contains only what the command line needs: the name of the policy in commands, and the options
-that make its value. The path, the method and whether it can be removed are in the broker's own
-table.
+A row contains only what the command line needs: the policy's name in commands, and the options that
+make its value. The broker's own table has the path, the method, and whether the policy can be
+removed.
 """
 
 from argparse import Namespace
@@ -21,8 +21,8 @@ class At:
     """A policy at a level: its name in commands, its name in the broker's table, and the options
     that set it.
 
-    `also` are its other names among `topics`. `by_query` is the option with the value, for a policy
-    that is set by a query parameter. `verbs` are the commands that pulsar-admin has.
+    `also` are further names in the group `topics`. `by_query` is the option with the value, for a
+    policy that a query parameter sets. `verbs` are the commands that pulsar-admin has.
     """
 
     name: str
@@ -41,7 +41,9 @@ def value(name: str) -> Body:
 
 
 def fields(**by_field: Any) -> Body:
-    """A JSON object: each field from the option of that name, or (name, default)."""
+    """Makes a JSON object: each field has the value of the option of that name, or of (name,
+    default).
+    """
 
     def body(options: Namespace) -> dict[str, Any]:
         found = {}
@@ -55,7 +57,7 @@ def fields(**by_field: Any) -> Body:
 
 
 def switched(options: Namespace) -> bool:
-    """Exactly one of --enable and --disable."""
+    """The value of --enable or --disable. Raises ValueError unless exactly one is given."""
     enable, disable = options.enable, getattr(options, "disable", not options.enable)
     if enable == disable:
         raise ValueError("Give either --enable or --disable")
@@ -107,7 +109,7 @@ def _quota(options: Namespace) -> dict[str, Any]:
 
 
 def _transactions(options: Namespace) -> dict[str, Any]:
-    """Options that are not given keep broker.conf's values."""
+    """Options that are not given keep the values of broker.conf."""
     said = {name: getattr(options, option) for option, name in _TRANSACTION_FIELDS.items()}
     return {name: value for name, value in said.items() if value}
 
@@ -284,7 +286,7 @@ def of_namespace() -> Iterator[Command]:
 
 
 def of_topic(group: str) -> Iterator[Command]:
-    """For `topics`, where some have older names too, and for `topicPolicies`."""
+    """Rows of `topics`, where some policies have older names too, and of `topicPolicies`."""
     options = " [-ap|--applied]" + (" [--global|-g]" if group == "topicPolicies" else "")
     query = {"isGlobal": "global"} if group == "topicPolicies" else {}
     for at in OF_TOPICS:

@@ -1,4 +1,6 @@
-"""A line of help for each command: its own, that of its name in any group, or of its policy."""
+"""A line of help for each command: its own line, that of its name in any group, or that of its
+policy.
+"""
 
 from typing import Final
 
@@ -190,7 +192,7 @@ _OF_POLICIES: Final = {
 
 
 def summary(group: str, name: str) -> str:
-    """Raises KeyError if the command is in none of the tables."""
+    """The command's line. Raises KeyError if no table has one."""
     said = _OF_GROUPS.get(f"{group} {name}") or _OF_NAMES.get(name)
     if said is not None:
         return said

@@ -1,4 +1,4 @@
-"""topics, persistent, non-persistent: operations and policies."""
+"""Commands for topics, persistent or not: operations and policies."""
 
 import re
 import sys
@@ -37,7 +37,7 @@ def _create_partitioned(rest: Rest, options: Namespace) -> None:
 
 
 def _create_shadow(rest: Rest, options: Namespace) -> None:
-    """With as many partitions as its source has."""
+    """Creates a shadow topic with as many partitions as its source."""
     properties = dict(options.properties or ()) | {_SHADOW_SOURCE: options.source}
     count = rest.ask("GET", filled("{topic}/partitions", Namespace(topicName=options.source)))
     if partitions := count["partitions"]:
@@ -62,8 +62,8 @@ def _create_subscription(rest: Rest, options: Namespace) -> None:
 
 
 def _delete(rest: Rest, options: Namespace) -> Any:
-    """One topic; with -r all topics of the namespace that match the pattern; or those listed in a
-    file.
+    """Deletes one topic; with -r, all topics of the namespace that match the pattern; with
+    --from-file, the topics listed in a file.
     """
     names = _meant(rest, options)
     for done, name in enumerate(names, 1):
@@ -129,7 +129,7 @@ def _examine(rest: Rest, options: Namespace) -> dict[str, Any]:
 
 
 def _message(answer: Answer) -> dict[str, Any]:
-    """The headers and the payload, as text if it is text."""
+    """The headers of a message and its payload, as text or in hexadecimal."""
     said = answer.described("X-Pulsar-")
     try:
         return said | {"payload": answer.data.decode()}
@@ -156,7 +156,7 @@ def _backlog_size(rest: Rest, options: Namespace) -> Any:
 
 
 def _status(path: str) -> Any:
-    """With --wait-complete, until it is no longer running."""
+    """The status of a process; with --wait-complete, when it no longer runs."""
 
     def run(rest: Rest, options: Namespace) -> Any:
         until_s = time.monotonic() + _LONGEST_WAIT_S
@@ -165,7 +165,7 @@ def _status(path: str) -> Any:
             if not options.wait_complete or status["status"] != "RUNNING":
                 return status
             if time.monotonic() > until_s:
-                raise ValueError("It is still running after an hour: check again later")
+                raise ValueError("Still running after an hour: check again later")
             print("still running", file=sys.stderr)
             time.sleep(_POLL_S)
 
@@ -187,7 +187,7 @@ def _partitioned_lookup(rest: Rest, options: Namespace) -> dict[str, Any]:
 
 
 def _offload(rest: Rest, options: Namespace) -> Any:
-    """Everything except the part of the given size that is to be kept."""
+    """Offloads all ledgers but the newest: the fewest that are larger than the given size."""
     ledgers = rest.ask("GET", filled("{topic}/internalStats", options))["ledgers"]
     kept, first = 0, ledgers[-1]["ledgerId"]
     for ledger in reversed(ledgers):
