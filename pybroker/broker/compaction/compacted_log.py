@@ -31,7 +31,7 @@ class BadRecord(ManagedLedgerError):
 class Kept(NamedTuple):
     position: Position
     entry: bytes
-    messages: int  # that it was published with
+    messages: int  # when it was published
     bits: int | None = None  # the kept ones, as bits; None: all
 
 
@@ -58,10 +58,8 @@ class CompactedLog:
         self.ledger = ledger
 
     async def read(self, at: Position) -> tuple[list[Kept], Position]:
-        """Some entries from the log's own position `at` on, and where they end; an empty list at
-        the end of the log.
-
-        Raises ManagedLedgerError.
+        """Entries from the log's own position `at` on, and the position after them; an empty list
+        at the end of the log. Raises ManagedLedgerError.
         """
         end = self.ledger.last_confirmed
         run = await self.ledger.read(at, end, READ_ENTRIES, READ_BYTES)
@@ -98,7 +96,7 @@ class CompactedLog:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Entries and bytes."""
+        """The number of entries, and their bytes."""
         return sum(info.entries for info in self.ledger.ledgers()), self.ledger.total_size_bytes
 
 

@@ -1,4 +1,4 @@
-"""Compacts topics as their policies require: one at a time, because keys take memory."""
+"""Compacts topics as their policies require, one at a time, because the keys take memory."""
 
 import asyncio
 

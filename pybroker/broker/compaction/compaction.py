@@ -1,8 +1,8 @@
 """The compaction of one topic: its progress, its compacted log, and when it continues.
 
-The horizon and the active log are one property of the topic's managed ledger: until that is durable
-the old log serves, and a crash leaves a log that no topic names. Nothing after the horizon is
-trimmed, because it is still to be compacted.
+One property of the topic's managed ledger names the horizon and the active log. Until the property
+is durable, the old log is in use, and a crash leaves a log that no topic names. Nothing after the
+horizon is trimmed, because it is still to be compacted.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from pybroker.broker.tenants import Conflict
 
 log = logging.getLogger(__name__)
 
-PROPERTY: Final = "compaction"  # of the topic's managed ledger
+PROPERTY: Final = "compaction"  # a property of the topic's managed ledger
 NO_TURN: Final = asyncio.Semaphore(1_000)  # used until the real semaphore is known
 _FOR_EVER: Final = Retention(-1, -1)
 
@@ -67,9 +67,9 @@ class Record:
 class Results:
     """Statistics since the topic was loaded."""
 
-    left_out: int = 0  # messages, by the last one
+    left_out: int = 0  # messages, by the last compaction
     left_out_in_all: int = 0
-    read_bytes: int = 0  # by the last one
+    read_bytes: int = 0  # by the last compaction
     succeeded: int = 0
     failed: int = 0
     succeeded_ms: int = 0
@@ -78,7 +78,7 @@ class Results:
 
 
 class CompactedTopic(Protocol):
-    """What compaction needs of its topic."""
+    """The topic as compaction needs it."""
 
     @property
     def name(self) -> TopicName: ...
@@ -110,7 +110,7 @@ class Compaction:
         self._visit: Visit | None = None
         self._watched = False
         self._keep_all_from: Position | None = None  # set while a compaction is running
-        self._given_up_before = EARLIEST  # never to be compacted: the topic was truncated
+        self._given_up_before = EARLIEST  # never compacted, because the topic was truncated
         self.status = Status.NOT_RUN
         self.last_error = ""
         self.results = Results()
@@ -127,8 +127,8 @@ class Compaction:
         return self._record.horizon if self._record is not None else None
 
     def last_message(self, position: Position, index: int) -> tuple[Position, int]:
-        """For a consumer that reads compacted, given the topic's last message: that one, or the
-        last kept one.
+        """The last message for a consumer that reads compacted: the topic's last message, which is
+        given, or the last kept one.
         """
         record = self._record
         if record is None or (position.entry_id >= 0 and position > record.horizon):
@@ -137,12 +137,12 @@ class Compaction:
 
     @property
     def kept_size(self) -> tuple[int, int]:
-        """How many entries, and how many bytes."""
+        """The number of entries, and their bytes."""
         return (0, 0) if self._record is None else (self._record.entries, self._record.size_bytes)
 
     def ledger_info(self) -> tuple[int, int, int] | None:
         """The id of the first ledger of the compacted log, its entries, their bytes; None if there
-        is none.
+        is no compacted log.
         """
         if (record := self._record) is None:
             return None
@@ -185,7 +185,7 @@ class Compaction:
         return self._topic.policies[COMPACTION_THRESHOLD]
 
     def watch(self) -> None:
-        """Continue whenever more than the threshold has been published."""
+        """Compact whenever more than the threshold has been published."""
         if not self._watched:
             self._watched = True
             self._topic.ledger.on_visit += (self._check_soon,)
@@ -204,7 +204,7 @@ class Compaction:
             self.start()
 
     def _bytes_behind(self) -> int:
-        """Size after the horizon, for entries of average size."""
+        """The size of the log after the horizon, as if all entries had the same size."""
         ledger = self._topic.ledger
         if self._record is None:
             return ledger.total_size_bytes
@@ -218,8 +218,8 @@ class Compaction:
             raise Conflict(f"{self} is already running: wait until it ends")
 
     def give_up_before(self, position: Position) -> None:
-        """What is before `position` will not be compacted, so trimming need not wait for it. Raises
-        Conflict.
+        """Messages before `position` will not be compacted, so trimming need not wait for it.
+        Raises Conflict.
         """
         self.check_not_running()
         self._given_up_before = position
@@ -261,7 +261,7 @@ class Compaction:
         )
 
     async def _compact(self) -> Outcome | None:
-        """None if there is nothing new since the last time."""
+        """None if there is nothing new since the last compaction."""
         topic, before = self._topic, self._record
         horizon, lost = self._decided(), self._lost
         first = topic.ledger.first_position if before is None or lost else before.horizon.after
@@ -286,7 +286,7 @@ class Compaction:
         record = Record(generation, horizon, outcome.last, outcome.last_index, *size)
         try:
             await topic.ledger.set_property(PROPERTY, record.encode())
-        except BaseException:  # whether it counts is known when the topic is loaded again
+        except BaseException:  # the next load of the topic decides which log counts
             await new.close()
             raise
         self._record = record
@@ -294,7 +294,7 @@ class Compaction:
         return outcome
 
     def _decided(self) -> Position:
-        """Nothing behind it is decided: an open transaction begins there, or the log ends."""
+        """Nothing after it is decided: an open transaction begins there, or the log ends."""
         return self._topic.max_read_position
 
     async def _delete_others(self) -> None:
@@ -306,7 +306,7 @@ class Compaction:
                 await topic.factory.delete(name)
 
     async def close(self) -> None:
-        """Stop; the topic's ledger is about to be closed."""
+        """Stop, because the topic's ledger is about to be closed."""
         if self._visit is not None:
             self._visit.cancel()
         if self._record is not None:

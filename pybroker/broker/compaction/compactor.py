@@ -1,4 +1,4 @@
-"""One compaction: two passes over the previous compacted log and the entries since.
+"""One compaction: two passes over the previous compacted log and the entries after it.
 
 The first pass finds the last message of each key; the second copies these into the new log. Only
 decided entries are read: nothing after the topic's `max_read_position` at the start, and nothing
@@ -41,10 +41,10 @@ class Span:
     hidden: HiddenRanges
     compacted: CompactedLog | None
     first: Position
-    horizon: Position  # the last one
+    horizon: Position  # the last position
 
     async def chunks(self) -> AsyncIterator[list[Kept]]:
-        """In the order of the topic. Raises ManagedLedgerError."""
+        """The entries, in the order of the topic. Raises ManagedLedgerError."""
         if self.compacted is not None:
             at = self.compacted.ledger.first_position
             while True:
@@ -78,7 +78,7 @@ class Outcome:
 
 
 async def compact(span: Span, log: ManagedLedger, retain_null_key: bool) -> Outcome:
-    """Durable when this returns. Raises ManagedLedgerError."""
+    """Returns when the new log is durable. Raises ManagedLedgerError."""
     selection = Selection(retain_null_key)
     async for chunk in span.chunks():
         await selection.see(chunk)
@@ -119,7 +119,7 @@ class _Writer:
                 appended.set_result(None)
             else:
                 appended.set_exception(error)
-                appended.exception()  # mark as retrieved: those after a failure are not awaited
+                appended.exception()  # marks it as retrieved: after a failure none is awaited
 
         self._log.append(list(map(encode, entries)), [kept.messages for kept in entries], done)
         self._under_way.append(appended)

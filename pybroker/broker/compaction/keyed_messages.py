@@ -1,4 +1,4 @@
-"""An entry for compaction: the key of each message, and whether it deletes that key."""
+"""What compaction needs of an entry: the key of each message, and whether it deletes that key."""
 
 import asyncio
 from typing import Any, Final, NamedTuple
@@ -7,13 +7,13 @@ from pybroker.wire.decompression import CannotDecompress, in_parts
 from pybroker.wire.message_metadata import BadEntry, split_entry
 from pybroker.wire.single_messages import single_messages
 
-MAX_MESSAGES: Final = 20_000  # of a batch that is examined
+MAX_MESSAGES: Final = 20_000  # in a batch; larger ones are not examined
 _MESSAGES_A_TURN: Final = 2000
 
 
 class Keyed(NamedTuple):
     key: bytes | None
-    deletes: bool  # no payload, or a null value
+    deletes: bool  # the message has no payload, or a null value
 
 
 class Part(NamedTuple):
@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
 
 class Unreadable(Exception):
-    """The entry cannot be examined and is kept unchanged. The message says why."""
+    """The entry cannot be examined and is kept unchanged. The error's text says why."""
 
 
 _NO_KEY: Final = Keyed(None, False)
@@ -34,15 +34,13 @@ OUT: Final = Keyed(None, True)  # removed by an earlier compaction
 
 
 async def look_at(entry: bytes, messages: int) -> "list[Keyed] | Part":
-    """Its messages, or one for all of them. `messages` is the count that the entry was published
-    with.
-
-    Raises Unreadable.
+    """The entry's messages, or a single one in place of all of them. `messages` is the count with
+    which the entry was published. Raises Unreadable.
     """
     try:
         metadata, start = split_entry(entry)
     except BadEntry:
-        return [_NO_KEY]  # no client gets anything from it either
+        return [_NO_KEY]  # no client can read it either
     if metadata.HasField("num_messages_in_batch"):
         return await _batch(metadata, entry[start:], messages)
     if messages != 1:
@@ -93,7 +91,7 @@ def _keyed(single: Any) -> Keyed:
 
 
 def _key(message: Any) -> bytes | None:
-    """For either kind of metadata. Keys are distinguished as consumers see them: a key of bytes
+    """The key from either kind of metadata. Keys differ as they do for consumers: a key of bytes
     differs from the text that encodes it.
     """
     if not message.HasField("partition_key"):

@@ -31,7 +31,7 @@ async def place_of_time(topic: SearchedTopic, timestamp_ms: int) -> Position:
     found = await first_to_read(topic.ledger, timestamp_ms)
     oldest = topic.ledger.next_position(topic.ledger.first_position.before)
     if topic.compacted is None or found > oldest:
-        return found  # trimmed entries were published before that
+        return found  # trimmed entries were published earlier
     since_ms = timestamp_ms - lag_ms(topic.ledger)
     kept = await _first_kept_at(topic.compacted, since_ms, _TRIES)
     return found if kept is None else min(found, kept)

@@ -1,7 +1,7 @@
 """Which messages a compaction keeps: the last of each key, unless it deletes the key.
 
-Messages are numbered in the order of the log, so the result is one byte for each of them; the keys
-are dropped before anything is written. An entry that is kept or dropped as a whole is counted once,
+Messages are numbered in the order of the log, so the result is one byte for each message; the keys
+are dropped before anything is written. An entry that is kept or dropped as a whole counts once,
 whatever number of messages its producer stated.
 """
 
@@ -26,20 +26,20 @@ class Selection:
     def __init__(self, retain_null_key: bool) -> None:
         self._retain_null_key = retain_null_key
         self._marks = bytearray()  # by number: 1 if kept
-        self._counts = array("I")  # by entry: how many marks belong to it
-        # By key, in shards: one large dict would take long to grow, and to free. A list of numbers
-        # is the parts of one message.
+        self._counts = array("I")  # by entry: the number of its marks
+        # By key: the number of the last message, or the list of its parts' numbers. In shards,
+        # because a large dict takes long to grow, and to free.
         self._latest: list[dict[bytes, int | list[int]]] = [{} for _ in range(_SHARDS)]
         self._parts: dict[tuple[str, str], list[int]] = {}  # of incomplete messages
         self._pace = Pace(_MESSAGES_A_TURN)
 
     @property
     def messages(self) -> int:
-        """How many messages were distinguished."""
+        """The number of messages that were distinguished."""
         return len(self._marks)
 
     async def see(self, entries: Sequence[Kept]) -> None:
-        """The next entries of the log."""
+        """Examine the next entries of the log."""
         for kept in entries:
             try:
                 found = await look_at(kept.entry, kept.messages)
@@ -54,7 +54,7 @@ class Selection:
             await self._pace.step(self._counts[-1])
 
     def _number(self, count: int) -> int:
-        """The number of the first message of an entry with this many."""
+        """Numbers an entry's `count` messages; returns the number of the first."""
         first = len(self._marks)
         self._marks += bytes(count)
         self._counts.append(count)
@@ -101,7 +101,7 @@ class Selection:
             self._marks[number] = 1
 
     async def kept(self) -> "KeptMessages":
-        """Call it after the last entry. Incomplete messages are kept: their end is still to
+        """Call it after the last entry. Incomplete messages are kept, because the rest is still to
         come.
         """
         for numbers in self._parts.values():
@@ -116,17 +116,17 @@ class Selection:
 
 
 class KeptMessages:
-    """Read in the same order as the selection."""
+    """The selected messages. Read the entries in the same order as the selection did."""
 
     def __init__(self, marks: bytearray, counts: "array[int]") -> None:
         self._marks = marks
         self._counts = counts
-        self._entries = self._at = 0  # how far it has been read
+        self._entries = self._at = 0  # how far entries and marks have been read
         self._alike = True
 
     @property
     def complete(self) -> bool:
-        """Everything that was selected from has been read."""
+        """Whether all entries of the selection have been read again."""
         return self._alike and self._entries == len(self._counts)
 
     @property
@@ -134,7 +134,7 @@ class KeptMessages:
         return self._marks.count(0)
 
     def of(self, kept: Kept) -> Kept | None:
-        """What remains of the next entry; None if nothing does."""
+        """What remains of the next entry; None if nothing remains."""
         count = self._counts[self._entries] if self._entries < len(self._counts) else 0
         self._entries += 1
         first, self._at = self._at, self._at + count

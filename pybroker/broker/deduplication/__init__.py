@@ -1,4 +1,4 @@
-"""Deduplication: which messages of a producer name are duplicates, and which may be sent again.
+"""Deduplication: which of a producer's messages are duplicates, and which may be sent again.
 
 on_produce   asks for the pieces of a run: new ones, duplicates, copies of undecided ones
 topic        publishes what is new, and reports whether it was stored

@@ -1,17 +1,18 @@
-"""Deduplication of one topic: what each producer name has sent, over restarts.
+"""Deduplication of one topic: what each producer name has sent, across restarts.
 
 A message is a duplicate if its highest sequence id is not above the producer's highest one, unless
-it was aborted or not written: then it may come again. A copy of a message in an open transaction
+it was aborted or not written: then it may be sent again. A copy of a message in an open transaction
 can be neither stored nor acknowledged: it waits until that transaction ends.
 
 State is rebuilt at load from a snapshot in the metadata store and a scan of the entries after it,
-which the log keeps until then. A snapshot writes everything, so it is due when as many messages
-have arrived as there is to write, and not before `interval` messages. Entry tags identify the
-transaction and what ended it, the producer, the sequence ids, and the earlier ids that were
+which the log keeps until then. A snapshot writes the whole state. So it is due when as many
+messages have arrived as the state has parts, and not before `interval` messages. Entry tags name
+the transaction and what ended it, the producer, the sequence ids, and the earlier ids that were
 refused.
 
 A topic that is loaded without deduplication drops the snapshot (`forget`) before it accepts a
-message: a producer may restart its numbers meanwhile, which would be taken as duplicates later.
+message: a producer may restart its numbers meanwhile, and these would be taken for duplicates
+later.
 """
 
 import asyncio
@@ -69,7 +70,7 @@ class HasTxnId(Protocol):
 
 
 class OpenOnTopic(Protocol):
-    """What recovery needs of the topic's transactions."""
+    """The topic's transactions, as recovery needs them."""
 
     def ongoing(self) -> Iterable[HasTxnId]:
         """The transactions that have not ended here."""
@@ -100,7 +101,7 @@ class Deduplication:
         self._max_producers = max_producers
         self._interval = interval
         self._since_snapshot = 0  # messages and ends of transactions
-        self._due = interval  # number of these
+        self._due = interval  # number of these at which a snapshot is due
         self._writing = asyncio.Lock()  # held while a snapshot is written
         self.interval_s = interval_s
         self._visit: Visit | None = None
@@ -110,20 +111,19 @@ class Deduplication:
         self._producers: OrderedDict[str, ProducerSequence] = OrderedDict()
         self._writers: dict[TxnId, dict[str, ProducerSequence]] = {}  # of open transactions
         self._waiting: dict[TxnId, list[Callable[[], None]]] = {}
-        self._met: dict[str, SequenceRanges] = {}  # found in the log by recovery, by producer
+        self._met: dict[str, SequenceRanges] = {}  # ids that recovery found in the log, by producer
 
     def last_sequence_id(self, producer: str) -> int:
         """-1 for a producer that never published here. Aborted ids do not count, and neither do ids
-        that are not durable yet: the producer continues behind the returned id, and a crash may
-        lose them.
-
-        It is limited to what can be sent: a log from before deduplication may hold higher ids.
+        that are not durable yet: the producer continues after the returned id, and a crash may lose
+        them. The result is at most the highest id that can be sent: a log from before deduplication
+        may hold higher ids.
         """
         state = self._producers.get(producer)
         return min(state.returned.before(state.durable_to), HIGHEST_ID) if state else -1
 
     def pieces(self, producer: str, run: SequencedRun) -> Iterator[Piece]:
-        """What to do with a run, piece by piece; a Copy is always the last piece."""
+        """The pieces of a run that are handled alike; a Copy is always the last piece."""
         state = self._state(producer)
         for piece in pieces_of(state, producer, run, self._most_taken):
             if isinstance(piece, New):
@@ -135,7 +135,7 @@ class Deduplication:
             yield piece
 
     def when_decided(self, txn_id: TxnId, go_on: Callable[[], None]) -> None:
-        """Call `go_on`, from the loop, once `txn_id` holds nothing here or less than before."""
+        """Call `go_on`, from the loop, once `txn_id` holds no ids here, or fewer than before."""
         self._waiting.setdefault(txn_id, []).append(go_on)
 
     def noting(self, taken: Taken, published: Published) -> Published:
@@ -155,29 +155,31 @@ class Deduplication:
         return done
 
     def failed(self, txn_id: TxnId | None) -> None:
-        """Some messages that were taken did not reach the log, and the log will not show that."""
+        """Called when messages that were taken did not reach the log. The log will not show
+        that.
+        """
         self._since_snapshot += self._interval
         if txn_id is not None:
             self._forget_writers(txn_id)
             self._wake(txn_id)
 
     def refused(self, producer: str, first: int, last: int) -> None:
-        """A message arrived damaged, or must not be stored."""
+        """Called when a message arrived damaged, or must not be stored."""
         self._state(producer).refused(first, last)
 
-    # -- transactions kept aside: what the topic's log has to contain about them
+    # -- what the topic's log records about transactions in the side log
 
     def sent_again(self, sent: bytes) -> bytes:
-        """Ids given back are repeated with their present state: some may have come again, and been
-        stored.
+        """The tag for a copied append. Ids given back are listed as they are now: some may have
+        been sent again, and stored, meanwhile.
         """
         producer, chunk, taken, _, _ = decode_sent(sent)
         state = self._state(producer)
         return encode_sent(Sent(producer, chunk, taken, list(state.untold), state.floor))
 
     def given_back(self, txn_id: TxnId) -> list[bytes]:
-        """The record to store when it is aborted, as if its messages were in the topic's log: they
-        may be sent again, even after a restart.
+        """The tags to store when the transaction is aborted, as if its messages were in the topic's
+        log: they may be sent again, even after a restart.
         """
         found = []
         for producer, state in self._writers.get(txn_id, {}).items():
@@ -194,7 +196,7 @@ class Deduplication:
         self._wake(txn_id)
 
     def _forget_writers(self, txn_id: TxnId) -> None:
-        """A transaction with nothing here need not end here."""
+        """A transaction that holds no ids here need not end here."""
         writers = self._writers.get(txn_id, {})
         if not any(txn_id in state.open or state.chunk_txn == txn_id for state in writers.values()):
             self._writers.pop(txn_id, None)
@@ -239,23 +241,22 @@ class Deduplication:
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
             await asyncio.sleep(0)
         self._met.clear()
-        async for (
-            kept
-        ) in buffer.read_aside():  # they hold what they took; nothing has changed since
+        async for kept in buffer.read_aside():  # these transactions hold what they took
             self._replay_aside(kept)
         still_open = {each.txn_id for each in buffer.ongoing()}
         for txn_id in [txn_id for txn_id in self._writers if txn_id not in still_open]:
             self._outcome_lost(txn_id)
         self._ledger.kept_from += (lambda: self._recovered_from,)
         if stored is None and self._ledger.is_shared:
-            # A broker of Apache Pulsar that is next reads nothing that is before its snapshot.
+            # If a broker of Apache Pulsar loads the topic next, it reads nothing before the
+            # snapshot.
             await self._catch_up()
         if self._since_snapshot:  # otherwise the log would be kept until the next message
             self._visit_later()
 
     def _replay_returned_aside(self, run: EntryRun) -> None:
-        """Ids given back before these arrived may have been stored in the log since then; the log
-        is read after this. Ids below the snapshot's are known.
+        """The log is read after this, because ids given back before these entries may have been
+        stored in the log since. The snapshot covers ids up to its last durable one.
         """
         for _, _, tag in run.tags:
             if (sent := parse_tag(tag).sent) is not None:
@@ -275,8 +276,8 @@ class Deduplication:
                 self._replay_message(entry, txn_id, anew=False)
 
     def _outcome_lost(self, txn_id: TxnId) -> None:
-        """It ended here, but the record of its end is no longer in the log, or is damaged. The end
-        will not be reported again, so nothing may wait for it.
+        """The transaction has ended here, but the record of its end is no longer in the log, or is
+        damaged. The end will not be reported again, so nothing may wait for it.
         """
         log.warning("%s: the outcome of transaction %s is unknown", self._ledger.name, txn_id)
         for state in self._writers.pop(txn_id).values():
@@ -303,9 +304,9 @@ class Deduplication:
             self._replay_message(entry, None)
 
     def _not_met(self, sent: Sent) -> list[Range]:
-        """Ids given back, except those in the log. These may have come again, and been stored,
-        before the messages went into it: they waited aside, and ids were not compared when they
-        were copied.
+        """Ids given back, except those found in the log. The messages of this append waited in the
+        side log, and ids were not compared when they were copied: ids given back may have been sent
+        again, and stored, before the copy.
         """
         met = self._met.setdefault(sent.producer, SequenceRanges())
         returned = SequenceRanges(sent.returned)
@@ -332,17 +333,17 @@ class Deduplication:
 
     def _replay_message(self, entry: bytes, txn_id: TxnId | None, anew: bool = True) -> None:
         """The message was written while deduplication was off, or by a version whose tags do not
-        name the producer. Its own metadata counts, and the last of a producer's messages determines
-        the producer's position.
+        name the producer. So its own metadata counts, and the producer's last message determines
+        where the producer continues.
         """
         try:
             metadata = parse_metadata(entry)
         except BadEntry:
-            return  # set so by its producer; it has no sequence id to remember
+            return  # its producer made it so; it has no sequence id to remember
         self._since_snapshot += 1
         state = self._state(metadata.producer_name)
         first = metadata.sequence_id
-        if anew:  # otherwise it may precede what was read before it
+        if anew:  # otherwise it may precede messages that were read before it
             state.began_again(first)
             met = self._met.setdefault(metadata.producer_name, SequenceRanges())
             met.take_out(first, HIGHEST_ID)
@@ -365,12 +366,12 @@ class Deduplication:
         self._tasks.start(self.snapshot(), "snapshot")
 
     def snapshot_if_due(self) -> None:
-        """Called from time to time, also from a completion."""
+        """Call from time to time, also from a completion."""
         if self._is_due():
             self._tasks.start(self.snapshot(), "snapshot")
 
     async def close(self) -> None:
-        """Leave a snapshot, so that the next recovery scans nothing."""
+        """Leave a snapshot, so that the next recovery has nothing to scan."""
         await self.stop()
         await self.snapshot()
         await self._metadata.release([self._key])
@@ -389,7 +390,7 @@ class Deduplication:
         return self._since_snapshot >= self._due
 
     async def snapshot(self) -> None:
-        """Bounds the next recovery's scan. It contains only what is durable. Never call this from a
+        """Bounds the next recovery's scan. It contains only durable ids. Never call this from a
         completion: it must agree with `last_confirmed`.
         """
         if self._writing.locked() or not self._since_snapshot:
@@ -398,9 +399,8 @@ class Deduplication:
             await self._write()
 
     async def catch_up(self) -> None:
-        """Write a snapshot of everything durable at the call: recovery no longer needs any of it.
-
-        Raises ServiceNotReady, ManagedLedgerError.
+        """Write a snapshot of everything durable at the call, so that recovery no longer needs
+        those entries. Raises ServiceNotReady, ManagedLedgerError.
         """
         catching_up = self._tasks.start(self._catch_up(), "snapshot")
         await asyncio.wait([catching_up])
@@ -420,11 +420,11 @@ class Deduplication:
             self._recovered_from = position
             self._ledger.touch()  # more may be trimmed now
         except (ManagedLedgerError, asyncio.CancelledError):
-            self._since_snapshot += 1  # still to be written, though not at once
+            self._since_snapshot += 1  # to be written later
             raise
         finally:
             if self._since_snapshot and self._visit is None and not self._closed:
-                self._visit_later()  # also if the last visit was during this one
+                self._visit_later()  # also if a visit came during this snapshot
 
     async def _encode(self, position: Position) -> bytes:
         parts, names = [encode_head(position)], list(self._producers)

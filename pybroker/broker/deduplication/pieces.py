@@ -1,7 +1,7 @@
 """Divides a producer's run of messages into pieces that are handled alike.
 
-The pieces come one by one, in order, and each must be handled before the next is requested: new
-messages are taken with their piece, so that a copy further on in the run is recognised.
+The pieces come one by one, in order, and each must be handled before the next is requested. New
+messages are taken with their piece, so that a later copy in the same run is recognised.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from pybroker.broker.deduplication.sent import MAX_TAKEN, Sent, encode_sent
 from pybroker.broker.deduplication.sequence_ranges import Range
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
-HIGHEST_ID: Final = 2**63 - 1  # the highest id that a reconnecting producer can be told
+HIGHEST_ID: Final = 2**63 - 1  # the highest id that the broker can tell a reconnecting producer
 
 
 class SequencedRun(Protocol):
@@ -38,7 +38,7 @@ class SequencedRun(Protocol):
 
 
 class Taken:
-    """New messages on their way to the log. Call `stored` or `failed`, once."""
+    """New messages on their way to the log. Call `stored` or `failed` once."""
 
     __slots__ = ("_state", "_told", "chunk", "ranges", "txn_id")
 
@@ -52,7 +52,7 @@ class Taken:
         self._told: list[Range] = []  # ids given back earlier, stored with these messages
 
     def add(self, first: int, last: int) -> None:
-        """Ascending neighbours become one range, taken with `settle` at the latest."""
+        """Adjacent ids become one range, which `settle` takes at the latest."""
         if self.ranges and self.ranges[-1][1] == first - 1:
             self.ranges[-1] = (self.ranges[-1][0], last)
         else:
@@ -61,7 +61,7 @@ class Taken:
         self._state.top = max(self._state.top, last)
 
     def settle(self) -> None:
-        """The state includes everything that was added."""
+        """After this the state includes everything that was added."""
         if self.ranges:
             self._state.take(*self.ranges[-1], self.txn_id)
 
@@ -104,13 +104,13 @@ class New(Piece):
 
 @dataclass(frozen=True, slots=True)
 class Duplicate(Piece):
-    """One message."""
+    """A single message."""
 
     state: ProducerSequence
     what: Range | Chunk
 
     def when_durable(self, answer: Answer) -> None:
-        """Call `answer` once the first copy is durable; at once if it is."""
+        """Call `answer` once the first copy is durable; at once if it already is."""
         if self.state.is_durable(self.what):
             answer(None)
         else:
@@ -119,8 +119,8 @@ class Duplicate(Piece):
 
 @dataclass(frozen=True, slots=True)
 class Copy(Piece):
-    """The rest of the run, which begins with a copy of what `txn_id` holds: only the end of that
-    transaction determines whether it is new.
+    """The rest of the run, which begins with a copy of a message that `txn_id` holds: only the end
+    of that transaction determines whether the copy is new.
     """
 
     txn_id: TxnId
@@ -128,7 +128,7 @@ class Copy(Piece):
 
 @dataclass(frozen=True, slots=True)
 class Refused(Piece):
-    """One message."""
+    """A single message."""
 
     error: NotAllowed
 
@@ -136,7 +136,7 @@ class Refused(Piece):
 def pieces_of(
     state: ProducerSequence, producer: str, run: SequencedRun, most_taken: int = MAX_TAKEN
 ) -> Iterator[Piece]:
-    """`most_taken`: new messages in a piece, which are one append."""
+    """`most_taken`: the maximum number of new messages in a piece, which is one append."""
     firsts, lasts = run.sequence_ids(), run.highest_sequence_ids()
     some_too_high = max(max(firsts), max(lasts)) > HIGHEST_ID
     chunk = _chunk_of(run) if run.chunked and not some_too_high else None
@@ -214,7 +214,7 @@ def _refusal(producer: str, span: Range, standing: Standing) -> NotAllowed:
 
 
 def _chunk_of(run: SequencedRun) -> Chunk | None:
-    """Only the metadata says which chunk it is. None: the last one, or not a chunk."""
+    """The run's chunk, which only the metadata shows. None: the last chunk, or not a chunk."""
     (entry,), (sequence_id,) = run.entries, run.sequence_ids()
     try:
         metadata = parse_metadata(entry)

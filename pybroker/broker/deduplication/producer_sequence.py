@@ -81,7 +81,7 @@ class ProducerSequence:
 
     @property
     def is_settled(self) -> bool:
-        """Nothing is in flight, and no transaction may give anything back."""
+        """Nothing is in flight, and no transaction may give back ids."""
         chunk_flies = self.chunk != self.durable_chunk
         return not (self.flying or self.open or self.waiting or self.chunk_txn or chunk_flies)
 
@@ -125,28 +125,32 @@ class ProducerSequence:
 
     @property
     def durable_to(self) -> int:
-        """No id up to here is in flight. A later message may be durable before an earlier one."""
+        """No id up to this one is in flight. A later message may be durable before an earlier
+        one.
+        """
         first_flying = next(iter(self.flying), None)
         return self.top if first_flying is None else min(self.durable, first_flying[0] - 1)
 
     def held_by(self, txn_id: TxnId) -> Iterator[Range]:
-        """The ids that its abort would give back, including an incomplete chunked message."""
+        """The ids that the transaction's abort would give back, with an incomplete chunked
+        message's.
+        """
         yield from self.open.get(txn_id, ())
         if self.chunk_txn == txn_id:
             yield self.chunk.sequence_id, self.chunk.sequence_id
 
     def is_durable(self, what: Range | Chunk) -> bool:
-        """Of a duplicate."""
+        """Whether the first copy of a duplicate is durable."""
         if isinstance(what, Chunk):
             if self.chunk.sequence_id == what.sequence_id:
                 return what <= self.durable_chunk
             return not self.flying.overlaps(what.sequence_id, what.sequence_id)
         return not self.flying.overlaps(*what)
 
-    # its outcome
+    # the outcome of a message
 
     def take(self, first: int, last: int, txn_id: TxnId | None) -> None:
-        """It goes to the log: from now on these ids are no longer new."""
+        """The message goes to the log: from now on these ids are no longer new."""
         self.flying.add(first, last)
         self._hold(first, last, txn_id)
 
@@ -165,7 +169,7 @@ class ProducerSequence:
         self._answer_durable()
 
     def failed(self, ranges: list[Range], txn_id: TxnId | None, error: Exception) -> None:
-        """They were taken and did not reach the log: they may be sent again."""
+        """These ids were taken but did not reach the log: they may be sent again."""
         for first, last in ranges:
             self.flying.take_out(first, last)
             self._let_go(first, last, txn_id)
@@ -181,13 +185,13 @@ class ProducerSequence:
         self._fail_waiting(chunk.sequence_id, chunk.sequence_id, error)
 
     def refused(self, first: int, last: int) -> None:
-        """They were not taken: the new ones among them may be sent again, even after later ones."""
+        """These ids were not taken: the new ones may be sent again, even after later ones."""
         if last > self.top:
             self._give_back_untold(max(first, self.top + 1), last)
 
     def tell(self, for_good: bool) -> list[Range]:
-        """What to store with the next messages that go to the log. If not `for_good`, these may be
-        removed from it again, so the messages after them store the same.
+        """The ids to store with the next messages that go to the log. If not `for_good`, those
+        messages may be removed from it again, so the messages after them store the same ids.
         """
         if not self.untold:
             return []
@@ -201,7 +205,7 @@ class ProducerSequence:
             self.untold.add(first, last)
 
     def ended(self, txn_id: TxnId, aborted: bool) -> None:
-        """The transaction has ended."""
+        """Called when the transaction has ended."""
         for first, last in self.open.pop(txn_id, ()):
             self.in_transactions.take_out(first, last)
             if aborted:
@@ -213,7 +217,9 @@ class ProducerSequence:
                 self.chunk = self.durable_chunk = NO_CHUNK
 
     def outcome_lost(self, txn_id: TxnId) -> None:
-        """It has ended with an unknown outcome: what it held may have been aborted or stored."""
+        """The transaction has ended with an unknown outcome: its ids may have been aborted or
+        stored.
+        """
         for first, last in self.open.pop(txn_id, ()):
             self.in_transactions.take_out(first, last)
             self.floor = max(self.floor, last)
@@ -226,7 +232,7 @@ class ProducerSequence:
         self.floor = max(self.floor, floor)
 
     def replay(self, first: int, last: int, txn_id: TxnId | None) -> None:
-        """Taken and stored, according to a log."""
+        """Called for ids that were taken and stored, according to a log."""
         self._hold(first, last, txn_id)
         self.durable = self.top
         self._complete(last)
@@ -236,9 +242,9 @@ class ProducerSequence:
         self.durable_chunk = chunk
 
     def began_again(self, first: int) -> None:
-        """It stored `first` while ids were not compared. If that is not above all earlier ids, the
-        producer has restarted its numbers: its next messages are new, although the ids were used
-        before.
+        """Called when the producer stored `first` while ids were not compared. If that is not above
+        all earlier ids, the producer has restarted its numbers: its next messages are new, although
+        the ids were used before.
         """
         if first > self.top:
             return
@@ -304,7 +310,7 @@ class ProducerSequence:
                 self.waiting.append((what, answer))
 
     def _fail_waiting(self, first: int, last: int, error: Exception) -> None:
-        """The first copy of these was not written, so the duplicates fail too."""
+        """The first copy of these ids was not written, so the duplicates fail, too."""
         waiting, self.waiting = self.waiting, []
         for what, answer in waiting:
             low, high = (what.sequence_id,) * 2 if isinstance(what, Chunk) else what

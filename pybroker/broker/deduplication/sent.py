@@ -1,8 +1,8 @@
 """The tag of an append: what deduplication stores with it, for recovery.
 
 It names the producer and the sequence ids as in the SENDs, whatever the messages' metadata says.
-Ids that were given back without a trace in the log, because a message was refused, are stored with
-the producer's next append: a durable later id never hides an earlier one.
+The refusal of a message gives its ids back without a trace in the log. So they are stored with the
+producer's next append: a durable later id never hides an earlier one.
 """
 
 from typing import Final, NamedTuple

@@ -38,14 +38,14 @@ class SequenceRanges:
         return start < stop
 
     def add(self, first: int, last: int) -> None:
-        """Neighbours become one range."""
+        """Adjacent ranges become one."""
         start, stop = self._touched(first - 1, last + 1)
         if start < stop:
             first, last = min(first, self._firsts[start]), max(last, self._lasts[stop - 1])
         self._replace(start, stop, [(first, last)])
 
     def take_out(self, first: int, last: int) -> None:
-        """Remove those of these ids that are present."""
+        """Remove these ids, as far as they are present."""
         start, stop = self._touched(first, last)
         if start == stop:
             return
@@ -86,7 +86,7 @@ class SequenceRanges:
         return ranges
 
     def _touched(self, first: int, last: int) -> tuple[int, int]:
-        """Indexes of the ranges that have an id in common with this one."""
+        """Indexes of the ranges that overlap this one: the first, and the one after the last."""
         return bisect_left(self._lasts, first), bisect_right(self._firsts, last)
 
     def _replace(self, start: int, stop: int, ranges: list[Range]) -> None:

@@ -1,9 +1,9 @@
 """Deduplication's snapshot, so that recovery reads only the newest entries.
 
-One value: a position, and for each producer what is durable of its sequence ids. The position is
-captured first and the producers after it, a few at a time. A producer's data may include ids from
-behind the position; the scan from there finds them again, and the last statement about an id
-counts.
+One value: a position, and for each producer the durable part of its sequence ids. The position is
+captured first and the producers after it, a few at a time. So a producer's data may include ids
+from entries after the position. The scan from there finds them again, and the last statement about
+an id counts.
 """
 
 import json
@@ -23,7 +23,7 @@ SNAPSHOTS: Final = "/deduplication/"
 
 
 def snapshot_keys(metadata: MetadataStore, ledger_name: str) -> list[str]:
-    """The key of a topic's snapshot, if there is one."""
+    """The key of a topic's snapshot, which may not exist."""
     return [SNAPSHOTS + ledger_name]
 
 
@@ -39,7 +39,9 @@ async def forget(metadata: MetadataStore, ledger_name: str) -> None:
 
 
 def encode_head(position: Position) -> bytes:
-    """The next entry to scan. `encode_producer` for each producer follows."""
+    """The snapshot's beginning: the next entry to scan. `encode_producer` for each producer
+    follows.
+    """
     out = Writer()
     out.number(_FORMAT)
     out.number(position.ledger_id + 1)
@@ -48,8 +50,8 @@ def encode_head(position: Position) -> bytes:
 
 
 def encode_producer(name: str, state: ProducerSequence) -> bytes:
-    """The state if the broker died now: ids in flight may be sent again. If they reach the log
-    after all, the scan finds them, because they are behind the position.
+    """The state as it would be if the broker died now: ids in flight may be sent again. If they
+    reach the log after all, the scan finds them, because they are after the position.
     """
     out = Writer()
     out.text(name)
@@ -94,7 +96,7 @@ def decode(value: bytes, key: str) -> tuple[Position, dict[str, ProducerSequence
 
 
 def durable_ids(value: bytes, key: str) -> tuple[Position, dict[str, int]]:
-    """The position, and of each producer the last durable id; less work than `decode`. Raises
+    """The position, and each producer's last durable id; less work than `decode`. Raises
     CorruptStorage.
     """
     if value.startswith(_JSON):
@@ -146,7 +148,7 @@ def _read_txn_id(data: Reader) -> TxnId | None:
 
 
 def _decode_json(record: dict[str, Any]) -> tuple[Position, dict[str, ProducerSequence]]:
-    """The oldest format: an open transaction's messages one by one."""
+    """The oldest format: it lists an open transaction's messages one by one."""
     producers: dict[str, ProducerSequence] = {}
     for name, stored in record["producers"].items():
         state = producers[name] = ProducerSequence()

@@ -1,7 +1,7 @@
 """Dispatch of non-persistent messages: `offer` delivers what can be delivered at once.
 
 The rest is dropped, as in Apache Pulsar: a consumer without permits, or with a busy connection,
-misses messages and delays no one.
+misses messages and delays no other consumer.
 """
 
 from collections import deque
@@ -46,7 +46,7 @@ class SingleActive:
         self._election.remove(consumer)
 
     def offer(self, delivery: Delivery) -> int:
-        """How many messages nobody took.
+        """The number of messages that no consumer took.
 
         Differs: Apache Pulsar ignores key ranges on non-persistent topics. Here a message outside
         them is not for this consumer, so it is not counted as dropped.
@@ -58,7 +58,7 @@ class SingleActive:
 
 
 class Shared:
-    """In turn, to consumers of the best priority level that can take something."""
+    """In turn, to consumers of the best priority level that can take messages."""
 
     def __init__(self) -> None:
         self._levels: dict[int, deque[Consumer]] = {}
@@ -74,7 +74,7 @@ class Shared:
             del self._levels[consumer.priority_level]
 
     def offer(self, delivery: Delivery) -> int:
-        """How many messages nobody took."""
+        """The number of messages that no consumer took."""
         start = 0
         while start < len(delivery.entries) and (ready := self._ready()):
             share = -(-(len(delivery.entries) - start) // len(ready))
@@ -83,7 +83,7 @@ class Shared:
         return sum(delivery.message_counts[start:])
 
     def _ready(self) -> list[Consumer]:
-        """The consumers, the next in turn first; then the turn passes on."""
+        """The ready consumers, the next in turn first; then the turn passes on."""
         for level in self._levels.values():
             ready = [each for each in level if each.permits > 0 and each.sink.writable]
             if ready:
@@ -93,7 +93,7 @@ class Shared:
 
 
 class KeyShared:
-    """To the owner of each message's key, if there is one."""
+    """Each message goes to the owner of its key, if there is one."""
 
     def __init__(self, policy: KeySharedPolicy | None, consistent: bool) -> None:
         self.policy = policy or KeySharedPolicy()
@@ -108,7 +108,7 @@ class KeyShared:
         self._ring.remove(consumer)
 
     def offer(self, delivery: Delivery) -> int:
-        """How many messages nobody took."""
+        """The number of messages that no consumer took."""
         owned: dict[Consumer, list[int]] = {}
         for index, entry in enumerate(delivery.entries):
             owner = self._ring.owner(slot_of_entry(entry))

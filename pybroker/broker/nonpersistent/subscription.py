@@ -21,7 +21,7 @@ from pybroker.transaction.pending_acks.pending_ack import PendingAck
 
 
 class Subscribed(Limited, Protocol):
-    """What a subscription needs of its topic."""
+    """The topic as its subscriptions need it."""
 
     def end_of_reader(self, subscription: "NonPersistentSubscription") -> None: ...
 
@@ -47,11 +47,11 @@ class NonPersistentSubscription:
     def __init__(
         self, topic: Subscribed, name: str, durable: bool, properties: dict[str, str]
     ) -> None:
-        """A non-`durable` one is deleted with its last consumer."""
+        """A subscription that is not `durable` ends with its last consumer."""
         self.name = name
         self.durable = durable
         self.properties = properties
-        self.kind: SubscriptionType | None = None  # of the last consumers
+        self.kind: SubscriptionType | None = None  # the type of the latest consumers
         self.consumers: list[Consumer] = []
         self.times = LastTimes()
         self.dropped = 0  # messages
@@ -82,8 +82,8 @@ class NonPersistentSubscription:
         return dispatcher_of(kind, first, topic.name.partition, consistent)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Idempotent. A non-durable one is deleted with its last consumer, and with an only one
-        that was not admitted.
+        """Idempotent. A subscription that is not durable ends with its last consumer, also if its
+        only consumer was not admitted.
         """
         if consumer in self.consumers:
             self._remove(consumer)
@@ -119,7 +119,7 @@ class NonPersistentSubscription:
     def notify(self) -> None:
         """There is never anything to send later."""
 
-    # -- what has no effect where nothing is kept
+    # -- without effect, because nothing is stored
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
         pass
@@ -154,7 +154,7 @@ class NonPersistentSubscription:
     async def seek_to_time(self, timestamp_ms: int) -> None:
         await asyncio.sleep(0)
 
-    # -- what the admin API tells
+    # -- for the admin API
 
     @property
     def active_consumer(self) -> Consumer | None:

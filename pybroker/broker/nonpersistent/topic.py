@@ -1,11 +1,12 @@
-"""A non-persistent topic: a message goes to consumers ready for it now, and is then forgotten.
+"""A non-persistent topic: a message goes to consumers that are ready for it now, and is then
+forgotten.
 
     publish → each subscription (dispatch) → receipt
 
 A run of messages is offered to one subscription after the other, over several loop turns if there
-are many; its bytes stay in the publish budget until then, so memory is limited as for messages in
-flight to the disk. Nothing is written: topic and subscriptions disappear with the process, and are
-created again on next use.
+are many. Its bytes stay in the publish budget until then, so memory is limited as it is for
+messages that are not durable yet. Nothing is written: topic and subscriptions disappear with the
+process, and are created again on next use.
 
 Differs: messages are numbered (ledger 0, entries from 0); Apache Pulsar calls all of them 0:0.
 """
@@ -40,7 +41,7 @@ from pybroker.broker.publishing import Published, PublishRun
 _OFFER_BYTES: Final = 4096
 _ENTRY_BYTES: Final = 256
 _LEDGER: Final = 0
-_ENTRIES: Final = 1 << 34  # then they are numbered from 0 again
+_ENTRIES: Final = 1 << 34  # then the numbers start again at 0
 
 
 class _Offer:
@@ -61,13 +62,13 @@ class _Offer:
 
     @property
     def cost_bytes(self) -> int:
-        """The cost of offering it to one of them; Key_Shared examines each entry."""
+        """The cost of offering the run to one subscription; Key_Shared examines each entry."""
         entries = self.delivery.entries
         return sum(map(len, entries)) + _ENTRY_BYTES * len(entries) + _OFFER_BYTES
 
 
 class NonPersistentTopic(Life[NonPersistentSubscription]):
-    writes: Final = None  # there are none to count
+    writes: Final = None  # there are no writes to count
     __slots__ = (
         "_audience",
         "_next_entry",
@@ -93,7 +94,7 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
     def __init__(self, name: TopicName, clock: Clock, policies: Effective) -> None:
         super().__init__(name, Producers(name, None, _forget_epoch))
         self.clock = clock
-        self.policies = policies  # as they are now: see policies/following
+        self.policies = policies  # the current ones: see policies/following
         self.created_at_ms = clock.now_ms()
         self.gate: Gate | None = None
         self.subscribe_limit: SubscribeLimit | None = None
@@ -114,7 +115,7 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
         published: Published,
         taken: Taken | None = None,
     ) -> None:
-        """`published` is called once the run was offered to all subscriptions."""
+        """`published` is called once the run has been offered to all subscriptions."""
         refusal = self._refusal(producer, run)
         if refusal is not None:
             published(None, refusal)
@@ -151,7 +152,7 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
         return self._audience
 
     def _offer_some(self) -> None:
-        """As much as fits into a turn of the loop."""
+        """Offers as much as fits into a turn of the loop."""
         bytes_left = ROUND_BYTES
         while self._offers:
             offer = self._offers[0]
@@ -168,12 +169,12 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
             offer.done()
 
     async def add_producer(self, producer: Producer, granted: Granted) -> bool:
-        """As Topic.add_producer."""
+        """Like Topic.add_producer."""
         self.check_open()
         await check_producers(self, producer.encrypts)
         return await self.producers.add(producer, granted)
 
-    # -- what other topics read from their log
+    # -- other topics read these from their log
 
     async def last_message_id(self, limit: Position | None = None) -> tuple[Position, int]:
         """There is nothing to read."""
@@ -190,7 +191,7 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
     async def subscription(
         self, name: str, start: Position | None, properties: dict[str, str], create: bool
     ) -> NonPersistentSubscription:
-        """Its start has no effect. Raises SubscriptionNotFound, NotAllowed."""
+        """`start` has no effect. Raises SubscriptionNotFound, NotAllowed."""
         existing = self._existing(name, durable=True)
         if existing is not None:
             return existing
@@ -205,8 +206,9 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
     async def reader_subscription(
         self, name: str, start: Position | None, asked: Isolation | None = None
     ) -> NonPersistentSubscription:
-        """It is deleted with its last consumer. Transactions cannot write here, so all is
-        committed."""
+        """The subscription ends with its last consumer. Transactions cannot write here, so all
+        messages are committed.
+        """
         return self._existing(name, durable=False) or self._subscribe(name, False, {})
 
     def _subscribe(
@@ -244,7 +246,7 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
 
     @property
     def idle(self) -> bool:
-        """As Topic.idle."""
+        """Like Topic.idle."""
         return self.nobody_knows_its_schema and not self.messages_in
 
     @property
@@ -252,7 +254,7 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
         return bool(self._offers)
 
     async def close(self, reason: str = "closed") -> None:
-        """Disconnect all clients. Accepted messages are treated as published."""
+        """Disconnect all clients. Accepted messages count as published."""
         self.retire(reason)
         for subscription in self.subscriptions.values():
             subscription.close(reason)

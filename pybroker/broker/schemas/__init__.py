@@ -1,1 +1,1 @@
-"""Schemas: a topic's versions, and which schema may follow another."""
+"""Schemas: a topic's versions, and which schemas may follow others."""

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 MAX_STEPS: Final = 8000
 MAX_SCHEMA_BYTES: Final = 256 * 1024
-MAX_PARTS: Final = 30_000  # parsed within milliseconds; a field of a record takes five or six
-_SYMBOLS_A_STEP: Final = 64  # of an enum
+MAX_PARTS: Final = 30_000  # parsed within milliseconds; a field of a record has five or six
+_SYMBOLS_A_STEP: Final = 64  # symbols of an enum
 _PRIMITIVES: Final = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
 )
@@ -49,7 +49,7 @@ def loaded(data: bytes) -> Any:
         raise NotAvro(f"it is not an Avro schema: {error}") from None
 
 
-@lru_cache(maxsize=4)  # old and new, each of a key and a value
+@lru_cache(maxsize=4)  # the old and the new schema, each of a key and a value
 def parse(data: bytes) -> "AvroSchema":
     """Raises NotAvro."""
     try:
@@ -148,7 +148,7 @@ class _Comparison:
         self._reader = reader
         self._writer = writer
         self._steps = 0
-        # By pairs of records; a pair in progress is assumed to be readable.
+        # By pairs of records; while a pair is being compared, it is assumed to be readable.
         self._records: dict[tuple[str, str], str | None] = {}
         self._enums: dict[tuple[int, int], str | None] = {}
 
@@ -171,8 +171,8 @@ class _Comparison:
         return self._why_not_within(kind, reader, writer, at)
 
     def _no_branch(self, reader: list[Any], writer: Any, at: str) -> str | None:
-        """The writer's branch with the same name reads it, if there is one; otherwise any
-        that can.
+        """The branch with the writer's name must read it, if there is one; otherwise any branch
+        may.
         """
         for branch in reader:
             if self._has_name_of(branch, writer):
@@ -220,7 +220,7 @@ class _Comparison:
         return self._records[pair]
 
     def _forget_what_rests_on_it(self, known: int) -> None:
-        """Drop results that relied on the assumption that a pair is readable which is not."""
+        """Drop results that relied on the assumption that an unreadable pair is readable."""
         for pair in list(islice(self._records, known, None)):
             if self._records[pair] is None:
                 del self._records[pair]

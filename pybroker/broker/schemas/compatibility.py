@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from pybroker.broker.schemas.avro import MAX_SCHEMA_BYTES, NotAvro, loaded, parse, why_unreadable
 
-# Values of Schema.Type; plain bytes have no number of their own there, and are NONE.
+# Values of Schema.Type. Plain bytes have no number of their own there: they are NONE.
 NONE: Final = 0
 JSON, PROTOBUF, AVRO = 2, 3, 4
 KEY_VALUE: Final = 15
 PROTOBUF_NATIVE: Final = 20
 AUTO_CONSUME: Final = 21
-# The admin API's names of the wire's numbers, starting at 0; no topic has 21, AUTO_CONSUME.
+# The admin API's names for the wire's numbers, from 0 on; no topic has 21, AUTO_CONSUME.
 TYPE_NAMES: Final = (
     "NONE",
     "STRING",
@@ -55,7 +55,9 @@ _SIZE: Final = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class StoredSchema:
-    """`type` is the wire's number; `data` what the type defines (an Avro record as JSON, …)."""
+    """`type` is the wire's number; the type defines the content of `data` (an Avro record as JSON,
+    …).
+    """
 
     name: str
     type: int
@@ -69,7 +71,7 @@ class StoredSchema:
 
     @property
     def size_bytes(self) -> int:
-        """Of everything stored for it."""
+        """The size of everything stored for the schema."""
         said = (self.name, *self.properties, *self.properties.values())
         return len(self.data) + sum(len(text.encode()) for text in said)
 
@@ -133,7 +135,7 @@ def why_not_after(strategy: Strategy, new: StoredSchema, old: StoredSchema) -> s
 
 
 def why_invalid(schema: StoredSchema) -> str | None:
-    """Why it is not a schema of its type; None if it is."""
+    """Why this is not a schema of its type; None if it is."""
     if schema.size_bytes > MAX_SCHEMA_BYTES:
         return (
             f"it has {schema.size_bytes} bytes, including its name and properties; "
@@ -214,7 +216,7 @@ def _object(data: bytes) -> dict[str, Any]:
 
 
 class BadKeyValue(ValueError):
-    """The data does not consist of two schemas."""
+    """The data does not consist of exactly two schemas."""
 
 
 def join_key_value(key: bytes, value: bytes) -> bytes:
@@ -260,6 +262,6 @@ def _parts(schema: StoredSchema) -> list[StoredSchema]:
 
 
 def _part_type(name: str) -> int:
-    """Bytes by default. A key-value schema cannot contain another one."""
+    """The type number; NONE (bytes) by default. A key-value schema cannot contain another one."""
     known = name in TYPE_NAMES and name != "KEY_VALUE"
     return TYPE_NAMES.index(name) if known else NONE

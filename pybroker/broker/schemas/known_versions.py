@@ -1,4 +1,4 @@
-"""An index of a topic's schema versions by digest, so that one is found without reading all.
+"""An index of a topic's schema versions by digest, to find a version without reading all of them.
 
 A topic's index is built on first use, and dropped when a version is added or deleted, or when too
 many others are cached.
@@ -29,12 +29,12 @@ def folder(topic: TopicName) -> str:
 
 
 def folders_of(namespace: str) -> str:
-    """The common prefix of the folders of its topics, and of no others."""
+    """The common prefix of the folders of the namespace's topics, and of no others."""
     return _PREFIX + quote(f"{namespace}/", safe="")
 
 
 def schema_keys(metadata: MetadataStore, topic: TopicName) -> list[str]:
-    """One per version, oldest first."""
+    """One key per version, oldest first."""
     return metadata.keys(folder(topic))
 
 
@@ -50,7 +50,7 @@ def number_of(key: str) -> int:
 class SchemaVersion:
     number: int
     schema: StoredSchema
-    added_at_ms: int  # 0 if that is not known
+    added_at_ms: int  # 0 if unknown
     deletion: bool = False  # a marker: earlier versions are deleted
 
 
@@ -75,7 +75,7 @@ class KnownVersion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Of one topic: the versions after the last deletion, oldest first."""
+    """The versions of one topic after the last deletion, oldest first."""
 
     versions: tuple[KnownVersion, ...]
 
@@ -84,7 +84,7 @@ class Known:
         return next((each.number for each in self.versions if each.digest == digest), None)
 
     def why_full(self, schema: StoredSchema) -> str | None:
-        """Why it cannot store another one; None if it can."""
+        """Why the topic cannot store this schema as well; None if it can."""
         if len(self.versions) >= MAX_VERSIONS:
             return f"it already has {MAX_VERSIONS} versions"
         size_bytes = sum(each.size_bytes for each in self.versions) + schema.size_bytes
@@ -98,13 +98,13 @@ class KnownVersions:
         self._metadata = metadata
         self._known: OrderedDict[str, Known] = (
             OrderedDict()
-        )  # by folder; the most recently used is last
+        )  # by folder; the most recently used one is last
         self._versions = 0
         self._changes = 0
         metadata.watch(_PREFIX, self._changed)
 
     async def of(self, topic: TopicName) -> Known:
-        """The caller prevents concurrent additions, or tolerates them."""
+        """The topic's index. The caller prevents concurrent additions, or tolerates them."""
         where = folder(topic)
         known = self._known.get(where)
         if known is not None:

@@ -1,9 +1,9 @@
 """Schemas of topics, by version: stored, looked up, never changed.
 
 A partition shares its partitioned topic's schemas. A version is transmitted as 8 bytes, big-endian,
-starting at 0. Which schema may follow another is in compatibility; the `rules` that apply to a
-topic are passed in. A topic keeps a limited number of versions (known_versions), so comparing with
-all of them, one in a turn of the loop, is a limited amount of work.
+starting at 0. The module compatibility decides which schema may follow another; the `rules` that
+apply to a topic are passed in. A topic keeps a limited number of versions (known_versions). So
+comparing a schema with all of them, one per turn of the loop, is a limited amount of work.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _ATTEMPTS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class SchemaRules:
-    """What applies to a topic's schemas: its policies, its namespace's, the broker's."""
+    """The rules for a topic's schemas, from its policies, its namespace's and the broker's."""
 
     strategy: Strategy = Strategy.FULL
     auto_update: bool = True  # producers may add versions
@@ -60,7 +60,7 @@ def usual_rules(topic: TopicName) -> SchemaRules:
 
 
 async def _at_once() -> None:
-    """There are no others."""
+    """There are no other brokers."""
 
 
 class Schemas:
@@ -72,8 +72,9 @@ class Schemas:
         rules: Callable[[TopicName], SchemaRules] = usual_rules,
         caught_up: Callable[[], Awaitable[None]] = _at_once,
     ) -> None:
-        """`is_going`: the topic, or its namespace, is being deleted, and additions would outlive
-        it. `caught_up` returns when `metadata` shows what others wrote before the call.
+        """`is_going`: whether the topic, or its namespace, is being deleted, so that additions
+        would outlive it. `caught_up` returns when `metadata` shows what others wrote before the
+        call.
         """
         self._metadata = metadata
         self._is_going = is_going
@@ -88,9 +89,8 @@ class Schemas:
     async def add(
         self, topic: TopicName, schema: StoredSchema, by_admin: bool = False
     ) -> int | None:
-        """The version of the schema, new or existing. Raises IncompatibleSchema.
-
-        None for a client that accepts the topic's own schema.
+        """The version of the schema, new or existing; None for a client that accepts the topic's
+        own schema. Raises IncompatibleSchema, ServiceNotReady.
         """
         if schema.type == AUTO_CONSUME:
             return None
@@ -99,8 +99,8 @@ class Schemas:
             return await self._add(topic, schema, by_admin)
 
     async def _add(self, topic: TopicName, schema: StoredSchema, by_admin: bool = False) -> int:
-        """The brokers of a topic's partitions may add schemas at the same time, mostly the same:
-        who was not the first one judges again.
+        """The brokers of a topic's partitions may add schemas at the same time, mostly the same
+        one. A broker that was not the first judges the schema again.
         """
         for _ in range(_ATTEMPTS):
             try:
@@ -125,8 +125,8 @@ class Schemas:
         return await self._append(topic, schema, known)
 
     def check_without(self, topic: TopicName) -> None:
-        """A producer connects without a schema. Raises IncompatibleSchema if that is not
-        allowed.
+        """Checks whether a producer may connect without a schema. Raises IncompatibleSchema if
+        not.
         """
         latest = self._latest(topic)
         if latest is not None and latest.schema.type != NONE and self.rules(topic).enforced:
@@ -136,8 +136,8 @@ class Schemas:
             )
 
     async def check_consumer(self, topic: TopicName, schema: StoredSchema, idle: bool) -> None:
-        """It must be able to read the existing data. The schema of an `idle` topic's first consumer
-        defines the messages, and is stored. Raises IncompatibleSchema.
+        """Checks that the consumer can read the existing data. The schema of an `idle` topic's
+        first consumer defines the messages, and is stored. Raises IncompatibleSchema.
         """
         if schema.type == AUTO_CONSUME:
             return
@@ -164,7 +164,7 @@ class Schemas:
     async def _why_not(
         self, topic: TopicName, schema: StoredSchema, strategy: Strategy, known: Known
     ) -> str | None:
-        """Why it may not follow the existing versions; None if it may."""
+        """Why the schema may not follow the existing versions; None if it may."""
         await asyncio.sleep(0)  # the previous check may have taken long enough
         if (why := why_invalid(schema)) is not None:
             return why
@@ -196,20 +196,20 @@ class Schemas:
     # -- for administrators
 
     async def find(self, topic: TopicName, schema: StoredSchema) -> int | None:
-        """The version of that schema."""
+        """The version that has this schema."""
         return (await self._known.of(topic)).find(schema)
 
     async def why_incompatible(self, topic: TopicName, schema: StoredSchema) -> str | None:
-        """Why the schema may not follow the topic's; None if it may."""
+        """Why the schema may not follow the topic's versions; None if it may."""
         known = await self._known.of(topic)
         return await self._why_not(topic, schema, self.rules(topic).strategy, known)
 
     def get(self, topic: TopicName, version: int | None = None) -> SchemaVersion:
-        """The latest, or one version, even a deleted one: messages with it may still exist.
+        """The latest version, or a given one, even if it was deleted: messages that use it may
+        still exist. Raises TopicNotFound.
 
-        Raises TopicNotFound.
         Differs: Apache Pulsar does not give a deleted version to consumers either, so they cannot
-        read the messages that have it.
+        read the messages that use it.
         """
         found = self._latest(topic) if version is None else self._version(topic, version)
         if found is None or found.deletion:
@@ -217,7 +217,7 @@ class Schemas:
         return found
 
     async def not_deleted(self, topic: TopicName, version: int) -> SchemaVersion:
-        """One version, unless it was deleted. Raises TopicNotFound."""
+        """The given version, unless it was deleted. Raises TopicNotFound."""
         known = await self._known.of(topic)
         if not any(each.number == version for each in known.versions):
             raise _no_schema(topic, version)
@@ -243,9 +243,10 @@ class Schemas:
         return found
 
     async def delete(self, topic: TopicName, force: bool = False) -> int:
-        """The version that represents the deletion: later schemas have higher ones, so no client
-        takes them for an old one that it knows. With `force` the records of all earlier versions
-        are deleted too, and messages that use them can no longer be decoded. Raises TopicNotFound.
+        """Returns the version that represents the deletion: later schemas get higher versions, so
+        no client takes them for an old schema that it knows. With `force` the records of all
+        earlier versions are deleted too, and messages that use them can no longer be decoded.
+        Raises TopicNotFound.
         """
         async with self._locked(topic):
             latest = self.get(topic)
@@ -259,12 +260,16 @@ class Schemas:
             return number
 
     async def settled(self, topic: TopicName) -> None:
-        """Additions in progress have ended; none starts on a topic that is being deleted."""
+        """Returns when additions in progress have ended; none starts on a topic that is being
+        deleted.
+        """
         async with self._locked(topic):
             pass
 
     async def forget_namespace(self, namespace: str) -> None:
-        """Including topics that never existed. Nobody adds to a namespace that is being deleted."""
+        """Deletes all schemas of a namespace that is being deleted, even of topics that never
+        existed. None is added any more.
+        """
         within = folders_of(namespace)
         adding = [lock for where, lock in self._adding.items() if where.startswith(within)]
         for lock in adding:

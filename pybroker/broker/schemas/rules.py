@@ -1,4 +1,6 @@
-"""What the policies say about a topic's schemas. UNDEFINED defers to the broker, or to FULL."""
+"""The rules for a topic's schemas from its policies. UNDEFINED defers to the broker's strategy, or
+to FULL.
+"""
 
 from typing import Final
 

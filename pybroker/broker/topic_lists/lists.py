@@ -1,8 +1,8 @@
 """The topics of each namespace: names that a client can use, sorted, and their hash.
 
-A list is computed at the first request, a few names at a time, and kept. It changes only when the
-metadata store reports that a topic was created or deleted, or a non-persistent topic does so
-itself. So repeated requests cost nothing.
+A list is computed at the first request, a few names at a time, and kept. It changes only when a
+topic is created or deleted: the metadata store reports this or, for a non-persistent topic, the
+broker itself. So repeated requests cost nothing.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class TopicList:
 
     @cached_property
     def hash(self) -> str:
-        """As Apache Pulsar's clients compute it: the CRC's bytes, the lowest first."""
+        """The hash that Apache Pulsar's clients compute: the CRC's bytes, the lowest first."""
         return crc32c(",".join(self.names).encode()).to_bytes(4, "little").hex()
 
     @cached_property
@@ -56,7 +56,7 @@ class TopicList:
         return at < len(self.names) and self.names[at] == name
 
     def with_or_without(self, name: str) -> "TopicList":
-        """Without the name if it is there, otherwise with it."""
+        """The list without the name if it has it, otherwise with it."""
         at = bisect_left(self.names, name)
         rest = at + self.has(name)
         between = [] if self.has(name) else [name]
@@ -78,12 +78,12 @@ class TopicLists:
         metadata.watch(PARTITIONED_PREFIX, self._partitions_changed)
 
     def known(self, namespace: str) -> TopicList | None:
-        """None if it is not computed yet. Raises NotFound."""
+        """None if the list is not computed yet. Raises NotFound."""
         self._tenants.check_namespace(namespace)
         return self._known.get(namespace)
 
     async def get(self, namespace: str) -> TopicList:
-        """Raises NotFound."""
+        """The list, computed if necessary. Raises NotFound."""
         known = self.known(namespace)
         if known is not None:
             return known
@@ -110,7 +110,7 @@ class TopicLists:
         return TopicList(sorted(found))
 
     def _found(self, namespace: str, done: asyncio.Task[TopicList]) -> None:
-        """Kept, unless something has changed meanwhile."""
+        """Keeps the list, unless it has changed meanwhile."""
         if self._finding.get(namespace) is done:
             del self._finding[namespace]
             if not done.cancelled() and done.exception() is None:
@@ -156,7 +156,7 @@ class TopicLists:
 
 
 def _topic(ledger: str) -> TopicName | None:
-    """None if the ledger is not a topic's."""
+    """The topic of a ledger; None if it has none."""
     parts = ledger.split("/", 3)
     if len(parts) != 4 or parts[2] != "persistent":
         return None

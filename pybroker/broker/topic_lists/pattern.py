@@ -2,10 +2,10 @@
 
 A pattern comes from a client, and fifty characters can keep Python's `re`, which backtracks, busy
 for hours. Here a pattern becomes a Glushkov automaton: its characters are positions, a set of
-positions is one integer, and each character of a name is examined once. What such an automaton
-cannot express (lookaround, back references) is refused; clients then filter the names themselves.
+positions is one integer, and each character of a name is examined once. A pattern that needs more
+(lookaround, back references) is refused; clients then filter the names themselves.
 
-Syntax: what Java, Go and Python have in common, and Java's quotes \\Q…\\E.
+Syntax: the common part of Java's, Go's and Python's, and Java's quotes \\Q…\\E.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from typing import Final
 MAX_POSITIONS: Final = 200
 _MAX_PATTERN: Final = 1000  # characters, whatever the configuration allows
 _MAX_REPEAT: Final = 1000
-_CACHED: Final = 2000  # steps; after that they are computed again
+_CACHED: Final = 2000  # entries of a cache; a full one is emptied
 _SCHEME: Final = "://"
 _SPECIAL: Final = "()[]{}|*+?.\\^$"
 
@@ -31,7 +31,7 @@ _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class BadPattern(ValueError):
-    """Not a pattern, or not a supported one; the message says why."""
+    """The text is not a pattern, or not a supported one; the error's text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ _NOTHING: Final = _Part(True, 0, 0)
 class _Automaton:
     def __init__(self) -> None:
         self.characters: list[_Characters] = []
-        self.follow: list[int] = []  # by position: the possible next ones
+        self.follow: list[int] = []  # by position: the possible next positions
 
     def one(self, characters: _Characters) -> _Part:
         if len(self.characters) >= MAX_POSITIONS:
@@ -124,7 +124,7 @@ def _repeated(node: _Node, least: int, most: int | None, automaton: _Automaton) 
     for _ in range(max(least, 1) if most is None else most):
         part = node(automaton)
         if not (part.first or part.last):
-            return _NOTHING  # empty, however often
+            return _NOTHING  # empty, however many times
         whole = automaton.then(whole, part) if least > 0 else _then_maybe(automaton, whole, part)
         least -= 1
     if most is None:
@@ -292,7 +292,7 @@ class _Parser:
         return ((low, high),)
 
     def _in_brackets(self) -> str | Ranges:
-        """A character, or a class of them."""
+        """A character, or the ranges of a class."""
         character = self._next()
         if character == "[" or (character == "&" and self._peek() == "&"):
             raise BadPattern("nested character classes are not supported")
@@ -337,12 +337,12 @@ class TopicPattern:
         return bool(hit & self._whole.last) if name else self._whole.nullable
 
     def rest(self) -> None:
-        """Frees memory while nothing is matched."""
+        """Frees memory until the next match."""
         self._moves.clear()
         self._having.clear()
 
     def _move(self, to_come: int, character: str) -> tuple[int, int]:
-        """The positions that accept this character, and those that may follow."""
+        """The positions that accept this character, and the positions that may follow them."""
         hit = to_come & self._positions_having(character)
         behind = reduce(or_, (self._follow[at] for at in _bits(hit)), 0)
         self.steps += hit.bit_count() // 4

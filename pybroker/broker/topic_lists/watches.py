@@ -4,8 +4,8 @@
                                 → once per pattern: which of these match
                                 → every watcher of that pattern
 
-So a change costs the names that changed, not those that exist, and watchers with the same pattern
-share the work.
+So the cost of a change depends on the names that changed, not on all names, and watchers with the
+same pattern share the work.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ MAX_NAMES: Final = 10_000_000
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """`hash` is that of all names that are selected now."""
+    """`hash` is the hash of all names that the pattern selects now."""
 
     came: Sequence[str]
     went: Sequence[str]
@@ -50,7 +50,7 @@ class _Selection:
 
 @dataclass(slots=True)
 class _Feed:
-    """For one namespace."""
+    """The changes of one namespace."""
 
     seen: TopicList
     selections: dict[str, _Selection] = field(default_factory=dict)  # by pattern
@@ -60,7 +60,7 @@ class _Feed:
 
 
 async def selected(names: Iterable[str], pattern: TopicPattern, pace: Pace) -> list[str]:
-    """Names that match themselves, or are partitions of a matching topic."""
+    """The names that match, including partitions whose topic matches."""
     found = []
     for name in names:
         before = pattern.steps
@@ -98,9 +98,8 @@ class TopicWatches:
         lists.on_change = self._changed
 
     async def begin(self, namespace: str, pattern: TopicPattern, told: Told) -> TopicList:
-        """Returns what is selected now; `told` is called for each change from here on, until `end`.
-
-        Raises NotFound, TooManyRequests.
+        """Returns the topics that are selected now; `told` is called for each change after that,
+        until `end`. Raises NotFound, TooManyRequests.
         """
         self._check_room()
         there = (await self._lists.get(namespace)).persistent
@@ -180,7 +179,7 @@ class TopicWatches:
 
 
 async def _start(feed: _Feed, pattern: TopicPattern) -> _Selection:
-    """Includes changes that happen while names are examined."""
+    """The selection includes changes that happen while names are examined."""
     pace = steady_pace()
     looked_at = feed.seen
     found = set(await selected(looked_at.names, pattern, pace))
@@ -205,7 +204,7 @@ async def _tell(
     selection.topics = TopicList(sorted(dict.fromkeys([*left, *came])))  # nearly sorted already
     change = Change(came, went, selection.topics.hash)
     for told in list(selection.told):
-        if told in selection.told:  # it may have ended meanwhile
+        if told in selection.told:  # the watch may have ended meanwhile
             told(change)
         await pace.step((len(came) + len(went)) * _STEPS_A_NAME)
     await pace.step(len(left))
