@@ -1,16 +1,17 @@
 """Fixtures that pytest finds automatically if pybroker is installed: docs/testing.md.
 
-A broker for each scope: `pulsar_broker` (function), `pulsar_broker_module` and
-`pulsar_broker_shared` (session); all serve the admin API. `pulsar_namespace`, `pulsar_topic`,
-`pulsar_client`, `pulsar_clock` and `pulsar_faults` belong to the broker that the test uses, and to
-a `pulsar_broker` if it names none. Settings are lines `key=value` of broker.conf:
-`pulsar_broker_settings` in pytest's ini file, for all brokers, and the marker
-`pulsar_broker(key=value)` on top: of the test for its own broker, of the module for the module's.
+There is a broker for each scope: `pulsar_broker` (function), `pulsar_broker_module` and
+`pulsar_broker_shared` (session). All serve the admin API. `pulsar_namespace`, `pulsar_topic`,
+`pulsar_client`, `pulsar_clock` and `pulsar_faults` belong to the broker that the test uses; if it
+uses none, to a `pulsar_broker`. Settings are lines `key=value` of broker.conf.
+`pulsar_broker_settings` in pytest's ini file applies to all brokers. The marker
+`pulsar_broker(key=value)` overrides it: on a test for the test's broker, on a module for the
+module's broker.
 
-A failing test shows what its brokers did during it: see pybroker.testing.story.
+A failing test shows the steps of its brokers: see pybroker.testing.story.
 
-Nothing is imported before a test asks for one; `-p no:pybroker` leaves them out. With pytest-xdist,
-each worker has its own brokers.
+Nothing is imported before a test requests a fixture; `-p no:pybroker` disables the fixtures. With
+pytest-xdist, each worker has its own brokers.
 """
 
 import re
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
 SETTINGS: Final = "pulsar_broker_settings"
 MARKER: Final = "pulsar_broker"
-# From the narrowest scope to the widest.
+# From the narrowest to the widest scope.
 BROKERS: Final = ("pulsar_broker", "pulsar_broker_module", "pulsar_broker_shared")
-_STORIES: Final = pytest.StashKey[dict[Any, str]]()  # of the brokers that run, with their fixtures
-_ENDED: Final = pytest.StashKey[dict[Any, str]]()  # of those that ended with the test
+_STORIES: Final = pytest.StashKey[dict[Any, str]]()  # of running brokers, and their fixtures
+_ENDED: Final = pytest.StashKey[dict[Any, str]]()  # of brokers that ended with the test
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -102,7 +103,7 @@ def _running(request: pytest.FixtureRequest) -> "Iterator[RunningBroker]":
     try:
         lines = "\n".join(request.config.getini(SETTINGS))
         settings = parse_config(lines, SETTINGS, settings)
-        for marker in reversed(list(request.node.iter_markers(MARKER))):  # the nearest counts most
+        for marker in reversed(list(request.node.iter_markers(MARKER))):  # the nearest wins
             for key, value in marker.kwargs.items():
                 settings = parse_config(f"{key}={_spelt(value)}", f"marker {MARKER}", settings)
     except ConfigError as error:
@@ -120,7 +121,7 @@ def _spelt(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# -- of the broker that the test uses
+# -- fixtures of the broker that the test uses
 
 
 def _broker_of(request: pytest.FixtureRequest) -> "RunningBroker":
@@ -131,14 +132,14 @@ def _broker_of(request: pytest.FixtureRequest) -> "RunningBroker":
 
 @pytest.fixture
 def pulsar_namespace(request: pytest.FixtureRequest) -> str:
-    """A new namespace with the test's name: "public/test_orders-1"."""
+    """A new namespace with a name from the test's name: "public/test_orders-1"."""
     name = re.sub(r"[^-\w]+", "-", request.node.name, flags=re.ASCII)
     return _broker_of(request).new_namespace(name[:100])
 
 
 @pytest.fixture
 def pulsar_topic(pulsar_namespace: str) -> str:
-    """A topic's name in a new namespace; the first producer or consumer creates it."""
+    """The name of a topic in a new namespace. The first producer or consumer creates the topic."""
     return f"persistent://{pulsar_namespace}/topic"
 
 
@@ -153,13 +154,13 @@ def pulsar_client(request: pytest.FixtureRequest) -> "Iterator[Client]":
 
 @pytest.fixture
 def pulsar_clock(request: pytest.FixtureRequest) -> "VirtualClock":
-    """The broker's clock, to be advanced."""
+    """The broker's clock, which the test can advance."""
     return _broker_of(request).clock
 
 
 @pytest.fixture
 def pulsar_faults(request: pytest.FixtureRequest) -> "Iterator[Faults]":
-    """The broker's fault points; the test's rules end with it."""
+    """The broker's fault points. The test's rules are removed at its end."""
     faults = _broker_of(request).faults
     yield faults
     faults.clear()

@@ -1,1 +1,1 @@
-"""`pybroker check`: whether a data directory is intact, and what is lost if it is not."""
+"""`pybroker check`: reports whether a data directory is intact, and what is lost if it is not."""

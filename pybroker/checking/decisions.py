@@ -1,8 +1,8 @@
 """Checks that topics and subscriptions agree with the coordinators' decisions, and vice versa.
 
 A marker records how a transaction ended on a topic. It must match the coordinator's decision, as
-long as that is known. Messages without a marker must belong to a transaction that will still end
-there.
+long as the coordinator knows the transaction. Messages without a marker must belong to a
+transaction that will still end there.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _READ_ENTRIES: Final = 10_000
 _READ_BYTES: Final = 4 * 1024 * 1024
 _ADVICE: Final = "Restore the data directory from a backup, and report this: it is a defect."
 
-# The states at the coordinator that match an end on a topic.
+# The coordinator's states that match an end on a topic; None: the transaction is unknown.
 _FITS: Final = {
     TxnAction.COMMIT: {TxnStatus.COMMITTING, TxnStatus.COMMITTED, None},
     TxnAction.ABORT: {TxnStatus.ABORTING, TxnStatus.ABORTED, None},
@@ -39,7 +39,9 @@ class Decisions:
         return len(self._seen)
 
     async def of_topic(self, topics: Topics, name: TopicName) -> list[Finding]:
-        """Raises ManagedLedgerError, PulsarError if it cannot be loaded or read."""
+        """Checks a topic and its subscriptions. Raises ManagedLedgerError or PulsarError if the
+        topic cannot be loaded or read.
+        """
         topic = await topics.get(name)
         if not isinstance(topic, Topic):
             return []
@@ -81,7 +83,7 @@ class Decisions:
         yield from self._not_ended(txn_id, f"subscription {subscription} of {name}", takes_part)
 
     def _not_ended(self, txn_id: TxnId, where: str, takes_part: bool) -> Iterator[Finding]:
-        """Caused by a client that did not add the participant, and by nothing else."""
+        """The only cause is a client that did not add the participant."""
         status = self._coordinators.status(txn_id)
         if not takes_part:
             what = (

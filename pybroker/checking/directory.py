@@ -5,7 +5,7 @@
     a start    the broker's own recovery, on a copy in memory: each topic is loaded
     decisions  transactions on topics and subscriptions against their coordinators
 
-If an earlier part fails, the later ones are left out: they would only report its consequences.
+If the first two find damage, the others are omitted: they would only report its consequences.
 """
 
 import logging
@@ -32,8 +32,8 @@ from pybroker.checking.decisions import Decisions
 from pybroker.process.app import Broker
 
 _BACKUP: Final = "Restore the data directory from a backup."
-_TOPIC_SLASHES: Final = 3  # in a topic's log's name; logs for other things have fewer
-_FOLDERS: Final = (JOURNALS, SNAPSHOT, FOLDER)  # a start creates them
+_TOPIC_SLASHES: Final = 3  # in the name of a topic's log; other logs have fewer
+_FOLDERS: Final = (JOURNALS, SNAPSHOT, FOLDER)  # every broker creates these
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Report:
     ledgers: int = 0
     logs: int = 0
     topics: int = 0
-    transactions: int = 0  # found on topics and subscriptions
+    transactions: int = 0  # seen on topics and subscriptions
 
     @property
     def damage(self) -> list[Finding]:
@@ -51,7 +51,9 @@ class Report:
 
 
 async def check(path: Path, config: BrokerConfig) -> Report:
-    """Reads all of it, and changes nothing. Raises DirectoryInUse, NotADirectoryError, OSError."""
+    """Reads the whole directory, and changes nothing. Raises DirectoryInUse, NotADirectoryError,
+    OSError.
+    """
     _require_data(path)
     report, disk = Report(path), OverlayDisk(path)
     disk.hold()
@@ -65,7 +67,7 @@ async def check(path: Path, config: BrokerConfig) -> Report:
 
 
 def _require_data(path: Path) -> None:
-    """Any other folder would seem to be whole."""
+    """Any other folder would seem to be intact. Raises FileNotFoundError."""
     if path.is_dir() and not any((path / name).is_dir() for name in _FOLDERS):
         raise FileNotFoundError(
             f"{path} is not a broker's data directory: it has none of the folders "
@@ -91,13 +93,13 @@ def _naming_the_log(finding: Finding, logs: Logs) -> Finding:
     lost = f"{finding.lost}, of {name or 'no log'}"
     if name is None or _is_topic(name):
         return finding._replace(lost=lost)
-    if name.count("/") >= _TOPIC_SLASHES:  # a coordinator's log
+    if name.count("/") >= _TOPIC_SLASHES:  # the log of a coordinator
         lost += ", without which no broker starts"
     return finding._replace(lost=lost, advice=_BACKUP)
 
 
 def _is_topic(log: str) -> bool:
-    """Whether messages are in it, and subscriptions may move behind them."""
+    """Whether the log contains messages: then subscriptions may skip what is damaged."""
     return log.count("/") >= _TOPIC_SLASHES and not TopicName.of_ledger(log).internal
 
 
@@ -134,7 +136,7 @@ async def _check_topics(broker: Broker, logs: Logs, report: Report) -> None:
 
 
 class _Listener(logging.Handler):
-    """The errors that the broker logs while it starts."""
+    """Collects the errors that the broker logs while it starts."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

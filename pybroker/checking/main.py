@@ -1,4 +1,4 @@
-"""`pybroker check DIR`: prints what is damaged, what is lost with it, and what to do."""
+"""`pybroker check DIR`: prints what is damaged, what is lost as a result, and what to do."""
 
 import argparse
 import asyncio
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
         except (ValueError, OSError) as error:
             print(f"pybroker: {error}", file=sys.stderr)
             return EXIT_NOT_CHECKED
-    # The checking broker accepts no connections.
+    # The broker that checks accepts no connections.
     config = replace(config, authentication_enabled=False, authorization_enabled=False)
     return run(options.directory, config, options.json, options.repair)
 
@@ -55,10 +55,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run(path: Path, config: BrokerConfig, as_json: bool, repairs: bool) -> int:
-    """0: intact; 1: damaged; 2: it could not be checked, or not be repaired."""
+    """The exit code. 0: intact; 1: damaged; 2: not checked, or not repaired."""
     done: list[str] = []
-    refused = ""  # why there was no repair
-    before: list[Finding] = []  # a repair
+    refused = ""  # the reason why nothing was repaired
+    before: list[Finding] = []  # findings before the repair
     try:
         report = asyncio.run(check(path, config))
         if repairs:
@@ -90,7 +90,7 @@ def run(path: Path, config: BrokerConfig, as_json: bool, repairs: bool) -> int:
         print(text, flush=True)
     except BrokenPipeError:  # the reader is gone
         pass
-    except OSError as error:  # must not look like damage
+    except OSError as error:  # this must not look like damage
         print(f"pybroker: the report cannot be printed: {error}", file=sys.stderr)
         return EXIT_NOT_CHECKED
     if refused:

@@ -1,8 +1,8 @@
-"""Makes a damaged directory start again by moving aside what prevents it.
+"""Makes a damaged directory start again by moving aside the files that prevent it.
 
-Nothing is deleted. Moved files are in `moved-aside/<time>/` of the directory. A journal that is
-damaged in the middle is moved as a whole, and a new one begins with the part before the damage:
-everything after it is lost to the broker.
+Nothing is deleted. Moved files are in the directory's folder `moved-aside/<time>/`. A journal that
+is damaged in the middle is moved, and a new one begins with the part before the damage: everything
+after the damage is lost to the broker.
 """
 
 import errno
@@ -27,8 +27,8 @@ _COPY_INSTEAD: Final = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK
 
 
 def repair(path: Path) -> list[str]:
-    """What was done, as clauses. Raises DirectoryInUse, NewerFormat, OSError; and CorruptStorage
-    if only a backup helps.
+    """Returns what was done, as clauses. Raises DirectoryInUse, NewerFormat, OSError;
+    CorruptStorage if only a backup helps.
     """
     disk = OsDisk(path)
     disk.lock()
@@ -59,14 +59,14 @@ class _Repair:
         return self._done
 
     def _lacks_snapshot(self, replay: Replay) -> bool:
-        """It is damaged, or it is missing and so is the beginning of the journals: the next start
-        would delete all ledgers.
+        """Whether the snapshot is damaged, or both the snapshot and the beginning of the journals
+        are missing. The next start would then delete all ledgers.
         """
         is_missed = replay.first_generation not in generations(self._disk)
         return is_missed or bool(self._disk.names(snapshot.FOLDER))
 
     def _cut_journals(self, replay: Replay) -> None:
-        """The next start replays everything before the damage, and nothing after it."""
+        """Makes the next start replay everything before the damage, and nothing after it."""
         corrupt, present = replay.corrupt, generations(self._disk)
         if corrupt is not None:
             good = (self._path / corrupt.name).read_bytes()[: corrupt.at]
@@ -85,7 +85,9 @@ class _Repair:
             self._move_file(journal_name(generation))
 
     def _cut(self, name: str, good: bytes) -> None:
-        """Atomic: after a crash there is either the damaged journal or its intact part."""
+        """Keeps the intact part. Atomic: after a crash there is either the damaged journal or its
+        intact part.
+        """
         target = self._target(name)
         try:
             os.link(self._path / name, target)
@@ -94,7 +96,7 @@ class _Repair:
                 raise
             _copy(self._path / name, target)
         self._moved(name, target)
-        self._disk.unlink(f"{name}.cut")  # left by a repair that crashed
+        self._disk.unlink(f"{name}.cut")  # from a repair that crashed
         new = self._disk.create(f"{name}.cut")
         try:
             new.pwritev([good], 0)
@@ -116,7 +118,7 @@ class _Repair:
         self._done.append(f"{journal_name(generation)} created again, with {len(data)} bytes")
 
     def _move_leftovers(self, replay: Replay) -> None:
-        """The next start would delete them."""
+        """Moves ledgers' files that no journal mentions: the next start would delete them."""
         for ledger_id in ledger_ids(self._disk):
             if ledger_id not in replay.ledgers:
                 self._move_file(ledger_file_name(ledger_id))
@@ -144,7 +146,7 @@ class _Repair:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Durable when it returns, but for the name."""
+    """The content is durable when this returns, the name is not."""
     shutil.copy2(source, target)
     with target.open("rb") as file:
         os.fsync(file.fileno())

@@ -1,1 +1,1 @@
-"""`pybroker doctor`: is this machine fit for a broker, and if not, what to do about it."""
+"""`pybroker doctor`: checks whether this machine is fit for a broker, and advises if not."""

@@ -1,4 +1,4 @@
-"""The data directory: may the broker use it, is there room, how long does a durable write take."""
+"""Checks the data directory: whether the broker may use it, its free space, the time of a sync."""
 
 import fcntl
 import os
@@ -13,8 +13,8 @@ from pybroker.doctor.finding import Finding, Level
 
 _WRITES: Final = 50
 _WRITE_BYTES: Final = 4096
-_SLOW_S: Final = 0.010  # a commit of every producer waits for one
-_TOO_FAST_S: Final = 0.000_02  # no device: memory, or a cache that lies
+_SLOW_S: Final = 0.010  # every commit of every producer waits for a sync
+_TOO_FAST_S: Final = 0.000_02  # not a device: memory, or a cache that lies
 _LOW_BYTES: Final = 5 * 1024**3
 _TOO_LOW_BYTES: Final = 256 * 1024**2
 _MIB: Final = 1024**2
@@ -83,7 +83,7 @@ def check_free_space(data_dir: Path) -> Finding:
 
 
 def check_sync(data_dir: Path) -> Finding:
-    """Times fdatasync as the journal does: a small write at the end of a file that has its size."""
+    """Measures fdatasync as the journal uses it: after a small write to a file of constant size."""
     name = "fdatasync"
     place = existing(data_dir)
     try:

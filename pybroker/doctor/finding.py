@@ -1,4 +1,4 @@
-"""What one check found."""
+"""The result of one check."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -6,7 +6,7 @@ from enum import Enum
 
 class Level(Enum):
     OK = "ok"
-    WARNING = "warning"  # the broker starts, but something is worse than it should be
+    WARNING = "warning"  # the broker starts, but something should be better
     ERROR = "error"  # the broker does not start, or loses its promises
 
 
@@ -15,4 +15,4 @@ class Finding:
     check: str
     level: Level
     found: str
-    advice: str = ""  # what to do about it; empty if nothing has to be done
+    advice: str = ""  # what to do about it; empty if nothing is to be done

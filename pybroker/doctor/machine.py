@@ -1,4 +1,4 @@
-"""Ports, file descriptors, clock and memory."""
+"""Checks ports, file descriptors, the clock and memory."""
 
 import ctypes
 import errno
@@ -26,7 +26,7 @@ _TOO_FEW_DESCRIPTORS: Final = 128
 _MIB: Final = 1024**2
 _LOW_MEMORY_BYTES: Final = 512 * _MIB
 _TOO_LOW_MEMORY_BYTES: Final = 96 * _MIB
-_TIMEX_BYTES: Final = 512  # more than struct timex has
+_TIMEX_BYTES: Final = 512  # more than the size of struct timex
 _UNSYNCHRONISED: Final = 5  # TIME_ERROR
 _CLOCK_SLACK_S: Final = 60.0
 
@@ -36,7 +36,7 @@ def check_ports(config: BrokerConfig) -> list[Finding]:
     return [
         _check_port(camel_case(name), config.bind_address, port)
         for name, port in wanted.items()
-        if port  # neither none nor any free one
+        if port  # port 0 means any free port
     ]
 
 
@@ -84,7 +84,7 @@ def check_descriptors(config: BrokerConfig) -> Finding:
 
 
 def check_clock(data_dir: Path) -> Finding:
-    """Message times, expiry and tokens depend on it."""
+    """Checks the clock, on which message times, expiry and tokens depend."""
     advice = "set the clock, and keep it with an NTP client (chrony, systemd-timesyncd)"
     newest = _newest_change_s(data_dir)
     behind_s = newest - time.time()
@@ -100,7 +100,9 @@ def check_clock(data_dir: Path) -> Finding:
 
 
 def _newest_change_s(data_dir: Path) -> float:
-    """Of the files directly in the closest directory that exists; 0 if there are none."""
+    """The time of the newest file directly in the closest directory that exists; 0 if there is
+    none.
+    """
     newest = 0.0
     if not data_dir.is_dir():
         return newest
@@ -111,7 +113,7 @@ def _newest_change_s(data_dir: Path) -> float:
 
 
 def _is_synchronised() -> bool | None:
-    """What the kernel says; None where it cannot be asked."""
+    """Whether the kernel considers the clock synchronised; None where it cannot be asked."""
     try:
         adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
     except (OSError, AttributeError):
@@ -138,7 +140,7 @@ def check_memory() -> Finding:
 
 
 def _available_bytes() -> int | None:
-    """The least of what the machine and this process's control group have left."""
+    """Available memory: the smaller value of the machine's and the control group's."""
     found = [_machine_bytes(), _cgroup_bytes()]
     known = [each for each in found if each is not None]
     return min(known) if known else None

@@ -1,4 +1,4 @@
-"""A report as text or JSON, and an exit code: 1 if a check found an error."""
+"""Prints a report as text or JSON; the exit code is 1 if a check found an error."""
 
 import json
 import sys
@@ -18,9 +18,10 @@ _STOPS_THE_BROKER: Final = 1
 
 
 def report(config: BrokerConfig | ValueError, data_dir: Path, as_json: bool) -> int:
-    """The exit code: 1 if something keeps the broker from starting, or from its promises.
+    """The exit code: 1 if something prevents the broker from starting or from keeping its promises.
 
-    `config` is what `pybroker standalone` would start with, or why it would not.
+    `config` is the configuration that `pybroker standalone` would use, or the reason why it has
+    none.
     """
     findings = list(examine(config, data_dir))
     print(_as_json(findings) if as_json else _as_text(findings))

@@ -1,4 +1,4 @@
-"""Python, the packages that pybroker needs, and Java, which only Spark needs."""
+"""Checks Python, the packages that pybroker needs, and Java, which only Spark needs."""
 
 import os
 import re
@@ -17,7 +17,7 @@ _JAVA_TIMEOUT_S: Final = 20.0
 _REQUIREMENT: Final = re.compile(r"([\w.-]+)(?:\[[\w,-]+\])?\s*([^;]*)(?:;\s*(.*))?")
 _EXTRA: Final = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 _BOUND: Final = re.compile(r"(>=|<=|<|>|==|!=|~=)\s*([\d.]+)")
-# A package whose modules would hide pybroker's own: it is another project's.
+# A package of another project, whose modules would hide pybroker's.
 _RIVAL: Final = "lib-pybroker"
 
 
@@ -29,7 +29,7 @@ def check_python() -> Finding:
 
 
 def check_rival() -> list[Finding]:
-    """Another project's package installs modules of the same import name."""
+    """Looks for the other project's package, whose modules have the same import name."""
     try:
         found = metadata.version(_RIVAL)
     except metadata.PackageNotFoundError:
@@ -45,7 +45,7 @@ def check_rival() -> list[Finding]:
 
 
 def check_packages(config: BrokerConfig) -> list[Finding]:
-    """Those that the broker always needs, one finding each; and one for each extra."""
+    """One finding for each package that the broker always needs, and one for each extra."""
     try:
         requirements = metadata.requires("pybroker") or []
     except metadata.PackageNotFoundError:
@@ -90,7 +90,7 @@ def _parsed(requirement: str) -> tuple[str, str]:
 
 
 def _trouble(requirement: str) -> str:
-    """Why the requirement is not met; empty if it is."""
+    """The reason why the requirement is not met; empty if it is."""
     name, bounds = _parsed(requirement)
     try:
         installed = metadata.version(name)
@@ -102,7 +102,7 @@ def _trouble(requirement: str) -> str:
 
 
 def _meets(installed: str, operator: str, bound: str) -> bool:
-    """Of the release numbers alone, which is all that pybroker's own bounds use."""
+    """Compares release numbers only: pybroker's own bounds use nothing else."""
     have, want = _numbers(installed), _numbers(bound)
     if operator == ">=":
         return have >= want
@@ -120,7 +120,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def check_java() -> Finding:
-    """Only Spark needs it, so nothing here keeps a broker from starting."""
+    """Checks Java. Only Spark needs it, so nothing here prevents a broker from starting."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     advice = (

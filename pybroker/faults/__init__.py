@@ -1,4 +1,4 @@
-"""Fault points: named steps of the broker at which a test lets it crash, wait, lose or refuse."""
+"""Fault points: named steps of the broker where a test can make it crash, wait, lose or refuse."""
 
 from pybroker.faults.passing import Passing
 from pybroker.faults.points import ACTIONS, POINTS, Action, Point

@@ -1,4 +1,4 @@
-"""Work that must stay in order while a part of it waits."""
+"""Keeps work in order while a part of it waits."""
 
 from collections import deque
 from collections.abc import Callable
@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 
 class Lane:
-    """Each job runs at once unless an earlier one waits."""
+    """Runs jobs in order. A job runs at once unless an earlier one waits."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Job, int]] = deque()
         self.is_busy = False
-        self.size_bytes = 0  # of what waits
+        self.size_bytes = 0  # of waiting jobs
 
     def run(self, job: Job, size_bytes: int = 0) -> None:
         if self.is_busy:
@@ -27,7 +27,7 @@ class Lane:
             job()
 
     def wait(self, rule: Rule, job: Job) -> None:
-        """Called by a job: `job` follows when the rule lets it, and later jobs follow that."""
+        """Called by a job: `job` runs when the rule lets it, and later jobs run after it."""
         self.is_busy = True
         rule.wait(partial(self._go_on, job))
 
@@ -41,7 +41,7 @@ class Lane:
 
 
 class Lanes(Generic[T]):
-    """A lane for each producer or consumer that needs one."""
+    """The lanes of producers or consumers that need one."""
 
     def __init__(self) -> None:
         self._lanes: dict[T, Lane] = {}
@@ -56,7 +56,7 @@ class Lanes(Generic[T]):
         return self._lanes.setdefault(owner, Lane())
 
     def tidy(self, owner: T) -> None:
-        """Forget its lane unless something waits there."""
+        """Forgets the owner's lane unless a job waits there."""
         lane = self._lanes.get(owner)
         if lane is not None and not lane.is_busy:
             del self._lanes[owner]

@@ -1,4 +1,4 @@
-"""A passing of a fault point, with what is known there; and which passings a rule is about."""
+"""A passing of a fault point, with what is known there; and the predicates that select passings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,26 +14,26 @@ _GLOB = frozenset("*?[")
 
 @dataclass(slots=True)
 class Passing:
-    """One command, message, delivery or record at a point. What is not known there is empty."""
+    """One command, message, delivery or record at a point. Unknown values are empty."""
 
     point: str
     topic: str = ""  # persistent://tenant/namespace/local
     subscription: str = ""
     producer: str = ""
     transaction: str = ""  # (most,least)
-    connection: int | None = None  # its number, counted since the broker's start
+    connection: int | None = None  # the connection's number, counted from the broker's start
     client: str = ""  # host:port
     positions: Sequence[tuple[int, int]] = ()  # ledger id, entry id
     messages: int = 0
     entries: Sequence[bytes] = field(default=(), repr=False)  # as stored
-    detail: str = ""  # in words, where there is more to say: "commit", "cumulative"
-    error: str = ""  # with which the step was refused; then no rule strikes
-    topics: Sequence[str] = ()  # all of them where a command names several
+    detail: str = ""  # further information in words: "commit", "cumulative"
+    error: str = ""  # the error that refused the step; then no rule strikes
+    topics: Sequence[str] = ()  # all topics of a command that names several
     struck: str = ""  # the action of the rule that struck, if one did
 
     @property
     def position(self) -> tuple[int, int] | None:
-        """The first one."""
+        """The first position."""
         return self.positions[0] if self.positions else None
 
 
@@ -56,7 +56,7 @@ def _is_like(value: str, pattern: str) -> bool:
 
 
 def _spellings(topic: str) -> Iterator[str]:
-    """Of a partition: also those of the topic that it is a part of."""
+    """All spellings of a topic; for a partition also those of its partitioned topic."""
     yield topic
     try:
         name = TopicName.parse(topic)

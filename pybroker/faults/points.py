@@ -1,8 +1,8 @@
-"""The table of fault points: each step of the protocol, what has happened there and what has not.
+"""The table of fault points: each step of the protocol, with what has happened there and what not.
 
 A command of the wire protocol has `<step>.before`, when it has arrived, and `<step>.after`, when it
 is done and its answer is about to be sent. Sending, delivering and the records of a transaction
-have points of their own, because these happen without a command or long after it.
+have points of their own, because they happen without a command or long after it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,21 +47,23 @@ _ANY: Final = (*_LOSES, Action.FAIL)
 @dataclass(frozen=True, slots=True)
 class Point:
     name: str
-    state: str  # what has happened here and what has not, as a sentence
+    state: str  # a sentence that says what has happened here and what has not
     actions: tuple[Action, ...]
-    predicates: tuple[str, ...]  # which of `PREDICATES` are known here
+    predicates: tuple[str, ...]  # the `PREDICATES` that are known here
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a command leads to: its points, which are only one if it is not answered."""
+    """A step of a command, with a point before and a point after it; only the first if the command
+    has no answer.
+    """
 
     name: str
     before: str
     after: str = ""
     predicates: tuple[str, ...] = ()
-    fails: bool = True  # can be refused with an error
-    learned: tuple[str, ...] = ()  # predicates that are known only behind it
+    fails: bool = True  # whether the step can be refused with an error
+    learned: tuple[str, ...] = ()  # predicates that are known only after the step
 
     @property
     def point_before(self) -> str:
@@ -77,12 +79,12 @@ _OF_SUBSCRIPTION: Final = (TOPIC, SUBSCRIPTION)
 _OF_PRODUCER: Final = (TOPIC, PRODUCER)
 _OF_TRANSACTION: Final = (TRANSACTION,)
 
-# SEND and its receipt are not here: see `_publish`. PONG asks for nothing.
+# SEND and its receipt are not here: see `_messages`. PONG needs no point.
 STEPS: Final[Mapping[int, Step]] = {
     _T.CONNECT: Step("connect", "the client is not connected", "the client is connected"),
     _T.AUTH_RESPONSE: Step("authenticate", "the new credentials are not checked"),
     _T.PING: Step(
-        "ping", "it is not noted as a sign of life", "it is noted as a sign of life", fails=False
+        "ping", "the client is not noted as alive", "the client is noted as alive", fails=False
     ),
     _T.LOOKUP: Step("lookup", "the topic is not looked up", "the topic is looked up", _OF_TOPIC),
     _T.PARTITIONED_METADATA: Step(
@@ -138,7 +140,7 @@ STEPS: Final[Mapping[int, Step]] = {
         "consumer.stats", "no figures are collected", "the figures are collected", _OF_SUBSCRIPTION
     ),
     _T.TC_CLIENT_CONNECT_REQUEST: Step(
-        "transaction.connect", "the coordinator is not asked for", "the coordinator is open"
+        "transaction.connect", "the coordinator is not requested", "the coordinator is open"
     ),
     _T.NEW_TXN: Step(
         "transaction.begin", "no transaction exists", "the transaction is OPEN and durable",
@@ -170,13 +172,13 @@ STEPS: Final[Mapping[int, Step]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a transaction leads to without a command: a log record, or the end at a participant."""
+    """A step of a transaction without a command: a log record, or the end at a participant."""
 
     name: str
     before: str
     after: str
     predicates: tuple[str, ...] = _OF_TRANSACTION
-    loses_log: bool = True  # a failure is that of the coordinator's log
+    loses_log: bool = True  # whether a failure is that of the coordinator's log
 
     @property
     def point_before(self) -> str:
@@ -187,7 +189,7 @@ class Recorded:
         return f"{self.name}.after"
 
 
-# By the names of the records' classes in a coordinator's log.
+# By the class name of the record in a coordinator's log.
 RECORDS: Final[Mapping[str, Recorded]] = {
     "NewTransaction": Recorded(
         "transaction.log.begin", "the transaction is not recorded", "its beginning is durable"
@@ -222,8 +224,8 @@ DECIDED: Final = Recorded(
 )  # fmt: skip
 COMPLETED: Final = Recorded(
     "transaction.completed",
-    "all participants have followed, and the record that closes the books is not written",
-    "the books are closed, durably",
+    "all participants have followed; the record of completion is not written",
+    "the record of completion is durable",
 )
 MARKER: Final = Recorded(
     "transaction.marker", "this topic does not know the outcome",
@@ -235,7 +237,7 @@ PENDING_ACK: Final = Recorded(
     "the outcome is durable in this subscription, and the coordinator has not been told",
     (*_OF_SUBSCRIPTION, TRANSACTION), loses_log=False,
 )  # fmt: skip
-# With a rule at one of these, no participant is told before the decision is durable.
+# While a rule exists at one of these, no participant is told before the decision is durable.
 BEHIND_DECISION: Final = (
     DECIDED.point_after,
     *(point for each in (MARKER, PENDING_ACK) for point in (each.point_before, each.point_after)),

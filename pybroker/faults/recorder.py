@@ -1,4 +1,4 @@
-"""The latest passings of a broker, and how often each point was passed."""
+"""The latest passings of a broker, and the number of passings of each point."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -12,7 +12,7 @@ MAX_RECORDED: Final = 10_000
 
 
 class Recorded(NamedTuple):
-    number: int  # counted since recording began
+    number: int  # counted from the start of the recording
     at_ms: int
     passing: Passing
 
@@ -27,11 +27,11 @@ class Recorder:
     def note(self, passing: Passing) -> None:
         self._number += 1
         self.counts[passing.point] += 1
-        kept = replace(passing, entries=())  # these may be large
+        kept = replace(passing, entries=())  # entries may be large
         self._latest.append(Recorded(self._number, self._now_ms(), kept))
 
     def after(self, number: int, most: int) -> list[Recorded]:
-        """Those behind this number, oldest first; those that are too old are left out."""
+        """Passings with a greater number, oldest first; only those that are still kept."""
         first = self._latest[0].number if self._latest else 0
         start = min(max(0, number + 1 - first), len(self._latest))
         return list(islice(self._latest, start, start + most))

@@ -1,7 +1,7 @@
 """All rules of a broker, and the observers of its steps.
 
-A broker asks `passing` at each point for which `watches` is true. Rules and observers
-outlive restarts of a broker in this process.
+At each point for which `watches` is true, the broker calls `passing`. Rules and observers outlive
+restarts of a broker in this process.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ class MovableClock(Protocol):
 
     @property
     def offset_s(self) -> float:
-        """How far it is ahead of the system's."""
+        """How far the clock is ahead of the system's."""
         ...
 
     def now_ms(self) -> int: ...
     async def advance_here(self, duration: str | float) -> None:
-        """On the broker's loop: returns when everything has happened that is due by then.
+        """Called on the broker's loop. Returns when everything that is due by then has happened.
 
         Raises ValueError, TimeoutError.
         """
@@ -49,7 +49,7 @@ log = logging.getLogger("pybroker")
 
 
 class BadRule(ValueError):
-    """The message says which part of a rule is invalid, and what is valid."""
+    """The message names the invalid part of a rule, and says what is valid."""
 
 
 class Observation:
@@ -77,17 +77,17 @@ class Observation:
         self.remove()
 
     def remove(self) -> None:
-        """Idempotent."""
+        """Ends the observation. Idempotent."""
         self._removed(self)
 
 
 class Faults:
-    """The fault points of one broker; any thread may call everything above "on the loop"."""
+    """The fault points of one broker. Methods above "on the loop" may be called on any thread."""
 
     def __init__(self, clock: MovableClock | None = None) -> None:
-        self.clock = clock  # None: it cannot be advanced
+        self.clock = clock  # None: the clock cannot be advanced
         self._recorder: Recorder | None = None
-        self._lock = threading.Lock()  # replaces what follows; reading needs no lock
+        self._lock = threading.Lock()  # held to replace the following fields; reading needs no lock
         self._rules: tuple[Rule, ...] = ()
         self._at: Mapping[str, tuple[Rule, ...]] = {}
         self._observations: tuple[Observation, ...] = ()
@@ -96,7 +96,7 @@ class Faults:
         self._numbers = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._crash: Crash | None = None
-        self.has_crashed = False  # and ends; until then nothing goes in or out
+        self.has_crashed = False  # the broker is about to end; until then nothing goes in or out
 
     # -- rules
 
@@ -107,7 +107,7 @@ class Faults:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """All rules that have not been removed, oldest first, with spent ones."""
+        """All rules that have not been removed, including spent ones, oldest first."""
         return self._rules
 
     def rule(self, number: int) -> Rule | None:
@@ -130,13 +130,13 @@ class Faults:
         error: type[PulsarError] | str | None = None,
         message: str = "",
     ) -> Rule:
-        """Make something go wrong at `point` from now on; `Action` and `POINTS` list the choices.
+        """Makes something go wrong at `point` from now on; `Action` and `POINTS` list the choices.
 
-        A predicate is a name or a glob. A topic may be written in short, and the name of a
-        partitioned topic stands for its partitions too. The rule lets the first `after`
-        matching passings through, then strikes at every `every`-th, at most `times` (`once`: 1).
-        A crash strikes once, unless `times` is greater. `seconds`: length of a delay, or time limit
-        of a hold (60). `error`: name of a failure, such as "ServiceNotReady". Raises BadRule.
+        A predicate is a name or a glob. A topic's name may be short, and the name of a partitioned
+        topic stands for its partitions too. The rule lets the first `after` matching passings
+        through, then strikes at every `every`-th, at most `times` (`once`: 1). A crash strikes
+        once, unless `times` is greater. `seconds` is the length of a delay, or the time limit of a
+        hold (60). `error` is the name of a failure, such as "ServiceNotReady". Raises BadRule.
         """
         given = {
             "topic": topic,
@@ -158,7 +158,7 @@ class Faults:
         return rule
 
     def clear(self) -> None:
-        """Remove all rules; steps that they hold continue."""
+        """Removes all rules; steps that they hold continue."""
         for rule in self._rules:
             rule.remove()
 
@@ -176,9 +176,9 @@ class Faults:
     # -- observers
 
     def observe(self, observer: Observer, points: Iterable[str] | None = None) -> Observation:
-        """Call `observer` at each passing, on the broker's loop: it must be quick.
+        """Calls `observer` at each passing, on the broker's loop: it must be quick.
 
-        With `points`, only at these and wherever a rule strikes, which costs less.
+        With `points`, calls it only at these and wherever a rule strikes, which costs less.
         """
         wanted = None if points is None else frozenset(points)
         observation = Observation(observer, wanted, self._stop_observing)
@@ -196,7 +196,7 @@ class Faults:
         self._observed = frozenset().union(*(each.points or () for each in observations))
 
     def record(self) -> Recorder:
-        """Of the passings since the first call; at most the latest `MAX_RECORDED` are kept."""
+        """The record of the passings since the first call; it keeps the latest `MAX_RECORDED`."""
         if self._recorder is None:
             now_ms = _no_time if self.clock is None else self.clock.now_ms
             self._recorder = Recorder(now_ms)
@@ -206,13 +206,13 @@ class Faults:
     # -- on the loop
 
     def attach(self, crash: Crash) -> None:
-        """A broker begins on the running loop; `crash` ends it as a kill does."""
+        """Called when a broker starts on the running loop. `crash` ends it as a kill does."""
         self._loop = asyncio.get_running_loop()
         self._crash = crash
         self.has_crashed = False
 
     def detach(self) -> None:
-        """It has ended."""
+        """Called when the broker has ended."""
         self._loop = self._crash = None
         for rule in self._rules:
             rule.forget_held()
@@ -226,15 +226,17 @@ class Faults:
             self._crash(struck)
 
     def watches(self, point: str) -> bool:
-        """Whether a rule or an observer exists: otherwise `passing` need not be called."""
+        """Whether a rule or an observer exists at the point; otherwise `passing` need not be
+        called.
+        """
         return point in self._at or self._all_observed or point in self._observed
 
     def is_armed(self, point: str) -> bool:
-        """Whether there is a rule."""
+        """Whether a rule exists at the point."""
         return point in self._at
 
     def passing(self, passing: Passing) -> Rule | None:
-        """The rule that strikes here. It has counted its hit: the caller carries it out."""
+        """The rule that strikes here. Its hit is counted; the caller must perform its action."""
         struck: Rule | None = None
         if not passing.error:
             for rule in self._at.get(passing.point, ()):
@@ -330,7 +332,7 @@ def _checked_seconds(action: Action, seconds: float | None) -> float:
 
 
 def error_classes() -> dict[str, type[PulsarError]]:
-    """By the name of their ServerError on the wire."""
+    """The errors by the name of their ServerError on the wire."""
     by_code: dict[int, type[PulsarError]] = {0: PulsarError}
     for each in PulsarError.__subclasses__():
         by_code.setdefault(each.code, each)

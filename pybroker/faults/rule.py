@@ -1,6 +1,6 @@
 """A rule: when something goes wrong at a point, and what.
 
-Rules are made and asked from any thread. They strike on the broker's loop.
+Any thread may make and query rules. They strike on the broker's loop.
 """
 
 import asyncio
@@ -25,37 +25,37 @@ GoOn = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a rule is to do; its fields have been checked."""
+    """What a rule does, with checked fields."""
 
     point: str
     action: Action
     predicates: Mapping[str, str] = field(default_factory=dict)
-    every: int = 1  # of the passings that match, each n-th
-    after: int = 0  # so many of them are let through first
-    times: int | None = None  # strikes at most this many times; None: no limit
-    seconds: float = 0.0  # of DELAY; of HOLD: the limit
+    every: int = 1  # strikes at every n-th matching passing
+    after: int = 0  # lets this number of matching passings through first
+    times: int | None = None  # the greatest number of strikes; None: no limit
+    seconds: float = 0.0  # length of a DELAY, limit of a HOLD
     error: type[PulsarError] = PulsarError  # of FAIL
     message: str = ""
 
 
 class Owner(Protocol):
-    """Where rules belong: `Faults`."""
+    """The owner of rules: `Faults`."""
 
     def loop(self) -> asyncio.AbstractEventLoop | None: ...
     def crash(self, struck: Callable[[], None]) -> None:
-        """Begin to end the broker as a kill does; `struck` is called when it is down."""
+        """Begins to end the broker as a kill does; calls `struck` when the broker is down."""
         ...
 
     def removed(self, rule: "Rule") -> None: ...
 
 
 class Lost(PulsarError):
-    """What a command was to do, or its answer, is lost: answer nothing."""
+    """A command, or its answer, is lost: do not answer."""
 
 
 class _RealTime:
-    """A time limit that a virtual clock neither waits for nor moves: it may be moved by hours while
-    a step is held.
+    """A time limit that a virtual clock neither waits for nor moves: the clock may advance by hours
+    while a step is held.
     """
 
     in_real_time = True
@@ -78,7 +78,7 @@ class _RealTime:
 
 
 class _Held:
-    """One step that waits until it is released, or for a limit."""
+    """A step that waits until it is released or its limit is over."""
 
     def __init__(self, rule: "Rule", go_on: GoOn, seconds: float) -> None:
         self._go_on = go_on
@@ -90,16 +90,18 @@ class _Held:
 
 
 class Rule:
-    """Created by `Faults.inject`. As a context manager, it is removed at the end of the block."""
+    """Created by `Faults.inject`. As a context manager, the rule is removed at the end of the
+    block.
+    """
 
     def __init__(self, number: int, plan: Plan, owner: Owner) -> None:
         self.number = number
         self.plan = plan
-        self.hits = 0  # how often it has struck
-        self.matched = 0  # how many passings its predicates fit
+        self.hits = 0  # number of strikes
+        self.matched = 0  # number of passings that matched the predicates
         self.is_removed = False
-        self._begun = 0  # strikes; a crash counts as a hit only when the broker is down
-        self.when_down: GoOn | None = None  # of a crash: called on a thread of its own
+        self._begun = 0  # number of begun strikes; a crash is a hit only when the broker is down
+        self.when_down: GoOn | None = None  # called after a crash, on a separate thread
         self._owner = owner
         self._held: dict[_Held, None] = {}
         self._changed = threading.Condition()
@@ -129,13 +131,14 @@ class Rule:
 
     @property
     def is_spent(self) -> bool:
-        """Whether it has struck for the last time."""
+        """Whether the rule will not strike any more."""
         return self.is_removed or (self.plan.times is not None and self._begun >= self.plan.times)
 
     # -- from any thread
 
     def wait_for_hit(self, timeout_s: float = DEFAULT_WAIT_S, hits: int = 1) -> None:
-        """Returns when it has struck `hits` times in total; for a crash, when the broker is down.
+        """Returns when the rule has struck `hits` times in total; for a crash, when the broker is
+        down.
 
         Raises TimeoutError; RuntimeError on the broker's own loop, which would wait for itself.
         """
@@ -146,7 +149,7 @@ class Rule:
                 raise TimeoutError(self._too_few(hits, timeout_s))
 
     async def until_hit(self, timeout_s: float = DEFAULT_WAIT_S, hits: int = 1) -> bool:
-        """`wait_for_hit` on the broker's loop. Returns whether it has struck `hits` times."""
+        """`wait_for_hit` for the broker's loop. Returns whether the rule struck `hits` times."""
         limit_over = False
         changed = asyncio.Event()
 
@@ -167,20 +170,20 @@ class Rule:
         return self.hits >= hits
 
     def release(self) -> None:
-        """Let all waiting steps continue; later ones are held again. Only for HOLD."""
+        """Lets all waiting steps continue; later steps are held again. Only for HOLD."""
         loop = self._owner.loop()
         if _is_running(loop):
             self._release()
         elif loop is not None:
-            with suppress(RuntimeError):  # it has just closed, and what was held is gone with it
+            with suppress(RuntimeError):  # the loop has just closed, and the held steps with it
                 loop.call_soon_threadsafe(self._release)
 
     def forget_held(self) -> None:
-        """The broker is down: no held step continues."""
+        """The broker is down, so no held step continues."""
         self._held = {}
 
     def remove(self) -> None:
-        """Remove the rule, and let the steps that wait at it continue. Idempotent."""
+        """Removes the rule, and lets the steps that it holds continue. Idempotent."""
         self.is_removed = True
         self._owner.removed(self)
         self.release()
@@ -196,7 +199,7 @@ class Rule:
     # -- on the broker's loop
 
     def is_due(self, passing: Passing) -> bool:
-        """Counts the passing."""
+        """Counts the passing. Returns whether the rule strikes."""
         if self.is_spent or not matches(self.plan.predicates, passing):
             return False
         self.matched += 1
@@ -227,7 +230,7 @@ class Rule:
         return plan.error(plan.message or f"A fault was injected at {plan.point}")
 
     def wait(self, go_on: GoOn) -> None:
-        """For CRASH, DELAY and HOLD: `go_on` is called once the step may go on, if ever."""
+        """For CRASH, DELAY and HOLD: calls `go_on` when the step may continue, if ever."""
         if self.action is Action.DELAY:
             asyncio.get_running_loop().call_later(self.plan.seconds, go_on)
         elif self.action is Action.HOLD and self.is_removed:
@@ -248,12 +251,12 @@ class Rule:
 
 
 def _is_running(loop: asyncio.AbstractEventLoop | None) -> bool:
-    """In this thread."""
+    """Whether the loop runs in this thread."""
     return loop is not None and asyncio._get_running_loop() is loop
 
 
 async def waited(rule: Rule) -> None:
-    """Returns when the step may go on, if ever."""
+    """Returns when the step may continue, if ever."""
     gone_on = asyncio.Event()
     rule.wait(gone_on.set)
     await gone_on.wait()

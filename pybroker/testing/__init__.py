@@ -1,4 +1,4 @@
-"""A broker for your tests, in this process: starts in milliseconds, leaves nothing behind.
+"""A broker for your tests, in this process: it starts in milliseconds and leaves nothing behind.
 
 with pybroker.testing.broker() as b:
     client = pulsar.Client(b.service_url)
@@ -27,11 +27,12 @@ def broker(
     faults: bool = True,
     **settings: Any,
 ) -> Iterator[RunningBroker]:
-    """A broker on free ports, in memory unless it has a `data_dir`; the admin REST with `http`.
-    Without `faults` it has no fault points: it handles commands exactly as in production.
+    """A broker on free ports, in memory unless it has a `data_dir`; with `http` it serves the admin
+    REST API. Without `faults` it has no fault points, and handles commands exactly as in
+    production.
 
     `settings` are fields of BrokerConfig: `broker(broker_deduplication_enabled=True)`. /metrics is
-    not cached, unless a setting says otherwise.
+    not cached unless a setting says otherwise.
     """
     for_tests = {"broker_service_port": 0, "web_service_port": 0, "metrics_cache_ms": 0}
     config = replace(config or BrokerConfig(), **{**for_tests, **settings})

@@ -1,7 +1,7 @@
-"""A broker in its own process, on a fixed port, so that a test can kill it and start it again.
+"""A broker in its own process, on a fixed port, so that a test can kill and restart it.
 
-`with pybroker.testing.broker()` is quicker; use this one for kill -9, for restarts, and to measure
-CPU and memory without the client's.
+`with pybroker.testing.broker()` is faster. Use this class for kill -9, for restarts, and to measure
+CPU and memory without those of the client.
 """
 
 import re
@@ -57,12 +57,14 @@ class BrokerProcess:
         return self._running().pid
 
     def start(self) -> None:
-        """Returns when it is ready. RuntimeError if it exits before; its log has the reason."""
+        """Returns when the broker is ready. Raises RuntimeError if it exits before; its log has the
+        reason.
+        """
         self.launch()
         self.wait_until_ready()
 
     def launch(self) -> None:
-        """The first half of `start`: returns at once."""
+        """The first half of `start`; returns at once."""
         ports = ["--port", self._port, "--http-port", self._http_port]
         options = [*ports, *self._arguments, "--data-dir", str(self._data_dir)]
         self._process = subprocess.Popen(
@@ -83,18 +85,20 @@ class BrokerProcess:
         self.admin_url, self._http_port = ready[3] or "", ready[4] or self._http_port
 
     def wait_until_ended(self, timeout_s: float = _STOP_TIMEOUT_S) -> int:
-        """Waits until it exits, as at a fault point, and returns its code. Raises TimeoutError."""
+        """Returns the exit code when the process has ended, such as at a fault point. Raises
+        TimeoutError.
+        """
         try:
             return self._running().wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"The broker did not end within {timeout_s:g} s") from None
 
     def kill(self) -> None:
-        """SIGKILL; to its clients it looks like a power cut. Idempotent."""
+        """Sends SIGKILL; clients see the same as after a power cut. Idempotent."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL if it does not end within 30 s. Idempotent."""
+        """Sends SIGTERM, and SIGKILL if the broker does not end within 30 s. Idempotent."""
         self._end(signal.SIGTERM)
 
     def _running(self) -> "subprocess.Popen[str]":

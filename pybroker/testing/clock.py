@@ -5,9 +5,9 @@
         b.clock.advance("1h")  # timeouts, delays, TTL, retention, expiry of tokens: all in order
 
 The broker's event loop and its wall clock are ahead of the system's by the sum of all advances. To
-advance, the loop goes from one timer to the next, and completes everything that a timer causes,
-also on the disk, before it continues. The clients' time does not change, so everything that
-concerns clients, such as the keep-alive, stays in real time (`sleep_in_real_time`).
+advance, the loop goes from one timer to the next. Before it continues, it completes everything that
+the timer causes, even on the disk. The clients' time does not change, so everything that concerns
+clients, such as the keep-alive, stays in real time (`sleep_in_real_time`).
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
-_IDLE_ROUNDS: Final = 3  # of the loop: a callback may lead to the next
+_IDLE_ROUNDS: Final = 3  # of the loop: one callback may schedule another
 _THREADS_PAUSE_S: Final = 0.0005
 _AT_MOST_S: Final = 120.0
 _LONGEST_S: Final = 100 * 365.25 * 86_400  # dates end in the year 9999
@@ -31,7 +31,7 @@ Duration = float | str | timedelta
 
 
 def seconds_of(duration: Duration) -> float:
-    """From 90, "1h", "1h30m", "500ms" or timedelta(hours=1). Raises ValueError."""
+    """Seconds from 90, "1h", "1h30m", "500ms" or timedelta(hours=1). Raises ValueError."""
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
     elif isinstance(duration, str):
@@ -43,13 +43,13 @@ def seconds_of(duration: Duration) -> float:
         seconds = float(duration)
     if seconds < 0:
         raise ValueError(f"Time cannot go back by {-seconds:g} s: advance by a positive duration")
-    if not seconds <= _LONGEST_S:  # nor is it a number, perhaps
+    if not seconds <= _LONGEST_S:  # also true for NaN
         raise ValueError(f"{duration!r} is not a duration of at most 100 years: advance by less")
     return seconds
 
 
 class AdvancingLoop(asyncio.SelectorEventLoop):
-    """Its time is ahead by the clock's offset. It knows what other threads do for it."""
+    """An event loop whose time is ahead by the clock's offset. It counts work in other threads."""
 
     def __init__(self, clock: "VirtualClock") -> None:
         self._virtual_clock = clock
@@ -75,13 +75,13 @@ class AdvancingLoop(asyncio.SelectorEventLoop):
         return bool(self.in_threads or self._ready)  # type: ignore[attr-defined]
 
     def next_due_s(self) -> float | None:
-        """Of the next timer that is advanced to."""
+        """The time of the next timer, without those in real time."""
         timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         due_s = (each.when() for each in timers if not (each.cancelled() or _in_real_time(each)))
         return min(due_s, default=None)
 
     def move(self, seconds: float) -> None:
-        """The time of the loop; timers in real time keep what is left of theirs."""
+        """Moves the loop's time; the remaining time of timers in real time does not change."""
         self._virtual_clock.offset_s += seconds
         timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         for timer in timers:
@@ -96,14 +96,14 @@ def _in_real_time(timer: asyncio.TimerHandle) -> bool:
 
 
 class VirtualClock:
-    """A `Clock`. It outlives restarts of its broker."""
+    """A `Clock` that outlives restarts of its broker."""
 
     def __init__(self) -> None:
         self.offset_s = 0.0
         self._lock = threading.Lock()
-        # While the broker runs: runs a coroutine on its loop.
+        # Runs a coroutine on the broker's loop; None while the broker is down.
         self.run: Callable[[Coroutine[Any, Any, None]], None] | None = None
-        self.moved: tuple[Callable[[float], None], ...] = ()  # told by how much, before it is
+        self.moved: tuple[Callable[[float], None], ...] = ()  # called before each advance
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + int(self.offset_s * 1000)
@@ -114,9 +114,9 @@ class VirtualClock:
     def advance(self, duration: Duration) -> None:
         """Returns when everything that is due by then has happened and is durable.
 
-        `duration`: seconds, a timedelta, or a text such as "1h30m". Raises ValueError; TimeoutError
-        if that takes longer than two minutes; RuntimeError on the broker's own loop, which would
-        wait for itself. A stopped broker starts with the advanced time.
+        `duration` is in seconds, a timedelta, or a text such as "1h30m". Raises ValueError;
+        TimeoutError if it takes longer than two minutes; RuntimeError on the broker's own loop,
+        which would wait for itself. A broker that is stopped will start with the advanced time.
         """
         seconds = seconds_of(duration)
         if isinstance(asyncio._get_running_loop(), AdvancingLoop):
@@ -131,8 +131,8 @@ class VirtualClock:
                 self.run(self._advance(seconds))
 
     async def advance_here(self, duration: str | float) -> None:
-        """`advance`, for a caller on the broker's own loop. Raises ValueError; also while the clock
-        is being advanced already.
+        """`advance` for callers on the broker's own loop. Raises ValueError, TimeoutError;
+        ValueError too while the clock is already being advanced.
         """
         seconds = seconds_of(duration)
         if not self._lock.acquire(blocking=False):
@@ -152,7 +152,9 @@ class VirtualClock:
         return self._lock.locked()
 
     def hold(self) -> None:
-        """From here on the broker ends, in real time: what is being advanced is over first."""
+        """Waits until the current advance is over. From then on, an advance only sets the offset:
+        the broker ends in real time.
+        """
         with self._lock:
             self.run = None
 

@@ -1,4 +1,4 @@
-"""An event loop in its own thread, for callers that are not asynchronous."""
+"""An event loop in its own thread, for synchronous callers."""
 
 import asyncio
 import threading
@@ -18,11 +18,11 @@ class LoopThread:
         self._started.wait()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it on the loop, and return or raise its result."""
+        """Runs the coroutine on the loop; returns its result or raises its error."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
-        """Cancel whatever still runs, and end the thread."""
+        """Cancels what is still running, and ends the thread."""
         self._loop.call_soon_threadsafe(self._closed.set)
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""The fixtures of pybroker.pytest_plugin for a conftest.py that names this module."""
+"""The fixtures of pybroker.pytest_plugin, for a conftest.py that names this module."""
 
 from pybroker.pytest_plugin import (
     pulsar_broker,

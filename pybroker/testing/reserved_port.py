@@ -1,9 +1,9 @@
 """Ports that stay reserved for a test broker while it is down.
 
-A broker that comes back on its port finds it taken if another process was given it meanwhile. A
-socket that is bound and does not listen prevents that: no other process is given its port, and
-connections to it are refused. A broker can bind it by number all the same, because both sockets
-have SO_REUSEADDR and only one listens. This is Linux's rule; on other systems nothing is reserved.
+Otherwise another process might get the port before the broker comes back. A socket that is bound
+but does not listen prevents this: no other process gets its port, and connections to it are
+refused. A broker can still bind the port by number, because both sockets have SO_REUSEADDR and only
+one listens. This is the rule on Linux; on other systems nothing is reserved.
 """
 
 import socket
@@ -11,7 +11,9 @@ import sys
 
 
 class ReservedPort:
-    """A free port until `release`; its number is 0, any port, where none can be reserved."""
+    """A free port, reserved until `release`. Its number is 0, any port, on systems where none can
+    be reserved.
+    """
 
     def __init__(self) -> None:
         self.number = 0
@@ -23,6 +25,6 @@ class ReservedPort:
             self.number = self._socket.getsockname()[1]
 
     def release(self) -> None:
-        """Idempotent."""
+        """Ends the reservation. Idempotent."""
         if self._socket is not None:
             self._socket.close()

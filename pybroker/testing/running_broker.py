@@ -1,7 +1,7 @@
 """A broker on a thread of this process, which tests can stop, kill, restart and inspect.
 
-Each start makes a new event loop and a new broker; port and storage stay. `kill` leaves the storage
-as a killed process would: with what is durable, and without what an orderly stop writes.
+Each start creates a new event loop and a new broker; ports and storage stay. `kill` leaves the
+storage as a killed process would: with everything durable, without what a graceful stop writes.
 """
 
 import asyncio
@@ -51,21 +51,21 @@ class RunningBroker:
         self.clock = VirtualClock()
         self._namespaces = itertools.count(1)
         self._faults = Faults(self.clock) if faults else None
-        # Told on any thread: "has started", "was stopped", "was killed".
+        # Called on any thread, with "has started", "was stopped" or "was killed".
         self.changed: tuple[Callable[[str], None], ...] = ()
         self._config = config
         self._data_dir = data_dir
         self._http = http
         self._reserved: list[ReservedPort] = []
         self._memory = memory_backend()
-        self._changing = threading.RLock()  # a crash ends it on a thread of its own
+        self._changing = threading.RLock()  # a crash ends the broker on another thread
         self._is_over = False
         self._thread: LoopThread | None = None
         self._broker: Broker | None = None
 
     @property
     def faults(self) -> Faults:
-        """Its fault points. Raises RuntimeError if it was created without them."""
+        """The broker's fault points. Raises RuntimeError if it was created without them."""
         if self._faults is None:
             raise RuntimeError("This broker has no fault points: make it with broker(faults=True)")
         return self._faults
@@ -73,7 +73,7 @@ class RunningBroker:
     # -- life
 
     def start(self) -> None:
-        """Start serving. Later starts use the same addresses."""
+        """Starts the broker. Later starts use the same addresses."""
         with self._changing:
             self._start()
 
@@ -105,7 +105,7 @@ class RunningBroker:
             told(what)
 
     def _reserve_ports(self) -> None:
-        """Those that are to be any free ones."""
+        """Reserves a free port for each port that is 0 in the configuration."""
         names = _PORTS if self._http else _PORTS[:2]
         free = {name: ReservedPort() for name in names if getattr(self._config, name) == 0}
         self._reserved = list(free.values())
@@ -113,22 +113,24 @@ class RunningBroker:
         self._config = replace(self._config, **numbers)  # type: ignore[arg-type]
 
     def stop(self) -> None:
-        """Stop in order. Steps that rules hold continue; the ports stay reserved. Idempotent."""
+        """Stops the broker gracefully. Steps that rules hold continue; the ports stay reserved.
+        Idempotent.
+        """
         if self._faults is not None:
             for rule in self._faults.rules:
                 rule.release()
         self._end(Broker.stop, "was stopped")
 
     def release_ports(self) -> None:
-        """Call after the last stop: it cannot start again."""
+        """Ends the broker for the last time; it cannot start again."""
         with self._changing:
-            self._is_over = True  # for what crashes now
+            self._is_over = True  # prevents a restart after a crash
             self._end_once(Broker.stop)
         for port in self._reserved:
             port.release()
 
     def kill(self) -> None:
-        """Stop as if the process had been killed. Idempotent."""
+        """Stops the broker as if its process were killed. Idempotent."""
         self._end(Broker.abandon, "was killed")
 
     def restart(self) -> None:
@@ -140,8 +142,8 @@ class RunningBroker:
         self.start()
 
     def restart_after(self, crash: Rule) -> None:
-        """Start again as soon as `crash` has struck; returns at once, for a caller that then does
-        what leads to the crash.
+        """Starts the broker again as soon as `crash` has struck. Returns at once: the caller then
+        causes the crash.
         """
         crash.when_down = self._come_back
         if crash.hits:
@@ -161,7 +163,7 @@ class RunningBroker:
         return await standalone(self._config, backend, self._http, self.clock, faults=self._faults)
 
     def _crash(self, struck: Callable[[], None]) -> None:
-        """At a fault point, which nothing passes any more: the broker ends soon after."""
+        """Ends the broker after a crash rule has struck. Meanwhile nothing passes a fault point."""
 
         def crash() -> None:
             try:
@@ -199,10 +201,10 @@ class RunningBroker:
             if self._faults is not None:
                 self._faults.detach()
 
-    # -- looking inside
+    # -- inspection
 
     def call(self, work: Callable[[Broker], Awaitable[T]]) -> T:
-        """Run `work` on the broker's loop and return its result."""
+        """Runs `work` on the broker's loop and returns its result."""
         if self._thread is None or self._broker is None:
             raise RuntimeError("The broker is not running; call start()")
         broker = self._broker
@@ -213,7 +215,9 @@ class RunningBroker:
         return self._thread.run(run())
 
     def new_namespace(self, like: str = "test") -> str:
-        """Create "public/{like}-{number}", a name that was never used, and return it."""
+        """Creates a namespace "public/{like}-{number}", with a name that was never used, and
+        returns the name.
+        """
 
         async def create(broker: Broker) -> str:
             tenants = broker.topics.tenants
@@ -272,7 +276,7 @@ class RunningBroker:
         return self.call(look)
 
     def trim(self, topic: str) -> None:
-        """Delete closed ledgers that are no longer needed now, instead of at the next check."""
+        """Deletes closed ledgers that are no longer needed, now instead of at the next check."""
 
         async def work(broker: Broker) -> None:
             found = await broker.topics.get(topic)
@@ -282,7 +286,7 @@ class RunningBroker:
         self.call(work)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-        """Wait until the condition holds. Raises TimeoutError."""
+        """Returns when the condition holds. Raises TimeoutError."""
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline_s:
@@ -291,7 +295,7 @@ class RunningBroker:
 
 
 def _what_runs() -> str:
-    """What every task of this loop waits for, as far as it can be said in a line."""
+    """What each task of this loop waits for, in one line."""
     waits = (f"{task.get_name()} in {task.get_coro()}" for task in asyncio.all_tasks())
     return "; ".join(sorted(waits))
 

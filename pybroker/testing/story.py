@@ -1,10 +1,10 @@
-"""What a broker did during a test: one timeline, for the report of a failure.
+"""The steps of a broker during a test, as one timeline for the report of a failure.
 
     with pybroker.testing.broker() as broker, Story(broker) as story:
         ...
         print(story.text())
 
-Events are recorded in a bounded queue, and become text only on request.
+Events are recorded in a bounded queue, and formatted only on request.
 """
 
 import time
@@ -21,8 +21,8 @@ from pybroker.testing.story_text import Line, line, short_topic, since
 
 MOST_LINES: Final = 300
 _MOST_OPEN: Final = 1000  # transactions that are followed
-_MOST_ENTRIES: Final = 3  # of a delivery, of which something is shown
-_ENTRY_BYTES: Final = 2048  # of each; the rest may be huge
+_MOST_ENTRIES: Final = 3  # shown of a delivery
+_ENTRY_BYTES: Final = 2048  # of each entry; the rest may be huge
 _MOST_POSITIONS: Final = 1000
 _SHOWN_AT_END: Final = 20
 
@@ -33,7 +33,7 @@ BEGUN: Final = "transaction.log.begin.after"
 COMPLETED: Final = "transaction.completed.after"
 DECIDED: Final = "transaction.decided.after"
 
-# What is told of each passing, and how it is called. Of all others: only refusals and faults.
+# Names of the points in the story. Other points appear only at a refusal or a fault.
 TOLD: Final[Mapping[str, str]] = {
     "connect.after": "connected",
     "producer.open.after": "producer",
@@ -52,19 +52,19 @@ TOLD: Final[Mapping[str, str]] = {
 }
 
 
-# Which faults leave a step undone: an acknowledgement outside transactions is in memory.
+# Faults that leave a step undone. An acknowledgement outside transactions is only in memory.
 _UNDOES: Final[Mapping[str, frozenset[str]]] = {
     DELIVERED: frozenset({"crash", "drop", "cut"}),
     ACKNOWLEDGED: frozenset({"crash"}),
 }
-# At the end of a command it is known whether it was refused.
+# The points after a command show whether it was refused.
 _WATCHED: Final = TOLD.keys() | {
     step.point_after for step in STEPS.values() if step.after and step.name != "ping"
 }
 
 
 class _Event(NamedTuple):
-    """Of the broker itself, or of its clock."""
+    """An event of the broker itself, or of its clock."""
 
     at_s: float
     text: str
@@ -72,7 +72,7 @@ class _Event(NamedTuple):
 
 @dataclass(slots=True)
 class _Open:
-    """What an open transaction holds."""
+    """The contents of an open transaction."""
 
     since_s: float
     published: dict[str, int] = field(default_factory=dict)  # messages, by topic
@@ -85,8 +85,9 @@ class _Open:
 
 
 class Story:
-    """The story of one broker, from now on or since the last `begin`. As a context manager, it
-    ends with the block."""
+    """Records the story of one broker, from now on or from the last `begin`. As a context manager,
+    it ends with the block.
+    """
 
     def __init__(self, broker: RunningBroker) -> None:
         self._broker = broker
@@ -111,20 +112,20 @@ class Story:
         self.close()
 
     def begin(self) -> None:
-        """Forget the recorded events, for the next test. Open transactions stay known."""
+        """Forgets the recorded events, for the next test. Open transactions stay known."""
         self._moments.clear()
         self._noted = 0
         self._began_s = self._now_s()
 
     def close(self) -> None:
-        """Stop recording. Idempotent."""
+        """Stops recording. Idempotent."""
         self._observation.remove()
         broker = self._broker
         broker.changed = tuple(each for each in broker.changed if each != self._changed)
         moved = broker.clock.moved
         broker.clock.moved = tuple(each for each in moved if each != self._advanced)
 
-    # -- noting, on the broker's loop unless it says otherwise
+    # -- recording, on the broker's loop unless stated otherwise
 
     def _now_s(self) -> float:
         return time.monotonic() + self._broker.clock.offset_s
@@ -168,21 +169,21 @@ class Story:
             found.acknowledged[where] = found.acknowledged.get(where, 0) + len(passing.positions)
 
     def _changed(self, what: str) -> None:
-        """On any thread: the broker has started or ended."""
+        """Called on any thread when the broker has started or ended."""
         self._note(_Event(self._now_s(), f"the broker {what}"))
 
     def _advanced(self, seconds: float) -> None:
-        """On any thread: the clock is about to be advanced."""
+        """Called on any thread before the clock is advanced."""
         self._note(_Event(self._now_s(), f"the clock is advanced by {since(seconds).strip()}"))
 
     def _note(self, moment: Line | _Event) -> None:
         self._noted += 1
         self._moments.append(moment)
 
-    # -- telling, on any thread
+    # -- formatting, on any thread
 
     def text(self) -> str:
-        """Empty if nothing happened."""
+        """The story; empty if nothing happened."""
         moments = self._moments.copy()
         if not moments:
             return ""
@@ -209,7 +210,9 @@ class Story:
 
 
 def _unacknowledged(lines: list[Line]) -> list[str]:
-    """By subscription: what was delivered, and not acknowledged, or in an aborted transaction."""
+    """By subscription, the positions that were delivered but not acknowledged, or only in an
+    aborted transaction.
+    """
     left: dict[tuple[str, str], dict[tuple[int, int], None]] = {}
     aborted = {
         each.transaction for each in lines if each.point == COMPLETED and each.detail != "commit"

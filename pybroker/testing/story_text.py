@@ -1,4 +1,4 @@
-"""A step of a broker as a line of text: escaped, and shortened."""
+"""Formats a step of a broker as a line of text: escaped, and shortened."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,8 +11,8 @@ from pybroker.wire.single_messages import split_batch
 
 _NAME_CHARS: Final = 80
 _PAYLOAD_BYTES: Final = 40
-_MESSAGES: Final = 3  # of a batch
-_PLAIN_BYTES: Final = 64 * 1024  # decompressed
+_MESSAGES: Final = 3  # shown of a batch
+_PLAIN_BYTES: Final = 64 * 1024  # the longest decompressed payload that is shown
 _POSITIONS: Final = 5
 _OUTCOMES: Final = {
     "transaction.decided.after": ("will abort", "will commit"),
@@ -21,7 +21,7 @@ _OUTCOMES: Final = {
 
 
 class Line(NamedTuple):
-    """A passing of a fault point, with the beginning and the length of its first entries."""
+    """A passing of a fault point, with the beginning and the whole length of its first entries."""
 
     at_s: float
     point: str
@@ -38,7 +38,7 @@ class Line(NamedTuple):
 
 
 def since(seconds: float) -> str:
-    """12 columns: "       0.004", "  1:00:00.004"."""
+    """A duration in 12 columns: " 0.004", " 1:00:00.004"."""
     minutes, rest = divmod(max(0.0, seconds), 60)
     hours, minutes = divmod(int(minutes), 60)
     text = f"{rest:.3f}"
@@ -53,13 +53,13 @@ def short_topic(topic: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Of a client, which may have sent anything."""
+    """Escapes and shortens text of a client, which may have sent anything."""
     plain = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[:_NAME_CHARS])
     return plain + "…" * (len(text) > _NAME_CHARS)
 
 
 def line(step: Line, told: Mapping[str, str]) -> str:
-    """`told`: how the points of a story are called."""
+    """`told` are the names of points in a story."""
     what = told.get(step.point, step.point)
     if step.point in _OUTCOMES:
         what = _OUTCOMES[step.point][step.detail == "commit"]
@@ -80,7 +80,9 @@ def line(step: Line, told: Mapping[str, str]) -> str:
 
 
 def _where(step: Line) -> list[str]:
-    """The topic and positions, and who reads them; without any of them the connection."""
+    """Topic with subscription, and positions. Without them and without a transaction, the
+    connection.
+    """
     positions = " ".join(f"{ledger}:{entry}" for ledger, entry in step.positions[:_POSITIONS])
     more = len(step.positions) - _POSITIONS
     if more > 0:
@@ -94,7 +96,7 @@ def _where(step: Line) -> list[str]:
 
 
 def payload(entry: tuple[bytes, int]) -> str:
-    """Of an entry, of which the beginning is known, and its whole length."""
+    """An entry's payload; `entry` is the beginning of the entry and its whole length."""
     data, size = entry
     try:
         metadata, at = split_entry(data)
@@ -109,7 +111,7 @@ def payload(entry: tuple[bytes, int]) -> str:
 
 
 def _batch(plain: bytes, count: int) -> str:
-    """As many of its first messages as are known."""
+    """The first messages of a batch, as far as they are known."""
     found = []
     with suppress(BadEntry):
         for _, content in split_batch(plain, min(count, _MESSAGES)):
@@ -120,7 +122,7 @@ def _batch(plain: bytes, count: int) -> str:
 
 
 def _plain(metadata: pb.MessageMetadata, data: bytes, size: int) -> bytes | str:
-    """The payload, or how it is called if it cannot be shown."""
+    """The payload; a text instead if it cannot be shown."""
     if metadata.encryption_keys:
         return f"(encrypted, {size} bytes)"
     if not metadata.compression:
