@@ -1,4 +1,4 @@
-"""A participant's visits to its open transactions: some in one turn, the others later."""
+"""Visits of a participant to its open transactions: a limited number per turn."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,13 +8,13 @@ from typing import Final
 from managed_ledger.housekeeper import Housekeeper, Visit
 from pybroker.base.names import TxnId
 
-# Looking at each of 100,000 again and again without a pause would take a twentieth of a core.
+# Visiting 100,000 transactions over and over without pauses would take a twentieth of a core.
 A_TURN: Final = 1000
 EVERY_S: Final = 0.2
 
 
 class PacedVisits:
-    """At most one visit is `due` at a time."""
+    """At most one visit is scheduled at a time: `due`."""
 
     __slots__ = ("_housekeeper", "due")
 
@@ -23,7 +23,7 @@ class PacedVisits:
         self.due: Visit | None = None
 
     def visit_in(self, delay_s: float, work: Callable[[], None]) -> None:
-        """Unless a visit is due."""
+        """Schedule a visit that calls `work`, unless one is scheduled already."""
         if self.due is None:
             self.due = self._housekeeper.visit_in(delay_s, work)
 
@@ -33,15 +33,15 @@ class PacedVisits:
         settle: Callable[[TxnId], None],
         all_settled: Callable[[], None],
     ) -> None:
-        """Instead of the visit that is due: call `settle` for each, and then `all_settled`, which
-        may ask for the next visit.
+        """Call `settle` for each transaction, a limited number per turn, then `all_settled`, which
+        may schedule the next visit. This replaces the scheduled visit.
         """
         self.due = None
         some = list(islice(txn_ids, A_TURN))
         for txn_id in some:
             settle(txn_id)
         if len(some) == A_TURN:
-            self.cancel()  # one that was asked for meanwhile
+            self.cancel()  # `settle` may have scheduled a visit
             self.visit_in(EVERY_S, partial(self.visit, txn_ids, settle, all_settled))
         else:
             all_settled()

@@ -1,19 +1,19 @@
 """A durable log that can replace its past by a snapshot, so replay is bounded by the live state.
 
     [entries before]  [snapshot entries]  [entries since]
-                    ^ mark-delete of the log's own cursor: replay begins behind it
+                    ^ mark-delete position of the log's own cursor: replay begins after it
 
-Records that arrive within one tick become one entry, because an entry costs more than a record. If
-the storage has one order for all logs, the writer of a record can append to other logs what is
-durable only if the record is (`in_order`): both are in one commit of the storage.
+The records of one turn of the event loop become one entry, because an entry costs more than a
+record. If the storage has one order for all logs, the writer of a record can append to other logs
+entries that are durable only if the record is (`in_order`): both are in one commit of the storage.
 
-A snapshot consists of ordinary entries, created and appended one by one; other work runs in
-between. Each one describes part of the live state at that instant, with everything logged before
-already applied. So a record logged in between may refer to state that only a later entry brings.
-Applying ignores it, because that entry already includes it. Once all entries are durable, and
-whatever else the caller stores elsewhere, the mark-delete position moves and the ledgers before it
-are trimmed. After a crash before that, replay reads the old entries and then part or all of the
-snapshot: applying must tolerate the repetition.
+A snapshot consists of ordinary entries, which are encoded and appended one by one; other work runs
+in between. Each entry describes part of the live state at that instant, after everything logged
+before it. So a record logged in between may refer to state that a later snapshot entry creates.
+Replay ignores such a record, because that later entry includes its effect. Once all entries, and
+the data that the caller stores elsewhere, are durable, the mark-delete position moves and the
+ledgers before it are trimmed. After a crash before that, replay reads the old entries and then part
+or all of the snapshot: applying must tolerate the repetition.
 """
 
 import asyncio
@@ -42,14 +42,14 @@ from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.operations import call_safely
 from pybroker.transaction.this_turn import WouldWait, this_turn
 
-# Data replaced by a snapshot is useless: no retention, and frequent rollovers so that it can go.
+# Entries replaced by a snapshot are useless: no retention, and frequent rollovers to delete them.
 _CONFIG: Final = ManagedLedgerConfig(min_rollover_time_ms=60_000)
 _READ_ENTRIES: Final = 1000
 _READ_BYTES: Final = 4 * 1024 * 1024
 _REPLAYED_A_TURN_BYTES: Final = 32 * 1024
 _RECORDS_PER_ENTRY: Final = 500
 _WITHOUT_HURRY_S: Final = 0.05
-PARTS_PER_ENTRY: Final = 500  # of a snapshot, encoded in one go
+PARTS_PER_ENTRY: Final = 500  # of a snapshot; an entry is encoded without interruption
 
 R = TypeVar("R")
 Done = Callable[[Exception | None], None]
@@ -71,15 +71,15 @@ class SnapshotLog(Generic[R]):
         self._encode = encode
         self._tag = tag
         self._turn = this_turn()
-        self._gathered: list[R] = []  # in this tick, and earlier records without hurry
+        self._gathered: list[R] = []  # the records of this turn, and earlier ones without hurry
         self._gathered_done: list[Done] = []
         self._in_order: list[InOrder] = []
-        self._not_later: list[int] = []  # those of the gathered that must not be held
+        self._not_later: list[int] = []  # indexes of gathered records that must not be held
         self._writes_soon = False
         self._timer: asyncio.TimerHandle | None = None  # set while records without hurry wait
         self.records_since_snapshot = 0
         self._replacing = asyncio.Lock()
-        # Called for every append that fails, whether or not a caller waits for it.
+        # Called for every failed append, whether or not a caller waits for it.
         self.on_failure: Callable[[Exception], None] = lambda error: None
 
     @classmethod
@@ -91,11 +91,11 @@ class SnapshotLog(Generic[R]):
         encode: Callable[[Sequence[R]], bytes],
         tag: bytes = b"",
     ) -> "SnapshotLog[R]":
-        """`encode` makes one entry of some records; `tag` is the storage's, of all entries."""
+        """`encode` makes one entry of some records; the storage tags every entry with `tag`."""
         ledger = await factory.open(name, _CONFIG)
         try:
             return cls(ledger, await ledger.open_cursor(cursor_name, None), encode, tag)
-        except BaseException:  # it has no other owner to close it
+        except BaseException:  # nobody else would close the ledger
             await ledger.close()
             raise
 
@@ -108,28 +108,28 @@ class SnapshotLog(Generic[R]):
         return self._ledger.properties
 
     def set_property(self, key: str, value: str) -> Awaitable[None]:
-        """As ManagedLedger.update_properties."""
+        """Set one property; see ManagedLedger.update_properties."""
         return self._ledger.set_property(key, value)
 
     def intercept(self, interceptor: Interceptor) -> None:
-        """From now on."""
+        """`interceptor` sees all entries appended from now on."""
         self._ledger.interceptor = interceptor
 
     async def last_entry(self) -> bytes | None:
-        """Even if replay no longer needs it; None: all entries were deleted."""
+        """The last entry of the log, even if replay skips it; None if all entries were deleted."""
         last = self._ledger.last_confirmed
         run = await self._read(last, last) if self._ledger.has_entry(last) else None
         return run.entries[0] if run and run.entries else None
 
     async def replay(self, apply: Callable[[bytes], int]) -> None:
-        """Pass every entry that replay needs to `apply`, oldest first; it returns the number of the
-        entry's records. Raises CorruptStorage.
+        """Pass every entry after the mark-delete position to `apply`, oldest first; `apply` returns
+        the number of records in the entry. Raises CorruptStorage.
         """
         async for entry in self.entries():
             self.records_since_snapshot += apply(entry)
 
     async def entries(self) -> AsyncIterator[bytes]:
-        """As `replay`, for a caller that counts the records. Yields to other work now and then."""
+        """The entries to replay, for a caller that counts records itself. Lets other work run."""
         position, end = self._cursor.mark_delete_position.after, self._ledger.last_confirmed
         given = 0
         while run := await self._read(position, end):
@@ -144,18 +144,18 @@ class SnapshotLog(Generic[R]):
     async def _read(self, position: Position, end: Position) -> EntryRun | None:
         try:
             return await self._ledger.read(position, end, _READ_ENTRIES, _READ_BYTES)
-        except DamagedEntries as damage:  # these must not be skipped here
+        except DamagedEntries as damage:  # this log must not skip entries
             raise CorruptStorage(
                 f"{self.name} is damaged: {damage.what}; stop the broker and restore the data "
                 "directory from a backup"
             ) from damage
 
     def append(self, record: R, done: Done, in_order: InOrder | None = None) -> None:
-        """Queue it now; `done` is called when it is durable, or with the error.
+        """Queue the record now; `done` is called when it is durable, or with the error.
 
-        `in_order` is called before that, if at all. What is appended while it runs, to a log that
-        is not holding appends, is durable only if the record is. If the record fails, `done` is
-        called first.
+        `in_order`, if called at all, is called before `done`, once the record is queued in the
+        storage. Entries appended during the call, to logs that are not holding appends, are durable
+        only if the record is. If the record fails, its `done` is called before theirs.
         """
         if len(self._gathered) >= _RECORDS_PER_ENTRY:
             self._write_gathered()
@@ -169,15 +169,15 @@ class SnapshotLog(Generic[R]):
             self._turn.will_write(self._write_gathered)
 
     def append_not_later(self, record: R, done: Done) -> None:
-        """As `append`, for use within `in_order`: the record is queued in the storage before that
-        returns, or fails with WouldWait.
+        """Like `append`, for use within `in_order`: the record is queued in the storage in the same
+        turn, or fails with WouldWait.
         """
         self._make_room()
         self._not_later.append(len(self._gathered))
         self.append(record, done)
 
     def append_without_hurry(self, record: R, done: Done) -> None:
-        """As `append`, but written with the next record, or after a while."""
+        """Like `append`, but the record is written with the next one, or after a while."""
         self._make_room()
         self.records_since_snapshot += 1
         self._gathered.append(record)
@@ -187,8 +187,9 @@ class SnapshotLog(Generic[R]):
             self._timer = loop.call_later(_WITHOUT_HURRY_S, self._write_after_a_while)
 
     def _make_room(self) -> None:
-        """Before a record is gathered, not after: the caller applies it once it is queued, and
-        `in_order` may only be called for records that have been applied.
+        """Write the gathered records if they fill an entry. Call this before gathering a record,
+        not after: the caller applies a record once it is queued, and `in_order` may be called only
+        for applied records.
         """
         if len(self._gathered) >= _RECORDS_PER_ENTRY:
             self._write_gathered()
@@ -198,8 +199,8 @@ class SnapshotLog(Generic[R]):
         self._write_gathered()
 
     def abandon(self, error: Exception) -> None:
-        """Drop and fail the records that are not queued in the storage yet: they depend on the
-        failed ones.
+        """Drop and fail the records that are not queued in the storage yet: they depend on records
+        that have failed.
         """
         done = self._gathered_done
         self._gathered, self._gathered_done, self._in_order = [], [], []
@@ -207,7 +208,7 @@ class SnapshotLog(Generic[R]):
         self._tell(done, error)
 
     def append_together(self, records: Sequence[R], done: Done) -> None:
-        """As `append`, in one entry: durable together or not at all."""
+        """Like `append`, for several records in one entry: durable together or not at all."""
         self._write_gathered()
         self.records_since_snapshot += len(records)
         self._gathered, self._gathered_done = list(records), [done]
@@ -223,7 +224,7 @@ class SnapshotLog(Generic[R]):
         self._gathered, self._gathered_done, self._in_order = [], [], []
         try:
             entry = self._encode(records)
-        except Exception as error:  # none of them is written, as if the storage had refused them
+        except Exception as error:  # no record is written, as if the storage had refused the entry
             log.exception("%s: %d records cannot be written", self.name, len(records))
             self._written(done, None, error)
         else:
@@ -233,7 +234,7 @@ class SnapshotLog(Generic[R]):
                 self._turn.write_now()
 
     def _leave_out_not_later(self) -> None:
-        """Fail all of them if what is written now would be held."""
+        """Fail the records that must not be held, if the ledger is holding appends now."""
         not_later, self._not_later = set(self._not_later), []
         if not self._ledger.holds_appends:
             return
@@ -267,10 +268,10 @@ class SnapshotLog(Generic[R]):
     ) -> None:
         """Append `snapshot`, starting now, and drop everything before it.
 
-        Its records are requested as they are encoded, some in a turn; `weigh` returns the number of
-        parts of a record, at most PARTS_PER_ENTRY. None ends a turn in which much was examined and
-        little found. `elsewhere` makes durable the effects that the dropped entries had outside
-        this log.
+        Records are requested as they are encoded, a limited number per turn; `weigh` returns the
+        number of parts in a record, at most PARTS_PER_ENTRY. The iterable may yield None to end a
+        turn in which it has examined much and found little. `elsewhere` makes durable the effects
+        of the dropped entries that are stored outside this log.
         """
         async with self._replacing:
             replaced, self.records_since_snapshot = self.records_since_snapshot, 0
@@ -284,17 +285,17 @@ class SnapshotLog(Generic[R]):
                 raise
 
     async def _append_durably(self, snapshot: Iterable[Sequence[R] | None]) -> Position:
-        """Returns the position of its first entry."""
+        """Append the snapshot; returns the position of its first entry once all are durable."""
         appended: list[asyncio.Future[Position]] = []
         for records in snapshot:
             if records is not None:
-                self._write_gathered()  # it has been applied: the snapshot follows it
+                self._write_gathered()  # applied records: the snapshot includes their effects
                 appended.append(self._append_snapshot(self._encode(records)))
             await asyncio.sleep(0)
         try:
             first, *_ = await asyncio.gather(*appended)
         finally:
-            appended.clear()  # a failure's traceback refers to this frame: avoid a cycle
+            appended.clear()  # the traceback of an error refers to this frame: avoid a cycle
         return first
 
     def _append_snapshot(self, entry: bytes) -> asyncio.Future[Position]:
@@ -309,7 +310,7 @@ class SnapshotLog(Generic[R]):
                 durable.set_result(position)
             elif error is not None:
                 durable.set_exception(error)
-                durable.exception()  # mark as retrieved: perhaps no one waits
+                durable.exception()  # mark as retrieved: nobody may be waiting
 
         self._append(entry, written)
         return durable
@@ -318,8 +319,8 @@ class SnapshotLog(Generic[R]):
         return self._ledger.append([entry], [1], done, self._tag)
 
     async def close(self) -> None:
-        """A snapshot in progress completes first: otherwise the next replay would apply older
-        records to what the caller has already moved.
+        """Wait for a snapshot in progress, then write the gathered records and close. Without the
+        wait, the next replay could apply old records to state that the caller has moved since.
         """
         async with self._replacing:
             if self._timer is not None:
@@ -329,11 +330,11 @@ class SnapshotLog(Generic[R]):
 
 
 def _by_weight(records: Iterable[R | None], weigh: Callable[[R], int]) -> Iterator[list[R] | None]:
-    """Yields at least one list."""
+    """Yields lists of records for one entry each, at least one list; None ends a turn."""
     some: list[R] = []
     weight, empty = 0, True
     for record in records:
-        if record is None:  # what follows describes a later state
+        if record is None:  # the turn ends, and later records describe a later state
             yield some if some or empty else None
             some, weight, empty = [], 0, False
             continue

@@ -1,7 +1,7 @@
-"""Writes what several logs gather in one turn of the event loop to the storage together.
+"""Writes the records that several logs gather in one turn of the event loop together.
 
-A callback that runs soon calls every registered writer. If these writes lead to records in other
-logs, those are written before the callback returns, so the loop does nothing in between.
+A scheduled callback calls every registered writer. If these writes cause records in other logs,
+those are written before the callback returns, so the loop runs nothing in between.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ Write = Callable[[], None]
 
 
 class WouldWait(Exception):
-    """The record cannot be in the storage's queue in this turn: something is still loading, or a
-    log is rolling over to a new ledger. Nothing has happened.
+    """The record cannot be queued in the storage in this turn: a topic or log is still loading, or
+    a log is rolling over to a new ledger. Nothing has changed.
     """
 
 
@@ -33,8 +33,8 @@ class ThisTurn:
             asyncio.get_running_loop().call_soon(self._scheduled)
 
     def write_now(self) -> None:
-        """Returns when all have written. If called while another call is writing, that call writes
-        the rest before the loop does anything else.
+        """Call all registered writers. If another call is in progress, return at once: that call
+        runs the remaining writers before the loop runs anything else.
         """
         if self._is_writing:
             return
@@ -53,7 +53,7 @@ _turn_of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, ThisTurn]] = WeakKe
 
 
 def this_turn() -> ThisTurn:
-    """That of the running loop."""
+    """The ThisTurn of the running loop."""
     loop = asyncio.get_running_loop()
     turn = _turn_of.get(loop)
     if turn is None:

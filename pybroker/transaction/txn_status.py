@@ -1,4 +1,4 @@
-"""The states of a transaction, their transitions, and where participants ask for the outcome.
+"""The states of a transaction, their transitions, and the look-up of outcomes.
 
 Only a coordinator changes a status. Transaction buffers and pending acknowledgements look it up
 through `TransactionOutcomes`, so they act on decisions, never on guesses.
@@ -32,7 +32,7 @@ class TxnAction(enum.IntEnum):
 
 TXN_TRANSITIONS: Final = {
     TxnStatus.OPEN: {TxnStatus.COMMITTING, TxnStatus.ABORTING},
-    # A repeated END joins the one in progress.
+    # A repeated END joins the end in progress.
     TxnStatus.COMMITTING: {TxnStatus.COMMITTING, TxnStatus.COMMITTED},
     TxnStatus.COMMITTED: set(),
     TxnStatus.ABORTING: {TxnStatus.ABORTING, TxnStatus.ABORTED},
@@ -55,15 +55,15 @@ ACTION_OF_STATUS: Final = {
 
 
 class TransactionOutcomes(Protocol):
-    """What participants ask the coordinators. Synchronous: it is a look-up.
+    """The coordinators' knowledge of transactions, for participants. Synchronous.
 
     Every method raises TransactionCoordinatorNotFound while the transaction's coordinator has not
-    recovered, or serves elsewhere and has not answered: "not known yet" must never be mistaken for
-    "unknown".
+    recovered, or is on another broker and has not answered: "not known yet" must never be mistaken
+    for "does not exist".
     """
 
     def status(self, txn_id: TxnId) -> TxnStatus | None:
-        """None: never existed, or ended longer ago than outcomes are retained."""
+        """None if it never existed, or if it ended longer ago than outcomes are retained."""
         ...
 
     def has_partition(self, txn_id: TxnId, topic: str) -> bool: ...
@@ -71,7 +71,9 @@ class TransactionOutcomes(Protocol):
     def has_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> bool: ...
 
     def why_aborted(self, txn_id: TxnId) -> str:
-        """As a clause; empty if its owner requested it, or if the reason is no longer known."""
+        """The reason, as a clause. Empty if the owner requested the abort, or if the reason is no
+        longer known.
+        """
         ...
 
 
@@ -127,8 +129,9 @@ def require_partition(outcomes: TransactionOutcomes, txn_id: TxnId, topic: str) 
 
 
 def require_decided(outcomes: TransactionOutcomes, txn_id: TxnId, action: TxnAction) -> bool:
-    """True while it is being ended this way; False: it has ended. Raises TransactionNotFound,
-    InvalidTxnStatus (open, or decided otherwise), TransactionCoordinatorNotFound.
+    """Check that the coordinator decided on `action`. True while the transaction is being ended;
+    False if it has ended. Raises TransactionNotFound, InvalidTxnStatus (open, or the opposite was
+    decided), TransactionCoordinatorNotFound.
     """
     status = outcomes.status(txn_id)
     if status is None:
@@ -144,10 +147,11 @@ def require_decided(outcomes: TransactionOutcomes, txn_id: TxnId, action: TxnAct
 
 
 def action_to_settle(outcomes: TransactionOutcomes, txn_id: TxnId) -> TxnAction | None:
-    """How a participant ends a transaction it still holds; None: its coordinator will tell it.
+    """How a participant ends a transaction that it still holds. None: it must wait until the
+    coordinator tells it.
 
-    A transaction that no coordinator knows cannot have been committed: as long as one participant
-    has not ended it, its coordinator keeps it. Raises TransactionCoordinatorNotFound.
+    A transaction that its coordinator does not know cannot have been committed: a coordinator keeps
+    a transaction until every participant has ended it. Raises TransactionCoordinatorNotFound.
     Source: KIP-98, "correlated hard failures".
     """
     status = outcomes.status(txn_id)

@@ -1,1 +1,1 @@
-"""A topic's transactions: which are open, and which entries are hidden."""
+"""A topic's transactions: the open ones, and the entries hidden from consumers."""

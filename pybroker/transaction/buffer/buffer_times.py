@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class BufferTimes:
-    """In milliseconds since 1970; 0: never."""
+    """Milliseconds since 1970; 0 means never."""
 
     recovery_began: int = 0
     recovered: int = 0

@@ -7,15 +7,15 @@ from pybroker.base.names import TxnId
 
 
 class OngoingTransaction(NamedTuple):
-    """For statistics: which transaction holds readers back, from where, since when."""
+    """An open transaction: where its entries begin, and since when it is open."""
 
     txn_id: TxnId
-    first_position: Position | None  # None: nothing of it is durable yet
+    first_position: Position | None  # None: none of its entries is durable yet
     opened_at_ms: int
 
 
 class Marked(NamedTuple):
-    """It has ended: where its entries began, and where its marker is."""
+    """An ended transaction: the position of its first entry, and that of its marker."""
 
     first: Position | None
     marker: Position

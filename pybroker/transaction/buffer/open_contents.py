@@ -1,8 +1,8 @@
-"""How much open transactions hold: per topic, namespace and principal.
+"""The amount that open transactions hold: per topic, namespace and principal.
 
-Messages are counted when they are handed to the log, and subtracted if that fails or when their
-transaction has ended on the topic. A topic that was loaded with open transactions counts what they
-held before only when a limit first needs it, because that means reading all of it.
+Messages are counted when they are passed to the log, and subtracted if the append fails or when
+their transaction has ended on the topic. If a topic is loaded with open transactions, their earlier
+messages are counted only when a limit first needs the figure, because that means reading them all.
 """
 
 import sys
@@ -22,7 +22,7 @@ _READ_ENTRIES: Final = 1000
 _READ_BYTES: Final = 1024 * 1024
 
 OwnerOf = Callable[[TxnId], str | None]
-OnEnded = Callable[[TxnId, TxnAction, Position | None], None]  # and where it begins
+OnEnded = Callable[[TxnId, TxnAction, Position | None], None]  # the position is its first entry
 
 
 class Held:
@@ -37,7 +37,7 @@ class Held:
 
 
 class OpenContents:
-    """For a broker: the totals of its topics. `owner_of` is the principal of a live transaction."""
+    """The totals of a broker's topics. `owner_of` returns the principal of a live transaction."""
 
     def __init__(self) -> None:
         self.owner_of: OwnerOf = lambda txn_id: None
@@ -51,7 +51,7 @@ class OpenContents:
         return self._owners.get(owner) or Held()
 
     def add(self, namespace: str, owner: str | None, messages: int, size_bytes: int) -> None:
-        """Negative amounts are given back."""
+        """Negative amounts are subtracted."""
         _add(self._namespaces, namespace, messages, size_bytes)
         if owner is not None:
             _add(self._owners, owner, messages, size_bytes)
@@ -74,15 +74,16 @@ class _OfTransaction(Held):
         self.owner = owner
 
 
-# For topics that hold nothing; nothing is ever added.
+# For topics without transactions; never changed.
 _NO_TRANSACTIONS: Final[dict[TxnId, _OfTransaction]] = {}
 _NOTHING: Final = Held()
 _NOWHERE: Final[Mapping[str, Position]] = {}
-_OF_NO_BROKER: Final = OpenContents()  # for topics that have not joined one
+_OF_NO_BROKER: Final = OpenContents()  # for topics before `join`
 
 
 class TopicContents:
-    """Of one topic. `of_before`: by log name, the last position whose contents are not counted yet.
+    """The amounts of one topic. `of_before`: by log name, the last position whose contents are not
+    counted yet.
 
     A topic that never had a transaction has no data of its own here.
     """
@@ -92,21 +93,21 @@ class TopicContents:
     def __init__(self) -> None:
         self._broker, self._namespace = _OF_NO_BROKER, ""
         self._transactions, self.total, self.of_before = _NO_TRANSACTIONS, _NOTHING, _NOWHERE
-        self.on_ended: OnEnded = nobody_cares  # called for each that has ended on the topic
+        self.on_ended: OnEnded = nobody_cares  # called for each transaction that ends on the topic
 
     def __len__(self) -> int:
-        """The number of transactions."""
+        """The number of transactions that hold messages here."""
         return len(self._transactions)
 
     def transactions(self) -> list[tuple[TxnId, Held]]:
-        """What each of them holds here."""
+        """The amount that each transaction holds here."""
         return list[tuple[TxnId, Held]](self._transactions.items())
 
     def of(self, txn_id: TxnId) -> Held | None:
         return self._transactions.get(txn_id)
 
     def join(self, broker: OpenContents, namespace: str) -> None:
-        """Add to that broker's totals, too; call it before anything is counted."""
+        """Add to the totals of `broker` as well; call it before any transaction is counted."""
         assert not self._transactions
         self._broker, self._namespace = broker, sys.intern(namespace)
 
@@ -117,7 +118,9 @@ class TopicContents:
         message_counts: Sequence[int],
         done: Appended,
     ) -> Appended:
-        """Count them; the result replaces `done`, which it calls and which may raise."""
+        """Count the entries. The result replaces `done`: it calls `done`, and subtracts them if the
+        append failed.
+        """
         messages, size_bytes = sum(message_counts), sum(map(len, entries))
         self.add(txn_id, messages, size_bytes)
         return partial(self._appended, txn_id, messages, size_bytes, done)
@@ -153,14 +156,14 @@ class TopicContents:
         self.on_ended(txn_id, action, first)
 
     def ended(self, txn_id: TxnId) -> None:
-        """Its marker is durable here."""
+        """The transaction's marker is durable here: subtract its messages."""
         found = self._transactions.pop(txn_id, None)
         if found is not None:
             self.total.add(-found.messages, -found.size_bytes)
             self._broker.add(self._namespace, found.owner, -found.messages, -found.size_bytes)
 
     def forget(self) -> None:
-        """The topic is deleted or unloaded."""
+        """The topic is deleted or unloaded: subtract all its transactions."""
         for txn_id in list(self._transactions):
             self.ended(txn_id)
         self.of_before = _NOWHERE
@@ -169,7 +172,7 @@ class TopicContents:
 async def held_in(
     ledger: ManagedLedger, ranges: TransactionRanges, up_to: Position
 ) -> tuple[int, int]:
-    """Messages and bytes of these entries, up to a position."""
+    """The number of messages and bytes in the entries of `ranges`, up to `up_to`."""
     messages = size_bytes = 0
     for ledger_id, first, last in list(ranges):
         position, end = Position(ledger_id, first), min(Position(ledger_id, last), up_to)

@@ -1,8 +1,8 @@
-"""A topic's transactions: those in its own log and, once requested, those kept aside.
+"""A topic's transactions: those in its own log and, if a policy requests it, those kept aside.
 
-Where a transaction is kept is decided when it first writes to the topic, and does not change: if
-the policy changes meanwhile, existing transactions end as they began. Both kinds leave markers in
-the topic's own log, whose order is what readers see.
+The place of a transaction is decided when it first writes to the topic, and does not change: if the
+policy changes meanwhile, existing transactions end as they began. Both kinds leave markers in the
+topic's own log, whose order is the order that readers see.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class TopicTransactions:
         return transactions
 
     def loaded(self) -> None:
-        """The topic has recovered: transactions that were left open may be settled now."""
+        """The topic has recovered: settle transactions that were left open."""
         if self._aside is not None:
             self._aside.loaded()
 
@@ -113,7 +113,7 @@ class TopicTransactions:
         sent: bytes | None = None,
     ) -> None:
         """Append entries of one transaction; `done` as in ManagedLedger.append. `sent`, if given,
-        is stored with them.
+        is deduplication's data to store with them.
 
         Refused, through `done`: InvalidTxnStatus (not OPEN, or the topic was not added to it),
         TransactionNotFound, TransactionCoordinatorNotFound.
@@ -140,10 +140,11 @@ class TopicTransactions:
     def end(
         self, txn_id: TxnId, action: TxnAction, low_watermark: int, not_later: bool = False
     ) -> "asyncio.Future[Marked] | asyncio.Future[None] | None":
-        """Durable and in effect when it completes; None: it never wrote here, or has ended.
+        """End the transaction here. Durable and in effect when the future completes; None: the
+        transaction never wrote here, or has ended.
 
-        Fails with the log's errors; then repeat it. The future is shared: do not cancel it.
-        `not_later`: raises WouldWait if it cannot be queued in the storage in this turn.
+        Fails with the log's errors; then retry. The future is shared: do not cancel it.
+        `not_later`: raises WouldWait if the marker cannot be queued in the storage in this turn.
         """
         if self._aside is not None:
             if not_later and txn_id in self._aside.open:
@@ -156,7 +157,7 @@ class TopicTransactions:
 
     @property
     def on_ended(self) -> OnEnded:
-        """Called for each that has ended here."""
+        """Called for each transaction that has ended here."""
         return self.contents.on_ended
 
     @on_ended.setter
@@ -172,14 +173,16 @@ class TopicTransactions:
         self._log.stable_moved = stable_moved
 
     async def forget_ended(self) -> None:
-        """The topic's log need not record ended transactions now. Raises ManagedLedgerError."""
+        """Make the ends durable elsewhere, so that the topic's log need no longer record them.
+        Raises ManagedLedgerError.
+        """
         if self._aside is not None:
             await self._aside.forget_ended()
 
     # Deduplication
 
     def deduplicated_by(self, sequence_ids: SequenceIds) -> None:
-        """From now on, including what is already kept aside."""
+        """Deduplicate from now on, including the messages that are already kept aside."""
         self._sequence_ids = sequence_ids
         if self._aside is not None:
             self._aside.sequence_ids = sequence_ids
@@ -198,18 +201,18 @@ class TopicTransactions:
 
     @property
     def max_read_position(self) -> Position:
-        """Nothing behind it may be read: an open transaction begins there, or the log ends."""
+        """The last entry that may be read: after it an open transaction begins, or the log ends."""
         return self._log.max_read_position
 
     @property
     def max_uncommitted_position(self) -> Position:
-        """As `max_read_position`, for readers of uncommitted messages. But a copy may still be
-        given up and made again until its marker is durable.
+        """Like `max_read_position`, for readers of uncommitted messages. They, too, wait for
+        copies, because a copy may be given up and repeated until its marker is durable.
         """
         return self._log.limit_of_copies()
 
     def last_visible_position(self, up_to: Position | None = None) -> Position:
-        """The newest entry that may be delivered now, or is before `up_to`; entry id -1: none."""
+        """The newest deliverable entry, before `up_to` if given; entry id -1 if there is none."""
         return self._log.last_visible_position(up_to)
 
     # For stats
@@ -224,12 +227,14 @@ class TopicTransactions:
 
     @property
     def has_aside(self) -> bool:
-        """Entries may still be added to the log although no producer is connected."""
+        """Whether entries may still be added to the log without a connected producer."""
         return self._aside is not None and bool(self._aside.open)
 
     @property
     def keeps_aside(self) -> bool:
-        """Now or earlier: then the entries of the log need not be in the order of publication."""
+        """Whether transactions are or were kept aside. Then the entries of the log may not be in
+        the order of publication.
+        """
         return self._aside is not None
 
     @property
@@ -239,7 +244,7 @@ class TopicTransactions:
 
     @property
     def waiting_bytes(self) -> int:
-        """The part of it that open transactions hold."""
+        """The part of `aside_bytes` that open transactions hold."""
         return 0 if self._aside is None else self._aside.open.size_bytes
 
     @property
@@ -248,20 +253,20 @@ class TopicTransactions:
         return sum(1 for _ in self._ongoing()) if self.has_aside else self._log.open_count
 
     def oldest(self) -> OngoingTransaction | None:
-        """The one that holds readers back."""
+        """The transaction that holds readers back, if any."""
         return self._log.oldest()
 
     def ongoing(self, most: int | None = None) -> list[OngoingTransaction]:
-        """First those in the topic's own log, by their first entries; the others block no readers.
-        All of them, or the first `most`.
+        """All open transactions, or the first `most`: first those in the topic's own log, ordered
+        by their first entries, then those aside, which block no readers.
         """
         if self._aside is None:
             return self._log.ongoing(most)
         return list(islice(self._ongoing(), most))
 
     def first_position_of(self, txn_id: TxnId) -> Position | None:
-        """The first of its durable entries, in whichever log they are; None if there are none, or
-        it has ended.
+        """The position of the transaction's first durable entry, in either log; None if it has
+        none, or has ended.
         """
         aside = None if self._aside is None else self._aside.open.get(txn_id)
         if aside is not None:
@@ -269,11 +274,13 @@ class TopicTransactions:
         return self._log.ranges_of(txn_id).first_position
 
     def first_in_log(self, txn_id: TxnId) -> Position | None:
-        """As `first_position_of`, in the topic's own log."""
+        """Like `first_position_of`, but only in the topic's own log."""
         return self._log.ranges_of(txn_id).first_position
 
     def ranges_in_log(self, txn_id: TxnId, most: int) -> list[tuple[int, int, int]]:
-        """The first ranges of its durable entries in the topic's own log: ledger, first, last."""
+        """The first `most` ranges of its durable entries in the topic's log: ledger, first,
+        last.
+        """
         return self._log.ranges_of(txn_id).first_ones(most)
 
     def _ongoing(self) -> Iterator[OngoingTransaction]:
@@ -290,8 +297,9 @@ class TopicTransactions:
         )
 
     async def count_what_was_before(self, ledger: ManagedLedger) -> None:
-        """In `contents`: what open transactions held when the topic was loaded; this reads all of
-        that. `ledger` is the topic's own. Runs once; no caller has to wait for it.
+        """Count in `contents` the messages that open transactions held when the topic was loaded;
+        this reads all of them. `ledger` is the topic's own. Only the first call does it, and no
+        caller needs to wait.
         """
         before, self.contents.of_before = self.contents.of_before, {}
         for txn_id in [each.txn_id for each in self._ongoing()]:
@@ -304,13 +312,13 @@ class TopicTransactions:
                 holder, ranges = side, aside.ranges
             if holder.name in before:
                 held = await held_in(holder, ranges, before[holder.name])
-                if self.first_position_of(txn_id) is not None:  # it has not ended meanwhile
+                if self.first_position_of(txn_id) is not None:  # otherwise it ended meanwhile
                     self.contents.add(txn_id, *held)
 
     # Life
 
     async def close(self) -> None:
-        """Leave a snapshot, so that the next recovery scans nothing. Idempotent."""
+        """Write a snapshot, so that the next recovery scans nothing, and close. Idempotent."""
         self.contents.forget()
         if self._aside is not None:
             await self._aside.stop()
@@ -319,7 +327,7 @@ class TopicTransactions:
             await self._aside.close()
 
     async def stop(self) -> None:
-        """Write nothing more: the topic is going away."""
+        """Stop writing: the topic is being deleted or unloaded."""
         self.contents.forget()
         if self._aside is not None:
             await self._aside.stop()

@@ -1,4 +1,4 @@
-"""Where a transaction's entries are in a log."""
+"""The ranges of a transaction's entries in a log."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -12,9 +12,9 @@ def no_ranges() -> "array[int]":
 
 @dataclass(slots=True)
 class TransactionRanges:
-    """Where a transaction's durable entries are: ledger, first, last; ledger, first, last; …
+    """The ranges of a transaction's durable entries: ledger, first, last; ledger, first, last; …
 
-    Flat, because a long transaction among others may have a range per entry.
+    The array is flat, because a long transaction among others may have a range per entry.
     """
 
     flat: "array[int]" = field(default_factory=no_ranges)
@@ -23,7 +23,7 @@ class TransactionRanges:
         return len(self.flat) // 3
 
     def extend(self, ledger_id: int, first: int, last: int) -> int:
-        """Returns the number of added ranges: 0 if the last one grew."""
+        """Add entries; returns the number of added ranges: 0 if the last range grew."""
         flat = self.flat
         if flat and flat[-1] == first - 1 and flat[-3] == ledger_id:
             flat[-1] = last

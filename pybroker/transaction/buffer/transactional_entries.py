@@ -1,9 +1,9 @@
-"""How log entries indicate transactions: by the tags that the broker appended them with.
+"""Tells which transaction a log entry belongs to, by the tag with which the broker appended it.
 
-A tag is stored beside the entries. What clients write into an entry's own metadata, a transaction's
-id or the type of a marker, is ignored here: entries are stored as they arrived. Two kinds of
+A tag is stored beside the entries. Entries are stored as they arrived, so the transaction id and
+the marker type in an entry's own metadata are the client's, and are ignored. Only two kinds of
 entries are recognised by their metadata: those older than tags, up to a position in a property of
-the ledger (see `UntaggedSpan`), and those that Apache Pulsar's broker wrote (FOREIGN).
+the ledger (see `UntaggedSpan`), and those written by Apache Pulsar's broker (FOREIGN).
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,15 +25,15 @@ from pybroker.wire.message_metadata import (
     transaction_of,
 )
 
-# Ledger properties, each a position: everything up to the first is plain; everything behind the
-# second has tags.
+# Ledger properties, each a position: all entries up to the first are plain; all entries after the
+# second have tags.
 SINCE: Final = "transactions"
 TAGGED_SINCE: Final = "transaction-tags"
 
 _TAG: Final = Struct("<BQQ")  # kind, most and least bits of the transaction
 _KINDS: Final = {None: 1, TxnAction.COMMIT: 2, TxnAction.ABORT: 3}
 _ACTIONS: Final = {kind: action for action, kind in _KINDS.items()}
-FOREIGN: Final = b"\x08"  # the storage's tag of entries that this software did not write
+FOREIGN: Final = b"\x08"  # the storage's tag for entries that this software did not write
 # Deduplication's data about messages follows the kind, or the transaction.
 _SENT_PLAIN: Final = 6
 _SENT_IN_TRANSACTION: Final = 7
@@ -43,7 +43,7 @@ _ACTIONS_OF_MARKERS: Final = {marker: action for action, marker in _MARKER_TYPES
 
 
 class TransactionalEntries(NamedTuple):
-    """`action` None: consecutive messages of the transaction; otherwise the marker that ends it."""
+    """Consecutive messages of a transaction or, with an `action`, the marker that ends it."""
 
     txn_id: TxnId
     action: TxnAction | None
@@ -52,7 +52,7 @@ class TransactionalEntries(NamedTuple):
 
 
 class ToldEntries(NamedTuple):
-    """What is known about consecutive entries; None: does not apply or was not recorded."""
+    """The facts recorded about consecutive entries. None: not applicable, or not recorded."""
 
     txn_id: TxnId | None
     action: TxnAction | None
@@ -72,19 +72,21 @@ def marker(txn_id: TxnId, action: TxnAction, publish_time_ms: int) -> bytes:
 
 
 def tag_of(txn_id: TxnId, action: TxnAction | None = None) -> bytes:
-    """The tag of its messages or, with an action, of the marker."""
+    """The tag of a transaction's messages or, with an action, of its marker."""
     return _TAG.pack(_KINDS[action], *txn_id)
 
 
 def with_sent(sent: bytes, tag: bytes = b"") -> bytes:
-    """The tag of messages, plain or in a transaction, with data about how they were sent."""
+    """The tag of messages with deduplication's data `sent`. `tag`: that of their transaction, empty
+    for plain messages.
+    """
     return bytes((_SENT_IN_TRANSACTION if tag else _SENT_PLAIN,)) + tag[1:] + sent
 
 
 def parse_tag(tag: bytes) -> EntryTag:
     """Raises CorruptStorage."""
     kind = tag[0]
-    if kind in _ACTIONS and len(tag) == _TAG.size:  # nearly always; a start reads very many
+    if kind in _ACTIONS and len(tag) == _TAG.size:  # nearly always; recovery reads very many
         _, most, least = _TAG.unpack(tag)
         return EntryTag(TxnId(most, least), _ACTIONS[kind])
     if tag == FOREIGN:
@@ -119,14 +121,14 @@ class UntaggedSpan:
 
 
 def transactional_entries(run: EntryRun, untagged: UntaggedSpan) -> Iterator[TransactionalEntries]:
-    """In the order of the entries; those left out are plain."""
+    """The transactional entries of a run, in order; the others are plain."""
     for txn_id, action, _, first, count in told_entries(run, untagged):
         if txn_id is not None:
             yield TransactionalEntries(txn_id, action, first, count)
 
 
 def told_entries(run: EntryRun, untagged: UntaggedSpan) -> Iterator[ToldEntries]:
-    """In the order of the entries; about those left out nothing is known: they are plain."""
+    """The entries of a run about which facts are recorded, in order; the others are plain."""
     end = run.first_entry_id + len(run.entries)
     if Position(run.ledger_id, run.first_entry_id) <= untagged.up_to:
         for position, entry in _entries(run, run.first_entry_id, end):
@@ -152,7 +154,7 @@ def _told_by_metadata(position: Position, entry: bytes) -> Iterator[ToldEntries]
     try:
         metadata = parse_metadata(entry)
     except BadEntry:
-        return  # stored as it was sent; it cannot name a transaction
+        return  # stored as it was sent; it names no transaction
     txn_id = transaction_of(metadata)
     if txn_id is not None:
         action = _ACTIONS_OF_MARKERS.get(metadata.marker_type)

@@ -1,13 +1,13 @@
 """Puts ends of transactions into effect: short ones at once, long ones in pieces.
 
-Between two pieces, each message that the transaction held individually is either still held or
-finally acknowledged or released. Both are consistent with a transaction that is ending: a held
+Between two pieces, each message that the transaction held individually is still held, or is finally
+acknowledged or released. All of these are consistent with a transaction that is ending: a held
 message is not delivered, and an attempt to acknowledge it is refused because the transaction has
-not ended yet. So other work may read and change the state in between. Two things wait for the whole
-(`settled`): replacing the log, from which a restart would apply the rest, and moving the cursor
-back.
+not ended yet. So other work may read and change the state in between. Two operations wait for the
+last piece (`settled`): replacing the log, from which a restart would apply the rest, and moving the
+cursor back.
 
-Many short ends may come in one turn: beyond APPLIED_A_TURN entries in total, they wait, too.
+Many short ends may arrive in one turn: beyond APPLIED_A_TURN entries in total, they wait, too.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from pybroker.base.names import TxnId
 from pybroker.transaction.pending_acks.records import Held
 from pybroker.transaction.pending_acks.state import PendingAckState
 
-APPLIED_A_TURN: Final = 1000  # at once, and the same for long ones
+APPLIED_A_TURN: Final = 1000  # entries of short ends, and as many of long ones
 PIECE: Final = 500
 
 Pieces = Iterator[int]  # each item is a number of entries
@@ -39,7 +39,7 @@ def commit_in_pieces(state: PendingAckState, txn_id: TxnId) -> Pieces:
 
 
 def abort_in_pieces(state: PendingAckState, txn_id: TxnId, restored: Restored) -> Pieces:
-    """What it held individually is released in the order of the log."""
+    """Release the messages that the transaction holds individually, in the order of the log."""
     positions = state.transactions[txn_id].positions()
     runs: list[list[Position]] = []
     while run := sorted(islice(positions, PIECE), reverse=True):
@@ -53,7 +53,7 @@ def abort_in_pieces(state: PendingAckState, txn_id: TxnId, restored: Restored) -
 
 
 def _taken_from(descending: list[Position]) -> Iterator[Position]:
-    """Frees the positions step by step: freeing all of them at once would take long, too."""
+    """Frees the positions step by step: freeing all of them at once would also take long."""
     while descending:
         yield descending.pop()
 
@@ -68,17 +68,17 @@ class _End:
 
 
 class Applying:
-    """The ends of transactions on one subscription."""
+    """Applies the ends of transactions on one subscription."""
 
     __slots__ = ("_at_once", "_has_turn", "_long")
 
     def __init__(self) -> None:
-        self._long: deque[_End] = deque()  # one piece of each in turn
+        self._long: deque[_End] = deque()  # served in rotation, one piece each
         self._at_once = 0  # entries in this turn, plus up to a tenth of a turn's from before
         self._has_turn = False  # `_turn` is scheduled
 
     def fits(self, entries: int) -> bool:
-        """Whether this many can be applied at once. If so, the caller applies them next."""
+        """Whether this many entries can be applied at once. If so, the caller must do it now."""
         at_once = self._at_once + entries
         if at_once > APPLIED_A_TURN:
             return False
@@ -88,12 +88,12 @@ class Applying:
         return True
 
     def start(self, pieces: Pieces, over: Callable[[], None]) -> None:
-        """For what does not fit; `over` is called when all of it is in effect."""
+        """Apply an end that does not fit; `over` is called when all of it is in effect."""
         self._long.append(_End(pieces, over))
         self._take_turn()
 
     async def settled(self) -> None:
-        """Wait until everything that has begun is in effect."""
+        """Wait until all ends that have begun are in effect."""
         if self._long:
             await asyncio.wait([end.settled for end in self._long])
 

@@ -1,15 +1,15 @@
-"""Migrates pending-ack logs whose names were not unique yet.
+"""Migrates pending-ack logs from the time when their names were not unique.
 
-The log of topic T, subscription S was `<T>-<quoted S>__transaction_pending_ack`. "orders" with
-"eu-billing" and "orders-eu" with "billing" named the same log, so it may hold the records of
-several subscriptions. A ledger id belongs to one topic for ever, so it tells which records belong
-to which subscription.
+The log of topic T and subscription S was `<T>-<quoted S>__transaction_pending_ack`. So topic
+"orders" with subscription "eu-billing" and topic "orders-eu" with subscription "billing" shared a
+log. A ledger id always belongs to the same topic, so the ledger ids in the records tell the
+subscriptions apart.
 
-Apache Pulsar names its logs like that, too, without quotes; `take_over` is for these.
+Apache Pulsar also names its logs like that, without quoting; `take_over` is for these.
 
-At start, before any log is used, each subscription that a name may refer to gets its records in its
-own log; then the old one is deleted. While the old one exists, the new logs are ignored: a
-migration that a crash cut short starts again.
+At start, before any log is used, each subscription that shares an old log gets its records in a log
+of its own; then the old log is deleted. While the old log exists, the new ones are ignored: a
+migration cut short by a crash starts again.
 """
 
 import logging
@@ -39,7 +39,7 @@ class _Subscription:
 
 
 async def migrate_pending_ack_logs(factory: ManagedLedgerFactory) -> None:
-    """Raises ManagedLedgerError; then try again."""
+    """Raises ManagedLedgerError; then retry."""
     for old_name in filterfalse(belongs_to_a_topic, factory.names(suffix=PENDING_ACK_SUFFIX)):
         records = await _records(factory, old_name)
         owners = list(_owners(factory, old_name))
@@ -75,7 +75,9 @@ def _owners(factory: ManagedLedgerFactory, old_name: str) -> Iterator[_Subscript
 
 
 def _of_topic(records: Sequence[Record], ledger_ids: Sequence[int]) -> list[Record]:
-    """Acknowledgements of the topic's entries, and the ends of transactions that contain some."""
+    """The acknowledgements of the topic's entries, and the ends of the transactions that made
+    them.
+    """
     kept, ids, acknowledging = list[Record](), set(ledger_ids), set[TxnId]()
     for record in records:
         if isinstance(record, AckRecord):
@@ -97,15 +99,15 @@ async def _write_anew(
 
 
 async def _nothing() -> None:
-    """The log is new, so there are no effects elsewhere to make durable."""
+    """The log is new: nothing outside it must be made durable."""
 
 
 async def take_over(
     factory: ManagedLedgerFactory, topic: TopicName, subscription: str, store: PendingAckStore
 ) -> None:
-    """Append the records that Apache Pulsar's broker left for this subscription to its own log,
-    then delete the other. A crash in between repeats records, which changes nothing. Raises
-    ManagedLedgerError.
+    """Append the records that Apache Pulsar's broker left for this subscription to the
+    subscription's own log, then delete Apache's. A crash in between repeats records, which does no
+    harm. Raises ManagedLedgerError.
     """
     name = foreign_pending_ack_log(topic, subscription)
     if not factory.exists(name):

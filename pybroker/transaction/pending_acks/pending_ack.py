@@ -1,17 +1,18 @@
 """Acknowledgements in transactions, for one subscription.
 
-    acknowledge   validate and take (TransactionConflict), log, answer when it is durable
-    end           log COMMIT or ABORT; when it is durable the cursor moves, or everything is given
-                  back for redelivery
+    acknowledge   validate and take (TransactionConflict), log, answer when the record is durable
+    end           log COMMIT or ABORT; when the record is durable, the cursor moves, or the messages
+                  are released for redelivery
 
 Cursors are written once a second, so a COMMIT record stays in the log until the cursor with its
 acknowledgements is durable: a checkpoint flushes the cursor and replaces the log by its live state.
-Replay applies every remaining COMMIT again, which changes nothing if it had been applied.
+Replay applies every remaining COMMIT again; if the cursor includes it already, nothing changes.
 
-Messages that aborted transactions had held back from consumers, and that are still unacknowledged,
-outlive the records of these transactions: a checkpoint stores them, and replay reports them again.
+Some messages outlive the records of their transaction: an aborted transaction had held them back
+from consumers, and they are still unacknowledged. A checkpoint stores them, and replay reports them
+again.
 
-For a transaction that was left open here, the outcome is requested, as in the topic's buffer.
+If a transaction was left open here, the outcome is requested, as in the topic's buffer.
 """
 
 import asyncio
@@ -76,7 +77,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PendingAckStats:
-    """What one open transaction has acknowledged here."""
+    """The acknowledgements of one open transaction on this subscription."""
 
     txn_id: TxnId
     individual: int
@@ -94,12 +95,12 @@ def _nothing() -> None:
 
 
 def _nothing_passed_over() -> Mapping[Position, Held]:
-    """Nothing is tracked."""
+    """No dispatcher tracks such messages."""
     return NOTHING_HELD
 
 
 class PendingAcks:
-    """Create it with `open`, which returns when it has replayed its log."""
+    """For one subscription. Create it with `open`, which replays the log."""
 
     def __init__(
         self,
@@ -118,11 +119,11 @@ class PendingAcks:
         self._log_entries = config.transaction_pending_ack_log_entries
         self._state = PendingAckState(cursor)
         self._applying = Applying()
-        # Called with what is no longer held individually, after an abort or a failed write, in
-        # order. What was held cumulatively was delivered; the aborting client asks for it again.
+        # Called after an abort or a failed write with the messages that were held individually, in
+        # order. Messages held cumulatively were delivered: the aborting client requests them again.
         self.on_restored: Callable[[Mapping[Position, Held]], None] = lambda restored: None
         self.on_committed = _nothing  # the cursor has moved
-        # Of what `on_restored` was given, the part that might still be covered by mistake.
+        # The messages passed to `on_restored` that might still be covered by mistake.
         self.passed_over = _nothing_passed_over
         self._replayed: dict[Position, Held] = {}
         self._tasks = Tasks(f"pending acknowledgements of {topic}, {cursor.name}")
@@ -138,7 +139,7 @@ class PendingAcks:
         outcomes: TransactionOutcomes,
         config: BrokerConfig,
     ) -> "PendingAcks":
-        """Creates the log, named `pending_ack_log(topic, cursor.name)`, if there is none."""
+        """Creates the log `pending_ack_log(topic, cursor.name)` if it does not exist."""
         ledger = await factory.open(topic.ledger_name)
         store = await PendingAckStore.open(factory, topic, cursor.name)
         pending = cls(topic, ledger, cursor, store, outcomes, config)
@@ -146,14 +147,14 @@ class PendingAcks:
             await take_over(factory, topic, cursor.name, store)
             await store.replay(pending._apply)
             await pending._forget_acknowledged()
-        except BaseException:  # an unload: the log must not stay open here
+        except BaseException:  # an error, or an unload: the log must not stay open
             await store.close()
             raise
         pending._settle_all()
         return pending
 
     def _apply(self, record: Record) -> Pieces | None:
-        """Returns the work to be done in pieces."""
+        """Returns the work that must be done in pieces, if any."""
         if isinstance(record, EndRecord):
             return self._apply_end(record)
         if isinstance(record, PassedOverRecord):
@@ -192,34 +193,34 @@ class PendingAcks:
         self._replayed = dict(sorted(left.items()))
 
     def tell_replayed(self) -> None:
-        """Report to `on_restored` what the log contains of aborted transactions."""
+        """Report to `on_restored` the released messages that replay has found in the log."""
         replayed, self._replayed = self._replayed, {}
         self.on_restored(replayed)
 
-    # What consumers must not get, and plain acknowledgements must not touch
+    # Messages that consumers must not receive and plain acknowledgements must not touch
 
     def is_pending(self, ledger_id: int, entry_id: int) -> bool:
-        """Transactions individually hold what was left of this entry: it is not delivered."""
+        """Whether transactions individually hold the rest of this entry: it is not delivered."""
         return self._state.is_pending((ledger_id, entry_id))
 
     def pending_indexes(self, position: tuple[int, int]) -> int:
-        """Indexes of a batch that open transactions hold individually, as bits."""
+        """The indexes of a batch that open transactions hold individually, as bits."""
         return self._state.pending_indexes(position)
 
     @property
     def holds_singly(self) -> bool:
-        """Whether some entries, or batch indexes, are held back from consumers."""
+        """Whether any entries or batch indexes are held back from consumers."""
         return self._state.holds_singly
 
     def held_singly(self, after: Position, up_to: Position) -> Mapping[Position, Held]:
-        """What is held back from consumers in the entries after `after` up to `up_to`, in any
+        """The messages held back from consumers, in the entries after `after` up to `up_to`; in any
         order.
         """
         return self._state.held_singly(after, up_to)
 
     @property
     def first_pending(self) -> Position | None:
-        """The first entry of which an open transaction acknowledged something."""
+        """The first entry of which open transactions have acknowledged at least a part."""
         return self._state.first()
 
     @property
@@ -231,7 +232,7 @@ class PendingAcks:
         return [_stats(txn_id, held) for txn_id, held in self._state.transactions.items()]
 
     def stats_of(self, txn_id: TxnId) -> PendingAckStats | None:
-        """None if it has acknowledged nothing here."""
+        """None if the transaction has acknowledged nothing here."""
         held = self._state.transactions.get(txn_id)
         return None if held is None else _stats(txn_id, held)
 
@@ -240,10 +241,12 @@ class PendingAcks:
     def acknowledge(
         self, txn_id: TxnId, acks: Sequence[PendingAck], withheld: Callable[[], None] = _nothing
     ) -> asyncio.Future[None]:
-        """All or none; durable when it completes, in effect when the transaction commits.
+        """Acknowledge all messages or none. Durable when the future completes; in effect when the
+        transaction commits.
 
-        `withheld` is called once it is durable, before later events here. Raises
-        TransactionConflict, InvalidTxnStatus, TransactionNotFound; fails with PersistenceError.
+        `withheld` is called once the record is durable, before later events here. Raises
+        TransactionConflict, InvalidTxnStatus, TransactionNotFound, TransactionCoordinatorNotFound;
+        fails with PersistenceError.
         """
         self._check(txn_id, acks)
         self._state.take(txn_id, acks)
@@ -252,8 +255,8 @@ class PendingAcks:
     def acknowledge_cumulative(
         self, txn_id: TxnId, ack: PendingAck, not_given: Mapping[Position, Held] = NOTHING_HELD
     ) -> asyncio.Future[None]:
-        """As `acknowledge`, for everything up to `ack`, except what other transactions hold
-        individually and what was `not_given` to the consumer because of that.
+        """Like `acknowledge`, for everything up to `ack`, except the messages that other
+        transactions hold individually and those `not_given` to the consumer for that reason.
         """
         self._check(txn_id, [ack])
         record = self._state.take_cumulative(txn_id, ack, not_given)
@@ -330,11 +333,12 @@ class PendingAcks:
     def end(
         self, txn_id: TxnId, action: TxnAction, not_later: bool = False
     ) -> asyncio.Future[None] | None:
-        """Durable and in effect when it completes; None: it acknowledged nothing here.
+        """End the transaction here. Durable and in effect when the future completes; None: the
+        transaction acknowledged nothing here.
 
-        After an abort `on_restored` is told what to deliver again. Fails with ManagedLedgerError;
-        then repeat it. The future is shared: do not cancel it. `not_later`: fails with WouldWait if
-        it cannot be queued in the storage in this turn.
+        After an abort, `on_restored` is called with the messages to deliver again. Fails with
+        ManagedLedgerError; then retry. The future is shared: do not cancel it. `not_later`: fails
+        with WouldWait if the record cannot be queued in the storage in this turn.
         """
         held = self._state.transactions.get(txn_id)
         if held is None:
@@ -379,13 +383,13 @@ class PendingAcks:
         self._checkpoint_if_long()
 
     async def settled(self) -> None:
-        """Wait until all ends that were durable before are fully in effect; the cursor must not be
-        moved back earlier.
+        """Wait until all ends that are durable by now are fully in effect. The cursor must not be
+        moved back before.
         """
         await self._applying.settled()
 
     def _settle_all(self) -> None:
-        """End here what has ended elsewhere, some now and the others later.
+        """End the transactions that have ended elsewhere, a limited number per turn.
 
         Source: KIP-98, "correlated hard failures".
         """
@@ -400,7 +404,7 @@ class PendingAcks:
         held = self._state.transactions.get(txn_id)
         if held is None or held.ending or self._closed:
             return
-        with suppress(TransactionCoordinatorNotFound):  # it is recovering: ask again later
+        with suppress(TransactionCoordinatorNotFound):  # not known yet: ask again later
             if (action := action_to_settle(self._outcomes, txn_id)) is not None:
                 log.warning("%s: transaction %s was left open; ending it", self._topic, txn_id)
                 self._start_end(txn_id, action)
@@ -412,7 +416,9 @@ class PendingAcks:
             self._visits.visit_in(_CHECK_INTERVAL_S, self._visited)
 
     def _visited(self) -> None:
-        """Runs while there is something to settle or clean; after that, idling costs nothing."""
+        """Repeated while transactions are open or the log can be shortened; idling costs
+        nothing.
+        """
         self._settle_all()
         if self._state.is_empty and self._store.records_since_snapshot:
             self._start_checkpoint()
@@ -433,24 +439,26 @@ class PendingAcks:
             await self.checkpoint()
 
     async def checkpoint(self) -> None:
-        """Make the cursor durable and forget what ended before.
+        """Make the cursor durable and forget the transactions that have ended.
 
-        Needed after a cursor was moved back: otherwise replay would acknowledge old entries again.
+        Call it after the cursor was moved back: otherwise replay would acknowledge old entries
+        again.
         """
         records = chain(self._state.records(), self._passed_over_records())
         await self._store.replace_past(records, self._flush)
 
     async def _flush(self) -> None:
-        """What ended before the snapshot began is only in the cursor."""
+        """Ends from before the snapshot are recorded only in the cursor: make it durable."""
         await self.settled()
         await self._cursor.flush()
 
     def _passed_over_records(self) -> Iterator[Record | None]:
-        """Request these after the state's records, so that an abort in between is in one of them.
+        """The messages that consumers have passed over. Request these after the state's records, so
+        that an abort in between is in one or the other.
 
         Transactions whose abort is in progress are included here, because the state's records leave
-        them out. The set of entries is fixed at the beginning; each record has the state of its
-        time.
+        them out. The set of entries is fixed at the beginning; each record is up to date when it is
+        requested.
         """
         passed = tuple(self.passed_over())
         aborting = [(each, tuple(each.positions())) for each in self._state.being_aborted()]
@@ -464,13 +472,15 @@ class PendingAcks:
             yield PassedOverRecord(kept) if kept else None
 
     def _kept(self, position: Position, aborting: AcksOfTransaction | None) -> Held | None:
-        """What aborted transactions held back from consumers, and this one still does."""
+        """The part of the entry that aborted transactions held back from consumers, and the part
+        that `aborting` still holds back.
+        """
         passed = self.passed_over().get(position)
         held = None if aborting is None else aborting.held_of(position)
         return passed | held if passed and held else passed or held
 
     async def close(self) -> None:
-        """Leave a short log. Idempotent."""
+        """Shorten the log if possible, then close it. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -480,8 +490,8 @@ class PendingAcks:
             try:
                 if self._store.records_since_snapshot:
                     await self.checkpoint()
-            finally:  # what was not written must not remain in memory for the next open
+            finally:  # closed even then, so that the next `open` reads it from the storage
                 await self._store.close()
-                await self.settled()  # the cursor is still written
+                await self.settled()  # the cursor will still be written
         except ManagedLedgerError as error:
             log.warning("%s: its pending-ack log could not be shortened: %s", self._topic, error)

@@ -1,7 +1,7 @@
-"""A pending-ack log as Apache Pulsar's broker writes it; it is read, never written.
+"""Reads pending-ack logs in Apache Pulsar's format, which this broker never writes.
 
-A record is a PendingAckMetadataEntry; an entry is one of them or, behind `0e01 0001`, several in a
-BatchedPendingAckMetadataEntry. In an `ack_set` a set bit means that the index is unacknowledged.
+A record is a PendingAckMetadataEntry. An entry is one record or, after `0e01 0001`, several in a
+BatchedPendingAckMetadataEntry. In an `ack_set`, a set bit means that the index is unacknowledged.
 
 Source: TransactionPendingAck.proto; MLPendingAckStore.
 """

@@ -1,4 +1,4 @@
-"""What transactions have acknowledged on a subscription, as records of its pending-ack log."""
+"""The records of a pending-ack log: acknowledgements and ends of transactions on a subscription."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from managed_ledger.position import Position
 from pybroker.base.names import TxnId
 from pybroker.transaction.txn_status import TxnAction
 
-ALL_INDEXES: Final = -1  # as bits: of an entry, whatever its number of messages
+ALL_INDEXES: Final = -1  # as bits: the whole entry, whatever its number of messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,14 @@ class PendingAck:
 
     @property
     def acked_indexes(self) -> int:
-        """As bits; 0 means the whole entry."""
+        """The acknowledged indexes as bits; 0 means the whole entry."""
         if not self.still_unacked:
             return 0
         return ~self.still_unacked & ((1 << self.batch_size) - 1)
 
 
 class Held(NamedTuple):
-    """What transactions hold, or held, of an entry: these indexes of a batch, or all of it."""
+    """The part of an entry that transactions hold or held: some indexes of a batch, or all."""
 
     bits: int = ALL_INDEXES
     batch_size: int = 0  # irrelevant for a whole entry
@@ -44,8 +44,8 @@ NOTHING_HELD: Final[Mapping[Position, Held]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class AckRecord:
-    """A cumulative one has a single item in `acks`: everything up to it, except what is `spared`,
-    which its consumer was not given because other transactions held it.
+    """A cumulative record has a single item in `acks` and covers everything up to it, except the
+    `spared` messages: the consumer did not receive these, because other transactions held them.
     """
 
     txn_id: TxnId
@@ -58,8 +58,8 @@ class AckRecord:
         return self.acks[-1]
 
     def left_of(self, position: Position) -> int:
-        """For a cumulative one: what it leaves of the entry, as bits; all of them for an entry
-        beyond it.
+        """For a cumulative record: the indexes of the entry that it does not cover, as bits;
+        ALL_INDEXES for an entry after its last.
         """
         if position > self.last.position:
             return ALL_INDEXES
@@ -79,8 +79,8 @@ class EndRecord:
 
 @dataclass(frozen=True, slots=True)
 class PassedOverRecord:
-    """Of a snapshot: what aborted transactions held individually and is still unacknowledged.
-    Consumers may have received later messages but not these.
+    """A snapshot's record of the messages that aborted transactions held individually and that are
+    still unacknowledged. Consumers may have received later messages, but not these.
     """
 
     messages: Mapping[Position, Held]

@@ -1,17 +1,17 @@
-"""Which messages of a subscription open transactions have acknowledged, and which they may take.
+"""The messages of a subscription that open transactions have acknowledged, and may acknowledge.
 
-Individual: a whole entry, or indexes of a batch; two transactions cannot hold the same ones. These
-messages are not delivered until the transaction has ended.
+Individual: a whole entry, or indexes of a batch. Two transactions cannot hold the same messages,
+and held messages are not delivered until the transaction has ended.
 
-Cumulative: one transaction at a time, beyond the mark-delete position, each time further. It spares
-what its consumer did not receive, so it never covers a message that another transaction held back.
-Messages held cumulatively are still delivered to the next consumer, as Apache Pulsar does: a
-successor that began behind them would cover them with its own cumulative acknowledgement, and lose
-them if the first transaction aborts. Acknowledging them in a transaction of its own conflicts until
-the first one has ended.
+Cumulative: one transaction at a time, beyond the mark-delete position, each time further. The
+acknowledgement spares messages that its consumer did not receive, so it never covers a message that
+another transaction held back. Messages held cumulatively are still delivered to the next consumer,
+as in Apache Pulsar: if that consumer began after them, its own cumulative acknowledgement would
+cover them, and they would be lost if the first transaction aborts. Acknowledging them in another
+transaction conflicts until the first one has ended.
 
-Validation takes the messages before anything is written, so of two acknowledgements in flight for
-the same message only one passes. `give_back` undoes it when the write fails.
+Validation takes the messages before the record is written, so of two acknowledgements in flight for
+the same message only one passes. `give_back` undoes this if the write fails.
 """
 
 import asyncio
@@ -41,14 +41,14 @@ _MOST_SPARED: Final = 1000  # entries, by one cumulative acknowledgement
 
 
 class AcksOfTransaction:
-    """What one transaction took, and its end while that is in progress."""
+    """The messages that one transaction holds, and its end while that is in progress."""
 
     __slots__ = ("action", "batch_sizes", "cumulative", "ending", "indexes", "whole")
 
     def __init__(self) -> None:
         self.whole: dict[Position, None] = {}
-        # For batches acknowledged in part, the unacknowledged indexes as bits; as large as the
-        # request.
+        # For batches acknowledged in part, the unacknowledged indexes as bits; as many bits as the
+        # request has.
         self.indexes: dict[Position, int] = {}
         self.batch_sizes: dict[Position, int] = {}
         self.cumulative: list[AckRecord] = []  # the last one counts; others may be in flight
@@ -56,15 +56,15 @@ class AcksOfTransaction:
         self.ending: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
-        """How many entries it holds individually; some may be counted twice."""
+        """The number of entries held individually; an entry may count twice."""
         return len(self.whole) + len(self.indexes)
 
     def positions(self) -> Iterator[Position]:
-        """Individually acknowledged entries, in order of arrival. No changes meanwhile."""
+        """Individually acknowledged entries, in order of arrival. Change nothing meanwhile."""
         return chain(self.whole, (each for each in self.indexes if each not in self.whole))
 
     def held(self) -> dict[Position, Held]:
-        """What it acknowledged individually, in order."""
+        """The individually acknowledged messages, in order of position."""
         held = dict.fromkeys(self.whole, HELD_WHOLE)
         for position in self.indexes:
             held.setdefault(position, self._part_held(position))
@@ -80,8 +80,8 @@ class AcksOfTransaction:
         return Held(acked_bits(self.indexes[position], size), size)
 
     def records(self, txn_id: TxnId) -> Iterator[Record]:
-        """The records that recreate this, in parts. Each is up to date when it is requested,
-        because what is refused meanwhile is no longer held.
+        """The records that recreate this object, in parts. Each is up to date when it is requested:
+        messages given back meanwhile are left out.
         """
         whole, batches = tuple(self.whole), tuple(self.indexes)
         individual = chain(
@@ -107,7 +107,7 @@ class PendingAckState:
         self._batch_sizes: dict[tuple[int, int], int] = {}
         self._cumulative_owner: TxnId | None = None
 
-    # What is pending
+    # Pending messages
 
     @property
     def is_empty(self) -> bool:
@@ -122,7 +122,7 @@ class PendingAckState:
         return None if owner is None else self.transactions[owner].cumulative[-1].last
 
     def first(self) -> Position | None:
-        """The first entry of which something is pending."""
+        """The first entry of which at least a part is pending."""
         if self._cumulative_owner is not None:
             return self._cursor.mark_delete_position.after
         found = min(chain(self._whole, self._indexes), default=None)
@@ -133,7 +133,7 @@ class PendingAckState:
         return bool(self._whole or self._indexes)
 
     def is_pending(self, position: tuple[int, int]) -> bool:
-        """Transactions individually hold what was left of the entry: nothing to deliver."""
+        """Whether transactions individually hold all unacknowledged messages of the entry."""
         if position in self._whole:
             return True
         if position not in self._indexes:
@@ -144,14 +144,14 @@ class PendingAckState:
         return not unacked & ~self.pending_indexes(position)
 
     def pending_indexes(self, position: tuple[int, int]) -> int:
-        """Indexes of a batch that transactions hold individually, as bits."""
+        """The indexes of a batch that transactions hold individually, as bits."""
         left = self._indexes.get(position)
         return 0 if left is None else acked_bits(left, self._batch_sizes[position])
 
     # Individual acknowledgements
 
     def take(self, txn_id: TxnId, acks: Sequence[PendingAck]) -> None:
-        """All or none. Raises TransactionConflict."""
+        """Take all of the messages or none. Raises TransactionConflict."""
         for count, ack in enumerate(acks):
             if (reason := self._conflict(txn_id, ack)) is not None:
                 self.give_back(txn_id, acks[:count])
@@ -180,7 +180,7 @@ class PendingAckState:
         return None
 
     def hold(self, txn_id: TxnId, ack: PendingAck) -> None:
-        """Without validation: it has passed, or this is from the log."""
+        """Take without validation: it has passed, or the acknowledgement comes from the log."""
         transaction = self._of(txn_id)
         position, left = ack.position, ack.still_unacked
         if not left:
@@ -192,7 +192,7 @@ class PendingAckState:
             transaction.batch_sizes[position] = self._batch_sizes[position] = ack.batch_size
 
     def give_back(self, txn_id: TxnId, acks: Iterable[PendingAck]) -> None:
-        """Idempotent."""
+        """Undo `take`. Idempotent."""
         transaction = self.transactions.get(txn_id)
         if transaction is None:
             return
@@ -217,8 +217,9 @@ class PendingAckState:
     def take_cumulative(
         self, txn_id: TxnId, ack: PendingAck, not_given: Mapping[Position, Held] = NOTHING_HELD
     ) -> AckRecord:
-        """Returns what is held then as AckRecord.spared: everything up to `ack`, except what others
-        hold individually and `not_given`. Raises TransactionConflict.
+        """Take everything up to `ack`, except the messages that other transactions hold
+        individually and those `not_given`: these are `spared` in the returned record. Raises
+        TransactionConflict.
         """
         spared: dict[Position, Held] = {}
         if (reason := self._cumulative_conflict(txn_id, ack)) is None:
@@ -258,9 +259,11 @@ class PendingAckState:
         return others
 
     def held_singly(self, after: Position, up_to: Position) -> dict[Position, Held]:
-        """By any transaction, in the entries after `after` up to `up_to`, in any order."""
+        """The messages that any transaction holds individually, in the entries after `after` up to
+        `up_to`; in any order.
+        """
         held: dict[Position, Held] = {}
-        if up_to <= after:  # an old acknowledgement costs no walk
+        if up_to <= after:  # an outdated acknowledgement must cost nothing
             return held
         for position in self._positions_between(after, up_to):
             if position in self._whole:
@@ -270,7 +273,7 @@ class PendingAckState:
         return held
 
     def _positions_between(self, after: Position, up_to: Position) -> Iterator[Position]:
-        """Walks the held entries or those in between, whichever are fewer."""
+        """Walks the held entries or the entries in between, whichever are fewer."""
         whole, indexes = self._whole, self._indexes
         between = up_to.entry_id - after.entry_id
         if after.ledger_id == up_to.ledger_id and between < len(whole) + len(indexes):
@@ -301,12 +304,12 @@ class PendingAckState:
         return None if _reach(ack) > _reach(held) else f"already acknowledged up to {held.position}"
 
     def hold_cumulative(self, record: AckRecord) -> None:
-        """Without validation, as `hold`."""
+        """Take without validation, like `hold`."""
         self._of(record.txn_id).cumulative.append(record)
         self._cumulative_owner = record.txn_id
 
     def give_back_cumulative(self, record: AckRecord) -> None:
-        """Idempotent."""
+        """Undo `take_cumulative`. Idempotent."""
         transaction = self.transactions.get(record.txn_id)
         if transaction is None or record not in transaction.cumulative:
             return
@@ -318,7 +321,7 @@ class PendingAckState:
     # The end
 
     def commit(self, txn_id: TxnId) -> None:
-        """Its acknowledgements take effect. Idempotent."""
+        """Put the transaction's acknowledgements into effect. Idempotent."""
         transaction = self.transactions.get(txn_id)
         if transaction is None:
             return
@@ -348,8 +351,9 @@ class PendingAckState:
         self._cursor.delete_batch_indexes(position, ~acked_bits(left, size), size)
 
     def commit_some(self, txn_id: TxnId, most: int) -> int:
-        """Acknowledge up to `most` of the entries that it holds individually; returns how many. It
-        keeps holding the others, and what it holds cumulatively: `commit` does the rest.
+        """Acknowledge up to `most` of the entries that the transaction holds individually; returns
+        how many. The transaction still holds the others, and its cumulative acknowledgement:
+        `commit` does the rest.
         """
         transaction = self.transactions[txn_id]
         take, whole = transaction.whole.popitem, self._whole
@@ -366,7 +370,7 @@ class PendingAckState:
         return len(positions) + parts
 
     def drop_some(self, txn_id: TxnId, positions: Iterable[Position]) -> dict[Position, Held]:
-        """As `drop`, for these of its individually held entries."""
+        """Like `drop`, for some of the transaction's individually held entries."""
         transaction = self.transactions[txn_id]
         return {position: self._drop(transaction, position) for position in positions}
 
@@ -381,8 +385,8 @@ class PendingAckState:
         return held
 
     def drop(self, txn_id: TxnId) -> dict[Position, Held]:
-        """It has ended. What it held individually is free; returned in order, as
-        AcksOfTransaction.held. Idempotent.
+        """Drop a transaction that has ended. Returns the messages that it held individually, which
+        are free now, in order; see AcksOfTransaction.held. Idempotent.
         """
         transaction = self.transactions.get(txn_id)
         if transaction is None:
@@ -393,7 +397,7 @@ class PendingAckState:
     def _free(self, txn_id: TxnId, transaction: AcksOfTransaction) -> None:
         del self.transactions[txn_id]
         for position in transaction.whole:
-            self._whole.pop(position, None)  # in logs of earlier versions two may hold it
+            self._whole.pop(position, None)  # in logs of earlier versions, two could hold an entry
         for position, left in transaction.indexes.items():
             bits = acked_bits(left, transaction.batch_sizes[position])
             _take_back(self._indexes, self._batch_sizes, position, bits)
@@ -401,11 +405,12 @@ class PendingAckState:
             self._cumulative_owner = None
 
     def records(self) -> Iterator[Record]:
-        """The records that recreate all of this. Each is up to date when it is requested: others
-        may be applied, and logged, in between.
+        """The records that recreate this state. Each is up to date when it is requested: other
+        records may be logged and applied in between.
 
-        An end in progress is in the log, and takes effect later. So the records contain nothing
-        that it ends, but finally the end itself, which fails if the one before it does.
+        An end in progress is already in the log but takes effect later. So these records leave out
+        the messages of a transaction that is ending, and finally repeat its end, which fails if the
+        earlier end record does.
         """
         left = list(self.transactions.items())
         while left:
@@ -418,14 +423,14 @@ class PendingAckState:
                     yield record
             left = []
             for txn_id, transaction in ending:
-                if self._goes_on(txn_id, transaction):  # its end has failed meanwhile
+                if self._goes_on(txn_id, transaction):  # its end failed meanwhile
                     left.append((txn_id, transaction))
                 elif self.transactions.get(txn_id) is transaction:
                     assert transaction.action is not None
                     yield EndRecord(txn_id, transaction.action)
 
     def being_aborted(self) -> Iterator[AcksOfTransaction]:
-        """Those whose abort is being written, or applied."""
+        """The transactions whose abort is being written or applied."""
         return (each for each in self.transactions.values() if each.action is TxnAction.ABORT)
 
     def _goes_on(self, txn_id: TxnId, transaction: AcksOfTransaction) -> bool:
@@ -444,17 +449,19 @@ class PendingAckState:
 
 
 def _reach(ack: PendingAck) -> tuple[Position, float]:
-    """How far a cumulative acknowledgement goes; within a batch, the number of indexes."""
+    """How far a cumulative acknowledgement reaches: the position, and the number of indexes in its
+    batch.
+    """
     return ack.position, ack.acked_indexes.bit_count() if ack.still_unacked else math.inf
 
 
 def acked_bits(left: int, batch_size: int) -> int:
-    """The indexes of a batch that are not left."""
+    """The acknowledged indexes of a batch, as bits: those not in `left`."""
     return ~left & ((1 << batch_size) - 1)
 
 
 def _runs(positions: Iterable[Position]) -> Iterator[tuple[int, int, int]]:
-    """Runs of consecutive entries, in order of arrival: ledger, first, last."""
+    """Runs of consecutive entries, in the order of `positions`: ledger, first, last."""
     ledger_id, first, last = -1, 0, -1
     for position in positions:
         if position.entry_id == last + 1 and position.ledger_id == ledger_id:
@@ -471,8 +478,8 @@ def _runs(positions: Iterable[Position]) -> Iterator[tuple[int, int, int]]:
 def _take_back(
     indexes: dict[Any, int], batch_sizes: dict[Any, int], position: tuple[int, int], bits: int
 ) -> None:
-    """These are unacknowledged again."""
-    if position not in indexes:  # as above
+    """Mark the indexes `bits` as unacknowledged again."""
+    if position not in indexes:  # in logs of earlier versions, see above
         return
     indexes[position] |= bits
     if not acked_bits(indexes[position], batch_sizes[position]):

@@ -1,7 +1,7 @@
 """A subscription's pending acknowledgements as records, and the log that stores them.
 
 The log is a managed ledger, created at the first acknowledgement in a transaction. An entry is a
-format byte, a count and that many records.
+format byte, the number of records, and the records.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ class _Operation(enum.IntEnum):
     CUMULATIVE = 1
     COMMIT = 2
     ABORT = 3
-    CUMULATIVE_SPARING = 4  # CUMULATIVE, with what is spared
-    PASSED_OVER = 5  # of no transaction
+    CUMULATIVE_SPARING = 4  # CUMULATIVE, with the spared messages
+    PASSED_OVER = 5  # belongs to no transaction
 
 
 _OPERATIONS: Final = frozenset(_Operation)
@@ -89,13 +89,13 @@ def _write_held(out: Writer, messages: Mapping[Position, Held]) -> None:
 
 
 def _write_bits(out: Writer, position: Position, bits: int, batch_size: int) -> None:
-    """No bits means the whole entry."""
+    """`bits` of 0 means the whole entry."""
     out.numbers((*position, batch_size))
     out.blob(bits.to_bytes((bits.bit_length() + 7) // 8, "little"))
 
 
 def decode_entry(entry: bytes, source: str) -> list[Record]:
-    """Also if Apache Pulsar's broker wrote it. Raises CorruptStorage."""
+    """The records of an entry, even if Apache Pulsar's broker wrote it. Raises CorruptStorage."""
     if not is_own_format(entry):
         from pybroker.transaction.pending_acks.pulsar_log import decode_pulsar
 
@@ -106,7 +106,7 @@ def decode_entry(entry: bytes, source: str) -> list[Record]:
 
 
 def is_own_format(entry: bytes) -> bool:
-    """No message in Protocol Buffers begins like that."""
+    """No Protocol Buffers message begins with this byte."""
     return entry[:1] == bytes([_FORMAT])
 
 
@@ -144,14 +144,14 @@ def _held(read: PendingAck) -> Held:
 
 def _read_ack(data: Reader) -> PendingAck:
     position = Position(data.number(), data.number())
-    # Earlier versions stored the value that a client sent.
+    # Earlier versions stored the client's value unchecked.
     batch_size = min(data.number(), MAX_MESSAGES_PER_ENTRY)
     bits = int.from_bytes(data.blob(), "little") & ANY_BATCH
     return PendingAck(position, bits or None, batch_size)
 
 
 def nobody_waits(error: Exception | None) -> None:
-    """A later record, which cannot be durable without this one, has a waiter."""
+    """The caller waits for a later record, which cannot be durable without this one."""
 
 
 class PendingAckStore:
@@ -169,8 +169,8 @@ class PendingAckStore:
         return cls(await SnapshotLog.open(factory, name, _CURSOR, encode_entry))
 
     async def replay(self, apply: Callable[[Record], Iterable[object] | None]) -> None:
-        """Pass every record to `apply`, oldest first. It returns long work in pieces; other work
-        runs after each of them.
+        """Pass every record to `apply`, oldest first. `apply` may return long work in pieces; other
+        tasks run after each piece.
         """
         async for entry in self._log.entries():
             records = decode_entry(entry, f"The pending-ack log {self._log.name}")
@@ -180,7 +180,7 @@ class PendingAckStore:
             self._log.records_since_snapshot += len(records)
 
     def append(self, record: Record, done: Done) -> None:
-        """Queue it now; `done` is called when it is durable, or with the error."""
+        """Queue the record now; `done` is called when it is durable, or with the error."""
         self._log.append(record, done)
 
     async def append_durably(self, records: Sequence[Record]) -> None:
@@ -203,7 +203,7 @@ class PendingAckStore:
         await durable
 
     def append_not_later(self, record: Record, done: Done) -> None:
-        """As `append`, in this turn, or fails with WouldWait."""
+        """Like `append`, but fails with WouldWait if the record cannot be queued in this turn."""
         self._log.append_not_later(record, done)
 
     @property
@@ -213,7 +213,7 @@ class PendingAckStore:
     async def replace_past(
         self, live: Iterable[Record | None], elsewhere: Callable[[], Awaitable[None]]
     ) -> None:
-        """Keep only the records of `live`; see SnapshotLog."""
+        """Replace the log by the records of `live`; see SnapshotLog."""
         await self._log.replace_past(live, _weight, elsewhere)
 
     async def close(self) -> None:

@@ -1,1 +1,1 @@
-"""Transactions kept aside until they commit: they become visible in the order of their commits."""
+"""Transactions kept aside until they commit; they become visible in the order of commits."""

@@ -27,15 +27,17 @@ class AsideTransaction:
         self.tag = tag_of(txn_id)
         self.opened_at_ms = opened_at_ms
         self.ranges = TransactionRanges()  # in the side log
-        self.size_bytes = 0  # of these ranges
+        self.size_bytes = 0  # of the entries in `ranges`
         self.in_flight = 0  # appends
         self.ending: Prompt[None] | None = None  # set while it is being copied or aborted
         self.action = TxnAction.COMMIT  # the kind of end
-        # Half a copy is hidden in the topic's log; only a snapshot makes that durable.
+        # The topic's log has an incomplete copy, which is hidden; only a snapshot records that.
         self.given_up = False
 
     def followed(self) -> None:
-        """Those who wait for its end are told within this call, and rely on it being over."""
+        """Complete the end. Its waiters are called within this call, and rely on the end being in
+        effect.
+        """
         ending, self.ending = self.ending, None
         if ending is not None and not ending.done():  # otherwise the topic is being unloaded
             ending.set_result(None)

@@ -1,21 +1,21 @@
-"""Transactions in commit order: they wait in a side log, and a commit copies them to the topic's.
+"""Transactions in commit order: they wait in a side log until a commit copies them to the topic's.
 
     append   entries go into the side log, tagged with their transaction; no reader waits for them
-    commit   the entries are copied into the topic's log, and a marker behind them: at once if they
-             are few and in memory, otherwise piece by piece. One copy after the other, in the order
-             in which the ENDs came. Readers wait before a copy until its marker is durable
-    abort    nothing goes into the topic's log, except what deduplication needs
-    after    the marker, or the abort, the side log's entries are deleted
+    commit   the entries, then a marker, are copied into the topic's log: at once if they are few
+             and in memory, otherwise piece by piece. Copies run one after the other, in the order
+             in which the ENDs arrived. Readers wait before a copy until its marker is durable
+    abort    nothing goes into the topic's log, except the data that deduplication needs
+    after    the marker, or the abort, the entries of the side log are deleted
 
-A crash leaves one of two states. Without a marker in the topic's log, the entries are still in the
-side log: what was copied is hidden for good, and copied again when the END comes again. With a
-marker, the entries may still be in the side log: recovery sees the marker, because no snapshot of
-the log-order part passes it before their deletion is durable.
+A crash leaves one of two states. If the topic's log has no marker, the side log still has the
+entries: an incomplete copy is hidden for good, and the copy is repeated when the END is repeated.
+If there is a marker, the side log may still have the entries: recovery finds the marker, because no
+snapshot of the log-order part passes it before the deletion of the entries is durable.
 
-Differs: PIP-31 would write one entry into the topic that refers to the side log. Its messages' ids
-would be that entry's with batch indexes, and official clients cannot split an entry with messages
-of several producers, or with encrypted, compressed or chunked ones. A copy costs the messages'
-bytes a second time, but every client understands it.
+Differs: PIP-31 would write one entry into the topic that refers to the side log. The ids of its
+messages would be the id of that entry with batch indexes, and official clients cannot split an
+entry that mixes producers or contains encrypted, compressed or chunked messages. A copy stores the
+messages twice, but every client understands it.
 """
 
 import asyncio
@@ -68,8 +68,8 @@ log = logging.getLogger(__name__)
 
 
 class CommitOrderBuffer:
-    """The buffer of one topic that keeps transactions aside. Create it with `recover` if the topic
-    has a side log, otherwise directly.
+    """The transactions that one topic keeps aside. Create it with `recover` if the topic has a side
+    log, otherwise directly.
     """
 
     __slots__ = (
@@ -122,7 +122,7 @@ class CommitOrderBuffer:
         clock: Clock,
         config: BrokerConfig,
     ) -> "CommitOrderBuffer":
-        """For a topic that has a side log. Raises ManagedLedgerError."""
+        """Create the buffer of a topic that has a side log. Raises ManagedLedgerError."""
         buffer = cls(factory, ledger_name, outcomes, clock, config)
         buffer._side = await SideLog.open(factory, side_log(ledger_name))
         try:
@@ -133,7 +133,9 @@ class CommitOrderBuffer:
         return buffer
 
     def serve(self, log_order: LogOrderBuffer) -> None:
-        """Copy into this buffer, which already contains what recovery has found."""
+        """Copy into `log_order`, which has recovered. Applies what its recovery found about the
+        transactions kept aside.
+        """
         self._log = log_order
         log_order.written_first = self._flush
         log_order.ledger.kept_from += (self._kept_from,)
@@ -147,12 +149,12 @@ class CommitOrderBuffer:
                 transaction.given_up = True
 
     def loaded(self) -> None:
-        """End the transactions that were decided before the topic was loaded: an abort leaves no
-        durable trace here.
+        """Begin to end transactions, including those decided before the topic was loaded: an abort
+        leaves no durable trace here.
         """
         self._live = True
         self._visited()
-        self._go_on()  # ENDs that arrived before
+        self._go_on()  # with ENDs that have arrived already
 
     def __str__(self) -> str:
         return f"The side log of {self._topic}"
@@ -176,8 +178,8 @@ class CommitOrderBuffer:
         done: Appended,
         sent: bytes | None = None,
     ) -> None:
-        """As LogOrderBuffer.append. `done` gets the position in the side log: where the messages
-        will be delivered is not known before the commit.
+        """Like LogOrderBuffer.append. `done` receives the position in the side log: the position in
+        the topic's log is not known before the commit.
         """
         try:
             require_open(self._outcomes, txn_id)
@@ -246,7 +248,7 @@ class CommitOrderBuffer:
     # End
 
     def end(self, txn_id: TxnId, action: TxnAction) -> "asyncio.Future[None] | None":
-        """As LogOrderBuffer.end."""
+        """Like LogOrderBuffer.end."""
         transaction = self.open.get(txn_id)
         if transaction is None:
             return None
@@ -260,7 +262,7 @@ class CommitOrderBuffer:
         return ending if txn_id in self.open else None
 
     def settle_if_over(self, most: int, low_watermark: int) -> None:
-        """The oldest one, which may have ended according to an END's low watermark."""
+        """Settle the oldest transaction, if the low watermark of an END says that it has ended."""
         oldest = self.open.oldest()
         if oldest is not None and oldest.most == most and oldest.least <= low_watermark:
             self._settle(oldest)
@@ -272,13 +274,13 @@ class CommitOrderBuffer:
         try:
             action = action_to_settle(self._outcomes, txn_id)
         except TransactionCoordinatorNotFound:
-            return  # its coordinator is recovering: ask again later
+            return  # the outcome is not known yet: ask again later
         if action is not None:
             log.warning("%s: transaction %s was left open; %s", self._topic, txn_id, action.name)
             self.end(txn_id, action)
 
     def _go_on(self) -> None:
-        """Perform the ends whose turn it is, after the appends in flight to the side log."""
+        """Perform the next ends. An end waits for its transaction's appends to the side log."""
         while self._live:
             txn_id = self._ends.first(not self._copying, self._go_on)
             if txn_id is None:
@@ -295,8 +297,8 @@ class CommitOrderBuffer:
                 self._tasks.start(self._copy(txn_id, transaction), f"copying {txn_id}")
 
     def _copy_at_once(self, txn_id: TxnId, transaction: AsideTransaction) -> bool:
-        """Copy all of it and the marker in one turn, if that is little and in memory."""
-        if not transaction.ranges:  # nothing was written; there may be no side log either
+        """Copy the whole transaction and its marker in one turn, if it is small and in memory."""
+        if not transaction.ranges:  # it has no entries, and there may be no side log
             self._end_copy(txn_id, transaction, TxnAction.COMMIT)
             return True
         assert self._side is not None
@@ -331,19 +333,20 @@ class CommitOrderBuffer:
             self._go_on()
 
     async def _forget_given_up(self, transaction: AsideTransaction) -> None:
-        """Half a copy of it is hidden: make that durable before the next copy."""
+        """If an incomplete copy is hidden, make that durable before the next copy."""
         if transaction.given_up:
             await self.log_order.write_snapshot()
             transaction.given_up = False
 
     def _abort(self, txn_id: TxnId, transaction: AsideTransaction) -> None:
-        """After a crash recovery finds it and asks for its outcome, so nothing has to be durable.
-        But sequence ids that deduplication releases go into the topic's log, in order.
+        """After a crash, recovery finds the transaction and asks for the outcome, so no record of
+        the abort is needed. But sequence ids that deduplication releases go into the topic's log,
+        in order.
         """
         told = [] if self.sequence_ids is None else self.sequence_ids.given_back(txn_id)
         if not told:
             self._over(txn_id, transaction, TxnAction.ABORT)
-        elif transaction.given_up:  # the disk was full
+        elif transaction.given_up:  # an earlier attempt failed
             again = self._abort_again(txn_id, transaction, told)
             self._tasks.start(again, f"aborting {txn_id}")
         else:
@@ -364,7 +367,7 @@ class CommitOrderBuffer:
         self._end_copy(txn_id, transaction, TxnAction.ABORT)
 
     def _end_copy(self, txn_id: TxnId, transaction: AsideTransaction, action: TxnAction) -> None:
-        if not self.log_order.holds(txn_id):  # none of it could be read: it is damaged
+        if not self.log_order.holds(txn_id):  # nothing was copied: no entries, or all are damaged
             self._over(txn_id, transaction, action)
             return
         ended = partial(self._copy_ended, txn_id, transaction)
@@ -381,13 +384,13 @@ class CommitOrderBuffer:
             self._failed(txn_id, transaction, error)
 
     def _failed(self, txn_id: TxnId, transaction: AsideTransaction, error: BaseException) -> None:
-        """It is copied again when the END comes again."""
+        """The copy is repeated when the END is repeated."""
         if self.log_order.give_up_copy(txn_id):
             transaction.given_up = True
         transaction.failed(error)
 
     def _over(self, txn_id: TxnId, transaction: AsideTransaction, action: TxnAction) -> None:
-        """Nothing of it is in the topic's log."""
+        """End a transaction that has no entries in the topic's log."""
         self._drop(txn_id)
         self.log_order.on_ended(txn_id, action, None)
         transaction.followed()
@@ -415,7 +418,7 @@ class CommitOrderBuffer:
             self._visit_later()
 
     async def _flush(self) -> None:
-        """Runs before the log-order part forgets ended transactions."""
+        """Make deletions durable; runs before the log-order part forgets ended transactions."""
         if self._side is not None and not self._side.ledger.closed:
             await self._side.flush()
 
@@ -433,11 +436,13 @@ class CommitOrderBuffer:
                 self.log_order.ledger.touch()
 
     async def forget_ended(self) -> None:
-        """The topic's log no longer needs to record them. Raises ManagedLedgerError."""
+        """Make deletions durable, so that the topic's log need no longer record the ends. Raises
+        ManagedLedgerError.
+        """
         await self._told_ends.forget(self._flush)
 
     async def read_open(self) -> AsyncIterator[EntryRun]:
-        """The contents, piece by piece; no transaction may be added or ended meanwhile."""
+        """The entries, piece by piece; no transaction may be added or ended meanwhile."""
         for _, transaction in list(self.open.items()):
             if self._side is not None:
                 async for run in self._side.read(transaction.ranges):
@@ -447,33 +452,33 @@ class CommitOrderBuffer:
 
     @property
     def ledger(self) -> ManagedLedger | None:
-        """The log beside the topic's own; None: it is being created."""
+        """The log beside the topic's own; None until it is open."""
         return None if self._side is None else self._side.ledger
 
     @property
     def size_bytes(self) -> int:
-        """Of the side log, on disk."""
+        """The size of the side log on disk."""
         return 0 if self._side is None else self._side.ledger.total_size_bytes
 
     # Life
 
     async def stop(self) -> None:
-        """Start nothing more. Waiting ENDs are repeated by their coordinator."""
+        """Start nothing more, and fail waiting ENDs; their coordinators repeat them."""
         self._live = False
         self._visits.cancel()
         await self._tasks.close()
         why = f"{self._topic} is being unloaded"
-        self._refuse_held(ServiceNotReady(why))  # the log's opening may not have begun
+        self._refuse_held(ServiceNotReady(why))  # the side log may not have begun to open
         for _, transaction in list(self.open.items()):
             transaction.failed(ServiceNotReady(why))
 
     async def close(self) -> None:
-        """After `stop`, and after closing the log-order part, which still needs the side log."""
+        """Call it after `stop` and after closing the log-order part, which needs the side log."""
         self.let_go()
         if self._side is not None:
             await self._side.ledger.close()
 
     def let_go(self) -> None:
-        """Drop the reference to the log-order part, which refers back to this."""
+        """Drop the log-order part's reference to this buffer: it is part of a reference cycle."""
         if self._log is not None:
             self._log.written_first = None

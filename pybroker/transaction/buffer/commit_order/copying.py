@@ -1,4 +1,4 @@
-"""Copying a transaction from the side log into the topic's own."""
+"""Copies a transaction from the side log into the topic's own log."""
 
 import asyncio
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ _ON_THE_WAY_APPENDS: Final = 300  # each is answered separately, all in one turn
 
 
 class SequenceIds(Protocol):
-    """What deduplication stores for messages that enter the topic's log late, or not at all."""
+    """Deduplication's data for messages that enter the topic's log late, or never."""
 
     def sent_again(self, sent: bytes) -> bytes:
         """The data to store with a copy of messages that were stored with `sent`."""
@@ -36,7 +36,7 @@ class SequenceIds(Protocol):
 
 
 class Copy:
-    """One transaction's copy, on its way into the topic's log."""
+    """The copy of one transaction, on its way into the topic's log."""
 
     __slots__ = (
         "_appends",
@@ -65,14 +65,14 @@ class Copy:
         self._now_ms, self._began = now_ms, False
         self._log_order, self._txn_id, self._tag = log_order, txn_id, tag_of(txn_id)
         self._sequence_ids = sequence_ids
-        # Collected for the next append.
+        # The entries collected for the next append.
         self._entries: list[bytes] = []
         self._counts: list[int] = []
         self._size = 0
         self._tag_of_entries = b""
-        self._on_the_way = self._appends = 0  # bytes, and in how many appends
+        self._on_the_way = self._appends = 0  # bytes in flight, and the number of appends
         self._error: Exception | None = None
-        self._landed: asyncio.Event | None = None  # an append landed; set only while it is awaited
+        self._landed: asyncio.Event | None = None  # an append completed; exists while awaited
 
     def copy(self, runs: Iterable[EntryRun]) -> None:
         """Entries with the same tag share an append, up to a size."""
@@ -90,7 +90,7 @@ class Copy:
                 self._size += sum(map(len, run.entries[span]))
 
     def complete(self) -> None:
-        """Readers of what follows no longer wait for the copy."""
+        """Append the collected entries."""
         if not self._entries:
             return
         entries, counts, size = self._entries, self._counts, self._size
@@ -117,7 +117,7 @@ class Copy:
             self._landed.set()
 
     async def room(self) -> None:
-        """Wait for room for more. Raises the error if a piece could not be written."""
+        """Wait for room for more entries. Raises the error of a failed append."""
         await self._until(_ON_THE_WAY_BYTES, _ON_THE_WAY_APPENDS)
         if self._error is not None:
             raise self._error
@@ -135,11 +135,11 @@ class Copy:
 def copy_what_is_told(
     log_order: LogOrderBuffer, txn_id: TxnId, told: Iterable[bytes], now_ms: int
 ) -> None:
-    """For an aborted transaction, for deduplication: one entry each, which is not a message."""
+    """Store deduplication's data for an aborted transaction: an entry each, hidden from readers."""
     entry, tag = marker(txn_id, TxnAction.ABORT, now_ms), tag_of(txn_id)
 
     def done(position: Position | None, error: Exception | None) -> None:
-        if position is not None:  # otherwise the marker behind it fails as well
+        if position is not None:  # otherwise the marker after it fails as well
             log_order.hide(position)
 
     for sent in told:

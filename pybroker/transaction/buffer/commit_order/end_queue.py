@@ -1,4 +1,4 @@
-"""The ends to perform on a topic: aborts as they arrive, commits one by one in order."""
+"""The ends to perform on a topic: aborts as they arrive, commits one by one, in order."""
 
 from collections import deque
 from collections.abc import Callable
@@ -21,8 +21,8 @@ class EndQueue:
         (self._commits if action is TxnAction.COMMIT else self._aborts).append(txn_id)
 
     def first(self, with_commits: bool, go_on: Callable[[], None]) -> TxnId | None:
-        """The transaction to end next; None: none, or not now. If too much was done in this turn of
-        the loop, `go_on` is called in a later one.
+        """The transaction to end next; None if there is none, or if this turn of the loop has done
+        enough: then `go_on` is called in a later turn.
         """
         queue = self._aborts or (self._commits if with_commits else None)
         if not queue:
@@ -35,7 +35,9 @@ class EndQueue:
         return queue[0]
 
     def begin(self, ranges: int) -> None:
-        """The first one ends now, and handles this many ranges of entries."""
+        """Remove the first transaction: it ends now. `ranges`: the number of its ranges of
+        entries.
+        """
         (self._aborts or self._commits).popleft()
         turn_share().spend(1 + ranges)
 

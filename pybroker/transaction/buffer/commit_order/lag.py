@@ -1,7 +1,7 @@
-"""How much older than its place in a topic's log a copied message may be, for seeking by time.
+"""The lag of a topic: how much older a copied message may be than its place in the log suggests.
 
-A property of the topic's ledger, written ahead of the copy in the journal. It doubles when it
-grows, so it is written rarely.
+Seeking by time needs it. It is a property of the topic's ledger, and is in the journal before the
+copy. It doubles when it grows, so it is written rarely.
 """
 
 from typing import Final
@@ -15,22 +15,22 @@ _LEAST_MS: Final = 1024
 
 
 def lag_ms(ledger: ManagedLedger) -> int:
-    """0 for a topic that was never in commit order."""
+    """The lag in milliseconds; 0 for a topic that was never in commit order."""
     return int(ledger.properties_to_come.get(_LAG, "0"))
 
 
 def note_lag(ledger: ManagedLedger, first_entry: bytes, now_ms: int) -> None:
-    """For a transaction that is about to be copied."""
+    """Raise the lag if necessary, for a transaction that is about to be copied."""
     try:
         lag = now_ms - parse_metadata(first_entry).publish_time
     except BadEntry:
-        return  # the producer set that time; no search by time finds it
+        return  # not a valid entry: it has no time by which a search could find it
     if lag <= lag_ms(ledger) and _LAG in ledger.properties_to_come:
         return
     doubled = str(1 << max(lag, _LEAST_MS - 1).bit_length())
     try:
         written = ledger.set_property(_LAG, doubled)
     except ManagedLedgerError:
-        return  # then the copy will not be written either
+        return  # the copy will fail, too
     # If this fails, the next copy tries again.
     written.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -1,8 +1,8 @@
-"""The log beside a topic's own in which transactions wait for their commit.
+"""The log beside a topic's own, in which transactions wait for their commit.
 
-A managed ledger with one cursor. Entries that are not deleted belong to transactions that have not
-ended on the topic; each entry has its transaction's tag. Ended transactions are deleted
-individually, so a ledger goes when everything in it has ended.
+It is a managed ledger with one cursor. Entries that are not deleted belong to transactions that
+have not ended on the topic; each entry has its transaction's tag. The entries of ended transactions
+are deleted individually, so a ledger is trimmed when all transactions in it have ended.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ from pybroker.transaction.buffer.commit_order.aside_transactions import AsideTra
 from pybroker.transaction.buffer.commit_order.turn_share import turn_share
 from pybroker.transaction.buffer.transactional_entries import parse_tag
 
-# The log is small if transactions are short. No retention: ended transactions are of no use.
+# The log is small if transactions are short. No retention: ended transactions are useless.
 _CONFIG: Final = ManagedLedgerConfig(
     max_size_per_ledger_bytes=64 * 1024**2, min_rollover_time_ms=1000
 )
@@ -28,14 +28,14 @@ _CURSOR: Final = "ended"
 _READ_ENTRIES: Final = 1000
 _READ_BYTES: Final = 1024 * 1024
 _READ_A_TURN: Final = 1000  # entries
-_READ_COSTS: Final = 20  # equivalent to this many additional entries
+_READ_COSTS: Final = 20  # as much as this many additional entries
 _DELETED_A_TURN: Final = 100  # ranges
 
 Range = tuple[int, int, int]  # ledger, first, last
 
 
 class SideLog:
-    """Build it with `open`."""
+    """Create it with `open`."""
 
     __slots__ = ("_cursor", "_to_delete", "ledger")
 
@@ -46,18 +46,20 @@ class SideLog:
 
     @classmethod
     async def open(cls, factory: ManagedLedgerFactory, name: str) -> "SideLog":
-        """Created if it does not exist; durable when this returns. Raises ManagedLedgerError."""
+        """Create the log if it does not exist; durable when this returns. Raises
+        ManagedLedgerError.
+        """
         ledger = await factory.open(name, _CONFIG)
         try:
             return cls(ledger, await ledger.open_cursor(_CURSOR, ledger.first_position.before))
-        except BaseException:  # it has no other owner to close it
+        except BaseException:  # nobody else would close the ledger
             await ledger.close()
             raise
 
     # Reading
 
     def cached(self, ranges: Iterable[Range]) -> list[EntryRun] | None:
-        """All of it at once; None: part of it is not in memory."""
+        """All entries of `ranges` at once; None if some are not in memory."""
         found = []
         for ledger_id, first, last in ranges:
             while first <= last:
@@ -70,8 +72,8 @@ class SideLog:
         return found
 
     async def read(self, ranges: Iterable[Range]) -> AsyncIterator[EntryRun]:
-        """Piece by piece, a limited amount in a turn. Damaged entries are left out, and logged.
-        Raises ManagedLedgerError.
+        """The entries of `ranges`, piece by piece, a limited number per turn. Leaves out damaged
+        entries, and logs them. Raises ManagedLedgerError.
         """
         pace = Pace(_READ_A_TURN)
         for ledger_id, first, last in ranges:
@@ -82,7 +84,7 @@ class SideLog:
                 position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
 
     async def recover(self, transactions: AsideTransactions, now_ms: int) -> None:
-        """Find the transactions that have not ended."""
+        """Add the transactions that have not ended to `transactions`."""
         async for run in self.read(self._not_deleted()):
             for first, last, tag in run.tags:
                 txn_id = parse_tag(tag).txn_id
@@ -106,7 +108,7 @@ class SideLog:
     # Deleting
 
     def delete(self, ranges: Iterable[Range]) -> bool:
-        """True: in effect at once, because it is little. False: `delete_rest` continues."""
+        """Delete the entries of `ranges`. True if this is done; otherwise call `delete_rest`."""
         self._to_delete.extend(ranges)
         if turn_share().has_room:
             turn_share().spend(min(len(self._to_delete), _DELETED_A_TURN))

@@ -1,8 +1,7 @@
-"""The position from which a topic's log must keep records of ends, because the deletion in the side
-log may not be durable yet.
+"""The position from which a topic's log must keep the markers of copied transactions.
 
-Without its marker, a transaction that reappears in the side log after a crash would be copied
-again.
+The deletion of their entries from the side log may not be durable yet. If a crash undoes the
+deletion and the marker is gone, the transaction would be copied again.
 """
 
 from collections.abc import Awaitable, Callable
@@ -17,16 +16,16 @@ class ToldEnds:
         self._from, self._being_forgotten = LATEST, list[Position]()
 
     def found(self) -> None:
-        """Recovery found such ends; the position is not known."""
+        """Recovery found such markers; their position is not known."""
         self._from = EARLIEST.after
 
     def add(self, first: Position | None) -> None:
-        """A copy that begins there."""
+        """Keep the log from `first` on, where a copy begins. None: the copy has no entries."""
         self._from = min(self._from, first or self._from)
 
     @property
     def first(self) -> Position:
-        """LATEST if there are none."""
+        """The position; LATEST if nothing must be kept."""
         return min(self._from, *self._being_forgotten, LATEST)
 
     @property
@@ -34,7 +33,9 @@ class ToldEnds:
         return bool(self._being_forgotten)
 
     async def forget(self, flush: Callable[[], Awaitable[None]]) -> None:
-        """`flush` makes the deletions durable. Raises its errors."""
+        """Call `flush`, which makes the deletions durable, then keep the log no longer. Raises the
+        errors of `flush`.
+        """
         told_from, self._from = self._from, LATEST
         self._being_forgotten.append(told_from)
         try:

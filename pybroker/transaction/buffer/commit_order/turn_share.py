@@ -1,6 +1,7 @@
-"""Bounds what all topics in commit order do in one turn of the loop: copy, abort, delete.
+"""Bounds the work of all topics in commit order in one turn of the loop: copying, aborting,
+deleting.
 
-Each end alone is short, but a turn may bring any number of them.
+Each end is short, but any number of them may arrive in one turn.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ class TurnShare:
         self._schedule()
 
     def when_there_is_room(self, go_on: Callable[[], None]) -> None:
-        """Called in one of the next turns, in the order of the calls."""
+        """Call `go_on` in a later turn, in the order of these calls."""
         self._waiting.append(go_on)
         self._schedule()
 
@@ -51,7 +52,7 @@ _share_of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, TurnShare]] = Weak
 
 
 def turn_share() -> TurnShare:
-    """The one of the running loop."""
+    """The TurnShare of the running loop."""
     loop = asyncio.get_running_loop()
     share = _share_of.get(loop)
     if share is None:

@@ -1,8 +1,8 @@
-"""Which entries of a topic consumers never see: those of aborted transactions, and markers.
+"""The entries of a topic that consumers never see: those of aborted transactions, and markers.
 
-One bitmap set per ledger (managed_ledger.ack_set), so a look-up costs the same however many
-transactions aborted, and the data of a ledger is dropped with the ledger. It is indexed by entry,
-not by transaction id, so it contains only what is hidden, and no ids to compare with.
+Each ledger has a bitmap (managed_ledger.ack_set), so a look-up costs the same however many
+transactions aborted, and the data of a ledger is dropped with the ledger. The index is the entry,
+not the transaction id, so the data contains only hidden entries, and no ids must be compared.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class HiddenEntries:
         return bool(self._ledgers)
 
     def hide(self, ledger_id: int, first: int, last: int) -> None:
-        """Idempotent, both ends included."""
+        """Hide the entries from `first` to `last`, both included. Idempotent."""
         entries = self._ledgers.get(ledger_id)
         if entries is None:
             entries = self._ledgers[ledger_id] = AckSet()
@@ -43,12 +43,12 @@ class HiddenEntries:
         return entries is not None and position[1] in entries
 
     def ranges_within(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
-        """Hidden entries of `first` to `last`, as closed ranges in order."""
+        """The hidden entries from `first` to `last`, as closed ranges in order."""
         entries = self._ledgers.get(ledger_id)
         return [] if entries is None else entries.runs(first, last)
 
     def count(self, after: Position, up_to: Position) -> int:
-        """How many entries in (after, up_to] are hidden."""
+        """The number of hidden entries in (after, up_to]."""
         return sum(
             self._count_in(ledger_id, after, up_to)
             for ledger_id in self._ledgers
@@ -64,7 +64,7 @@ class HiddenEntries:
         return max(0, upper - entries.count_up_to(after.entry_id))
 
     def last_visible_up_to(self, ledger_id: int, entry_id: int) -> int:
-        """The last entry of the ledger at or before `entry_id` that is not hidden; -1: none."""
+        """The last visible entry of the ledger at or before `entry_id`; -1 if there is none."""
         entries = self._ledgers.get(ledger_id)
         while entries is not None and entry_id >= 0 and entry_id in entries:
             first, _ = entries.runs(max(0, entry_id - _LOOK_BACK), entry_id)[-1]
@@ -81,13 +81,13 @@ class HiddenEntries:
         self._ledgers[ledger_id] = AckSet.decode(value)
 
     def take_changes(self) -> dict[int, bytes]:
-        """All of each ledger that has changed since the last call."""
+        """The encoded hidden entries of each ledger that has changed since the last call."""
         changed = {ledger_id: self._ledgers[ledger_id].encode() for ledger_id in self._changed}
         self._changed.clear()
         return changed
 
     def changed_again(self, ledger_ids: Iterable[int]) -> None:
-        """The changes from `take_changes` could not be written."""
+        """The changes from `take_changes` could not be written: return them next time, too."""
         self._changed.update(
             (ledger_id, None) for ledger_id in ledger_ids if ledger_id in self._ledgers
         )

@@ -1,7 +1,7 @@
-"""What a log-order buffer keeps across restarts: a snapshot, and the log behind it.
+"""The state of a log-order buffer, and its recovery from a snapshot and the log after it.
 
-The snapshot covers everything up to its position; what is behind it is scanned. Data that is in
-both does no harm.
+The snapshot covers the log up to its position; recovery scans the rest. Entries that both cover do
+no harm.
 """
 
 import asyncio
@@ -38,18 +38,20 @@ from pybroker.transaction.txn_status import TxnAction
 _SCAN_ENTRIES: Final = 1000
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 _SNAPSHOT_FROM_ENTRIES: Final = 100  # fewer are scanned as fast as a snapshot is read
-_SCAN_LIMIT_ENTRIES: Final = 10_000  # recovery reads plain ones too: this many justify a snapshot
-# To write a range into a snapshot costs what it costs to publish four messages, or to read six. So
-# many messages for each range keep the price of snapshots a fraction of theirs.
+_SCAN_LIMIT_ENTRIES: Final = 10_000  # including plain entries; more than this justify a snapshot
+# Writing a range into a snapshot costs as much as publishing four messages, or reading six. With
+# this many entries per range, snapshots cost only a fraction of the entries themselves.
 _ENTRIES_PER_RANGE: Final = 16
 
-# For topics without transactions; nothing is ever added.
+# For topics without transactions; never changed.
 NOTHING_HIDDEN: Final = HiddenEntries()
 NONE_OPEN: Final = OpenTransactions()
 
 
 class Books:
-    """Of one topic's log, from its first transaction on."""
+    """The open transactions and hidden entries of one topic's log, from its first transaction
+    on.
+    """
 
     __slots__ = (
         "_ended_aside",
@@ -69,9 +71,10 @@ class Books:
         self.hidden, self.open = HiddenEntries(), OpenTransactions()
         ledger.on_trimmed += (self.ledger_trimmed,)
         self.snapshot_position = ledger.last_confirmed
-        self.changes, self._gone_up_to = 0, -1  # a ledger id; what is going may still come back
+        # The id of the last trimmed ledger. A trim in progress does not count: it may fail.
+        self.changes, self._gone_up_to = 0, -1
         self._trimmed: list[int] = []
-        # Of the transactions kept aside, as found by recovery.
+        # Transactions kept aside that recovery has found: see `take_aside`.
         self._ended_aside: list[TxnId] = []
         self._given_up: list[TxnId] = []
 
@@ -82,7 +85,9 @@ class Books:
     def over(
         self, txn_id: TxnId, transaction: OpenTransaction, action: TxnAction, position: Position
     ) -> None:
-        """Its marker is durable at `position`."""
+        """The transaction's marker is durable at `position`: forget it, and hide its entries if it
+        was aborted.
+        """
         if action is TxnAction.ABORT:
             self.hide(transaction)
         self.hidden.hide(position.ledger_id, position.entry_id, position.entry_id)
@@ -91,7 +96,7 @@ class Books:
         self.changes += 1
 
     def give_up(self, txn_id: TxnId, transaction: OpenTransaction) -> None:
-        """Half a copy, which stays hidden. Only the next snapshot records that."""
+        """Hide an incomplete copy for good. Only the next snapshot records this."""
         self.hide(transaction)
         self.open.remove(txn_id)
         self.changes += 1
@@ -105,10 +110,10 @@ class Books:
 
     async def recover(self, clock: Clock, aside: Container[TxnId]) -> None:
         """Raises ManagedLedgerError; then the state is incomplete."""
-        if SINCE not in self._ledger.properties:  # others wrote all of it
+        if SINCE not in self._ledger.properties:  # Apache Pulsar's broker wrote the whole log
             begin = position_text(self._ledger.first_position.before)
             await self._ledger.update_properties({SINCE: begin, TAGGED_SINCE: begin})
-        if TAGGED_SINCE not in self._ledger.properties:  # the last writer had no tags
+        if TAGGED_SINCE not in self._ledger.properties:  # the last writer did not know tags
             end = position_text(self._ledger.last_confirmed)
             await self._ledger.set_property(TAGGED_SINCE, end)
         head = self.snapshots.head()
@@ -131,7 +136,9 @@ class Books:
                 self._given_up.append(txn_id)
 
     def take_aside(self) -> tuple[list[TxnId], list[TxnId]]:
-        """Those that ended behind the snapshot, and those with half a copy that is now hidden."""
+        """The transactions kept aside that ended after the snapshot, and those with an incomplete
+        copy, which is hidden now. Once: the next call returns none.
+        """
         found = self._ended_aside, self._given_up
         self._ended_aside, self._given_up = [], []
         return found
@@ -160,8 +167,8 @@ class Books:
     # Snapshots
 
     def snapshot_pays(self, max_changes: int) -> bool:
-        """Open transactions are written completely: that must cost less than the scan that it
-        saves.
+        """Whether a snapshot, which contains all open transactions completely, costs less than the
+        scan that it saves.
         """
         unread = self._ledger.count_between(self.snapshot_position, self._ledger.last_confirmed)
         many = unread >= min(_SNAPSHOT_FROM_ENTRIES, max_changes)
@@ -169,9 +176,10 @@ class Books:
         return pays or unread > max(_SCAN_LIMIT_ENTRIES, _ENTRIES_PER_RANGE * self.open.range_count)
 
     async def snapshot(self, written_first: Callable[[], Awaitable[None]] | None) -> None:
-        """Capture in one step, then write. Never call this from a completion: `last_confirmed` must
-        agree with the completions so far. What is in flight belongs to the next scan.
-        `written_first` makes durable what the log will not contain any more.
+        """Capture the state in one step, then write it. Never call this from the completion of an
+        append: `last_confirmed` must agree with the completions so far. Appends in flight are left
+        to the next scan. `written_first` makes durable the ends that the next recovery will not
+        find in the log.
         """
         position = self._ledger.last_confirmed
         open_now = self.open.records()

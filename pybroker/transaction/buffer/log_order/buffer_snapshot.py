@@ -1,8 +1,8 @@
 """A transaction buffer's snapshot, so that recovery reads only the newest entries.
 
-A head (position, open transactions) and one value per ledger that has hidden entries, under
-`transaction-buffer/<ledger name>/`. The head is written last. Values before it may contain data
-beyond its position; the scan from that position finds the same again.
+A snapshot is a head (position, open transactions) and one value per ledger that has hidden entries,
+under `transaction-buffer/<ledger name>/`. The head is written last. The values written before it
+may cover entries after its position; the scan from there finds these entries again.
 """
 
 from array import array
@@ -48,8 +48,9 @@ class BufferHead:
 async def encode_buffer_head(
     position: Position, transactions: Iterable[OpenTransactionRecord]
 ) -> bytes:
-    """A head as of now, if `transactions` are those open now. It is made piece by piece: ranges
-    added meanwhile are beyond `position`, and recording them twice does no harm.
+    """Encode the head of the current state: `transactions` must be those open now. This is done
+    piece by piece; ranges added meanwhile are after `position`, and finding them twice does no
+    harm.
     """
     pace = Pace(_NUMBERS_A_TURN)
     body, count = Writer(), 0

@@ -1,7 +1,7 @@
-"""The ledger properties that tell recovery to look for transactions, and from where.
+"""The ledger properties that tell recovery to look for transactions, and from which position.
 
-They are queued ahead of the first transactional entry. If writing them fails, the entries behind
-them may still be in the log, so the position that they name stays the first one requested.
+They are queued before the first transactional entry. If writing them fails, the entries queued
+after them may still be in the log, so the next attempt names the same position as the first.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ class LedgerMark:
         self._plain_up_to: Position | None = None  # set once the mark was requested
 
     def require(self, failed: Callable[[], None]) -> None:
-        """Write the mark unless it exists or is on its way: it takes effect before later appends.
+        """Write the mark, before later appends, unless it exists or is being written.
 
-        `failed` is called if a write fails. It is not stored here: that would be a cycle with the
-        buffer, whose topic would then wait for the garbage collector.
+        `failed` is called if a write fails. This object does not store it: a reference cycle with
+        the buffer would leave the topic to the garbage collector.
         """
         if self._is_durable or SINCE in self._ledger.properties_to_come:  # and has not failed
             return
-        # If that failed on a full disk, messages may have been added to the log since.
+        # If an earlier write failed on a full disk, messages may have been added to the log since.
         self._plain_up_to = self._plain_up_to or self._ledger.last_confirmed
         since = position_text(self._plain_up_to)
         write = partial(self._write, {SINCE: since, TAGGED_SINCE: since}, failed)
@@ -47,7 +47,7 @@ class LedgerMark:
         self._ledger.call_ahead_of_held(write)  # this write may succeed even if the other failed
 
     async def durable(self) -> None:
-        """Raises ManagedLedgerError."""
+        """Make the mark durable. Raises ManagedLedgerError."""
         if not self._is_durable:
             since = position_text(self._plain_up_to or self._ledger.last_confirmed)
             self._plain_up_to = parse_position(since)
@@ -67,8 +67,9 @@ class LedgerMark:
 
 
 def may_have_foreign_transactions(ledger: ManagedLedger, metadata: MetadataStore) -> bool:
-    """Whether the topic may hold transactions of Apache Pulsar's broker, which sets no mark: before
-    a namespace's first transactional message it creates a system topic for snapshots.
+    """Whether the topic may contain transactions of Apache Pulsar's broker. That broker sets no
+    mark, but before a namespace's first transactional message it creates a system topic for
+    snapshots.
     """
     if not ledger.ledgers() and ledger.last_confirmed.entry_id < 0:
         return False

@@ -1,15 +1,15 @@
-"""Transactions in a topic's own log: how far may be read, and what stays hidden.
+"""Transactions in a topic's own log: how far readers may go, and which entries stay hidden.
 
-    append   entries of open transactions go into the log like any others
-    end      a marker goes in behind them; when it is durable the transaction has ended here
-    hidden   markers, and the entries of aborted transactions: never delivered
+    append   entries of open transactions go into the log like all others
+    end      a marker follows them; when it is durable, the transaction has ended here
+    hidden   markers, and the entries of aborted transactions, are never delivered
 
 The oldest open transaction limits what readers see (`max_read_position`); all later messages wait.
 A transaction is registered before its first entry is durable, so none is exposed in between.
 
-The first transaction of a topic sets a ledger property, queued ahead of its entry. Only with it
-does recovery load the snapshot and scan from there. It trusts the tags of appended entries, never
-what clients wrote into them.
+The first transaction of a topic sets a ledger property, which is queued before the transaction's
+first entry. Recovery loads the snapshot, and scans the log after it, only if the property exists.
+It recognises transactions by tags, not by what clients wrote: see `transactional_entries`.
 
 If a marker was lost, the outcome is requested: at recovery, by a timer, and by low watermarks.
 """
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 class LogOrderBuffer:
     """One topic's transactions. Create it with `recover`."""
 
-    _books: Books  # both set by `_keep_books`, from the first transaction on
+    _books: Books  # this and `_mark` are set by `_keep_books`, at the first transaction
     _mark: LedgerMark
 
     __slots__ = (
@@ -102,7 +102,7 @@ class LogOrderBuffer:
         self.hidden, self._open = NOTHING_HIDDEN, NONE_OPEN
         self.times = BufferTimes(recovery_began=clock.now_ms())
         self._tasks = Tasks(self)
-        # Awaited before a snapshot: makes durable what the log need not contain any more then.
+        # Awaited before a snapshot: makes durable the ends that only the log has recorded so far.
         self.written_first: Callable[[], Awaitable[None]] | None = None
         self._visits = PacedVisits(
             ledger.housekeeper
@@ -110,7 +110,7 @@ class LogOrderBuffer:
         self._live = False  # incomplete state must not be written as a snapshot
 
     def _keep_books(self) -> None:
-        """From the first transaction on. A topic that never had one has no books of its own."""
+        """Called at the first transaction: a topic that never had one has no books of its own."""
         if self._open is NONE_OPEN:
             self._books = Books(self._ledger, self._metadata)
             self.hidden, self._open = self._books.hidden, self._books.open
@@ -139,7 +139,7 @@ class LogOrderBuffer:
         sent: bytes | None = None,
     ) -> None:
         """Append entries of one transaction; `done` as in ManagedLedger.append. `sent`, if given,
-        is stored with them.
+        is deduplication's data to store with them.
 
         Refused, through `done`: InvalidTxnStatus (not OPEN, or the topic was not added to it),
         TransactionNotFound, TransactionCoordinatorNotFound.
@@ -147,7 +147,7 @@ class LogOrderBuffer:
         try:
             require_open(self._outcomes, txn_id)
             transaction = self._open.get(txn_id) or self._begin(txn_id)
-            self._mark.require(self._visit_later)  # which tries again
+            self._mark.require(self._visit_later)  # the visit tries again
             self._check_not_ending(txn_id, transaction)
         except PulsarError as refusal:
             done(None, refusal)
@@ -187,7 +187,7 @@ class LogOrderBuffer:
         done(first, error)
 
     def _drop_if_empty(self, txn_id: TxnId) -> None:
-        """A transaction with nothing in the log or on the way must not hold readers back."""
+        """A transaction with nothing in the log or in flight must not hold readers back."""
         transaction = self._open.get(txn_id)
         if transaction is not None and transaction.is_empty:
             self._open.remove(txn_id)
@@ -198,10 +198,11 @@ class LogOrderBuffer:
     def end(
         self, txn_id: TxnId, action: TxnAction, low_watermark: int, not_later: bool = False
     ) -> "asyncio.Future[Marked] | None":
-        """Durable and in effect when it completes; None: it never wrote here, or has ended.
+        """End the transaction here. Durable and in effect when the future completes; None: the
+        transaction never wrote here, or has ended.
 
-        Fails with the log's errors; then repeat it. The future is shared: do not cancel it.
-        `not_later`: raises WouldWait if it cannot be queued in the storage in this turn.
+        Fails with the log's errors; then retry. The future is shared: do not cancel it.
+        `not_later`: raises WouldWait if the marker cannot be queued in the storage in this turn.
         """
         transaction = self._open.get(txn_id)
         ending = None
@@ -217,7 +218,7 @@ class LogOrderBuffer:
     def _append_marker(
         self, txn_id: TxnId, transaction: OpenTransaction, action: TxnAction
     ) -> "asyncio.Future[Marked]":
-        """Behind everything that the transaction appended, whether or not that is durable."""
+        """Append the marker after the transaction's entries, whether or not these are durable."""
         self._mark.require(self._visit_later)  # or recovery would mistake the marker for a message
         ending = transaction.ending = prompt()
         entry = marker(txn_id, action, self._clock.now_ms())
@@ -236,17 +237,17 @@ class LogOrderBuffer:
         ending, transaction.ending = transaction.ending, None
         assert ending is not None
         if position is None:
-            self._drop_if_empty(txn_id)  # what it appended may have failed before
+            self._drop_if_empty(txn_id)  # all its appends may have failed
             fail(ending, error or RuntimeError("The marker was not written"))
             return
         marked = Marked(transaction.ranges.first_position, position)
         self._over(txn_id, transaction, action, position)
-        ending.set_result(marked)  # those who are told rely on it being over
+        ending.set_result(marked)  # last: its waiters rely on the end being in effect
 
     def _over(
         self, txn_id: TxnId, transaction: OpenTransaction, action: TxnAction, position: Position
     ) -> None:
-        """Its marker is durable at `position`."""
+        """The transaction's marker is durable at `position`."""
         self._books.over(txn_id, transaction, action, position)
         self.on_ended(txn_id, action, transaction.ranges.first_position)
         self.stable_moved()
@@ -261,7 +262,7 @@ class LogOrderBuffer:
         try:
             action = action_to_settle(self._outcomes, txn_id)
         except TransactionCoordinatorNotFound:
-            return  # its coordinator is recovering: ask again later
+            return  # the outcome is not known yet: ask again later
         if action is not None:
             log.warning("%s: transaction %s was left open; %s", self._topic, txn_id, action.name)
             self._append_marker(txn_id, transaction, action)
@@ -269,7 +270,7 @@ class LogOrderBuffer:
     # Copies of transactions kept aside (commit_order). Only the copier ends them.
 
     async def prepare_for_copies(self) -> None:
-        """Recovery will look for them from now on. Raises ManagedLedgerError."""
+        """Make sure that recovery will look for copies. Raises ManagedLedgerError."""
         self._keep_books()
         await self._mark.durable()
 
@@ -281,7 +282,7 @@ class LogOrderBuffer:
         tag: bytes,
         done: Appended,
     ) -> None:
-        """The transaction was decided. Readers wait before it until `end_copy` is durable."""
+        """Append a part of the copy. Readers wait before it until the marker is durable."""
         transaction = self._open.get(txn_id)
         if transaction is None:
             last = self._ledger.last_confirmed
@@ -297,8 +298,9 @@ class LogOrderBuffer:
         done: Callable[[Exception | None], None],
         over: Callable[[], None],
     ) -> None:
-        """The marker, behind everything that was copied; if any of that fails, so does this. `done`
-        is called first once it is durable; `over` when that is in effect.
+        """Append the marker after the copied entries; it fails if any of these fails. `done` is
+        called when the marker is durable, or with the error; then `over`, when the end is in
+        effect.
         """
         transaction = self._open.get(txn_id)
         assert transaction is not None
@@ -326,12 +328,13 @@ class LogOrderBuffer:
         over()
 
     def hide(self, position: Position) -> None:
-        """The copied entry is not a message."""
+        """Hide a copied entry that is not a message."""
         self.hidden.hide(position.ledger_id, position.entry_id, position.entry_id)
 
     def give_up_copy(self, txn_id: TxnId) -> bool:
-        """Hide the existing part: it will be copied again. True if there is any: then call
-        `write_snapshot` before copying, because nothing in the log says that it is to be hidden.
+        """Hide the existing part of a copy, which will be repeated. True if there is such a part:
+        then call `write_snapshot` before the next copy, because the log does not record that it is
+        hidden.
         """
         transaction = self._open.get(txn_id)
         if transaction is None:
@@ -341,7 +344,7 @@ class LogOrderBuffer:
         return bool(transaction.ranges)
 
     async def write_snapshot(self) -> None:
-        """Write all that is known at the call. Raises ManagedLedgerError, ServiceNotReady."""
+        """Write the state at the time of the call. Raises ManagedLedgerError, ServiceNotReady."""
         while len(self._tasks):
             await self._tasks.ended()
         writing = self._tasks.start(self._snapshot(), "snapshot")
@@ -354,14 +357,14 @@ class LogOrderBuffer:
 
     @property
     def max_read_position(self) -> Position:
-        """Nothing behind it may be read: an open transaction begins there, or the log ends."""
+        """The last entry that may be read: after it an open transaction begins, or the log ends."""
         return self._open.limit() or self._ledger.last_confirmed
 
     def limit_of_copies(self) -> Position:
         return self._open.limit_of_copies() or self._ledger.last_confirmed
 
     def last_visible_position(self, up_to: Position | None = None) -> Position:
-        """The newest entry that may be delivered now, or is before `up_to`; entry id -1: none."""
+        """The newest deliverable entry, before `up_to` if given; entry id -1 if there is none."""
         position = up_to or self.max_read_position.after
         while (position := self._ledger.previous_position(position)).entry_id >= 0:
             visible = self.hidden.last_visible_up_to(*position)
@@ -371,7 +374,7 @@ class LogOrderBuffer:
         return position
 
     def holds(self, txn_id: TxnId) -> bool:
-        """Whether it wrote here and has not ended."""
+        """Whether the transaction wrote here and has not ended."""
         return self._open.get(txn_id) is not None
 
     @property
@@ -383,15 +386,15 @@ class LogOrderBuffer:
         return len(self._open)
 
     def oldest(self) -> OngoingTransaction | None:
-        """The one that holds readers back."""
+        """The transaction that holds readers back, if any."""
         return next(self._ongoing(), None)
 
     def ongoing(self, most: int | None = None) -> list[OngoingTransaction]:
-        """Oldest first entry first; all of them, or the first `most`."""
+        """All open transactions, or the first `most`, ordered by their first entries."""
         return list(islice(self._ongoing(), most))
 
     def ranges_of(self, txn_id: TxnId) -> TransactionRanges:
-        """Of its durable entries here; empty if it has ended."""
+        """The ranges of the transaction's durable entries here; empty if it has ended."""
         return TransactionRanges() if (it := self._open.get(txn_id)) is None else it.ranges
 
     def _ongoing(self) -> Iterator[OngoingTransaction]:
@@ -413,15 +416,15 @@ class LogOrderBuffer:
         stable_moved: Callable[[], None],
         aside: Container[TxnId] = (),
     ) -> "LogOrderBuffer":
-        """`stable_moved` is called whenever `max_read_position` may have moved. `aside`: those that
-        the topic keeps aside, of which the log has copies.
+        """`stable_moved` is called whenever `max_read_position` may have moved. `aside`: the
+        transactions that the topic keeps aside, of which the log may have copies.
         """
         buffer = cls(ledger, metadata, outcomes, clock, config, stable_moved)
         if SINCE in ledger.properties or may_have_foreign_transactions(ledger, metadata):
             try:
                 await buffer._recover(aside)
             except BaseException:
-                await buffer.stop()  # its state is incomplete: the next one reads it again
+                await buffer.stop()  # its state is incomplete; the next recovery starts over
                 raise
         buffer.times.recovered, buffer._live = clock.now_ms(), True
         if buffer._open:
@@ -440,7 +443,7 @@ class LogOrderBuffer:
 
     def _visit_later(self) -> None:
         if self._live:
-            # Never without a delay: an open transaction would cause it again at once.
+            # Never without a delay: an open transaction schedules the next visit at once.
             after_ms = max(100, self._config.transaction_buffer_snapshot_min_time_in_millis)
             self._visits.visit_in(after_ms / 1000, self._visited)
 
@@ -454,7 +457,7 @@ class LogOrderBuffer:
         self._start_snapshot_if_due()
 
     def told_of_those_aside(self) -> tuple[list[TxnId], list[TxnId]]:
-        """Once, after recovery: which of them ended here, and of which half a copy was hidden."""
+        """After recovery, once: see `Books.take_aside`."""
         return ([], []) if self._open is NONE_OPEN else self._books.take_aside()
 
     def _start_snapshot_if_due(self) -> None:
@@ -464,7 +467,7 @@ class LogOrderBuffer:
             self._tasks.start(self._snapshot(), "snapshot")
 
     async def _snapshot(self) -> None:
-        """Never call this from a completion, see Books."""
+        """Never call this from the completion of an append: see Books."""
         try:
             await self._books.snapshot(self.written_first)
         except (ManagedLedgerError, asyncio.CancelledError):
@@ -474,7 +477,7 @@ class LogOrderBuffer:
         self.times.snapshot = self._clock.now_ms()
 
     async def close(self) -> None:
-        """Leave a snapshot, so that the next recovery scans nothing. Idempotent."""
+        """Write a snapshot, so that the next recovery scans nothing. Idempotent."""
         await self.stop()
         if self._open is NONE_OPEN or self._books.snapshot_position == self._ledger.last_confirmed:
             return
@@ -485,7 +488,7 @@ class LogOrderBuffer:
             log.warning("%s: no snapshot, the next recovery reads more: %s", self._topic, error)
 
     async def stop(self) -> None:
-        """Write nothing more: the topic is going away."""
+        """Stop writing: the topic is being deleted or unloaded."""
         self._live = False
         self._visits.cancel()
         await self._tasks.close()

@@ -1,9 +1,9 @@
 """The transactions that wrote to a topic and have not ended there, ordered by their first entries.
 
-Each one knows how far readers may go while it is the oldest. At first that is the last durable
-entry when it began, or the last marker since then, both certainly before it; once its first append
-is answered it is the position just before that append. Insertion order is the order of first
-entries, so only the oldest one matters.
+Each transaction limits how far readers may go while it is the oldest. At first the limit is the
+last durable entry when the transaction began, or the last marker since then: both are certainly
+before its own entries. Once its first append is answered, the limit is the position just before
+that append. Insertion order is the order of first entries, so only the oldest transaction matters.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ class OpenTransaction:
         self.opened_at_ms = opened_at_ms
         self.ranges = TransactionRanges()
         self.in_flight = 0  # appends
-        self.ending: asyncio.Future[Marked] | None = None  # set while the marker is on its way
+        self.ending: asyncio.Future[Marked] | None = None  # set while the marker is in flight
         self.is_copy = False  # of a transaction kept aside: the copier ends it
 
     @property
     def is_empty(self) -> bool:
-        """Nothing of it is in the log or on the way there."""
+        """Whether the transaction has nothing in the log or in flight."""
         return not (self.ranges or self.in_flight or self.ending)
 
 
@@ -55,11 +55,11 @@ class OpenTransactions:
     )
 
     def __init__(self) -> None:
-        # Not a dict: finding its first item would scan all deleted ones before it.
+        # Not a dict: finding the first item of a dict means scanning the deleted ones before it.
         self._by_id: OrderedDict[TxnId, OpenTransaction] = OrderedDict()
         self._copies: dict[TxnId, OpenTransaction] | None = None  # most topics never have one
-        self.last_marker = EARLIEST  # the last durable one
-        self.range_count = 0  # of all transactions: what a snapshot writes
+        self.last_marker = EARLIEST  # the position of the last durable marker
+        self.range_count = 0  # of all transactions: a snapshot writes as many
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -77,14 +77,14 @@ class OpenTransactions:
         return next(iter(self._by_id), None)
 
     def limit(self) -> Position | None:
-        """How far may be read; None: to the end."""
+        """The position up to which readers may go; None: to the end of the log."""
         for transaction in self._by_id.values():
             return self._limit_of(transaction)
         return None
 
     def _limit_of(self, transaction: OpenTransaction) -> Position:
-        """Appends complete in order: one that has not completed yet is behind all markers, and so
-        behind everything that they ended.
+        """Appends complete in order, so an append in flight comes after all durable markers, and
+        after the entries of the transactions that they ended.
         """
         if transaction.answered:
             return transaction.limit
@@ -103,13 +103,13 @@ class OpenTransactions:
         return transaction
 
     def limit_of_copies(self) -> Position | None:
-        """As `limit`, if only copies are in the way; otherwise None."""
+        """Like `limit`, for readers of uncommitted messages, who wait only for copies."""
         for copy in (self._copies or {}).values():
             return self._limit_of(copy)
         return None
 
     def appended(self, transaction: OpenTransaction, first: Position, count: int) -> bool:
-        """`count` entries from `first` on are durable. True if readers may now go further."""
+        """`count` entries from `first` on are durable. True if readers may go further now."""
         ledger_id, entry_id = first
         self.range_count += transaction.ranges.extend(ledger_id, entry_id, entry_id + count - 1)
         if transaction.answered:
@@ -124,7 +124,7 @@ class OpenTransactions:
             self._copies.pop(txn_id, None)
 
     def records(self) -> Iterator[OpenTransactionRecord]:
-        """Those that are open now and have something in the log when their turn comes."""
+        """The records of transactions that are open now and have durable entries when requested."""
         now_open = list(self._by_id.items())
         return (
             OpenTransactionRecord(txn_id, transaction.opened_at_ms, transaction.ranges)
@@ -133,7 +133,7 @@ class OpenTransactions:
         )
 
     def restore(self, record: OpenTransactionRecord) -> None:
-        """Oldest first."""
+        """Call it for the oldest transaction first."""
         position = record.ranges.first_position
         assert position is not None
         transaction = self.begin(record.txn_id, position.before, record.opened_at_ms)
