@@ -1,7 +1,7 @@
 """Authentication: the providers in broker.conf, all active at once, each under its method's name.
 
 A method without a provider maps to the anonymous role, if there is one; a failed login never does.
-Through a proxy the original principal is passed along, which only a proxy may do.
+A proxy passes on the principal of its client; no other role may.
 """
 
 import logging
@@ -54,7 +54,7 @@ def _method(name: str) -> str:
 
 
 class Authentication:
-    """Every login passes here."""
+    """Every login goes through here."""
 
     def __init__(self, config: BrokerConfig, providers: Mapping[str, Provider]) -> None:
         self._providers = providers
@@ -69,7 +69,7 @@ class Authentication:
         return tuple(self._providers)
 
     def reload(self) -> None:
-        """Reloads passwords and token keys for new logins; unusable ones are logged and change
+        """Reloads passwords and token keys for new logins. Unusable files are logged and change
         nothing.
         """
         for provider in self._providers.values():
@@ -100,8 +100,9 @@ class Authentication:
         original: str = "",
         original_credentials: Credentials | None = None,
     ) -> Identity:
-        """The identity, and for a proxy the client behind it: `original`, or, if the broker
-        verifies that, the principal of `original_credentials`. Raises AuthorizationError too.
+        """The identity. For a proxy it includes the client behind it: `original`, or, if the broker
+        verifies clients, the principal of `original_credentials`. Raises AuthorizationError, and
+        what `login` raises.
         """
         login = await self.login(credentials, address)
         if self._verifies_originals and original_credentials is not None:
@@ -118,7 +119,7 @@ class Authentication:
             )
 
     def _original(self, role: str, original: str) -> str | None:
-        """A proxy must name its client, and no one else may."""
+        """A proxy must name its client; no other role may name one."""
         if role in self._proxies:
             if not original or original in self._proxies:
                 raise AuthorizationError(
@@ -134,7 +135,9 @@ class Authentication:
     async def identify_request(
         self, shown: list[Credentials], method: str, address: str, original: str
     ) -> Identity:
-        """`shown` is everything a request presents; `method` is the method it names, if any."""
+        """`shown` has all credentials that a request presents; `method` is the method it names, if
+        any.
+        """
         if self._strict_method and not method:
             raise AuthenticationError("Set the authentication method: X-Pulsar-Auth-Method-Name")
         known = [each for each in shown if each.method in self._providers]
@@ -146,7 +149,7 @@ class Authentication:
 
 
 def _nameable(login: Login) -> Login:
-    """Roles are stored as owners of transactions, so an unencodable one is refused."""
+    """Refuses a role that cannot be encoded, because roles are stored as owners of transactions."""
     try:
         login.role.encode()
     except UnicodeEncodeError:

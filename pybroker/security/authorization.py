@@ -50,7 +50,7 @@ class GrantStore(Protocol):
         ...
 
     def grants(self, namespace: str) -> Grants:
-        """None, if there is no such namespace."""
+        """Empty Grants if there is no such namespace."""
         ...
 
 
@@ -134,8 +134,8 @@ class Authorizer:
 
 
 def _is_coordinators(topic: TopicName | None) -> bool:
-    """Its partitions tell clients where coordinators are, so every logged-in client may look it
-    up.
+    """Its partitions tell clients where the coordinators are, so every logged-in client may look up
+    this topic.
     """
     return topic is not None and topic.partitioned_name == COORDINATOR_ASSIGN
 
@@ -150,7 +150,7 @@ def _may_subscribe(role: str, subscription: str | None, grants: Grants) -> bool:
 
 
 def _matches(pattern: str, role: str) -> bool:
-    """A name, or one with `*` at its beginning or its end."""
+    """`pattern` is a role's name, or has `*` at its beginning or its end."""
     if pattern.endswith("*"):
         return role.startswith(pattern[:-1])
     return role.endswith(pattern[1:]) if pattern.startswith("*") else role == pattern

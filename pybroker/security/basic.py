@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 MAX_PASSWORD_BYTES: Final = 1024
 _REMEMBERED: Final = 1000
-_REMEMBERED_S: Final = 600.0  # since its last use
+_REMEMBERED_S: Final = 600.0  # since the last use
 
 
 class BasicProvider:
@@ -51,7 +51,7 @@ class BasicProvider:
         return parse_htpasswd(read_source(self._source, "basicAuthConf"))
 
     def reload(self) -> None:
-        """Passwords that matched the previous file must match this one."""
+        """Remembered passwords must match the new file, too."""
         users = self._read()
         if users != self._users:
             self._users, self._dearest = users, dearest(users.values())
@@ -84,7 +84,7 @@ class BasicProvider:
 
 
 def _is_right(password: bytes, digest: str | None, most: str) -> bool:
-    """Never matches a `digest` of None (an unknown user)."""
+    """False for a `digest` of None (an unknown user)."""
     if digest is not None and matches(password, digest):
         return True
     for other in padding(digest, most):

@@ -1,8 +1,8 @@
-"""`pybroker certificates`: creates an authority, a broker's certificate, and those of roles.
+"""`pybroker certificates`: creates an authority, a broker's certificate, and certificates of roles.
 
 For a network without an authority. Existing files stay, so the same command may run at each start:
-only what is missing is created, with the existing authority. An existing key is never lost: if it
-has no certificate, or another key's (after an interrupted run), it gets its own.
+only missing files are created, with the existing authority. Without --renew an existing key is
+never lost: if it has no certificate, or another key's (after an interrupted run), it gets its own.
 """
 
 import argparse
@@ -60,8 +60,8 @@ def _check(options: argparse.Namespace) -> None:
         taken = role.casefold() in (_BROKER, _AUTHORITY)
         if not _ROLE.fullmatch(role) or role.startswith(".") or taken:
             raise KeyFailure(
-                f"--role {role[:80]!r} cannot name a file: letters, digits and .@-_, up to 64, and "
-                f"neither {_BROKER} nor {_AUTHORITY}"
+                f"--role {role[:80]!r} cannot name a file: use up to 64 letters, digits and .@-_, "
+                f"but neither {_BROKER} nor {_AUTHORITY}"
             )
 
 
@@ -151,7 +151,7 @@ class _Authority:
 
 
 def _key_at(path: Path) -> Any | None:
-    """None: there is no such file. Raises KeyFailure, OSError."""
+    """None if there is no such file. Raises KeyFailure, OSError."""
     if not path.exists():
         return None
     try:
@@ -171,7 +171,7 @@ def _certificate_at(path: Path) -> Any:
 
 
 def _belongs(certificate: Path, key: Any) -> bool:
-    """Whether it exists and belongs to this key. Raises KeyFailure, OSError."""
+    """Whether the certificate exists and belongs to this key. Raises KeyFailure, OSError."""
     return certificate.exists() and _certificate_at(certificate).public_key() == key.public_key()
 
 
@@ -229,7 +229,7 @@ def _alternative(host: str) -> Any:
 
 
 def _write(certificate: Path, key: Path, signed: Any, own: Any) -> None:
-    """Writes the key first, readable only by its owner, unless it exists."""
+    """Writes the key first, readable only by its owner, unless its file already has this key."""
     from cryptography.hazmat.primitives import serialization
 
     pem = serialization.Encoding.PEM
@@ -241,7 +241,7 @@ def _write(certificate: Path, key: Path, signed: Any, own: Any) -> None:
 
 
 def _put(path: Path, data: bytes, mode: int) -> None:
-    """Atomically."""
+    """Replaces the file atomically."""
     made = path.with_name(f"{path.name}.new")
     made.unlink(missing_ok=True)
     descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

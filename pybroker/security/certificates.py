@@ -1,7 +1,7 @@
 """The role that a client's certificate names: its common name, until the certificate expires.
 
-TLS verified the rest when the connection began. It does not check again, neither during the
-connection nor when a later one resumes its session.
+TLS has verified everything else when the connection began. It verifies nothing again, neither
+during the connection nor when a later one resumes its session.
 """
 
 import ssl
@@ -34,7 +34,7 @@ class TlsProvider:
 
 
 def not_after_ms(certificate: Certificate) -> int:
-    """Its expiry as wall time."""
+    """The certificate's expiry, in wall time."""
     return int(ssl.cert_time_to_seconds(certificate["notAfter"])) * 1000
 
 
@@ -45,7 +45,7 @@ def has_expired(certificate: Certificate, now_ms: int) -> bool:
 def common_name(certificate: Certificate) -> str:
     """Raises AuthenticationError.
 
-    Differs: of several common names Apache Pulsar uses one; here they are refused.
+    Differs: Apache Pulsar uses one of several common names; here several are refused.
     """
     subject = certificate.get("subject", ())
     names = [value for part in subject for key, value in part if key == "commonName"]

@@ -59,7 +59,7 @@ def bcrypt() -> Any:
 
 
 def matches(password: bytes, digest: str) -> bool:
-    """Takes as long as the hash requires: 100 ms with bcrypt."""
+    """Takes as long as the kind of hash requires: 100 ms with bcrypt."""
     if digest.startswith(_BCRYPT):
         return _matches_bcrypt(password, digest)
     if digest.startswith(_APR1):
@@ -78,7 +78,7 @@ def dearest(digests: Iterable[str]) -> str:
 
 
 def padding(digest: str | None, most: str) -> list[str]:
-    """Extra hashes to compare a password with, so that it takes as long as with `most`.
+    """Further hashes to compare a password with, so that the whole takes as long as with `most`.
 
     Each step of bcrypt's cost doubles the work: 10 plus an extra 10 and 11 equals 12.
     """
@@ -91,7 +91,7 @@ def padding(digest: str | None, most: str) -> list[str]:
 
 
 def _cost(digest: str) -> tuple[int, int]:
-    """A sort key: the kind of hash, then its cost; kinds are far apart."""
+    """A sort key: the kind of hash, then its cost. The kinds differ widely in cost."""
     if digest.startswith(_BCRYPT):
         rounds = digest[4:6]
         return 2, int(rounds) if rounds.isdigit() else 0

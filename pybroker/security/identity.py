@@ -1,4 +1,4 @@
-"""Credentials of a peer, and the identity they give: values only."""
+"""A peer's credentials, and the identity that results from them: values only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What a provider found: a role, until it expires (wall time; None: never)."""
+    """A provider's result: a role, until it expires (wall time; None: never)."""
 
     role: str
     expires_ms: int | None = None
@@ -37,7 +37,7 @@ class Identity:
 
     @property
     def acting(self) -> str:
-        """The acting role: the owner of transactions begun."""
+        """The acting role, which owns the transactions that it begins."""
         return self.original or self.role
 
     @property
@@ -58,7 +58,7 @@ class Provider(Protocol):
         ...
 
     def reload(self) -> None:
-        """Reload its files now, for new logins. Raises KeyFailure and then keeps the previous
+        """Reload files now, for new logins. Raises KeyFailure, and then keeps the previous
         contents.
         """
         ...

@@ -18,7 +18,7 @@ _INSTALL: Final = (
 
 
 class KeyFailure(ValueError):
-    """The message names the setting and says what it accepts."""
+    """The error's text names the setting and says what it accepts."""
 
 
 class _TooLong(ValueError):
@@ -30,7 +30,7 @@ def missing(package: str, purpose: str) -> KeyFailure:
 
 
 def read_source(source: str, setting: str) -> bytes:
-    """What `source` stands for. Raises KeyFailure."""
+    """The content of `source`. Raises KeyFailure."""
     try:
         found = _read(source)
     except (OSError, ValueError) as error:
@@ -61,8 +61,8 @@ def _read(source: str) -> bytes:
 
 
 def _is_path(source: str) -> bool:
-    """Also treats names of missing files as paths: many would pass for base64, and a key derived
-    from a path could be guessed.
+    """Names of missing files count as paths, too: many of them would pass for base64, and a key
+    derived from a path could be guessed.
     """
     path = Path(source)
     beginning = Path(*path.parts[: 2 if path.is_absolute() else 1])
@@ -99,7 +99,7 @@ def public_key(data: bytes, setting: str) -> Any:
     load = serialization.load_pem_public_key if pem else serialization.load_der_public_key
     try:
         return load(data)
-    except Exception as error:  # of cryptography, by kind of damage
+    except Exception as error:  # cryptography raises different ones
         raise KeyFailure(f"{setting} is not a public key in DER or PEM: {error}") from None
 
 
@@ -110,12 +110,12 @@ def private_key(data: bytes, setting: str) -> Any:
     load = serialization.load_pem_private_key if pem else serialization.load_der_private_key
     try:
         return load(data, None)
-    except Exception as error:  # of cryptography, by kind of damage
+    except Exception as error:  # cryptography raises different ones
         raise KeyFailure(f"{setting} is not a private key in DER or PEM: {error}") from None
 
 
 def is_of_a_pair(data: bytes) -> bool:
-    """A public key, or a private one."""
+    """Whether this is a public or a private key."""
     for load in (public_key, private_key):
         try:
             load(data, "")

@@ -1,7 +1,7 @@
-"""Connections that have not logged in yet: when room is short, one of them makes it.
+"""Connections that have not logged in yet: when room is short, one of them is closed.
 
-The machine with most of them loses its oldest, so a peer that opens many connections without
-logging in pays for that itself. Each step takes constant time, however many there are.
+It is the oldest one of the machine that has most of them, so a peer that opens many connections
+without logging in loses its own. Each step takes constant time, however many connections there are.
 """
 
 from typing import Generic, TypeVar
@@ -15,7 +15,7 @@ class Newcomers(Generic[T]):
     def __init__(self) -> None:
         self._machine_of: dict[T, str] = {}
         self._of_machine: dict[str, dict[T, None]] = {}  # the oldest first
-        self._with: dict[int, dict[str, None]] = {}  # machines, by how many they have
+        self._with: dict[int, dict[str, None]] = {}  # machines, by the number of their newcomers
         self._most = 0
 
     def __len__(self) -> int:
@@ -32,7 +32,7 @@ class Newcomers(Generic[T]):
         self._move(machine, len(same) - 1, len(same))
 
     def went(self, newcomer: T) -> None:
-        """It has logged in or closed. Repeatable."""
+        """Called when a newcomer has logged in or closed. May be repeated."""
         machine = self._machine_of.pop(newcomer, None)
         if machine is None:
             return
@@ -53,10 +53,11 @@ class Newcomers(Generic[T]):
             self._most = after
 
     def of_machine(self, address: str) -> int:
+        """The number of newcomers of the machine with this address."""
         return len(self._of_machine.get(machine_of(address), ()))
 
     def oldest_of(self, address: str) -> T | None:
-        """How many the machine with this address has."""
+        """The oldest newcomer of the machine with this address; None if it has none."""
         return next(iter(self._of_machine.get(machine_of(address), ())), None)
 
     def oldest_where_most_are(self) -> T | None:

@@ -33,7 +33,7 @@ class _Waiting:
 
 
 class _Lane:
-    """By address, then by user: after a turn, each goes to the end."""
+    """By address, then by user; an address or user whose turn is over goes to the end."""
 
     def __init__(self) -> None:
         self._by_address: OrderedDict[str, OrderedDict[str, deque[_Waiting]]] = OrderedDict()
@@ -68,8 +68,8 @@ class _Lane:
                 del self._by_address[waiting.address]
 
     def make_room(self, address: str, user: str) -> None:
-        """Makes room at the cost of the user with most. Raises TooManyRequests if that is this
-        one.
+        """Makes room at the cost of the user with the most waiting passwords. Raises
+        TooManyRequests if that is `user` itself.
         """
         if self.of_address(address) >= MOST_OF_ADDRESS:
             by_user = self._by_address[address]
@@ -114,7 +114,7 @@ class PasswordQueue:
         try:
             return await answer
         finally:
-            lane.remove(waiting)  # if cancelled while waiting
+            lane.remove(waiting)  # in case it was cancelled while waiting
 
     def failed(self, address: str) -> None:
         self._failed_s[address] = self._clock.monotonic_s()

@@ -1,8 +1,8 @@
-"""The table: what each command of the wire and each route of HTTP needs.
+"""The table of permissions: what each wire command and each HTTP route needs.
 
-A command's row extracts the objects of its body. A route's row is the first one whose method and
-path match: `*` stands for any method, or at a path's end for everything below. Anything without a
-row is not served: the broker does not start.
+A command's row extracts the objects from its body. A route's row is the first one whose method and
+path match: `*` stands for any method, or at a path's end for everything below. A broker with a
+command or route without a row does not start.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -108,7 +108,7 @@ COMMANDS: Final[Mapping[int, CommandRow]] = {
 
 
 def initial_subscription(body: Any) -> Iterable[Target]:
-    """An additional need of PRODUCER: it may create a subscription."""
+    """What PRODUCER needs in addition, because it may create a subscription."""
     if not body.initial_subscription_name:
         return ()
     return (Target.of_topic(TopicName.parse(body.topic), body.initial_subscription_name),)
@@ -118,8 +118,8 @@ def initial_subscription(body: Any) -> Iterable[Target]:
 
 
 class RouteRow(NamedTuple):
-    """A refusal is Apache Pulsar's: of a topic operation by its name, of a tenant's admins, or else
-    with status 403.
+    """A refusal is Apache Pulsar's. It has status 401 if it names the `operation` on a topic, the
+    tenant (`of_tenant`) or super-user access; all others have status 403.
     """
 
     method: str
@@ -160,8 +160,8 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("*", "/admin/v2/resourcegroups*", Need.SUPER_USER),
         # tenants and namespaces; policies are for admins
         ("*", "/admin/v2/tenants*", Need.SUPER_USER),
-        ("POST", _NAMESPACES + "/grantPermissionsOnTopics", Need.LOGIN),  # of each in the body,
-        ("POST", _NAMESPACES + "/revokePermissionsOnTopics", Need.LOGIN),  # by the handler
+        ("POST", _NAMESPACES + "/grantPermissionsOnTopics", Need.LOGIN),  # the handler checks
+        ("POST", _NAMESPACES + "/revokePermissionsOnTopics", Need.LOGIN),  # each topic in the body
         ("GET", _NAMESPACES + "/{cluster}/antiAffinity/{group}", Need.SUPER_USER),
         ("GET", "/admin/namespaces/{cluster}/antiAffinity/{group}", Need.SUPER_USER),
         ("GET", "/admin/namespaces/{tenant}/{cluster}", Need.TENANT_ADMIN),
@@ -215,7 +215,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("POST", _SCHEMAS + "/schema", Need.PRODUCE),
         ("DELETE", _SCHEMAS + "/schema", Need.TENANT_ADMIN, "", True),
         ("*", _SCHEMAS + "/*", Need.TENANT_ADMIN),
-        # transactions: what tenants share is for superusers
+        # transactions: superusers see what tenants share
         ("GET", _TRANSACTIONS + "/pendingAckStats" + _IN_SUBSCRIPTION, Need.CONSUME),
         ("GET", _TRANSACTIONS + "/pendingAckInternalStats" + _IN_SUBSCRIPTION, Need.CONSUME),
         ("GET", _TRANSACTIONS + "/transactionInPendingAckStats" + _IN_SUBSCRIPTION + "/*",

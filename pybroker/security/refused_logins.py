@@ -1,6 +1,6 @@
 """Limits failed logins per user name and address: one bucket per pair, up to a maximum.
 
-With an empty bucket, a login is refused without checking the password, which is expensive; so
+With an empty bucket, a login is refused without checking the password, which is expensive. So
 guessing is limited to the rate at which the bucket fills, without affecting others at that address.
 An IPv6 address counts with its /64, which one machine may own.
 """
@@ -21,7 +21,7 @@ _NAME_CHARS: Final = 64
 class RefusedLogins:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # By machine and user: remaining failures, and as of when.
+        # By machine and user: unforgiven failures, and as of when.
         self._failures: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:

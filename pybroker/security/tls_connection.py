@@ -1,5 +1,5 @@
-"""TLS between a socket and a protocol unaware of it: one object, which is the protocol of the
-socket's transport and the transport of the inner protocol.
+"""TLS between a socket and a protocol that is unaware of TLS: one object, which is the protocol of
+the socket's transport and the transport of the inner protocol.
 
 asyncio's own TLS counts a connection only after its handshake; here unfinished ones are limited
 (`TlsDoor`), and each has a time limit. Plaintext is never buffered: output is encrypted and passed
@@ -22,10 +22,10 @@ from pybroker.base.runtime import break_cycles_of
 from pybroker.security.newcomers import Newcomers
 from pybroker.security.tls_contexts import TlsContexts
 
-# While the ClientHello is incomplete. A client sends it at once, so a moment is enough.
+# Connections whose ClientHello is incomplete. A client sends it at once, so a moment is enough.
 MAX_SILENT: Final = 200
-# After the ClientHello was answered: the next step follows a round trip later. Answering costs 0.2
-# to 1 ms of CPU, so a flood of hellos needs a quarter of a second or more to cycle through.
+# Connections whose ClientHello was answered: the next step follows a round trip later. Answering
+# costs 0.2 to 1 ms of CPU, so a flood of hellos needs 0.1 s or more to displace all of them.
 MAX_ANSWERED: Final = 500
 # OpenSSL keeps buffers of the largest size ever used, as long as the connection lives.
 _RECEIVE_BYTES: Final = 128 * 1024
@@ -44,7 +44,7 @@ class TlsListener:
 
 
 def most_handshakes(descriptors: int) -> tuple[int, int]:
-    """The limits of silent and answered connections of a port, for a number of open files."""
+    """A port's limits of silent and answered connections, if `descriptors` files may be open."""
     share = max(1, descriptors // 16)
     return min(MAX_SILENT, share), min(MAX_ANSWERED, share)
 
@@ -52,9 +52,9 @@ def most_handshakes(descriptors: int) -> tuple[int, int]:
 class TlsDoor:
     """Creates the connections of a listening socket and tracks unfinished handshakes.
 
-    These are of two kinds, each with its own limit: peers that have sent nothing never displace one
-    whose ClientHello was answered. At a limit, the oldest connection of the machine with most of
-    that kind is closed.
+    Silent and answered connections have separate limits: peers that have sent nothing never
+    displace one whose ClientHello was answered. At a limit, the oldest connection of the machine
+    with most of that kind is closed.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class TlsDoor:
         self._silent.came(connection, address)
 
     def answered(self, connection: "TlsConnection", address: str) -> None:
-        """Its first ClientHello has arrived."""
+        """Called when the first ClientHello of the connection has arrived."""
         self._silent.went(connection)
         self._make_room(self._answered, self._most_answered)
         self._answered.came(connection, address)
@@ -123,7 +123,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._socket: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._handshaking = True
-        self._answered = False  # the ClientHello
+        self._answered = False  # whether the ClientHello was answered
         self._address = "unknown"
         self._paused = False
         self._closing = False
@@ -160,7 +160,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._closing = True
         if not self._handshaking:
             self._protocol.connection_lost(exc)
-        self._protocol = asyncio.Protocol()  # the previous one may refer to this
+        self._protocol = asyncio.Protocol()  # the inner protocol may refer to this connection
         break_cycles_of(self._socket)
 
     def pause_writing(self) -> None:
@@ -180,7 +180,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             self._answer()
             return
         except ssl.SSLError as error:
-            self._flush()  # the alert
+            self._flush()  # sends the alert
             self._fail(f"no TLS handshake: {error.reason or error}")
             return
         if self._resumes_with_what_expired():
@@ -240,7 +240,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._flush()
 
     def _read_some(self) -> bool:
-        """False if there is nothing more."""
+        """False if there is nothing more to read."""
         protocol = self._protocol
         if isinstance(protocol, asyncio.BufferedProtocol):
             buffer = memoryview(protocol.get_buffer(-1))
@@ -264,7 +264,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         try:
             while received < size:
                 got: Any = read(size - received, buffer[received:])
-                if not got:  # the peer has ended its side
+                if not got:  # the peer has closed its side
                     self._loop.call_soon(self.close)
                     return received, False
                 received += got

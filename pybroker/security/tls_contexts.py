@@ -1,7 +1,7 @@
 """The certificate and settings of new TLS connections.
 
-Files are checked from time to time, when a client connects: changed ones apply to later
-connections, without a restart. Unusable ones are logged, and the previous ones stay in use.
+Files are checked from time to time, when a client connects: changed files apply to new connections,
+without a restart. Unusable files are logged, and the previous ones stay in use.
 """
 
 import logging
@@ -31,8 +31,8 @@ class TlsSettings:
     key_file_path: str
     trust_certs_file_path: str = ""
     require_trusted_client_cert: bool = False
-    protocols: Sequence[str] = ()  # none: TLS 1.2 and 1.3
-    ciphers: Sequence[str] = ()  # of TLS 1.2, by OpenSSL's names or in full
+    protocols: Sequence[str] = ()  # empty: TLS 1.2 and 1.3
+    ciphers: Sequence[str] = ()  # of TLS 1.2; OpenSSL's names, or full names
 
     @property
     def files(self) -> list[str]:

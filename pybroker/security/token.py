@@ -129,7 +129,7 @@ def _milliseconds(claims: dict[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 2**52:
-        raise AuthenticationError(f"The token's {name} is not a time")  # NaN fails the next line
+        raise AuthenticationError(f"The token's {name} is not a time")  # NaN fails in `int`
     try:
         return int(value * 1000)
     except ValueError:

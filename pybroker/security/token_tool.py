@@ -221,7 +221,7 @@ def _validate(options: argparse.Namespace) -> None:
     try:
         claims = checked_claims(json.loads(jws().decode(token, key, algorithms=[algorithm])))
         check_times(claims, int(time.time() * 1000))
-    except Exception as error:  # PyJWT's, JSON's, or what a broker would say
+    except Exception as error:  # PyJWT's, JSON's, or those of a broker's checks
         raise KeyFailure(f"the token is not valid: {error}") from None
     print(json.dumps(claims, separators=(",", ":")))
 
