@@ -1,3 +1,1 @@
-"""Several brokers on one BookKeeper and ZooKeeper: which are alive, and which topics each one
-serves.
-"""
+"""Several brokers on one BookKeeper and ZooKeeper: the live brokers, and the topics of each."""

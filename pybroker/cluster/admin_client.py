@@ -1,7 +1,7 @@
 """Requests to other brokers' admin API, with this broker's own role.
 
-One connection for each request, because they are rare. A request returns a complete answer or
-fails; after a failure it is unknown whether the other broker has executed it. Redirects are
+Requests are rare, so each has its own connection. A request returns a complete answer or fails;
+after a failure it is unknown whether the other broker has executed the request. Redirects are
 returned as answers.
 """
 
@@ -25,8 +25,8 @@ _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 60.0
 _MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer
 _READ_BYTES: Final = 64 * 1024
-_AT_ONCE: Final = 32  # to all brokers together; further ones wait
-_AT_ONCE_TO_ONE: Final = 8  # a broker that hangs leaves room to ask the others
+_AT_ONCE: Final = 32  # requests to all brokers together; more of them wait
+_AT_ONCE_TO_ONE: Final = 8  # so that a broker that hangs leaves room for requests to the others
 
 
 class AdminClient:
@@ -36,7 +36,7 @@ class AdminClient:
         self._brokers = brokers
         self._options = options
         self._room = asyncio.Semaphore(_AT_ONCE)
-        self._room_of = WeakValueDictionary[str, asyncio.Semaphore]()  # by URL, while it is asked
+        self._room_of = WeakValueDictionary[str, asyncio.Semaphore]()  # by URL, while in use
 
     def others(self) -> dict[str, BrokerAddress]:
         own = self._brokers.own_id
@@ -85,7 +85,9 @@ async def request_over_http(
     tls: ssl.SSLContext | None = None,
     by_a_broker: bool = False,
 ) -> Reply:
-    """Raises OSError, EOFError, TimeoutError, h11.RemoteProtocolError."""
+    """Send a request and return the answer. Raises OSError, EOFError, TimeoutError,
+    h11.RemoteProtocolError.
+    """
     parts = urlsplit(url)
     headers = [("Host", parts.netloc), ("Connection", "close"), *_login(login)]
     if by_a_broker:
@@ -102,7 +104,7 @@ async def request_over_http(
         request = h11.Request(method=method, target=target, headers=headers)
         for event in (request, *([h11.Data(data=body)] if body else []), h11.EndOfMessage()):
             writer.write(parser.send(event) or b"")
-        # No drain: a broker that redirects answers without reading the body.
+        # No drain: a broker that redirects the request answers without reading the body.
         return await _answer(parser, reader)
     finally:
         writer.close()

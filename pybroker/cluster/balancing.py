@@ -1,11 +1,11 @@
-"""Keeps bundles and brokers from growing too large: divides bundles, and releases some.
+"""Limits the load of bundles and brokers: splits large bundles, and releases bundles.
 
-    a bundle with too many topics, or producers and consumers     is divided; its topics stay open
-    a broker with bundles that belong on a less loaded broker     releases one, the quietest
+    a bundle with too many topics, or producers and consumers     is split; its topics stay open
+    a broker with bundles that belong on a less loaded broker     releases the least used of them
 
-Each broker examines only itself, once a minute. A released bundle goes where lookups send clients:
-to the broker that ranks first by the hash among those below the bound (`placement.py`). So it does
-not move back.
+Each broker examines only itself, at an interval (loadBalancerSheddingIntervalMinutes). Lookups send
+clients of a released bundle to the broker that ranks first by hash among those below the bound
+(`placement.py`), so the bundle does not move back.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _A_MINUTE_S: Final = 60.0
 
 
 class BundleSize(NamedTuple):
-    hashes: list[int]  # of its loaded topics
+    hashes: list[int]  # of the loaded topics
     sessions: int  # producers and consumers
 
 
@@ -64,10 +64,10 @@ class Balancing:
                 log.info("bundles are not balanced now: %s", error)
 
     async def balance(self) -> None:
-        """Once. Raises ZooKeeperError, ServiceNotReady."""
+        """Examine this broker once. Raises ZooKeeperError, ServiceNotReady."""
         if self._config.load_balancer_auto_bundle_split_enabled:
             for bundle in self._ownership.owned():
-                with suppress(FormerBundle):  # its halves are looked at the next time
+                with suppress(FormerBundle):  # its halves are examined next time
                     await self._divide_if_large(bundle)
         if self._config.load_balancer_shedding_enabled:
             await self._give_one_back()

@@ -1,9 +1,9 @@
-"""How each namespace's topics are divided into bundles: once for all brokers, in ZooKeeper.
+"""The division of each namespace's topics into bundles, which ZooKeeper keeps for all brokers.
 
-The first broker that is asked for a topic of the namespace writes the division: as the policies of
-the namespace say, or with its own defaultNumberOfNamespaceBundles. Later only splits change it. The
-node's version says which division a broker knows, so that no broker takes a bundle of an earlier
-division.
+The first broker that is asked for a topic of a namespace writes the division: according to the
+namespace's policies, or with its own defaultNumberOfNamespaceBundles. Later, splits and
+administrators change it. The node's version identifies the division that a broker knows, so that no
+broker acquires a bundle of an earlier division.
 """
 
 import json
@@ -34,12 +34,12 @@ POLICIES: Final = "/admin/policies"
 
 class Boundaries:
     def __init__(self, zookeeper: ZooKeeper, bundles: int) -> None:
-        """`bundles`: how many a namespace gets that is not divided yet."""
+        """`bundles`: the number of bundles for a namespace that is not divided yet."""
         self._zookeeper = zookeeper
         self._default = boundaries_value(equal_boundaries(bundles))
         self._mirror = TreeMirror(zookeeper, ROOT, self._changed)
         self._known: dict[str, tuple[int, ...]] = {}
-        # Called with a namespace whose division is another one, or gone.
+        # Called with a namespace whose division was changed or deleted.
         self.on_change: Callable[[str], None] = _nobody_cares
 
     async def open(self) -> None:
@@ -50,11 +50,11 @@ class Boundaries:
         await self._mirror.close()
 
     def known(self, namespace: str) -> tuple[int, ...]:
-        """Empty while it is unknown whether and how the namespace is divided."""
+        """The boundaries of the namespace's bundles; empty if no division is known here."""
         return self._known.get(namespace, ())
 
     def bundle_of(self, name: TopicName) -> Bundle | None:
-        """None if `of` would have to ask ZooKeeper."""
+        """The bundle of the topic; None if `of` would have to ask ZooKeeper."""
         bounds = self._known.get(name.namespace_name)
         if bounds is None:
             return None
@@ -62,29 +62,33 @@ class Boundaries:
         return Bundle(name.namespace_name, bounds[at - 1], bounds[at])
 
     def is_current(self, bundle: Bundle) -> bool:
-        """Whether it is a bundle of the division that is known here."""
+        """Whether the bundle belongs to the division that is known here."""
         bounds = self.known(bundle.namespace)
         return (bundle.low, bundle.high) in pairwise(bounds)
 
     def node(self, namespace: str) -> Node | None:
-        """Of the division that is known here."""
+        """The node of the division that is known here."""
         return self._mirror.nodes.get(f"{ROOT}/{namespace}")
 
     async def of(self, name: TopicName) -> Bundle:
-        """Divides the namespace if no broker has done it. Raises ZooKeeperError, MetadataError."""
+        """The bundle of the topic. Divides the namespace if no broker has done so. Raises
+        ZooKeeperError, MetadataError.
+        """
         await self._divided(name.namespace_name)
         found = self.bundle_of(name)
         assert found is not None
         return found
 
     async def of_namespace(self, namespace: str) -> tuple[Bundle, ...]:
-        """In order. Divides it if no broker has done it. Raises ZooKeeperError, MetadataError."""
+        """The bundles in order. Divides the namespace if no broker has done so. Raises
+        ZooKeeperError, MetadataError.
+        """
         bounds = await self._divided(namespace)
         return tuple(Bundle(namespace, low, high) for low, high in pairwise(bounds))
 
     async def divide(self, namespace: str, bundles: int) -> None:
-        """In so many bundles of equal size, also if it is divided otherwise. Raises
-        ZooKeeperError.
+        """Divide the namespace into `bundles` bundles of equal size, even if it is divided
+        differently. Raises ZooKeeperError.
         """
         path, wanted = f"{ROOT}/{namespace}", equal_boundaries(bundles)
         while True:
@@ -96,13 +100,13 @@ class Boundaries:
                 elif boundaries_of(node.value) != wanted:
                     await self._zookeeper.set(path, boundaries_value(wanted), node.version)
             except (NodeExists, BadVersionError, ConnectionLoss, NoNode):
-                continue  # look at what is there now
+                continue  # look at the node again
             await self._mirror.look(path)
             return
 
     async def forget(self, namespace: str) -> None:
-        """It is deleted: brokers release its bundles when they learn of this. Raises
-        ZooKeeperError.
+        """Delete the division of a deleted namespace; brokers release its bundles when they learn
+        of this. Raises ZooKeeperError.
         """
         path = f"{ROOT}/{namespace}"
         while await self._mirror.look(path) is not None:
@@ -118,7 +122,7 @@ class Boundaries:
         await self._mirror.look(f"{ROOT}/{namespace}", insist)
 
     def was_set(self, namespace: str, value: bytes, version: int) -> None:
-        """This broker has changed the division."""
+        """Note a division that this broker has written."""
         self._mirror.put(f"{ROOT}/{namespace}", Node(value, version, 0))
 
     async def _divided(self, namespace: str) -> tuple[int, ...]:
@@ -146,7 +150,7 @@ class Boundaries:
                     self._mirror.put(path, Node(completed, version, 0))
                 return
             except (NodeExists, BadVersionError, ConnectionLoss):
-                continue  # look at what is there now
+                continue  # look at the node again
 
     async def _of_policies(self, namespace: str) -> bytes | None:
         """The division requested when the namespace was created; None if unknown."""
@@ -158,7 +162,9 @@ class Boundaries:
         return None if found is None else boundaries_value(found)
 
     def _completed(self, value: bytes) -> bytes | None:
-        """The node's value with our boundaries, if it has none. None: the node stays as it is."""
+        """The node's value with the default boundaries, if it has none; None if the node must stay
+        as it is.
+        """
         if not value:
             return self._default
         try:

@@ -1,15 +1,15 @@
-"""This broker's bundles, and the owners of all others.
+"""This broker's bundles, and the owners of all other bundles.
 
-A bundle belongs to the session that created its ephemeral node. Nothing else decides ownership:
-what other brokers know may be out of date, and then ZooKeeper refuses the second node.
+A bundle belongs to the session that created its ephemeral node. Nothing else decides ownership: the
+knowledge of other brokers may be out of date, and then ZooKeeper refuses the second node.
 
     unowned ──create──▶ ACQUIRING ──caught up──▶ OWNED ──unload, stop──▶ RELEASING ──delete──▶
 
-While it is ACQUIRING, the metadata in memory catches up with what the last owner has written. While
-it is RELEASING, topics and coordinators are closed. While the session is SUSPENDED, it may have
-expired: the broker acquires no bundle and loads no topic. Loaded topics continue, because the next
-owner fences their ledgers when it opens them. When the session has expired, `lost` is called and
-the process ends: see ARCHITECTURE.md.
+While a bundle is ACQUIRING, the metadata in memory catches up with the writes of the last owner.
+While it is RELEASING, its topics and coordinators are closed. A SUSPENDED session may have expired:
+the broker acquires no bundle and loads no topic. Loaded topics continue, because the next owner
+fences their ledgers when it opens them. When the session has expired, `lost` is called and the
+process ends: see ARCHITECTURE.md.
 """
 
 import asyncio
@@ -44,18 +44,18 @@ from pybroker.cluster.tree_mirror import TreeMirror, make_parents
 
 log = logging.getLogger(__name__)
 ROOT: Final = "/namespace"
-ANSWER_S: Final = 20.0  # clients give a lookup 30
-RELEASE_S: Final = 30.0  # for the topics of one bundle
+ANSWER_S: Final = 20.0  # clients wait 30 s for a lookup
+RELEASE_S: Final = 30.0  # for closing the topics of one bundle
 
 
 class BundleState(Enum):
     ACQUIRING = "acquiring"
     OWNED = "owned"
-    HALF = "half"  # owned as soon as the split of its bundle is known to be made
+    HALF = "half"  # owned as soon as the split of its bundle is known to have succeeded
     RELEASING = "releasing"
 
 
-# Nobody asks for a half before the split is known to be made.
+# Nobody asks for a half before the split is known to have succeeded.
 _SERVED: Final = (BundleState.OWNED, BundleState.HALF)
 
 
@@ -69,7 +69,7 @@ class BundleOwnership:
         brokers: LiveBrokers,
         caught_up: Callable[[], Awaitable[None]],
     ) -> None:
-        """`caught_up` returns when the metadata in memory is at least as new as at its call."""
+        """`caught_up` returns when the metadata in memory includes all writes before its call."""
         self.brokers = brokers
         self._zookeeper = zookeeper
         self._boundaries = boundaries
@@ -78,12 +78,12 @@ class BundleOwnership:
         self._states: dict[Bundle, BundleState] = {}
         self._acquiring: dict[Bundle, asyncio.Task[Place | None]] = {}
         self._releasing: dict[Bundle, asyncio.Task[None]] = {}
-        self._closing: dict[Bundle, asyncio.Task[None]] = {}  # their topics
+        self._closing: dict[Bundle, asyncio.Task[None]] = {}  # of the topics of released bundles
         self._splitting: dict[Bundle, asyncio.Task[None]] = {}
         self._promises = Promises(brokers)
         self._came: list[Came] = []
         self._goes: list[Goes] = []
-        self._value = b""  # of this broker's nodes; empty: it takes nothing
+        self._value = b""  # of the nodes of this broker's bundles; empty: it takes no bundle
         boundaries.on_change = self._divided_anew
 
     # --- life
@@ -93,11 +93,11 @@ class BundleOwnership:
         await self._owners.open()
 
     def serve(self, place: Place) -> None:
-        """From now on take bundles; clients reach this broker at `place`."""
+        """Take bundles from now on; clients reach this broker at `place`."""
         self._value = owner_value(place)
 
     async def give_all_back(self) -> None:
-        """Take no more bundles, and release all: when this returns, other brokers may take them."""
+        """Take no more bundles, and release all. When this returns, other brokers may take them."""
         self._value = b""
         under_way = (*self._acquiring.values(), *self._splitting.values())
         await asyncio.gather(*under_way, return_exceptions=True)
@@ -126,11 +126,11 @@ class BundleOwnership:
                     bundle = await self._boundaries.of(name)
                     try:
                         return await self._lookup(bundle, authoritative)
-                    except FormerBundle:  # it was split meanwhile: this broker knows it now
+                    except FormerBundle:  # split meanwhile, and this broker knows that now
                         continue
 
     async def lookup_bundle(self, bundle: Bundle, authoritative: bool) -> Elsewhere | None:
-        """As `lookup`. Raises ServiceNotReady."""
+        """Like `lookup`, for a bundle. Raises ServiceNotReady."""
         with as_not_ready(f"the broker of {bundle}"):
             async with asyncio.timeout(ANSWER_S):
                 return await self._lookup(bundle, authoritative)
@@ -160,18 +160,20 @@ class BundleOwnership:
         return is_connected and self._states.get(bundle) is BundleState.OWNED
 
     async def is_served(self, bundle: Bundle) -> bool:
-        """By whichever broker, as ZooKeeper says now. Raises ZooKeeperError."""
+        """Whether any broker serves the bundle, according to ZooKeeper now. Raises
+        ZooKeeperError.
+        """
         return await self._owners.look(path_of(bundle)) is not None
 
     def place_elsewhere(self, bundle: Bundle) -> Place | None:
-        """As far as it is known here."""
+        """The other broker that has the bundle, as far as this broker knows."""
         node = self._owners.nodes.get(path_of(bundle))
         if node is None or node.ephemeral_owner in (0, self._zookeeper.session_id):
             return None
         return owner_of(node.value)
 
     def counts(self) -> dict[str, int]:
-        """How many bundles each live broker has, by its id, as far as it is known here."""
+        """The number of bundles of each live broker, by broker id, as far as this broker knows."""
         places = self.brokers.all()
         ids = {place.address: broker_id for broker_id, place in places.items()}
         counts = dict.fromkeys(places, 0)
@@ -182,10 +184,10 @@ class BundleOwnership:
         return counts
 
     async def release(self, bundle: Bundle, destination: str = "") -> None:
-        """Close its topics and give it back. Does nothing if this broker does not have it.
-        `destination`: the id of the broker that should take it. For a short time all brokers then
-        send lookups there, because a client that reconnects is faster than an administrator.
-        Raises ZooKeeperError; FormerBundle if it was split meanwhile.
+        """Close the bundle's topics and give the bundle back. Does nothing if this broker does not
+        have it. `destination`: the id of the broker that should take it. For a short time all
+        brokers then send lookups there, because a client that reconnects is faster than an
+        administrator. Raises ZooKeeperError; FormerBundle if the bundle was split meanwhile.
         """
         if (splitting := self._splitting.get(bundle)) is not None:
             await asyncio.wait([splitting])
@@ -199,10 +201,10 @@ class BundleOwnership:
             else:
                 self._promises.end(bundle)  # the last request counts
             await asyncio.shield(releasing)
-            self._promises.begin(bundle)  # if the request came when it was almost given back
+            self._promises.begin(bundle)  # in case the request came when this was almost done
 
     def withdraw(self, bundle: Bundle, destination: str) -> None:
-        """That broker does not take it: any broker may."""
+        """The broker `destination` does not take the bundle: any broker may."""
         self._promises.withdraw(bundle, destination)
 
     def _begin_release(self, bundle: Bundle) -> None:
@@ -211,8 +213,8 @@ class BundleOwnership:
         task.add_done_callback(lambda _: self._releasing.pop(bundle))
 
     def _divided_anew(self, namespace: str) -> None:
-        """Not by a split of this broker: a client has deleted the division, with the namespace, or
-        replaced it. Nobody looks up former bundles, so their topics would stay here for ever.
+        """A client has deleted the division, with the namespace, or replaced it. Release the former
+        bundles: nobody looks them up, so their topics would stay here forever.
         """
         for bundle in self.owned():
             is_former = bundle.namespace == namespace and not self._boundaries.is_current(bundle)
@@ -238,13 +240,13 @@ class BundleOwnership:
         if state is None:
             if (place := self.place_elsewhere(bundle)) is not None:
                 return Elsewhere(place.address, place.listeners, True)
-            # An attempt that failed after its node was made is continued here.
+            # If an earlier attempt created the node and then failed, continue it.
             other = None if self._is_noted(bundle) else self._better_placed(bundle, authoritative)
             if other is not None:
                 return Elsewhere(other.address, other.listeners, False)
             if not self._value:
                 raise ServiceNotReady(f"{bundle}: this broker is stopping; ask another one")
-            self._states[bundle] = BundleState.ACQUIRING  # before another caller asks
+            self._states[bundle] = BundleState.ACQUIRING  # other callers wait for this attempt
             self._acquiring[bundle] = shared_task(self._acquire(bundle))
         place = await asyncio.shield(self._acquiring[bundle])
         return None if place is None else Elsewhere(place.address, place.listeners, True)
@@ -254,7 +256,7 @@ class BundleOwnership:
         return node is not None and node.ephemeral_owner == self._zookeeper.session_id
 
     def _better_placed(self, bundle: Bundle, authoritative: bool) -> Place | None:
-        """The broker that should take it; None: this one."""
+        """The broker that should take the bundle; None: this broker."""
         broker_id = self._promises.heir(bundle)
         if broker_id is None:
             if authoritative and self._value:
@@ -267,7 +269,9 @@ class BundleOwnership:
     # --- acquiring and releasing
 
     async def _acquire(self, bundle: Bundle) -> Place | None:
-        """None: it is owned now. Otherwise who has it. Raises ZooKeeperError, ServiceNotReady."""
+        """None if this broker owns the bundle now; otherwise the broker that has it. Raises
+        ZooKeeperError, ServiceNotReady.
+        """
         try:
             if (place := await self._create(bundle)) is not None:
                 return place
@@ -284,12 +288,14 @@ class BundleOwnership:
         log.info("serves %s", bundle)
         for came in self._came:
             came(bundle)
-        if not self._boundaries.is_current(bundle):  # since its node was created
+        if not self._boundaries.is_current(bundle):  # changed since the node was created
             self._divided_anew(bundle.namespace)
         return None
 
     async def _create(self, bundle: Bundle) -> Place | None:
-        """The node is this session's when it returns None. Raises FormerBundle."""
+        """Create the bundle's node. None if it belongs to this session now; otherwise the broker
+        that has the bundle. Raises ZooKeeperError, FormerBundle, ServiceNotReady.
+        """
         value, path = self._value, path_of(bundle)
         while True:
             division = self._boundaries.node(bundle.namespace)
@@ -303,7 +309,7 @@ class BundleOwnership:
             except NoNode:
                 await make_parents(self._zookeeper, path)
                 await self._boundaries.look(bundle.namespace)
-            except (NodeExists, ConnectionLoss):  # the latter: it may have been made
+            except (NodeExists, ConnectionLoss):  # ConnectionLoss: it may have been created
                 node = await self._owners.look(path)
                 if node is not None and node.ephemeral_owner == self._zookeeper.session_id:
                     return None
@@ -318,8 +324,8 @@ class BundleOwnership:
     # --- splitting
 
     async def split(self, bundle: Bundle, at: int) -> None:
-        """This broker owns both halves when it returns; topics and coordinators stay open. Raises
-        ZooKeeperError, FormerBundle, ServiceNotReady.
+        """Split the bundle. This broker owns both halves when this returns; topics and coordinators
+        stay open. Raises ZooKeeperError, FormerBundle, ServiceNotReady.
         """
         if (splitting := self._splitting.get(bundle)) is None:
             if not self.owns_bundle(bundle) or not self._boundaries.is_current(bundle):
@@ -330,7 +336,7 @@ class BundleOwnership:
 
     def _split_ended(self, bundle: Bundle) -> None:
         del self._splitting[bundle]
-        # What came meanwhile was not for these bundles.
+        # Changes that came meanwhile were not handled for these bundles.
         self._divided_anew(bundle.namespace)
         self._owner_changed(path_of(bundle))
 
@@ -353,7 +359,7 @@ class BundleOwnership:
                 ]
             )
         except ConnectionLoss:
-            # Not the division: another client may have changed it after the split was made.
+            # Do not look at the division: another client may have changed it after the split.
             made = await self._owners.look(path_of(halves[0]), insist=True)
             if made is None or made.ephemeral_owner != self._zookeeper.session_id:
                 self._forget(halves)
@@ -387,7 +393,9 @@ class BundleOwnership:
         self._owners.forget(path_of(bundle))
 
     async def _tell_promise(self, bundle: Bundle) -> None:
-        """If it fails, the bundle is given back all the same: any broker may take it then."""
+        """Tell other brokers the destination. If this fails, the bundle is given back all the same,
+        and any broker may take it.
+        """
         if self._promises.has(bundle):
             try:
                 await self._promises.tell()
@@ -395,9 +403,9 @@ class BundleOwnership:
                 log.warning("%s: other brokers are not told where it goes: %s", bundle, error)
 
     async def _close_topics(self, bundle: Bundle) -> None:
-        """Returns after a time limit in any case, so that the bundle does not stay without a
-        broker. Closing then continues here, and this broker takes the bundle again only after it
-        has finished: topics that are still loaded would be out of date.
+        """Wait until the topics are closed, but not longer than a time limit, so that the bundle
+        does not stay without a broker. Closing then continues, and this broker takes the bundle
+        again only when it is complete: topics that are still loaded would be out of date.
         """
         closing = self._closing[bundle] = shared_task(self._close_all(bundle))
         done, _ = await asyncio.wait([closing], timeout=RELEASE_S)
@@ -408,7 +416,7 @@ class BundleOwnership:
         for goes in self._goes:
             try:
                 await goes(bundle)
-            except Exception:  # whatever it is, the rest must be closed
+            except Exception:  # after any error, the rest must still be closed
                 log.exception("%s did not close cleanly", bundle)
 
     def _released(self, bundle: Bundle) -> None:
@@ -420,15 +428,15 @@ class BundleOwnership:
             closing.add_done_callback(lambda _: self._states.pop(bundle))
 
     def _owner_changed(self, path: str) -> None:
-        """Another client has deleted a node of this session: another broker may already own the
-        bundle.
+        """A node has changed. If another client has deleted a node of this session, another broker
+        may own the bundle already: release it.
         """
         bundle = bundle_at(path)
         if bundle is None or bundle in self._splitting:
-            return  # while it is divided, its node is replaced by those of its halves
+            return  # a split replaces the node by those of the halves
         node, state = self._owners.nodes.get(path), self._states.get(bundle)
         if node is not None and state is not BundleState.RELEASING:
-            self._promises.end(bundle)  # some broker has it
+            self._promises.end(bundle)  # a broker has taken it
         if state is not BundleState.OWNED:
             return
         if node is None or node.ephemeral_owner != self._zookeeper.session_id:
@@ -438,7 +446,9 @@ class BundleOwnership:
             task.add_done_callback(lambda _: self._releasing.pop(bundle))
 
     async def _let_go(self, bundle: Bundle) -> None:
-        """Does not delete the node: if there is one, it is another broker's."""
+        """Close the topics without deleting the node: if it exists, it belongs to another
+        broker.
+        """
         await self._close_topics(bundle)
         self._released(bundle)
 
@@ -471,7 +481,7 @@ def bundle_at(path: str) -> Bundle | None:
 
 @contextmanager
 def as_not_ready(what: str) -> Iterator[None]:
-    """ZooKeeper's errors as ServiceNotReady: the client tries again."""
+    """Turns timeouts and ZooKeeper's errors into ServiceNotReady: the client tries again."""
     try:
         yield
     except TimeoutError:

@@ -11,7 +11,7 @@ from pybroker.broker.ownership import BrokerAddress, Bundle, Elsewhere
 from pybroker.cluster.boundaries import Boundaries
 from pybroker.cluster.bundle_ownership import BundleOwnership
 
-_PATIENCE_S: Final = 60.0  # closing a bundle's topics takes up to 30
+_PATIENCE_S: Final = 60.0  # closing a bundle's topics takes up to 30 s
 
 
 class ClusterBundles:

@@ -1,8 +1,9 @@
-"""This broker as a member of its cluster: joins, serves bundles, leaves; or is lost.
+"""This broker as a member of its cluster: it joins, serves bundles, and leaves or is lost.
 
-The session of ZooKeeper decides. While it is CONNECTED, bundles come and go. SUSPENDED: nothing new
-is taken or loaded. EXPIRED: other brokers may have all of it already, so `lost` is called, which
-ends the process: it must not answer from what is still in its memory.
+The state of the ZooKeeper session decides. While it is CONNECTED, the broker acquires and releases
+bundles. While it is SUSPENDED, the broker acquires no bundle and loads no topic. When it is
+EXPIRED, other brokers may own the bundles already, so `lost` is called, which ends the process: it
+must not answer from outdated memory.
 """
 
 import logging
@@ -39,8 +40,8 @@ class Cluster:
         lost: Callable[[str], None],
         peers: PeerOptions,
     ) -> None:
-        """`bundles`: how many a namespace gets that no broker has divided yet. `lost` is called
-        once, with the reason, and should not return.
+        """`bundles`: the number of bundles for a namespace that no broker has divided yet. `lost`
+        is called once, with the reason, and should not return.
         """
         self._zookeeper = zookeeper
         self._clock = clock
@@ -89,20 +90,22 @@ class Cluster:
         return Balancing(self.ownership, self._boundaries, size_of, config)
 
     async def open(self) -> None:
-        """ZooKeeper is open. Raises ZooKeeperError."""
+        """Read the cluster's state; ZooKeeper's client must be open. Raises ZooKeeperError."""
         await self._boundaries.open()
         await self._brokers.open()
         await self.ownership.open()
 
     async def join(self, broker_id: str, place: Place) -> None:
-        """Raises NameTaken, ZooKeeperError."""
+        """Register this broker and begin to serve. Raises NameTaken, DirectoryInUse (`pybroker
+        move` copies the cluster), ZooKeeperError.
+        """
         value = broker_value(place, version(), self._clock.now_ms())
         # An earlier process with this address remains registered until its session ends.
         await self._brokers.join(broker_id, value, 2 * self._session_timeout_s + 5)
         self.ownership.serve(place)
 
     async def leave(self) -> None:
-        """Idempotent. Raises ZooKeeperError."""
+        """Unregister this broker and give all bundles back. Idempotent. Raises ZooKeeperError."""
         await self._brokers.leave()
         await self.ownership.give_all_back()
 

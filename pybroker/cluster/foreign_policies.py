@@ -1,8 +1,7 @@
-"""Policies that Apache Pulsar's brokers keep for single topics: not read here, so a warning is
-logged.
+"""Warns about topic policies of Apache Pulsar's brokers, which this broker does not read.
 
-They write them to a topic of each namespace (PIP-39). Whether anything was ever set there is not
-known without reading that topic, which another broker may serve.
+Apache's brokers write them to a topic in each namespace (PIP-39). Whether that topic contains any
+policies is not known without reading it, and another broker may serve it.
 """
 
 import logging
@@ -19,7 +18,9 @@ class ForeignTopicPolicies:
         self._said: set[str] = set()
 
     def look(self, namespace: str) -> None:
-        """This broker has begun to serve topics of it. Logs a warning, once for each namespace."""
+        """Call it when this broker begins to serve topics of the namespace. Warns once for each
+        namespace.
+        """
         if namespace in self._said:
             return
         if any(self._ledger_exists(f"{namespace}/persistent/{name}") for name in _LOGS):

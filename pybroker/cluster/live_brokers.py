@@ -1,6 +1,4 @@
-"""The brokers of the cluster that are alive: each has an ephemeral node, and says there what it has
-promised.
-"""
+"""The live brokers of the cluster. Each has an ephemeral node, which also contains its promises."""
 
 import asyncio
 import logging
@@ -33,7 +31,7 @@ _LOOK_AGAIN_S: Final = 0.2
 
 
 class NameTaken(ManagedLedgerError):
-    """Another broker has this address; the message says what to do."""
+    """Another broker has this broker's address; the message says what to do."""
 
 
 class LiveBrokers:
@@ -41,8 +39,8 @@ class LiveBrokers:
         self._zookeeper = zookeeper
         self._mirror = TreeMirror(zookeeper, ROOT, self._changed)
         self._places: dict[str, Place] = {}
-        self._promises: dict[str, dict[str, Promise]] = {}  # of those that have any
-        self.own_id = ""  # host:port; empty until it has joined
+        self._promises: dict[str, dict[str, Promise]] = {}  # by broker id, then by bundle
+        self.own_id = ""  # host:port; empty unless this broker has joined
 
     async def open(self) -> None:
         """Raises ZooKeeperError."""
@@ -52,12 +50,12 @@ class LiveBrokers:
         await self._mirror.close()
 
     def all(self) -> dict[str, Place]:
-        """By id, sorted; this broker is among them while it has joined."""
+        """The live brokers by id, sorted; includes this broker while it has joined."""
         return dict(sorted(self._places.items()))
 
     async def current(self) -> dict[str, Place | None]:
-        """All that are alive at a time after the call; None: its node cannot be read. Raises
-        ZooKeeperError.
+        """All brokers that are alive at a time after the call; None if a broker's node cannot be
+        read. Raises ZooKeeperError.
         """
         await self._zookeeper.sync(ROOT)
         found: dict[str, Place | None] = {}
@@ -70,12 +68,12 @@ class LiveBrokers:
         return self._places.get(broker_id)
 
     def is_foreign(self, broker_id: str) -> bool:
-        """Whether it is one of Apache Pulsar."""
+        """Whether the broker is Apache Pulsar's."""
         node = self._mirror.nodes.get(f"{ROOT}/{broker_id}")
         return node is not None and not is_of_pybroker(node.value)
 
     def told(self, bundle: str) -> list[Promise]:
-        """What other brokers have promised, as far as it is known here."""
+        """The promises of other brokers for the bundle, as far as this broker knows."""
         return [
             promises[bundle]
             for broker_id, promises in self._promises.items()
@@ -83,9 +81,9 @@ class LiveBrokers:
         ]
 
     async def tell(self, promised: Callable[[], Mapping[str, Promise]]) -> None:
-        """What this broker has promised, by bundle: the others know it when this returns, or will
-        before they learn of what it writes later. Does nothing if it is not listed any more.
-        Raises ZooKeeperError.
+        """Write this broker's promises, by bundle, into its node. When this returns, the other
+        brokers know them, or will before they learn of this broker's later writes. Does nothing if
+        this broker's node is gone. Raises ZooKeeperError.
         """
         path = f"{ROOT}/{self.own_id}"
         while self.own_id and (node := self._mirror.nodes.get(path)) is not None:
@@ -101,9 +99,9 @@ class LiveBrokers:
             return
 
     async def join(self, broker_id: str, value: bytes, patience_s: float) -> None:
-        """Waits for an earlier process of this broker, which has the address until its session
-        ends, and raises NameTaken if it still has it after `patience_s`. Raises DirectoryInUse
-        while `pybroker move` copies the cluster's data. Raises ZooKeeperError.
+        """Create this broker's node. An earlier process of this broker keeps the address until its
+        session ends: waits for that up to `patience_s`, then raises NameTaken. Raises
+        DirectoryInUse while `pybroker move` copies the cluster's data, ZooKeeperError.
         """
         path = f"{ROOT}/{broker_id}"
         try:
@@ -125,7 +123,9 @@ class LiveBrokers:
         self._mirror.put(path, Node(value, 0, self._zookeeper.session_id))
 
     async def leave(self) -> None:
-        """Other brokers no longer choose this one. Raises ZooKeeperError."""
+        """Delete this broker's node, so that other brokers no longer choose it. Raises
+        ZooKeeperError.
+        """
         own_id, self.own_id = self.own_id, ""
         if own_id:
             await delete(self._zookeeper, f"{ROOT}/{own_id}")
@@ -158,7 +158,7 @@ class LiveBrokers:
 
 
 async def delete(zookeeper: ZooKeeper, path: str) -> None:
-    """Idempotent. Raises ZooKeeperError."""
+    """Delete a node. Idempotent. Raises ZooKeeperError."""
     while True:
         try:
             await zookeeper.delete(path)

@@ -1,8 +1,8 @@
-"""The values of the nodes of brokers, bundles and namespaces: Apache Pulsar's own JSON.
+"""The values of the nodes of brokers, bundles and namespaces, in Apache Pulsar's JSON.
 
-    /loadbalance/brokers/<host:port>    LocalBrokerData, as far as others read it; and what the
-                                        broker has promised (`promises.py`)
-    /namespace/<t>/<ns>/<lo>_<hi>       NamespaceEphemeralData: who serves the bundle
+    /loadbalance/brokers/<host:port>    LocalBrokerData, with the fields that others read, and the
+                                        broker's promises (`promises.py`)
+    /namespace/<t>/<ns>/<lo>_<hi>       NamespaceEphemeralData: the broker that serves the bundle
     /admin/local-policies/<t>/<ns>      LocalPolicies: the boundaries of the bundles
 
 Other processes write them, so an unreadable value is an expected result: None, not an exception.
@@ -37,7 +37,7 @@ MAX_BUNDLES: Final = 65_536  # of a namespace
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a broker is reached."""
+    """The addresses of a broker."""
 
     address: BrokerAddress
     listeners: Listeners = field(default_factory=Listeners)
@@ -45,10 +45,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A bundle shall be taken by this broker."""
+    """The broker that shall take a bundle."""
 
     broker_id: str
-    turn: int  # of several promises of one bundle, the highest one holds
+    turn: int  # of several promises for one bundle, the one with the highest turn holds
 
 
 def owner_value(place: Place) -> bytes:
@@ -84,7 +84,7 @@ def is_of_pybroker(value: bytes) -> bool:
 
 
 def with_promises(value: bytes, promises: Mapping[str, Promise]) -> bytes:
-    """A broker's own value, with what it has promised, by bundle."""
+    """A broker's own value, with its promises by bundle."""
     told = {bundle: [each.broker_id, each.turn] for bundle, each in promises.items()}
     fields = _fields(_parsed(value))
     fields.pop(_PROMISES, None)
@@ -92,7 +92,7 @@ def with_promises(value: bytes, promises: Mapping[str, Promise]) -> bytes:
 
 
 def promises_of(value: bytes) -> dict[str, Promise]:
-    """By bundle; without those that cannot be read."""
+    """A broker's promises by bundle, without unreadable ones."""
     found = {}
     for bundle, told in _fields(_fields(_parsed(value)).get(_PROMISES)).items():
         match told:
@@ -102,7 +102,7 @@ def promises_of(value: bytes) -> dict[str, Promise]:
 
 
 def boundaries_value(boundaries: Sequence[int], known: Mapping[str, Any] | None = None) -> bytes:
-    """`known`: the fields that the node already has; they are kept."""
+    """`known`: the existing fields of the node, which are kept."""
     return json.dumps({**(known or {}), "bundles": bundles_data(boundaries)}).encode()
 
 
@@ -112,7 +112,7 @@ def bundles_data(boundaries: Sequence[int]) -> dict[str, Any]:
 
 
 def boundaries_of(value: bytes) -> tuple[int, ...] | None:
-    """From 0 to LAST_HASH, ascending; None if the value has no such boundaries."""
+    """The boundaries, ascending from 0 to LAST_HASH; None if the value has no valid ones."""
     texts = _fields(_fields(_parsed(value)).get("bundles")).get("boundaries")
     if not isinstance(texts, list) or not 2 <= len(texts) <= MAX_BUNDLES + 1:
         return None
@@ -125,7 +125,7 @@ def boundaries_of(value: bytes) -> tuple[int, ...] | None:
 
 
 def equal_boundaries(bundles: int) -> tuple[int, ...]:
-    """As Apache Pulsar divides a new namespace."""
+    """Boundaries as Apache Pulsar divides a new namespace."""
     size = (LAST_HASH + 1) // bundles
     return (*(size * number for number in range(bundles)), LAST_HASH)
 

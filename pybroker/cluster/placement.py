@@ -1,8 +1,8 @@
-"""Which broker should take a bundle that has no owner: rendezvous hashing with a bound on load.
+"""Chooses a broker for a bundle that has no owner: rendezvous hashing with a bound on load.
 
-Every broker ranks the live brokers for a bundle by a hash of both, and the first one takes it
-unless it has more than its share. So all brokers usually choose the same one. Their counts may
-differ briefly; then the first one that creates the bundle's node owns it. When a broker leaves,
+Every broker ranks the live brokers for a bundle by a hash of both; the first broker that has less
+than its share takes the bundle. So all brokers usually choose the same one. Their counts may differ
+briefly; then the broker that is first to create the bundle's node owns it. When a broker leaves,
 only its own bundles move. Source: Mirrokni, Thorup, Zadimoghaddam: Consistent Hashing with Bounded
 Loads.
 """
@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
-_SLACK: Final = 1.25  # a broker's bundles, over the average
+_SLACK: Final = 1.25  # the bound on a broker's bundles, relative to the average
 
 
 def chosen(bundle: str, loads: Mapping[str, int]) -> str | None:
-    """`loads`: how many bundles each live broker has, by its id. None: there is no broker."""
+    """The broker that should take the bundle; None if there is none. `loads`: the number of bundles
+    of each live broker, by broker id.
+    """
     if not loads:
         return None
     bound = most(loads)
@@ -24,13 +26,15 @@ def chosen(bundle: str, loads: Mapping[str, int]) -> str | None:
 
 
 def most(loads: Mapping[str, int]) -> int:
-    """How many bundles a broker may own after one more is taken. At least one broker owns fewer."""
+    """The number of bundles that a broker may own once one more is owned. At least one broker owns
+    fewer.
+    """
     return int(_SLACK * (sum(loads.values()) + 1) / len(loads)) + 1
 
 
 def belongs_elsewhere(bundle: str, broker: str, loads: Mapping[str, int]) -> bool:
-    """Whether another broker would take the bundle if this one gave it back, and has so much less
-    that the move makes them more equal.
+    """Whether another broker would take the bundle if `broker` gave it back, and the move would
+    make their loads more equal.
     """
     own = loads.get(broker, 0)
     found = chosen(bundle, {**loads, broker: own - 1})

@@ -1,16 +1,15 @@
-"""Which broker shall take a bundle that an administrator moves: known to all brokers, for a short
-time.
+"""Promises tell all brokers, for a short time, the destination of a bundle that is being moved.
 
-Clients that reconnect ask any broker, and may be faster than the one that was named. So the former
-owner writes into its own node of the live brokers whom it has promised the bundle to, before it
-gives the bundle back. A broker that sees the bundle without an owner then sees the promise, too, or
-will within a moment: the node of a bundle decides, promises suggest.
+An administrator has named the destination, but clients that reconnect ask any broker, and may be
+faster. So before the former owner gives the bundle back, it writes the promise into its own node
+among the live brokers. A broker that sees the bundle without an owner also sees the promise, or
+will see it in a moment. A promise only suggests: the node of the bundle decides.
 
     make ──▶ told to all ──▶ the bundle is given back, begin ──▶ another broker has it, or PROMISE_S
                                                                  passed, or it is taken back: end
 
-Several brokers may have promised the same bundle, if it moves faster than they learn of that. Each
-promise has a turn, one more than the latest that its maker knows, and the highest one holds.
+If a bundle moves faster than the brokers learn of it, several brokers may have promised it. Each
+promise has a turn, one more than the latest that its maker knows, and the highest turn holds.
 """
 
 import asyncio
@@ -23,8 +22,8 @@ from pybroker.broker.ownership import Bundle
 from pybroker.cluster.live_brokers import LiveBrokers
 from pybroker.cluster.node_values import Promise
 
-PROMISE_S: Final = 10.0  # within which the broker that an administrator named takes the bundle
-MOST_TOLD: Final = 1000  # the value of a node has a limit; of more, the latest
+PROMISE_S: Final = 10.0  # time for the destination to take the bundle
+MOST_TOLD: Final = 1000  # the latest promises: a node's value is limited
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,41 +46,43 @@ class Promises:
         await self._telling.close()
 
     def heir(self, bundle: Bundle) -> str | None:
-        """The id of the live broker to which the bundle is promised, by whichever broker."""
+        """The id of the live broker to which any broker has promised the bundle."""
         promise = self._latest(bundle)
         alive = promise is not None and self._brokers.place(promise.broker_id) is not None
         return promise.broker_id if promise is not None and alive else None
 
     def make(self, bundle: Bundle, broker_id: str, within_s: float) -> None:
-        """In place of an earlier one. `within_s`: until the bundle is given back, at most."""
+        """Promise the bundle, in place of an earlier promise. `within_s`: the longest time until
+        the bundle is given back.
+        """
         known = self._latest(bundle)
         self._forget(bundle)
         promise = Promise(broker_id, 1 if known is None else known.turn + 1)
         self._keep(bundle, promise, within_s + PROMISE_S)
 
     def begin(self, bundle: Bundle) -> None:
-        """The bundle was given back: from now on the broker that was named may take it."""
+        """The bundle was given back: from now on the destination may take it."""
         if (own := self._own.get(bundle)) is not None:
             self._forget(bundle)
             self._keep(bundle, own.promise, PROMISE_S)
-            self._telling.request()  # in case it was made after the others were told
+            self._telling.request()  # in case the promise was made after the others were told
 
     def end(self, bundle: Bundle) -> None:
-        """Does nothing if this broker has not promised it."""
+        """End this broker's promise of the bundle, if there is one."""
         if self._forget(bundle):
             self._telling.request()
 
     def withdraw(self, bundle: Bundle, broker_id: str) -> None:
-        """That broker does not take it; a promise to another one stands."""
+        """The broker `broker_id` does not take the bundle. A promise to another broker stands."""
         if (own := self._own.get(bundle)) is not None and own.promise.broker_id == broker_id:
             self.end(bundle)
 
     def has(self, bundle: Bundle) -> bool:
-        """Whether this broker has promised it."""
+        """Whether this broker has promised the bundle."""
         return bundle in self._own
 
     async def tell(self) -> None:
-        """What is promised here to all brokers, as `LiveBrokers.tell`."""
+        """Tell all brokers this broker's promises; see `LiveBrokers.tell`."""
         await self._brokers.tell(self._told)
 
     def _told(self) -> dict[str, Promise]:

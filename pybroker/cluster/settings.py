@@ -59,7 +59,7 @@ def cluster_settings(config: BrokerConfig) -> ClusterSettings:
 
 
 def storage_config(config: BrokerConfig) -> ClusterConfig:
-    """What its keys say about the storage, without the formats. Raises BadSettings."""
+    """The storage's configuration, without the formats. Raises BadSettings."""
     settings = cluster_settings(config)
     return ClusterConfig(
         ledgers_root=settings.ledgers_root,
@@ -82,7 +82,7 @@ def _require_one_store(url: str, servers: list[str]) -> None:
 
 
 def zookeeper_servers(key: str, text: str) -> list[str]:
-    """Of host:port,host:port. Raises BadSettings, which names the key."""
+    """The servers in a list host:port,host:port. Raises BadSettings, which names the key."""
     servers = [each.strip() for each in re.split("[,;]", text) if each.strip()]
     if not servers:
         raise BadSettings(

@@ -1,6 +1,6 @@
 """broker.conf's keys about TLS to bookies, and the file that configures ZooKeeper's client.
 
-Whatever would leave a connection less protected than the file says is refused.
+Settings that would leave a connection less protected than they say are refused.
 """
 
 import re
@@ -26,7 +26,7 @@ _AS_PEM: Final = (
     "-deststoretype PKCS12` and then `openssl pkcs12 -nodes`"
 )
 
-# Of ZooKeeper's client: properties of Java, or lines of its own configuration file.
+# Keys of ZooKeeper's client: Java properties, or lines of its own configuration file.
 _SECURE: Final = "zookeeper.client.secure"
 _SASL: Final = "zookeeper.sasl.client"
 _HOST_NAME: Final = "zookeeper.ssl.hostnameVerification"
@@ -37,7 +37,7 @@ _ZOOKEEPER_KEYS: Final = frozenset(
         _SECURE,
         _SASL,
         _HOST_NAME,
-        "zookeeper.clientCnxnSocket",  # how Java's client connects
+        "zookeeper.clientCnxnSocket",  # only for Java's client
         *(
             f"{store}.{each}"
             for store in (_KEY_STORE, _TRUST_STORE)
@@ -46,12 +46,14 @@ _ZOOKEEPER_KEYS: Final = frozenset(
         f"{_KEY_STORE}.passwordPath",
     }
 )
-_SEPARATOR: Final = re.compile(r"\s*[=:]\s*|\s+")  # of Java's properties
+_SEPARATOR: Final = re.compile(r"\s*[=:]\s*|\s+")  # of Java properties
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
 def bookie_tls(config: BrokerConfig) -> ClientTls | None:
-    """None: without TLS (bookkeeperTLSClientAuthentication is false). Raises BadSettings."""
+    """None if connections have no TLS (bookkeeperTLSClientAuthentication=false). Raises
+    BadSettings.
+    """
     plugin = config.bookkeeper_client_authentication_plugin
     if plugin:
         raise BadSettings(
@@ -104,7 +106,9 @@ def bookie_tls(config: BrokerConfig) -> ClientTls | None:
 
 
 def zookeeper_tls(config: BrokerConfig) -> ClientTls | None:
-    """As the file of metadataStoreConfigPath says; None: without TLS. Raises BadSettings."""
+    """The settings in the file of metadataStoreConfigPath; None if connections have no TLS. Raises
+    BadSettings.
+    """
     path = config.metadata_store_config_path
     if not path:
         return None

@@ -1,7 +1,7 @@
 """The nodes below one path of ZooKeeper, in memory, kept up to date by a recursive watch.
 
-It always lags a little behind. So it answers questions and chooses what to try; where brokers
-compete, ZooKeeper decides, when one of them creates a node.
+The mirror always lags a little. So it serves to answer questions and to choose what to try; where
+brokers compete, ZooKeeper decides when one of them creates a node.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from managed_ledger.storage.zookeeper.errors import ConnectionLoss, NodeExists, 
 from managed_ledger.storage.zookeeper.operations import EventType, Node
 from managed_ledger.storage.zookeeper.refresh import Refresh
 
-_AT_ONCE: Final = 200  # nodes that are read
+_AT_ONCE: Final = 200  # nodes read in parallel
 
 
 class TreeMirror:
     def __init__(
         self, zookeeper: ZooKeeper, root: str, changed: Callable[[str], None] | None = None
     ) -> None:
-        """`changed(path)` is called when a node came, went or has another value."""
+        """`changed(path)` is called when a node was created, deleted or changed."""
         self.nodes: dict[str, Node] = {}
         self.root = root
         self._zookeeper = zookeeper
@@ -40,7 +40,9 @@ class TreeMirror:
         await self._refresh.close()
 
     async def look(self, path: str, insist: bool = False) -> Node | None:
-        """Read one node, which may already have changed again. Raises ZooKeeperError."""
+        """Read one node into the mirror; it may have changed again by then. Raises
+        ZooKeeperError.
+        """
         try:
             node = await self._zookeeper.get(path, insist)
         except NoNode:
@@ -50,7 +52,7 @@ class TreeMirror:
         return node
 
     def put(self, path: str, node: Node) -> None:
-        """What this process has just written, or seen."""
+        """Note a node that this process has just written or read."""
         known = self.nodes.get(path)
         self.nodes[path] = node
         if known != node and self._changed is not None:
@@ -87,7 +89,7 @@ class TreeMirror:
                     known.pop(path, None)
                     paths.append(path)
         for path in known:
-            await self.look(path)  # gone, unless it came meanwhile
+            await self.look(path)  # deleted, unless it was created again meanwhile
 
     async def _children(self, path: str) -> list[str]:
         try:
@@ -99,7 +101,7 @@ class TreeMirror:
 
 
 async def make_parents(zookeeper: ZooKeeper, path: str) -> None:
-    """Raises ZooKeeperError."""
+    """Create the missing parents of a node. Raises ZooKeeperError."""
     parts = path.split("/")[1:-1]
     for count in range(1, len(parts) + 1):
         while True:

@@ -1,1 +1,1 @@
-"""Transactions over several brokers: coordinators here and elsewhere, and the ends of each part."""
+"""Transactions over several brokers: their coordinators, participants, groups and sessions."""

@@ -1,4 +1,4 @@
-"""How this broker logs in to the others: the brokerClient… keys of broker.conf."""
+"""The login of this broker on other brokers: the brokerClient… keys of broker.conf."""
 
 from managed_ledger.storage.tls_files import ClientTls, TlsFiles
 from pybroker.base.config import BrokerConfig

@@ -1,9 +1,10 @@
-"""Which coordinators this broker serves: those whose partitions of the assign topic it owns.
+"""The coordinators of a cluster. A broker serves those whose partitions of the assign topic it
+owns.
 
-When this broker acquires a bundle, it opens the bundle's coordinators at once, so that decided
+When a broker acquires a bundle, it opens the bundle's coordinators at once, so that decided
 transactions complete even if no client connects. If no broker owns the partition of a coordinator
-that has a log, these transactions would wait for the next client. So every broker looks for such
-partitions now and then, and takes them.
+that has a log, its transactions would wait for the next client. So every broker regularly looks for
+such partitions, and takes them.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ class SharedCoordinators:
         count: Callable[[], int],
         fencing: SharedFencing,
     ) -> None:
-        """`count`: how many coordinators the cluster has now."""
+        """`count` returns the cluster's current number of coordinators."""
         self._coordinators = coordinators
         self._ownership = ownership
         self._peers = peers
@@ -56,7 +57,7 @@ class SharedCoordinators:
         ownership.on_change(self._came, self._goes)
 
     def start(self) -> None:
-        """The broker serves."""
+        """Call it when the broker serves."""
         self._tasks.start(self._look_after(), "coordinators without a broker")
 
     async def close(self) -> None:
@@ -146,7 +147,7 @@ class SharedCoordinators:
         )
 
     async def _own_answer(self, asked: Participation) -> Answer:
-        """This broker has acquired the coordinator meanwhile."""
+        """The answer if this broker has acquired the coordinator meanwhile."""
         coordinator = await self._coordinators.get(asked.txn_id.most)
         require_begun(coordinator, asked.txn_id)
         return Answer(

@@ -1,18 +1,18 @@
 """Fences older sessions of a transactional id on all brokers of the cluster.
 
 The epochs are in the metadata, which ZooKeeper keeps: a newer session has begun once its epoch is
-there (t). Then this broker asks every broker that is alive after t. Each catches up with the
-metadata, closes the producers of older sessions, ends their transactions in its coordinators, and
-says which coordinators these are. The session is granted when all have answered, and every
-coordinator that has a log was among them.
+there (time t). Then this broker asks every broker that is alive after t. Each one catches up with
+the metadata, closes the producers of older sessions, ends their transactions in its coordinators,
+and names these coordinators. The session is granted when all brokers have answered and every
+coordinator that has a log was named.
 
-    a broker that is not asked     was not alive after t, or came later. Before it serves a topic or
-                                   a coordinator it catches up: it knows the newer epoch
-    a coordinator that moves       is asked about again, until its broker has answered. What its
-                                   former broker decides is in its log, or fails
-    a broker that is cut off       is waited for until it answers, or its session is over. Before
+    a broker that is not asked     was not alive after t, or joined later. Before it serves a topic
+                                   or a coordinator it catches up, so it knows the newer epoch
+    a coordinator that moves       is asked about again until its broker has answered. The decisions
+                                   of its former broker are in its log, or fail
+    a broker that is cut off       is waited for until it answers or its session has ended. Before
                                    that, it gives up its sessions itself (`is_certain`)
-    a broker that stops            lets its sessions go before it leaves the live ones
+    a broker that stops            gives up its sessions before it leaves the live brokers
 """
 
 import asyncio
@@ -40,15 +40,15 @@ log = logging.getLogger(__name__)
 class Neighbours(Protocol):
     @property
     def is_certain(self) -> bool:
-        """Whether this broker is one of the live ones, beyond doubt. Cheap."""
+        """Whether this broker is certainly one of the live brokers. Cheap."""
         ...
 
     async def others(self) -> list[BrokerAddress]:
-        """The other brokers that are alive at a time after the call. Raises ServiceNotReady."""
+        """All other brokers that are alive at a time after the call. Raises ServiceNotReady."""
         ...
 
     def on_suspended(self, suspended: Callable[[], None]) -> None:
-        """Called when this broker may no longer be counted among the live ones."""
+        """`suspended` is called when this broker may no longer count as one of the live brokers."""
         ...
 
 
@@ -78,7 +78,7 @@ class SharedFencing:
             self._coordinators.letting.let_go()
 
     async def leave(self) -> None:
-        """Before this broker is no longer counted among the live ones. Idempotent."""
+        """Give up the sessions before this broker leaves the live brokers. Idempotent."""
         self._is_leaving = True
         self._let_go()
         if self._coordinators.letting is None:
@@ -122,8 +122,8 @@ class SharedFencing:
         return asked.aborted
 
     async def _missing(self, newest: SessionRef, here: Here, asked: "_Asked") -> str | None:
-        """What has not been fenced yet, after everybody was asked who has not answered before.
-        Raises NotAllowed.
+        """Ask the brokers that have not answered yet. Returns a clause that says what is not fenced
+        yet; None if nothing is missing. Raises NotAllowed.
         """
         try:
             others = await self._neighbours.others()
@@ -133,14 +133,14 @@ class SharedFencing:
             for error in answers:
                 if error is not None:
                     raise error
-            await self._ownership.refreshed()  # logs that existed when they answered
+            await self._ownership.refreshed()  # `begun_ids` must include all logs of that time
             aborted, clean = await here(newest)
             asked.aborted += aborted
             unserved = set(self._coordinators.begun_ids()) - asked.clean - clean
             if not unserved:
                 return None
             asked.brokers.clear()
-            for each in sorted(unserved):  # this broker takes it if no other has it
+            for each in sorted(unserved):  # this broker takes it if no broker has it
                 await self._ownership.owner_of(assign_partition(each))
         except NotAllowed:
             raise
@@ -161,6 +161,6 @@ class SharedFencing:
 
 class _Asked:
     def __init__(self) -> None:
-        self.brokers: set[BrokerAddress] = set()  # that have answered
+        self.brokers: set[BrokerAddress] = set()  # brokers that have answered
         self.clean: set[int] = set()  # coordinators without transactions of older sessions
         self.aborted = 0

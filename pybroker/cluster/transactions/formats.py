@@ -1,7 +1,7 @@
-"""Brokers of a cluster store transactions in Apache Pulsar's formats, and read what it wrote.
+"""Brokers of a cluster store transactions in Apache Pulsar's formats, and read Apache's records.
 
-The storage needs `message_count`, which counts the messages of an entry that Apache's broker wrote,
-and FOREIGN, the tag that marks the transactions of Apache's brokers.
+The storage needs `message_count`, which counts the messages in an entry of Apache's broker, and
+FOREIGN, the tag for entries of Apache's brokers.
 """
 
 from managed_ledger.factory import ManagedLedgerFactory
@@ -16,7 +16,7 @@ __all__ = ["FOREIGN", "message_count", "use_pulsars_formats"]
 
 
 def use_pulsars_formats(coordinators: Coordinators) -> None:
-    """Call it before they recover."""
+    """Call it before the coordinators recover."""
     coordinators.open_log = _open_log
 
 

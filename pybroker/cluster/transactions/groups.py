@@ -1,7 +1,7 @@
-"""Groups of transactions whose coordinators several brokers serve: the requests among them.
+"""Groups of transactions with coordinators on several brokers: the requests between the brokers.
 
-Each goes to the broker that serves the coordinator now. What fails is repeated by the caller, with
-a new lookup; each step is idempotent.
+Each request goes to the broker that serves the coordinator now. The caller repeats a failed request
+with a new lookup; each step is idempotent.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -67,7 +67,7 @@ class SharedGroups:
 
     async def _request(self, coordinator_id: int, command: pb.CommandTransactionGroup) -> Any:
         broker = await self._ownership.owner_of(assign_partition(coordinator_id))
-        if broker is None:  # this one has taken it just now: the next attempt is local
+        if broker is None:  # this broker has just taken it: the next attempt is local
             raise coordinator_not_ready(coordinator_id)
         if not await self._peers.joins_groups(broker):
             raise NotAllowed(

@@ -1,6 +1,6 @@
 """Ends transactions on topics and subscriptions of any broker.
 
-    here        a direct call, as with a broker that is alone
+    here        a direct call, as on a standalone broker
     elsewhere   END_TXN_ON_PARTITION or END_TXN_ON_SUBSCRIPTION to the broker that serves the topic
 
 The coordinator repeats a failed END, with a new lookup, until the participant has completed it; an
@@ -22,7 +22,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 
 class SharedParticipants:
-    """Implements transaction.participants.Participants."""
+    """Implements transaction.coordinator.participants.Participants."""
 
     def __init__(self, local: Participants, ownership: Ownership, peers: Peers) -> None:
         self._local = local
@@ -71,7 +71,7 @@ class SharedParticipants:
         low_watermark: int,
     ) -> None:
         broker = await self._ownership.owner_of(name)
-        if broker is None:  # this one has taken it just now: the next attempt is local
+        if broker is None:  # this broker has just taken it: the next attempt is local
             raise NotServedHere(name)
         command = _command(name, subscription, txn_id, action, low_watermark)
         await self._peers.request(broker, command)
@@ -89,7 +89,7 @@ def _command(
         "txnid_least_bits": txn_id.least,
         "txn_action": pb.COMMIT if action is TxnAction.COMMIT else pb.ABORT,
     }
-    if low_watermark >= 0:  # the field is unsigned; there is none before the first has ended
+    if low_watermark >= 0:  # unsigned field; left out before the first transaction has ended
         known["txnid_least_bits_of_low_watermark"] = low_watermark
     if subscription is None:
         return pb.CommandEndTxnOnPartition(topic=str(name), **known)

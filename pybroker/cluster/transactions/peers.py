@@ -1,7 +1,7 @@
 """Requests to the other brokers: one connection to each, opened at the first request.
 
 A request is answered or fails within a limited time. It is not repeated here: the caller looks up
-who serves the topic now, and asks again.
+the broker again, and repeats it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
 
 @dataclass(frozen=True, slots=True)
 class PeerOptions:
-    """How this broker logs in to the others: brokerClient… in the configuration."""
+    """The login of this broker on other brokers: brokerClient… in the configuration."""
 
     authentication: Authentication | None = None
     tls: ClientTls | None = None  # None: without TLS
@@ -40,7 +40,7 @@ class _Peer:
         self._waiting = 0
 
     async def connection(self) -> Connection:
-        """Raises OSError, PulsarError."""
+        """Raises OSError, ValueError, and the PulsarErrors of the handshake."""
         opening = self._opening
         if opening is None or self.is_spent:
             opening = self._opening = asyncio.get_running_loop().create_task(self._open())
@@ -48,7 +48,7 @@ class _Peer:
 
     @property
     def is_spent(self) -> bool:
-        """The connection, if there was any, has been closed."""
+        """Whether there is no usable connection: none was opened, or it is closed."""
         opening = self._opening
         return opening is None or (opening.done() and _is_spent(opening))
 
@@ -103,22 +103,23 @@ class Peers:
         self._closed = False
 
     async def request(self, broker: BrokerAddress, body: Any) -> Any:
-        """The answer's body. `body` gets a request id. Raises the broker's refusal;
-        ServiceNotReady if it cannot be reached, or does not answer in time.
+        """Send `body`, which gets a request id, and return the body of the answer. Raises the
+        broker's refusal, or ServiceNotReady if the broker cannot be reached or does not answer in
+        time.
         """
         return await self._peer(broker).request(body)
 
     async def answers_questions(self, broker: BrokerAddress) -> bool:
-        """Whether it knows ASK_TRANSACTION; Apache Pulsar does not. Raises ServiceNotReady."""
+        """Whether the broker knows ASK_TRANSACTION; Apache's do not. Raises ServiceNotReady."""
         return (await self._connection(broker)).answers_about_transactions
 
     async def joins_groups(self, broker: BrokerAddress) -> bool:
-        """Whether it knows TRANSACTION_GROUP; Apache Pulsar does not. Raises ServiceNotReady."""
+        """Whether the broker knows TRANSACTION_GROUP; Apache's do not. Raises ServiceNotReady."""
         return (await self._connection(broker)).joins_groups
 
     async def fences_sessions(self, broker: BrokerAddress) -> bool:
-        """Whether it knows FENCE_SESSIONS, and keeps sessions of transactional ids; Apache Pulsar
-        does not. Raises ServiceNotReady.
+        """Whether the broker knows FENCE_SESSIONS and keeps sessions of transactional ids; Apache's
+        do not. Raises ServiceNotReady.
         """
         return (await self._connection(broker)).fences_sessions
 
@@ -142,11 +143,11 @@ class Peers:
         return peer
 
     def _forget_those_that_left(self) -> None:
-        """A broker that is started again may have another address."""
+        """Forget closed connections: a restarted broker may have another address."""
         self._peers = {url: peer for url, peer in self._peers.items() if not peer.is_spent}
 
     async def close(self) -> None:
-        """Requests that wait fail. Idempotent."""
+        """Close all connections; waiting requests fail. Idempotent."""
         self._closed = True
         peers, self._peers = self._peers, {}
         for peer in peers.values():

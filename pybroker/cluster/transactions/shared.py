@@ -1,4 +1,4 @@
-"""What transactions need in a cluster of brokers; a standalone broker has none of it."""
+"""The parts that transactions need only in a cluster of brokers."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,9 @@ from pybroker.transaction.coordinator.participants import Participants
 
 
 class SharedTransactions:
-    """Create it before the broker starts, `start` it when it serves, `close` it before it stops."""
+    """Create it before the broker starts. Call `start` when the broker serves, and `close` before
+    it stops.
+    """
 
     def __init__(
         self,
@@ -27,7 +29,7 @@ class SharedTransactions:
         neighbours: Neighbours,
         options: PeerOptions | None = None,
     ) -> None:
-        """`local` ends transactions on topics of this broker."""
+        """`local` ends transactions on this broker's topics."""
         self.peers = Peers(options)
         self.participants = SharedParticipants(local, ownership, self.peers)
         self.fencing = SharedFencing(neighbours, coordinators, ownership, self.peers)
@@ -39,11 +41,11 @@ class SharedTransactions:
         self._coordinators.start()
 
     async def leave(self) -> None:
-        """Before the broker leaves the live ones. Idempotent."""
+        """Call it before the broker leaves the live brokers. Idempotent."""
         await self.fencing.leave()
 
     async def close(self) -> None:
-        """Idempotent. The next owner repeats ends that are in progress on other brokers."""
+        """Idempotent. The coordinators' next broker repeats ends in progress on other brokers."""
         await self._coordinators.close()
         await self.peers.close()
 
