@@ -1,6 +1,6 @@
-# Needs make, Python 3.11 or newer and, for Spark and the Java client, Java 17. Where they are
-# installed, the clients of Go 1.24, of Rust 1.85 (with a C compiler) and of Node.js 18 are tested, too.
-# Everything is installed into .venv on first use; stamp files keep the next runs quick.
+# Needs make, Python 3.11 or newer and, for Spark and the Java client, Java 17. If Go 1.24, Rust 1.85
+# (with a C compiler) or Node.js 18 is installed, the client for it is tested too. Everything is
+# installed into .venv on first use; stamp files keep later runs fast.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,13 +11,13 @@ RUST := $(shell command -v cc >/dev/null && cargo --version 2>/dev/null | \
   awk '{split($$2, version, "."); if (version[1] > 1 || version[2] >= 85) print "rust"}')
 NODE := $(shell command -v npm >/dev/null && node --version 2>/dev/null | \
   awk -F '[v.]' '$$2 >= 18 {print "node"}')
-# Looked for again after `browser` has tried to install it.
+# Evaluated again after `browser` has tried to install it.
 BROWSER = $(shell command -v chromium >/dev/null && command -v chromedriver >/dev/null && \
   command -v npm >/dev/null && echo browser)
-# Kept, or what tests assert, and every broker that they start, would be compiled anew each time.
+# Without bytecode files, the tests and every broker that they start would be compiled each time.
 unexport PYTHONDONTWRITEBYTECODE
-# A worker that dies (the official client is C++) fails its test; one that takes its place may wait
-# for work for ever: https://github.com/pytest-dev/pytest-xdist/issues/784
+# A worker that dies (the official client is C++) fails its test. No worker replaces it, because that
+# one might wait for work forever: https://github.com/pytest-dev/pytest-xdist/issues/784
 BY_FILE := --dist loadfile --max-worker-restart 0
 LEFT_OUT = $(UNIT)$(if $(GO),, or go)$(if $(RUST),, or rust)$(if $(NODE),, or node)$(if $(BROWSER),, or browser)
 
@@ -44,7 +44,7 @@ browser:
 check: $(VENV)/test  ## format, lint, types, unit tests (< 2 min)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
-	@# In a fresh clone each worker would compile all tests: one process does it, beside mypy.
+	@# In a fresh clone each worker would compile all tests: one process does it, while mypy runs.
 	@[ -d tests/__pycache__ ] || $(PY) -m pytest --collect-only >/dev/null 2>&1 & \
 	  echo "$(PY) -m mypy"; $(PY) -m mypy; status=$$?; wait; exit $$status
 	$(PY) -m pytest -v -ra -m "$(UNIT)" --hypothesis-profile quick --numprocesses 4 $(BY_FILE)
@@ -85,7 +85,7 @@ screenshots: $(VENV)/test  ## take the console's screenshots for docs/images, in
 docs: $(VENV)/docs  ## build the documentation site to build/docs
 	$(PY) -m sphinx --fail-on-warning --nitpicky --keep-going --quiet --builder html docs build/docs
 
-# The bytes of sdist and wheel depend on the sources alone: times are those of the last commit, and
+# The bytes of sdist and wheel depend only on the sources: times are those of the last commit, and
 # modes do not depend on the umask.
 release: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 release: $(VENV)/release  ## build wheel and sdist to dist, and the SBOM of a broker to dist/sbom.json

@@ -1,7 +1,6 @@
-"""Prints a standalone.conf with every key of the broker, so that environment variables can set
-them.
+"""Prints a standalone.conf with every key of the broker: environment variables can set these keys.
 
-An empty value is the default. Keys for which an empty value has a meaning have their default.
+An empty value stands for the default. Keys that may really be empty have their default as value.
 """
 
 from dataclasses import fields
@@ -18,7 +17,7 @@ SPELT = {key.lower(): key for key in APACHE_KEYS}
 
 
 def spelt(name: str) -> str:
-    """The key's spelling in broker.conf: variables are matched with the keys of this file."""
+    """The key as broker.conf spells it, because variables must match the keys of this file."""
     key = camel_case(name)
     return SPELT.get(key.lower(), key)
 

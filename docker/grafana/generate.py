@@ -1,7 +1,7 @@
 """Writes the boards in this folder: `python docker/grafana/generate.py`.
 
-A panel is its title, its unit and its queries; a query is an expression and a legend. `@` stands
-for the labels that the board's variables select.
+A panel has a title, a unit and queries; a query has an expression and a legend. `@` stands for the
+labels that the board's variables select.
 """
 
 import json

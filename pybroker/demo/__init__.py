@@ -1,1 +1,1 @@
-"""`make demo`: real data through PySpark exactly once, while processes are killed around it."""
+"""`make demo`: real data through PySpark, exactly once, while processes are killed."""

@@ -1,4 +1,6 @@
-"""`python -m pybroker.demo`: exit code 0 if everything happened exactly once, 1 if not."""
+"""`python -m pybroker.demo`: runs the demo. Exit code 0 if everything happened exactly once, 1 if
+not.
+"""
 
 import argparse
 import os

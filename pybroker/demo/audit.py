@@ -1,6 +1,4 @@
-"""The final count: everything that new readers get from the output topics, compared with the
-input.
-"""
+"""The final count: compares all that new readers get from the output topics with the input."""
 
 import json
 from collections import Counter
@@ -79,7 +77,7 @@ def _claim_balances(
 def audit_aborted(
     verdict: Verdict, service_url: str, http_url: str, markers: Sequence[Marker]
 ) -> None:
-    """Stored but invisible: messages of aborted transactions, and their abort markers."""
+    """Counts messages of aborted transactions, which are stored but invisible, and markers."""
     visible = {
         (message.message_id().ledger_id(), message.message_id().entry_id())
         for message in read_all(service_url, [DEBITS])

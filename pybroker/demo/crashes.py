@@ -1,9 +1,9 @@
-"""Labelled crash points: "driver@published:3" kills the driver when it reaches `published` for the
+"""Labelled crash points. "driver@published:3" kills the driver when it reaches `published` for the
 third time, "broker@marked:2" kills the broker while the driver continues, and "hold@acknowledged:2"
 waits there until a file appears.
 
-A plan is a comma-separated list of these. The driver itself performs the action, so that it happens
-exactly between two steps of a transaction.
+A plan is a comma-separated list of crash points. The driver itself performs the action, so that it
+happens exactly between two steps of a transaction.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ class CrashPoint(NamedTuple):
 
 
 class CrashPlan:
-    """Shared by several streaming queries, each on its own thread."""
+    """A plan that several streaming queries share, each on its own thread."""
 
     def __init__(self, text: str, broker_pid_file: Path, hold_file: Path) -> None:
         self._points = [CrashPoint.parse(part) for part in text.split(",") if part.strip()]

@@ -1,7 +1,7 @@
 """A Spark driver of the demo: `python -m pybroker.demo.driver SETTINGS`, where SETTINGS is JSON.
 
-It runs one pipeline over everything in its topic, then exits. Besides the payments pipeline it can
-run the usual simple sink: publish, then let Spark remember the batch.
+It runs one pipeline over everything in its topic, then exits. It can also run the usual simple
+sink, which publishes before Spark records the batch.
 """
 
 import json
@@ -22,7 +22,7 @@ from pybroker.spark import Step, Work, exactly_once, register
 _SPARK_CONFIG: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # A driver lives only for seconds here, so the JVM's first compiler is faster.
+    # A driver lives only for seconds here, so the JVM's first compiler is fastest.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.sql.shuffle.partitions": "2",
     # Batches are small: one job with fixed stages is faster than adaptive planning.
@@ -31,7 +31,7 @@ _SPARK_CONFIG: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
-    # There is no need to clean up broadcasts and memory stores of dead drivers.
+    # Drivers die soon: cleaning up broadcasts and memory stores is not worthwhile.
     "spark.cleaner.referenceTracking": "false",
 }
 PIPELINES: Final = {
@@ -99,7 +99,7 @@ def _exactly_once_query(spark: SparkSession, settings: Settings, plan: CrashPlan
 
 
 def _plain_query(spark: SparkSession, settings: Settings, plan: CrashPlan) -> StreamingQuery:
-    """At least once: a batch whose driver dies before Spark's commit is sent again."""
+    """An at-least-once sink: a batch whose driver dies before Spark's commit is sent again."""
 
     def send(batch: DataFrame, batch_id: int) -> None:
         debits = payments.plain_debits(batch.collect())
@@ -123,12 +123,12 @@ def _start(
     checkpoint: str,
     process: Callable[[DataFrame, int], None],
 ) -> StreamingQuery:
-    register(spark)  # needed for each query, see there
+    register(spark)  # see `register`: every query needs it
     source = (
         spark.readStream.format("pulsar")
         .schema(
             "value binary, __eventTime timestamp"
-        )  # columns that are not requested are not created
+        )  # columns that are not listed are not created
         .option("service.url", settings.service_url)
         .option("topic", topic)
         .option("subscription", subscription)

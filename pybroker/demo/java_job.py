@@ -2,7 +2,7 @@
 
 `python -m pybroker.demo.java_job SETTINGS`. For each micro-batch, a Java transaction acknowledges
 the end of the batch on the source's subscription and publishes the rows, then commits. Before that,
-the job publishes the same rows in a transaction that it aborts: none of them may be visible.
+the job publishes the same rows in a transaction that it aborts; these must stay invisible.
 """
 
 import json
@@ -34,7 +34,9 @@ class JavaJobSettings:
 
 
 class JavaClient:
-    """The parts of the Java API that the job needs, looked up once: each lookup is a round trip."""
+    """The parts of the Java API that the job needs. Each is looked up once, because a lookup is a
+    round trip.
+    """
 
     def __init__(self, spark: SparkSession, service_url: str) -> None:
         gateway: Any = spark.sparkContext._gateway
@@ -104,7 +106,7 @@ def main(settings: JavaJobSettings) -> None:
 
 
 def _ends(batch: DataFrame) -> dict[str, MessageId]:
-    """This batch is not filtered, so its last messages are its end."""
+    """The batch's end in each partition: its last message, because this batch is not filtered."""
     place = F.split("message_id", ":").cast("array<long>")
     rows = batch.groupBy("topic").agg(F.max(place).alias("last")).collect()
     return {

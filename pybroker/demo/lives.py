@@ -1,4 +1,4 @@
-"""Runs drivers one after the other on one checkpoint, each with a plan of how it dies."""
+"""Runs drivers one after the other on one checkpoint, each with a plan for its death."""
 
 import shutil
 from dataclasses import dataclass, replace
@@ -13,14 +13,15 @@ from pybroker.demo.topics import until
 LIFE_TIMEOUT_S: Final = 240.0
 _ATTEMPTS: Final = 3
 _KILLED: Final = -9
-# If the checkpoint is lost, so is the transaction's id: no one can end it, and it has to time out.
+# If the checkpoint is lost, so is the transaction's id: nobody can end the transaction, so it must
+# time out.
 _SHORT_TIMEOUT_MS: Final = 20_000
 _RIVALS_PATIENCE_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One driver's run: its crash points, and what is done after its death."""
+    """One driver's run: its crash points, and the action after its death."""
 
     crash_plan: str
     with_rival: bool = False
@@ -33,7 +34,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Shared by the scenes."""
+    """What the scenes share."""
 
     directory: Path
     broker: Broker
@@ -53,7 +54,7 @@ class DriverFailed(Exception):
 
 
 def live(stage: Stage, settings: Settings, lives: tuple[Life, ...]) -> None:
-    """Raises DriverFailed."""
+    """Runs the drivers. Raises DriverFailed."""
     kills = 0
     for number, life in enumerate(lives, start=1):
         say(f"{settings.pipeline}: driver {number} of {len(lives)} starts ({life.crash_plan})")
@@ -71,7 +72,7 @@ def live(stage: Stage, settings: Settings, lives: tuple[Life, ...]) -> None:
 
 
 def _survived(stage: Stage, settings: Settings, life: Life, number: int) -> int:
-    """The exit code, 0 or -9. A driver that fails by itself is restarted, like any service."""
+    """The exit code, 0 or -9. A driver that fails is restarted, as any service would be."""
     mine = _settings_of(life, settings)
     for attempt in range(_ATTEMPTS):
         log = stage.directory / f"{settings.pipeline}-driver-{number}-{attempt}.log"
@@ -100,7 +101,7 @@ def _fate(exit_code: int) -> str:
 
 
 def _challenge(stage: Stage, settings: Settings, driver: Driver) -> None:
-    """Starts a second driver on the same subscription while the first is inside a transaction."""
+    """Starts a second driver on the same subscription while the first is in a transaction."""
     holding = stage.directory / "go-on.holding"
     until(lambda: holding.exists() or not driver.is_running, LIFE_TIMEOUT_S)
     if not driver.is_running:

@@ -1,10 +1,10 @@
-"""A live read-committed observer: it reads the ledger's topics while processes are being killed.
+"""A live read-committed observer: it reads the ledger's topics while processes are killed.
 
-Transactions commit one after the other (each holds the source's cursor), so a topic's visible
-messages are whole batches in the order of the markers. For each marker the observer reads from
-`debits`, `credits` and `rejects` as many messages as the marker's span of `transfers` must produce,
-and compares the ids. A partly visible batch, an aborted message, a duplicate, or a batch without a
-marker: each makes the sets differ immediately.
+Transactions commit one after the other, because each holds the source's cursor. So a topic's
+visible messages are whole batches in the order of the markers. For each marker the observer reads
+from `debits`, `credits` and `rejects` as many messages as the marker's span of `transfers` must
+produce, and compares the ids. A partly visible batch, an aborted message, a duplicate, or a batch
+without a marker makes the sets differ at once.
 """
 
 import json
@@ -31,7 +31,7 @@ from pybroker.spark import Marker
 from pybroker.spark.offsets import CursorName, Position
 
 _READ_TIMEOUT_MS: Final = 500
-# Includes restarts of the broker.
+# includes restarts of the broker
 _BATCH_TIMEOUT_S: Final = 60.0
 _OUTPUTS: Final = (DEBITS, CREDITS, REJECTS)
 
@@ -81,7 +81,9 @@ class Observer(threading.Thread):
                     self._check(marker)
 
     def finish(self, timeout_s: float) -> None:
-        """Returns when everything visible has been checked."""
+        """Returns when everything visible has been checked. Reaching the time limit counts as a
+        violation.
+        """
         self._finish.set()
         self.join(timeout_s)
         if self.is_alive():
@@ -111,7 +113,7 @@ class Observer(threading.Thread):
         self.markers.append(marker)
 
     def _check_contiguity(self, marker: Marker) -> None:
-        """Each span begins where the last one ended, with no message in between."""
+        """Checks that each span begins where the last one ended, without a message between them."""
         for name, span in marker.progress.items():
             reached = self._reached.get(name)
             source = self._inputs[name.topic]

@@ -1,8 +1,8 @@
 """The process that `pybroker demo` kills: it turns orders into payments and ledger entries.
 
 One transaction contains a batch's payments, its ledger entries and the acknowledgement of its
-orders. `python -m pybroker.demo.payment_service URL [DIES_AT]`: with DIES_AT it kills itself in
-that transaction, after everything was sent and before anything is acknowledged.
+orders. `python -m pybroker.demo.payment_service URL [DIES_AT]`: with DIES_AT the process kills
+itself in that transaction, after sending everything and before acknowledging anything.
 """
 
 import json
@@ -25,7 +25,9 @@ _NEXT_TIMEOUT_MS: Final = 20
 
 
 def serve(service_url: str, dies_at: int | None) -> None:
-    """Runs until it is killed. Prints the ids of the orders that it dies with."""
+    """Runs until it is killed, or until no order has arrived for a minute. Before it kills itself,
+    it prints the ids of its unfinished orders.
+    """
     client = Client(service_url, enable_transaction=True)
     orders = client.subscribe(ORDERS, SUBSCRIPTION, initial_position=InitialPosition.Earliest)
     payments = client.create_producer(PAYMENTS)
@@ -45,7 +47,7 @@ def serve(service_url: str, dies_at: int | None) -> None:
 
 
 def _next_orders(orders: Consumer) -> list[Message]:
-    """At least one; empty if none arrived for a minute."""
+    """The next orders, at least one; none if no order arrived for a minute."""
     batch: list[Message] = []
     try:
         batch.append(orders.receive(_FIRST_TIMEOUT_MS))

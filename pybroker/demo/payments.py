@@ -1,8 +1,8 @@
 """The payments ledger: transfers become debits, credits, rejects and balances by the minute.
 
-A transfer moves cents from one account to another. Every valid one becomes a debit and a credit
-with the transfer's id; an invalid one becomes a reject. So in every case each id must be in
-`debits` once and in `credits` once, or in `rejects` once, and all amounts together must be 0.
+A transfer moves cents from one account to another. A valid transfer becomes a debit and a credit
+with its id, an invalid one a reject. So each id must be once in `debits` and once in `credits`, or
+once in `rejects`, and the sum of all amounts must be 0.
 """
 
 import json
@@ -58,7 +58,7 @@ class Transfer(NamedTuple):
 
 
 def make_transfers(count: int, seed: int) -> Iterator[Transfer]:
-    """About one in twenty is invalid."""
+    """Transfers, of which about one in twenty is invalid."""
     chance = random.Random(seed)
     for number in range(count):
         source, target = (f"account-{chance.randrange(_ACCOUNTS):04}" for _ in range(2))
@@ -67,7 +67,7 @@ def make_transfers(count: int, seed: int) -> Iterator[Transfer]:
 
 
 def ledger(batch: DataFrame, batch_id: int) -> dict[str, DataFrame]:
-    """The output of one micro-batch."""
+    """The output of one micro-batch, by topic."""
     transfers = batch.select(
         F.from_json(F.col("value").cast("string"), _SCHEMA).alias("transfer"),
         F.col("__eventTime").alias("event_time"),
@@ -91,7 +91,7 @@ def _entries(movements: DataFrame) -> DataFrame:
 
 
 def _balances(movements: DataFrame) -> DataFrame:
-    """Changes of a balance in a minute: the balance is the sum over all batches."""
+    """Changes of balances by the minute. A balance is their sum over all batches."""
     by_minute = (
         movements.toDF("id", "account", "cents", "event_time")
         .groupBy("account", F.window("event_time", "1 minute").alias("window"))

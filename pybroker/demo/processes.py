@@ -22,7 +22,7 @@ from pybroker.testing.broker_process import BrokerProcess
 
 
 class Broker:
-    """`pybroker standalone` with a supervisor. `kills` counts the restarts."""
+    """`pybroker standalone` with a supervisor that restarts it. `kills` counts the restarts."""
 
     def __init__(self, directory: Path) -> None:
         self.pid_file = directory / "broker.pid"
@@ -48,7 +48,7 @@ class Broker:
 
     def _supervise(self) -> None:
         while True:
-            # Waits for its death but leaves the exit status to BrokerProcess.
+            # Waits for the broker's death but leaves the exit status to BrokerProcess.
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
             if self._stopping:
                 return
@@ -85,7 +85,9 @@ class Driver:
         self._log = log
 
     def wait(self, timeout_s: float) -> int:
-        """The exit code; -9 after a kill. Raises RuntimeError if it does not exit in time."""
+        """Returns the exit code, -9 after a kill. Raises RuntimeError if the driver does not exit
+        in time.
+        """
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:

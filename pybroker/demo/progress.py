@@ -1,4 +1,4 @@
-"""The progress of long work: a bar on a terminal, plain lines in files and pipes."""
+"""Shows the progress of long work: a bar on a terminal, plain lines in files and pipes."""
 
 import sys
 import time
@@ -11,9 +11,9 @@ _LINE_EVERY_S: Final = 15.0
 
 
 class ProgressBar:
-    """`done` of `total`: one line that is redrawn on a terminal, lines elsewhere.
+    """Shows `done` of `total`: on a terminal one line that is redrawn, elsewhere new lines.
 
-    These come with each quarter, and when more was done after 15 seconds without one.
+    A new line comes at each quarter, and after 15 seconds without a line if more was done.
     """
 
     def __init__(
@@ -28,8 +28,8 @@ class ProgressBar:
         self._stream = sys.stdout if stream is None else stream
         self._redraws = self._stream.isatty()
         self._now_s = now_s
-        self._shown = -1  # step
-        self._written = 0  # done
+        self._shown = -1  # the last step shown
+        self._written = 0  # the value of `done` in the last line
         self._written_at_s = 0.0
         self._line_is_open = False
 
@@ -49,7 +49,7 @@ class ProgressBar:
         return self._now_s() - self._written_at_s >= _LINE_EVERY_S
 
     def interrupt(self) -> None:
-        """Ends the open line, so that other text can follow."""
+        """Ends the current line, so that other text can follow."""
         if self._line_is_open:
             self._write("\n")
             self._line_is_open = False

@@ -1,9 +1,10 @@
 """`pybroker demo`: payments through transactions, exactly once, in about ten seconds.
 
-It starts a real broker in a temporary directory and sends orders. A payment service in a process of
-its own turns each order into a payment and two ledger entries. It is killed (SIGKILL) twice: once
-from outside in the middle of its work, once by itself between sending and acknowledging. At
-the end, fresh readers count what the topics hold. `make demo` is the larger one, with Spark.
+It starts a real broker in a temporary directory and sends orders. A payment service in its own
+process turns each order into a payment and two ledger entries. The service is killed (SIGKILL)
+twice: once from outside in the middle of its work, once by itself between sending and
+acknowledging. At the end, new readers count the contents of the topics. `make demo` is the larger
+demo, with Spark.
 """
 
 import argparse
@@ -39,13 +40,13 @@ _DIES_AT_TRANSACTION: Final = 3
 
 
 class DemoFailed(Exception):
-    """The demo could not continue; the message says where to look."""
+    """The demo could not continue. The message says where to look."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the demo and return the process's exit code."""
+    """Runs the demo and returns the exit code."""
     options = demo_parser().parse_args(words)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop the broker then, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM must stop the broker too
     return run(options)
 
 
@@ -170,7 +171,7 @@ def _read(service_url: str, topic: str) -> list[dict[str, Any]]:
 
 
 class _Service:
-    """A payment service in a separate process."""
+    """A payment service in its own process."""
 
     def __init__(self, service_url: str, log: Any, dies_at: int | None = None) -> None:
         module = [sys.executable, "-m", "pybroker.demo.payment_service", service_url]
@@ -191,7 +192,7 @@ class _Service:
         self._process.communicate()
 
     def last_words(self) -> list[int]:
-        """The ids of the orders it died with."""
+        """The ids of the orders that were unfinished when the process died."""
         limit = threading.Timer(_LIMIT_S, self._process.kill)
         limit.start()
         said, _ = self._process.communicate()
@@ -203,7 +204,7 @@ class _Service:
 
 
 class _Watch:
-    """Follows the payments that readers see, and displays their number."""
+    """Follows the payments that readers see, and shows their number."""
 
     def __init__(self, service_url: str, count: int) -> None:
         self._tail = Tail(service_url, PAYMENTS)
@@ -236,7 +237,7 @@ def audit(
     ledger: Sequence[dict[str, Any]],
     unfinished: Sequence[int],
 ) -> None:
-    """Compares what new readers counted with the orders that were sent."""
+    """Compares the counts of new readers with the orders that were sent."""
     paid, booked = (Counter(each["id"] for each in found) for found in (payments, ledger))
     _claim_count(verdict, "payments", paid, len(orders), 1)
     _claim_count(verdict, "ledger entries", booked, len(orders), 2)

@@ -1,4 +1,4 @@
-"""The demo's output: progress while it runs, and a verdict on claims that were counted."""
+"""The demo's output: progress while it runs, then a verdict on counted claims."""
 
 import time
 from dataclasses import dataclass, field

@@ -1,4 +1,6 @@
-"""Three scenes. Each fills a topic, runs drivers that are killed, and has the outcome counted."""
+"""The demo's three scenes. Each fills a topic, runs drivers that are killed, and counts the
+outcome.
+"""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The demo's access to topics: fills them, and reads them across broker deaths."""
+"""The demo's access to topics: fills and reads them, even across deaths of the broker."""
 
 import contextlib
 import json
@@ -44,7 +44,7 @@ def create_partitioned(http_url: str, topic: str, partitions: int) -> None:
 
 
 def stored_entries(http_url: str, topic: str) -> int:
-    """All entries of the topic: messages, including aborted ones, and the transactions' markers."""
+    """All entries of the topic: messages, including aborted ones, and markers of transactions."""
     name = TopicName.parse(topic)
     path = f"{name.domain}/{name.tenant}/{name.namespace}/{name.local}"
     with urllib.request.urlopen(f"{http_url}/admin/v2/{path}/internalStats") as answer:
@@ -52,13 +52,15 @@ def stored_entries(http_url: str, topic: str) -> int:
 
 
 def keep_everything(client: Client, topics: Iterable[str]) -> None:
-    """A subscription that acknowledges nothing keeps the topics' messages for the final count."""
+    """Creates a subscription that acknowledges nothing, so that all messages stay for the final
+    count.
+    """
     for topic in topics:
         client.subscribe(topic, AUDIT, initial_position=InitialPosition.Earliest).close()
 
 
 def fill(client: Client, topic: str, messages: Iterable[Outgoing], per_entry: int) -> int:
-    """Publishes in batched entries of `per_entry` messages; returns how many messages."""
+    """Publishes messages in batches of `per_entry`. Returns the number of messages."""
     partitions = client.get_topic_partitions(topic)
     producers = [client.create_producer(name) for name in partitions]
     open_entries: list[list[Outgoing]] = [[] for _ in partitions]
@@ -88,7 +90,7 @@ def fill(client: Client, topic: str, messages: Iterable[Outgoing], per_entry: in
 
 
 class Tail:
-    """A topic's messages from the beginning, each once, however often the broker dies."""
+    """Reads a topic's messages from the beginning, each once, even if the broker dies."""
 
     def __init__(self, service_url: str, topic: str) -> None:
         self._service_url = service_url
@@ -98,7 +100,7 @@ class Tail:
         self._last = MessageId.earliest
 
     def read(self, timeout_ms: int) -> list[Message]:
-        """New messages; none if nothing came in time or the broker is away."""
+        """New messages; none if none came in time or the broker is down."""
         try:
             messages = self._open().batch_read(_READ_MESSAGES, timeout_ms)
         except _BROKER_AWAY:
@@ -129,7 +131,7 @@ class Tail:
 
 
 def read_all(service_url: str, topics: Sequence[str]) -> Iterator[Message]:
-    """Everything that can be delivered now, read by new readers."""
+    """All messages that new readers get now."""
     for topic in topics:
         tail = Tail(service_url, topic)
         while not tail.is_at_end():

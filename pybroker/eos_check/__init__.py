@@ -1,7 +1,7 @@
-"""`pybroker eos-check`: tests whether a pipeline is exactly once: any command, as a black box.
+"""`pybroker eos-check`: tests whether a pipeline, which may be any command, is exactly once.
 
-The command is run against a broker of its own, behind a proxy that sees each command of the wire
-protocol (`proxy`, `connection_trace`). A run without faults records the steps and the output. Then
-each further run crashes the pipeline or the broker at one step, or at two, starts it again, waits
-until it has caught up, and compares the topics with the run without faults.
+The pipeline is a black box. It runs against a new broker, through a proxy that sees each command of
+the wire protocol (`proxy`, `connection_trace`). A run without faults records the steps and the
+output. Each further run crashes the pipeline or the broker at one or two steps, restarts it, waits
+until the pipeline has caught up, and compares the topics with those of the run without faults.
 """

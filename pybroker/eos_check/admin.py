@@ -1,4 +1,4 @@
-"""The admin API of a run's broker, without any HTTP proxy that the environment names."""
+"""The admin API of a run's broker. Requests ignore HTTP proxies that the environment names."""
 
 import json
 import urllib.request
@@ -9,7 +9,7 @@ _DIRECTLY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def ask(url: str, method: str, body: bytes | None = None) -> Any:
-    """The JSON of the answer; an empty dict if there is none. Raises OSError."""
+    """The answer as JSON; an empty dict if there is none. Raises OSError."""
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(url, body, headers, method=method)
     with _DIRECTLY.open(request, timeout=_TIMEOUT_S) as answer:

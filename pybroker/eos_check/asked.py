@@ -1,16 +1,16 @@
-"""What a run asks its broker again and again, without taking the pipeline's CPU for it."""
+"""Answers of the broker that a run needs repeatedly, kept to leave the CPU to the pipeline."""
 
 import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-_AGAIN_AFTER_S: Final = 0.5  # not all that changes an answer passes the proxy
+_AGAIN_AFTER_S: Final = 0.5  # some changes to an answer do not pass the proxy
 
 Answer = TypeVar("Answer")
 
 
 class Asked(Generic[Answer]):
-    """The answer of `ask`, which is called again once the pipeline may have changed it."""
+    """An answer of `ask`, which is called again when the pipeline may have changed the answer."""
 
     def __init__(self, ask: Callable[[], Answer]) -> None:
         self._ask = ask
@@ -18,7 +18,7 @@ class Asked(Generic[Answer]):
         self._asked_s = 0.0
 
     def answer(self, moved_s: float) -> Answer:
-        """`moved_s`: the monotonic time of the last request that passed the proxy."""
+        """`moved_s` is the monotonic time of the last request that passed the proxy."""
         now_s = time.monotonic()
         if self._answer is None or self._asked_s <= max(moved_s, now_s - _AGAIN_AFTER_S):
             self._answer, self._asked_s = self._ask(), now_s

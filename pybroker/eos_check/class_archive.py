@@ -1,9 +1,9 @@
-"""An archive of the classes that a JVM of the pipeline loads, so that later JVMs start sooner.
+"""An archive of the classes that the pipeline's JVMs load, so that later JVMs start sooner.
 
 Spark's JVM spends more than half of its start on loading and verifying classes. A JVM of version 13
-or later writes an archive of them when it exits in order, and maps it at its next start (dynamic
-class-data sharing). The first run without faults makes the archive. A JVM with other class paths
-or of another version does not use it, and older ones ignore the options.
+or later can write an archive of them when it exits normally, and map it at its next start (dynamic
+class-data sharing). The first run without faults makes the archive. A JVM with other class paths or
+of another version does not use it, and older JVMs ignore the options.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Final
 
 from pybroker.eos_check.marked_processes import with_mark
 
-# A JVM spends most of its start on compiling what a pipeline with so few messages hardly runs.
+# At its start a JVM mostly compiles code, which a pipeline with so few messages hardly runs.
 COMPILES_LESS: Final = "-XX:TieredStopAtLevel=1"
 _QUIET: Final = "-XX:+IgnoreUnrecognizedVMOptions -Xlog:cds*=off"
 _JVM: Final = "java"
@@ -25,13 +25,13 @@ _WRITTEN_WITHIN_S: Final = 60.0
 
 
 class ClassArchive:
-    """The archive in `directory`, which may be missing."""
+    """The archive in `directory`; None: there is no archive."""
 
     def __init__(self, directory: str | None) -> None:
         self._path = None if directory is None else Path(directory) / "classes.jsa"
 
     def options(self, *, records: bool) -> str:
-        """Of a JVM that writes the archive, or of one that uses it if it is there."""
+        """Options for a JVM that writes the archive, or for one that uses it if it exists."""
         if self._path is None or any(each.isspace() or each in "'\"" for each in str(self._path)):
             return COMPILES_LESS
         if records:
@@ -43,7 +43,7 @@ class ClassArchive:
     def written_by(self, mark: bytes, session: int, stop: threading.Event) -> None:
         """Ends the pipeline's JVMs, and returns when they have written the archive.
 
-        One that does not end leaves no archive.
+        If a JVM does not end in time, the archive is deleted.
         """
         for pid in _jvms(mark, session):
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,4 +1,4 @@
-"""The run without faults, with which the others are compared: it must show something."""
+"""The run without faults, with which the other runs are compared. Its output must not be empty."""
 
 import threading
 from typing import Final
@@ -14,7 +14,7 @@ _PLACES: Final = (
 
 
 def clean_run(settings: Settings, stop: threading.Event) -> RunResult:
-    """The run without faults. Raises CannotRun if it shows nothing."""
+    """The run without faults. Raises CannotRun if nothing can be judged by it."""
     result = run(settings, NO_FAULT, None, stop)
     if result.stuck and not result.backlogs:
         raise CannotRun(

@@ -1,8 +1,8 @@
 """Translates one connection's commands into steps; no socket, no clock.
 
-On a connection, numbers identify producers, consumers and requests. The trace remembers what they
-stand for. So each command becomes an `Event` with the topic's name, and a command that changes
-state also a `Passing` before it and after it.
+On a connection, numbers identify producers, consumers and requests. The trace remembers their
+meaning. So each command becomes an `Event` with the topic's name, and a command that changes state
+also becomes a `Passing` before it and one after it.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ Position = tuple[int, int]
 Txn = tuple[int, int]
 _Type = pb.BaseCommand
 
-# By type: the field of the command, and its name here.
+# The field of each type of command, and its name here.
 _REQUESTS: Final = {
     _Type.PRODUCER: ("producer", "PRODUCER"),
     _Type.SUBSCRIBE: ("subscribe", "SUBSCRIBE"),
@@ -39,12 +39,12 @@ _ANSWERS: Final = {
     _Type.END_TXN_RESPONSE: "endTxnResponse",
     _Type.ASK_TOPICS_RESPONSE: "askTopicsResponse",
 }
-_PENDING_AT_MOST: Final = 100_000  # unanswered commands of one connection that are remembered
+_PENDING_AT_MOST: Final = 100_000  # remembered commands of a connection that are not answered yet
 
 
 @dataclass(slots=True)
 class Event:
-    """An event for the timeline. `answer`: the broker's answer to the command."""
+    """An event for the timeline. `answer` marks the broker's answer to the command."""
 
     what: str
     topic: str = ""
@@ -60,7 +60,7 @@ class Event:
 
 @dataclass(slots=True)
 class Seen:
-    """The meaning of a frame: an event to show, a step that is passed, or neither."""
+    """The meaning of a frame: an event to show, a passed step, both, or neither."""
 
     event: Event | None = None
     passing: Passing | None = None
@@ -126,7 +126,7 @@ class ConnectionTrace:
         return Seen(event, _before(event))
 
     def _topic(self, body: object) -> str:
-        """The command's topic; registers the producer or consumer that it creates."""
+        """The command's topic. Also registers the producer or consumer that the command creates."""
         if isinstance(body, pb.CommandProducer):
             self._producers[body.producer_id] = short(body.topic)
             return self._producers[body.producer_id]
@@ -142,7 +142,7 @@ class ConnectionTrace:
         return ""
 
     def _expect(self, body: object, event: Event) -> bool:
-        """Whether the broker will answer it."""
+        """Remembers the command until its answer. Returns whether the broker will answer it."""
         if isinstance(body, pb.CommandAck) and not body.HasField("request_id"):
             return False
         if len(self._requests) < _PENDING_AT_MOST:
@@ -160,7 +160,9 @@ class ConnectionTrace:
 
 
 def _changes_something(command: pb.BaseCommand) -> bool:
-    """ASK_TOPICS is mostly a query, but may create subscriptions and move cursors."""
+    """Whether the command changes state. ASK_TOPICS is mostly a query, but may create subscriptions
+    and move cursors.
+    """
     if command.type != _Type.ASK_TOPICS:
         return True
     asked = command.askTopics
@@ -169,7 +171,7 @@ def _changes_something(command: pb.BaseCommand) -> bool:
 
 
 def short(topic: str) -> str:
-    """Without the prefix of the default namespace."""
+    """A topic's name without the prefix of the default namespace."""
     return topic.removeprefix("persistent://").removeprefix("public/default/")
 
 

@@ -1,7 +1,7 @@
-"""The counter-example as a self-contained HTML page: a sequence diagram in SVG.
+"""Draws the counter-example as a self-contained HTML page with a sequence diagram in SVG.
 
-Two lifelines, the pipeline's and the broker's; an arrow for each row of the timeline; crashes are
-red lines. All text from outside is escaped.
+The diagram has two lifelines, the pipeline's and the broker's, and an arrow for each row of the
+timeline. Crashes are red lines. All text from outside is escaped.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ svg .fault { stroke: #b3261e; stroke-width: 3 }
 def page(
     title: str, findings: Sequence[str], facts: Sequence[str], told: Sequence[Row], is_good: bool
 ) -> str:
-    """`findings`: the broken promises, none if none was found."""
+    """The page. `findings` are the broken promises, if any."""
     verdict = "good" if is_good else "bad"
     parts = [
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
@@ -52,7 +52,7 @@ def page(
 
 
 def drawn(told: Sequence[Row]) -> str:
-    """The SVG element."""
+    """The timeline as an SVG element."""
     height = _TOP + _ROW_HEIGHT * (len(told) + 1)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '

@@ -1,12 +1,12 @@
 """Executes the plan: runs without faults, with one fault, with two; then shrinks a failing run.
 
 First comes one crash of each kind. If the pipeline starts so slowly that the time does not suffice
-for a run of each, several crashes follow each other within a run. Then come pairs, then the other
-crashes of these kinds.
+for a run of each, several crashes follow each other within a run. Then come pairs, then the
+remaining crashes of these kinds.
 
-Runs are independent of each other, so some execute concurrently. The exploration ends with the
-first run that breaks a promise, when all were tried, or when no further run would end within the
-time limit. A time limit that the user did not set waits until each kind of crash was tried.
+Runs are independent, so some execute concurrently. The exploration ends with the first run that
+breaks a promise, when all were tried, or when no further run would end within the time limit. The
+default time limit is extended until each kind of crash was tried; the user's is not.
 """
 
 import threading
@@ -33,13 +33,13 @@ TIME_LIMIT_S: Final = 300.0
 _MAY_STILL_COME: Final = (Promise.LOST, Promise.PARTIAL)
 _SHRUNK_TO: Final = (1, 3)  # messages
 _IN_A_SERIES_AT_LEAST: Final = 3  # messages
-_SHOWN_EVERY_S: Final = 2.0  # the crashes of runs that go on
-# What a run with a crash takes: this many times what one without takes until its last request, as
-# the pipeline's start counts most, and a while for the broker's start and to see that all is there.
+_SHOWN_EVERY_S: Final = 2.0  # how often the crashes of running runs are shown
+# The duration of a run with a crash: this multiple of a run without, up to its last request (the
+# pipeline's start dominates), and some time for the broker's start and for the final check.
 _TIMES_CLEAN: Final = {Victim.PIPELINE: 2.0, Victim.BROKER: 1.25}
 _AROUND_A_RUN_S: Final = 2.0
 Say = Callable[[str], None]
-Show = Callable[[int, int, str], None]  # done, of, what
+Show = Callable[[int, int, str], None]  # number done, total, and what is counted
 
 
 @dataclass(slots=True)
@@ -51,9 +51,9 @@ class CounterExample:
 
 @dataclass(slots=True)
 class Explored:
-    """The faults that were tried. `missed`: runs that never reached the fault's step.
+    """The faults that were tried. `missed` counts runs that never reached the fault's step.
 
-    `kinds` of crash are those at the steps of both runs without faults. Each must be tried.
+    `kinds` counts the kinds of crash at steps of both runs without faults. Each must be tried.
     """
 
     singles: int = 0
@@ -61,16 +61,16 @@ class Explored:
     pairs_tried: int = 0
     runs: int = 0
     missed: int = 0
-    in_series: int = 0  # of the single faults: those that shared a run with others
+    in_series: int = 0  # single faults that shared a run with others
     series_runs: int = 0
     kinds: int = 0
-    not_tried: list[Kind] = field(default_factory=list)  # the time was over
-    not_reached: list[Kind] = field(default_factory=list)  # no run came to the step
-    run_s: float = 0.0  # time that a run takes, of all that go side by side
-    clean_s: float = 0.0  # time that the runs without faults took
+    not_tried: list[Kind] = field(default_factory=list)  # for lack of time
+    not_reached: list[Kind] = field(default_factory=list)  # no run reached their step
+    run_s: float = 0.0  # time per run, divided by the number of concurrent runs
+    clean_s: float = 0.0  # duration of the runs without faults
     out_of_time: bool = False
-    disordered: int = 0  # runs out of order by key, unless order is a promise
-    disorder: str = ""  # in one of them
+    disordered: int = 0  # runs that were out of order by key, unless order is a promise
+    disorder: str = ""  # an example
     counter_example: CounterExample | None = None
 
 
@@ -90,8 +90,8 @@ class Exploration:
         self._time_limit_s = TIME_LIMIT_S if time_limit_s is None else time_limit_s
         self._each_kind_first = time_limit_s is None
         self._once_each = once_each  # no second crash of a kind
-        self._give_up_s = 0.0  # no run is to end later
-        self._longest_s = 0.0  # of the runs with faults
+        self._give_up_s = 0.0  # no run may end later
+        self._longest_s = 0.0  # the longest run with faults
         self._pairs_at_most = pairs_at_most
         self._jobs = jobs
         self._say = say
@@ -104,7 +104,7 @@ class Exploration:
         self.explored = Explored()
 
     def explore(self) -> Explored:
-        """Raises CannotRun if there is nothing to judge."""
+        """Tries the faults. Raises CannotRun if there is nothing to judge."""
         began_s = time.monotonic()
         self._give_up_s = began_s + self._time_limit_s
         try:
@@ -143,7 +143,7 @@ class Exploration:
             self._stop.set()
 
     def _clean(self) -> tuple[Clean, RunResult, RunResult]:
-        """Two runs without faults: differences between them cannot be judged."""
+        """Runs twice without faults: differences between such runs cannot be judged."""
         self._say("the pipeline runs twice without faults")
         with ThreadPoolExecutor(2 if self._jobs > 1 else 1) as pool:
             recording = replace(self._settings, records_classes=True)
@@ -162,7 +162,7 @@ class Exploration:
             clean,
             acknowledged_by=self._acknowledged_by,
             duration_s=max(clean.duration_s, other.duration_s),
-            busy_s=other.busy_s,  # the first one may have recorded classes, which later ones do not
+            busy_s=other.busy_s,  # the first run may have recorded classes; later runs do not
             pause_s=max(clean.pause_s, other.pause_s),
         )
         self._say(
@@ -244,12 +244,12 @@ class Exploration:
     def _try(
         self, plan: Plan, clean: Clean, what: str, *, kinds_only: bool = False
     ) -> CounterExample | None:
-        """Returns the first run of the plan that breaks a promise, whichever of those that go side
-        by side ends first.
+        """Returns the earliest run of the plan that breaks a promise, whichever of the concurrent
+        runs ends first.
         """
         done, of = 0, len(plan.not_tried) if kinds_only else plan.left
         began_s = time.monotonic()
-        failed: dict[int, CounterExample] = {}  # by its place
+        failed: dict[int, CounterExample] = {}  # by place in the plan
         with ThreadPoolExecutor(self._jobs) as pool:
             try:
                 under_way = self._submit(pool, plan, clean, self._jobs, kinds_only)
@@ -285,7 +285,7 @@ class Exploration:
         at_most: int,
         kinds_only: bool,
     ) -> dict[Future[RunResult], tuple[int, Schedule]]:
-        """With the place of each."""
+        """Starts up to `at_most` runs. Each has its place in the order of all runs."""
         submitted: dict[Future[RunResult], tuple[int, Schedule]] = {}
         while len(submitted) < at_most:
             is_late = self.explored.runs > 0 and not self._would_end_in_time()
@@ -301,11 +301,11 @@ class Exploration:
         return submitted
 
     def _would_end_in_time(self) -> bool:
-        """A run that begins now."""
+        """Whether a run that starts now would end in time."""
         return time.monotonic() + self._longest_s <= self._give_up_s
 
     def _count(self, schedule: Schedule, result: RunResult | None) -> bool:
-        """Whether its faults happened."""
+        """Counts the run. Returns whether its faults happened."""
         self.explored.runs += 1
         if result is None or result.struck < len(schedule):
             self.explored.missed += 1
@@ -326,7 +326,7 @@ class Exploration:
             if self._order_is_known:
                 breaches += self._disordered(result, clean)
         if result.stuck:
-            # What is not there yet may still come: only that it takes so long is known.
+            # Missing output may still come. It is only known that it takes this long.
             breaches = [each for each in breaches if each.promise not in _MAY_STILL_COME]
             behind = ", ".join(f"{name}: {count}" for name, count in result.backlogs.items())
             text = f"{result.stuck}; not acknowledged by {behind or 'any subscription'}"
@@ -342,13 +342,13 @@ class Exploration:
         self.explored.disorder = f"{faults}: {found[0].text}"
         return []
 
-    # -- the smallest
+    # -- shrinking
 
     def _shrink(self, failed: CounterExample) -> CounterExample:
-        """Reduces the messages while the same kind of fault still breaks a promise.
+        """Reduces the number of messages while the same kind of fault still breaks a promise.
 
-        Of a series it tries crashes that may do so alone, for which the time limit is extended
-        unless the user has set it.
+        For a series, it tries single crashes that may break the promise. This extends the time
+        limit, unless the user has set it.
         """
         self._say(f"{failed.breaches[0]}: looking for a smaller example")
         schedules: Sequence[Schedule] = [failed.result.schedule]
@@ -381,18 +381,18 @@ class Exploration:
                 if promises & {breach.promise for breach in breaches}:
                     return CounterExample(settings, result, breaches)
         except (CannotRun, HalfPublished, PulsarException, OSError):
-            return None  # the pipeline outputs nothing for so few; the larger example stands
+            return None  # no output with so few messages: keep the larger example
         return None
 
 
 def _kinds(faults: Iterable[Fault], second: RunResult) -> list[Kind]:
-    """Of the faults, those at steps that the second run passed, too: so a third will."""
+    """The kinds of those faults whose steps the second run passed too: a third run should."""
     passed = {*second.passings[0], *second.inner}
     return list(dict.fromkeys(fault.kind for fault in faults if fault.passing in passed))
 
 
 def _at_start(*clean: RunResult) -> frozenset[Passing]:
-    """Steps that, in one of the runs at least, do not come with each part of the input."""
+    """Steps that, in at least one of the runs, do not occur for each part of the input."""
     found = set[Passing]()
     for each in clean:
         passings = each.passings[0]
@@ -403,7 +403,7 @@ def _at_start(*clean: RunResult) -> frozenset[Passing]:
 
 
 def _without_first(faults: Iterable[Fault], done: set[Kind]) -> list[Schedule]:
-    """Without one fault of each kind that is done."""
+    """The faults, without one fault of each kind in `done`."""
     left = set(done)
     schedules: list[Schedule] = []
     for fault in faults:
@@ -415,7 +415,9 @@ def _without_first(faults: Iterable[Fault], done: set[Kind]) -> list[Schedule]:
 
 
 def _of(ended: Future[RunResult]) -> RunResult | None:
-    """None if the broker crashed while its input was published: it is unknown what it holds."""
+    """The result; None if the broker crashed while input was published, because its input is
+    unknown.
+    """
     try:
         return ended.result()
     except HalfPublished:
@@ -423,7 +425,7 @@ def _of(ended: Future[RunResult]) -> RunResult | None:
 
 
 def _lowered(schedule: Schedule, clean: RunResult) -> Iterator[Schedule]:
-    """The schedules with the first fault at each number that so few messages reach."""
+    """The schedule, with its first fault at each number that a run with so few messages reaches."""
     passing = schedule[0].passing
     count = sum(each == passing for each in clean.passings[0]) or clean.inner.get(passing, 0)
     for number in spread(min(count, schedule[0].number)):

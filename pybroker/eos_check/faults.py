@@ -1,7 +1,7 @@
-"""The faults of a run: which process crashes, at which step of the protocol, before or after it.
+"""The faults of a run: the process that crashes, at a step of the protocol, before or after it.
 
-A step is a command by which a client changes state, with its topic. The
-n-th of its kind is counted from the run's start or, for a second fault, from the fault before it.
+A step is a kind of command by which a client changes state, with its topic. The n-th command of the
+kind is counted from the run's start or, for a second fault, from the first.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Step:
-    """One kind of command, such as SEND to one topic. `topic` is empty if the command has none."""
+    """A kind of command, such as SEND to one topic. `topic` is empty if commands have none."""
 
     command: str
     topic: str = ""
@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """A run passes one side of a step."""
+    """One side of a step, which a run passes."""
 
     step: Step
     phase: Phase
@@ -40,7 +40,7 @@ class Passing:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`victim` crashes at one side of a step, at any of its passings."""
+    """A crash of `victim` at one side of a step, at any of its passings."""
 
     victim: Victim
     passing: Passing
@@ -51,7 +51,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`victim` crashes at the `number`-th passing, counted from 1."""
+    """A crash of `victim` at the `number`-th passing, counted from 1."""
 
     victim: Victim
     passing: Passing
@@ -62,7 +62,7 @@ class Fault:
         return Kind(self.victim, self.passing)
 
     def __str__(self) -> str:
-        if self.passing.step.command.islower():  # the broker's own step
+        if self.passing.step.command.islower():  # a step within the broker
             step = f"{self.passing.step} #{self.number}"
             return f"{self.victim.value} killed {self.passing.phase.value} {step}"
         where = {

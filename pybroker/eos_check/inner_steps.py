@@ -1,8 +1,8 @@
 """Steps within the broker, which no command shows: those after a transaction was decided.
 
-A broker in test mode counts how often it passes each of its fault points, and crashes at the one
-that a rule names. Only the broker can be killed there: for the pipeline each of them looks like the
-time between its COMMIT and the answer.
+A broker in test mode counts the passings of its fault points, and crashes where a rule tells it to.
+Only the broker can be killed there: for the pipeline, all these steps happen between its COMMIT and
+the answer.
 """
 
 import json
@@ -28,17 +28,17 @@ def is_inner(fault: Fault) -> bool:
 
 
 def passed(admin_url: str) -> dict[Passing, int]:
-    """How often the broker passed each one since its start."""
+    """The number of passings of each inner step since the broker's start."""
     counts: Mapping[str, int] = ask(f"{admin_url}{_BASE}/passings?limit=1", "GET")["counts"]
     return {INNER[name]: count for name, count in counts.items() if name in INNER and count}
 
 
 def crash_at(admin_url: str, fault: Fault) -> None:
-    """Makes the broker crash at this fault; passings count from now on."""
+    """Makes the broker crash at this fault. Passings count from now on."""
     rule = {"point": _POINTS[fault.passing], "action": "crash", "after": fault.number - 1}
     ask(f"{admin_url}{_BASE}/rules", "POST", json.dumps(rule).encode())
 
 
 def crash_nowhere(admin_url: str) -> None:
-    """The broker crashes at no fault any more."""
+    """Removes the crash: the broker crashes at no fault point."""
     ask(f"{admin_url}{_BASE}/rules", "DELETE")

@@ -1,8 +1,9 @@
 """Compares the topics after a run with faults with those after a run without.
 
-Outputs are compared as a multiset, by topic, key and value, or by what a pattern finds in the value
-(`--identity`). Order is compared by topic and key, and only among first copies, so that a duplicate
-does not also count as out of order. An output belongs to an input if it contains the input's id.
+Outputs are compared as a multiset, by topic, key and value, or by the part of the value that a
+pattern finds (`--identity`). Order is compared by topic and key, and only among first copies, so
+that a duplicate does not also count as out of order. An output belongs to an input if it contains
+the input's id.
 """
 
 import json
@@ -20,13 +21,13 @@ from pybroker.eos_check.topics import Output
 from pybroker.eos_check.words import printable
 
 Pattern = re.Pattern[bytes] | None
-Content = tuple[str, str, bytes]  # topic, key, value or what identifies it
+Content = tuple[str, str, bytes]  # topic, key, value or its identifying part
 _JUDGE_LIMIT_S: Final = 60.0
 _REASON_CHARACTERS: Final = 500
 
 
 class Promise(Enum):
-    """The promises that a run may break, the worst first."""
+    """The promises that a run may break, worst first."""
 
     LOST = "lost"
     PARTIAL = "partial"
@@ -39,7 +40,7 @@ class Promise(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A broken promise. `ids`: the inputs concerned, as far as known."""
+    """A broken promise. `ids` are the affected inputs, as far as known."""
 
     promise: Promise
     text: str
@@ -60,12 +61,12 @@ def content(output: Output, identity: Pattern) -> Content:
 
 
 def same(some: Iterable[Output], others: Iterable[Output], identity: Pattern) -> bool:
-    """Whether both are the same messages, in any order."""
+    """Whether both contain the same messages, in any order."""
     return _counted(some, identity) == _counted(others, identity)
 
 
 def judge(found: Sequence[Output], expected: Sequence[Output], identity: Pattern) -> list[Breach]:
-    """Lost, partial, duplicated and unexpected outputs; the worst first."""
+    """Finds lost, partial, duplicated and unexpected outputs; worst first."""
     have, want = _counted(found, identity), _counted(expected, identity)
     missing, extra = want - have, have - want
     by_id = defaultdict(list)
@@ -97,7 +98,7 @@ def judge(found: Sequence[Output], expected: Sequence[Output], identity: Pattern
 def disorder(
     found: Sequence[Output], expected: Sequence[Output], identity: Pattern
 ) -> list[Breach]:
-    """By topic and key: the first pair in the wrong order."""
+    """The first pair in the wrong order for each topic and key."""
     breaches = []
     wanted = _first_places(expected, identity)
     for line, places in _first_places(found, identity).items():
@@ -115,7 +116,9 @@ def disorder(
 def _first_places(
     outputs: Sequence[Output], identity: Pattern
 ) -> dict[tuple[str, str], dict[Content, int]]:
-    """By topic and key, in the order of their first copies; messages without a key have none."""
+    """By topic and key, the contents in the order of their first copies. Omits messages without a
+    key.
+    """
     lines: dict[tuple[str, str], dict[Content, int]] = defaultdict(dict)
     for each in outputs:
         if each.key:
@@ -127,9 +130,10 @@ def _first_places(
 def judge_by_command(
     command: Sequence[str], found: Sequence[Output], inputs: Sequence[Input]
 ) -> list[Breach]:
-    """Exit code 0: accepted. Otherwise what it printed is the reason. Raises OSError.
+    """Exit code 0 means accepted; otherwise the command's output is the reason. Raises OSError.
 
-    It reads JSON: {"input": [{"id", "key", "value"}], "output": [{"topic", "key", "value"}]}.
+    The command reads JSON: {"input": [{"id", "key", "value"}], "output": [{"topic", "key",
+    "value"}]}.
     """
     body = {
         "input": [
@@ -159,12 +163,12 @@ def judge_by_command(
 
 
 def outputs_of(ids: Set[str], outputs: Iterable[Output]) -> list[Output]:
-    """Those that belong to these inputs."""
+    """The outputs that belong to these inputs."""
     return [each for each in outputs if id_of((each.topic, each.key, each.value)) in ids]
 
 
 def id_of(each: Content) -> str:
-    """The id of the input that it contains; empty if there is none."""
+    """The id of the input in an output; empty if there is none."""
     found = ID_PATTERN.search(each[2].lower()) or ID_PATTERN.search(each[1].encode())
     return found[0].decode() if found else ""
 

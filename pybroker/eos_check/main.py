@@ -1,4 +1,4 @@
-"""`pybroker eos-check -- COMMAND`: runs it with a crash at each step, and prints the verdict."""
+"""`pybroker eos-check -- COMMAND`: runs the command with a crash at each step, and judges it."""
 
 import argparse
 import re
@@ -47,7 +47,7 @@ about one topic.
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the check and return the process's exit code."""
+    """Runs the check and returns the exit code."""
     mine, command = _split(words)
     options, others = _parser().parse_known_args(mine)
     if others and not command and not others[0].startswith("-"):
@@ -84,9 +84,10 @@ def main(words: Sequence[str]) -> int:
 
 
 def _interrupted(*_: object) -> None:
-    """Ends all processes, which takes a moment; another Ctrl-C would leave some running.
+    """Ends all processes, which takes a moment. Another Ctrl-C would leave some running, so it is
+    ignored.
 
-    A handler in Python would not do: the interpreter removes those while it exits.
+    A handler in Python would not suffice: the interpreter removes handlers while it exits.
     """
     for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
@@ -233,7 +234,7 @@ def _pattern(text: str) -> re.Pattern[bytes]:
 
 
 def _settings(options: argparse.Namespace, command: Sequence[str]) -> Settings:
-    """Raises CannotRun and InvalidTopicName."""
+    """The settings from the options. Raises CannotRun and InvalidTopicName."""
     topics = [options.input, *(options.output or _DEFAULTS.outputs)]
     names = [TopicName.parse(topic) for topic in topics]
     if len(set(names)) < len(names):
@@ -258,9 +259,9 @@ def _settings(options: argparse.Namespace, command: Sequence[str]) -> Settings:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> int:
-    """The exit code. Raises CannotRun and OSError."""
+    """Runs the check and returns the exit code. Raises CannotRun and OSError."""
     if options.report is not None:
-        options.report.open("a").close()  # an unwritable file is reported before minutes of work
+        options.report.open("a").close()  # report an unwritable file before minutes of work
     started_s = time.monotonic()
     bars: dict[tuple[str, int], ProgressBar] = {}
 

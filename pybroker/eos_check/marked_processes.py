@@ -1,10 +1,10 @@
-"""Processes that have a variable of the environment in common, and with it their ends.
+"""Finds and ends processes by a variable of their environment.
 
 A process that a pipeline starts may leave its process group and its session, but it inherits the
-environment. So `Undertaker` ends all that a check started, whatever ends the check: SIGKILL, too.
-It is a process that waits until the check's end of a pipe is closed.
+environment. So `Undertaker` ends everything that a check started, however the check ends, even by
+SIGKILL. It is a process that waits until the check's end of a pipe is closed.
 
-This file is also that process's program, so it imports nothing of pybroker.
+This file is also the program of that process, so it imports nothing of pybroker.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ _ENDS_WITHIN_S: Final = 30.0
 
 
 def with_mark(mark: bytes, session: int | None = None) -> list[int]:
-    """The processes that have `mark` in their environment, or live in the session. Linux only."""
+    """The processes that have `mark` in their environment or belong to the session. Linux only."""
     if sys.platform != "linux":
         return []
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):
-                # Behind the name, which may contain anything: state, parent, group, session.
+                # After the name, which may contain anything: state, parent, group, session.
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 if fields[0] == "Z":
                     continue
@@ -42,7 +42,7 @@ def with_mark(mark: bytes, session: int | None = None) -> list[int]:
 
 
 def kill_all(mark: bytes, session: int | None = None) -> None:
-    """SIGKILL to them and to what they start meanwhile."""
+    """Sends SIGKILL to these processes, and to processes that they start meanwhile."""
     for _ in range(_ROUNDS):
         pids = with_mark(mark, session)
         for pid in pids:
@@ -53,7 +53,9 @@ def kill_all(mark: bytes, session: int | None = None) -> None:
 
 
 class Undertaker:
-    """What is started within the block, and the files in `directory`, do not outlive it."""
+    """Ends the processes that the block starts, and deletes `directory`, when the block or this
+    process ends.
+    """
 
     def __enter__(self) -> Self:
         mark = uuid.uuid4().hex
@@ -62,7 +64,7 @@ class Undertaker:
         self._process = subprocess.Popen(
             program, stdin=subprocess.PIPE, cwd="/", start_new_session=True
         )
-        os.environ[_MARK] = mark  # of this process only for those that it starts
+        os.environ[_MARK] = mark  # this process sets it only for processes that it starts
         return self
 
     def __exit__(self, *_: object) -> None:

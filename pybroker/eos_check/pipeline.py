@@ -1,7 +1,7 @@
-"""The pipeline under test: the user's command, in its own session so that `kill` ends all of it.
+"""The pipeline under test: the user's command in its own session, so that `kill` ends all of it.
 
 A process that the command starts may leave its process group, as Spark's Python workers do, or the
-session, as a daemon does. But it inherits the environment, so `kill` finds it.
+session, as a daemon does. But it inherits the environment, by which `kill` finds it.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ _JAVA_OPTIONS: Final = "JAVA_TOOL_OPTIONS"
 
 
 class Pipeline:
-    """`command` with its output in `log`. It is not running before `start`.
+    """`command`, with its output in `log`. It does not run before `start`.
 
-    `mark`: the variable of the environment that no other process has with this value.
-    `records`: whether its JVMs are to write the archive, not to use it.
+    `mark` is the variable of the environment whose value no other process has. `records`: its JVMs
+    write the archive instead of using it.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Pipeline:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Raises OSError if there is no such command."""
+        """Starts the command. Raises OSError if it does not exist."""
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 self._command,
@@ -61,11 +61,11 @@ class Pipeline:
         self.lives += 1
 
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """The exit code; None while the command runs."""
         return None if self._process is None else self._process.poll()
 
     def kill(self) -> None:
-        """SIGKILL to all of its processes; returns when the first has ended. Idempotent."""
+        """Sends SIGKILL to all processes; returns when the command itself has ended. Idempotent."""
         if self._process is None:
             return
         session = self._process.pid
@@ -75,18 +75,18 @@ class Pipeline:
         self._process.wait()
 
     def end(self, stop: threading.Event) -> None:
-        """Once its work is done: `kill`, after its JVMs have written the archive if they are to."""
+        """Ends a pipeline that has done its work. With `records`, JVMs first write the archive."""
         if self._process is not None and self._records:
             self._archive.written_by(self._mark, self._process.pid, stop)
         self.kill()
 
     def log_tail(self) -> str:
-        """The last lines of its output, as text."""
+        """The last lines of the command's output."""
         return tail(self._log)
 
 
 def tail(log: Path) -> str:
-    """The last lines of a file; empty if it cannot be read."""
+    """The last lines of a file; empty if the file cannot be read."""
     with contextlib.suppress(OSError), log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
         return file.read().decode(errors="replace").strip()

@@ -1,12 +1,12 @@
-"""Which faults are tried, in which order: the most promising first.
+"""The faults to try and their order: the most promising first.
 
 Single faults come from the steps that the run without faults passed. They are tried in rounds. A
 round has at most one passing for each step, side and victim: first the middle one, then the first,
-the last, and the middles of what remains. So all kinds of crash are tried early. Pairs come from
-the steps that a run with one fault passed after the fault.
+the last, and the middles of the rest. So all kinds of crash are tried early. Pairs come from the
+steps that a run with one fault passed after the fault.
 
-A run may miss its step, as the pipeline may do something else than before. Then another crash of
-this kind comes before the second ones of other kinds.
+A run may miss its step, because the pipeline may take other steps than before. Then another crash
+of this kind comes before second crashes of other kinds.
 """
 
 from collections import Counter, deque
@@ -40,7 +40,9 @@ _PHASES: Final = (Phase.AFTER, Phase.BEFORE)
 
 
 def singles(passings: Iterable[Passing], inner: Mapping[Passing, int] = _NONE) -> list[Fault]:
-    """One fault for each passing and victim; `inner` are the broker's own, by their number."""
+    """One fault for each passing and victim. `inner` has the broker's own steps with their numbers
+    of passings.
+    """
     counts = Counter(passings)
     pipelines = dict.fromkeys(sorted(counts, key=_promise), Victim.PIPELINE)
     brokers = dict.fromkeys(sorted({**counts, **inner}, key=_promise), Victim.BROKER)
@@ -53,7 +55,7 @@ def singles(passings: Iterable[Passing], inner: Mapping[Passing, int] = _NONE) -
 
 
 def spread(count: int) -> Iterator[int]:
-    """1 to `count`: the middle, the first, the last, then the middles of what is left."""
+    """The numbers 1 to `count`: the middle, the first, the last, then the middles of the rest."""
     if count < 1:
         return
     told = set()
@@ -73,12 +75,12 @@ def spread(count: int) -> Iterator[int]:
 
 
 def pairs(first: Fault, passings_behind: Sequence[Passing]) -> list[Schedule]:
-    """The fault, followed by a second one."""
+    """The fault, followed by each possible second fault."""
     return [(first, second) for second in singles(passings_behind)]
 
 
 def interleaved(plans: Sequence[Sequence[Schedule]]) -> list[Schedule]:
-    """One of each in turn. The second faults differ from plan to plan where they can."""
+    """One schedule of each plan in turn. Second faults differ from plan to plan where possible."""
     turned = [
         [*plan[at % len(plan) :], *plan[: at % len(plan)]] for at, plan in enumerate(plans) if plan
     ]
@@ -86,9 +88,9 @@ def interleaved(plans: Sequence[Sequence[Schedule]]) -> list[Schedule]:
 
 
 class Plan:
-    """Schedules to run, in order. Those of a kind that nothing has struck yet come first.
+    """Schedules to run, in order. Those of a kind that has not struck yet come first.
 
-    `kinds`: those that are to strike at least once, each by a schedule of one fault.
+    Each of `kinds` should strike at least once, by a schedule of one fault.
     """
 
     def __init__(self, schedules: Iterable[Schedule], kinds: Iterable[Kind] = ()) -> None:
@@ -103,26 +105,28 @@ class Plan:
 
     @property
     def left(self) -> int:
-        """How many were not taken."""
+        """The number of schedules that were not taken."""
         return len(self._left)
 
     @property
     def not_tried(self) -> list[Kind]:
-        """The kinds that are still to strike."""
+        """The kinds that have not struck yet, but have schedules left."""
         return [kind for kind in self._not_struck if self._left_of[kind]]
 
     @property
     def not_reached(self) -> list[Kind]:
-        """The kinds that were tried, but no run came to their step."""
+        """The kinds whose schedules were all taken, but no run reached their step."""
         return [kind for kind in self._not_struck if not self._left_of[kind]]
 
     @property
     def is_finished(self) -> bool:
-        """All were taken."""
+        """Whether all schedules were taken."""
         return not self._left
 
     def take(self, *, new_kinds_only: bool = False) -> Schedule | None:
-        """The next to run; None if there is none, or none of a kind that has not struck."""
+        """The next schedule to run; None if there is none, or only of kinds that have struck or are
+        running.
+        """
         new = {kind for kind in self.not_tried if not self._under_way[kind]}
         if not self._left or (new_kinds_only and not new):
             return None

@@ -1,10 +1,10 @@
 """A proxy between the pipeline and the broker, which inspects each frame before it forwards it.
 
-It forwards frame by frame, so the run can stop exactly before a command or exactly before its
-answer. A lookup's answer is changed so that it names the proxy. When a victim is killed, all
-connections end; frames forwarded before still reach the broker if it is alive.
+It forwards frame by frame, so that the run can stop exactly before a command or exactly before its
+answer. It changes the answer to a lookup so that it names the proxy. When a victim is killed, all
+connections end; frames that were already forwarded still reach the broker if it is alive.
 
-It runs on its own event loop in a thread. `on_passing` and `on_event` are called there.
+It runs on its own event loop in a thread, where it calls `on_passing` and `on_event`.
 """
 
 import asyncio
@@ -25,30 +25,30 @@ from pybroker.wire.frames import FRAME_OVERHEAD_BYTES, encode_frame
 OnPassing = Callable[[Passing], Victim | None]
 OnEvent = Callable[[Event], None]
 _SIZES: Final = struct.Struct(">II")
-_TLS_HANDSHAKE: Final = b"\x16\x03"  # how a client with TLS begins; a frame is not so large
-_FRAME_AT_MOST: Final = 5 * 1024 * 1024 + FRAME_OVERHEAD_BYTES  # broker.conf's maxMessageSize
-# What the broker does not answer may be under way for this long before it is killed "after" it.
+_TLS_HANDSHAKE: Final = b"\x16\x03"  # the first bytes of TLS; as a frame's size they are too large
+_FRAME_AT_MOST: Final = 5 * 1024 * 1024 + FRAME_OVERHEAD_BYTES  # as maxMessageSize
+# A command without an answer gets this long to reach the broker before the kill "after" it.
 _UNANSWERED_S: Final = 0.05
 
 
 class _Ended(Exception):
-    """This connection is over."""
+    """This connection has ended."""
 
 
 class Proxy:
-    """Serves at `url` until it is closed."""
+    """Accepts connections at `url` until it is closed."""
 
     def __init__(self, on_passing: OnPassing, on_event: OnEvent) -> None:
         self.url = ""
-        self.saw_tls = False  # a client began with TLS, which is not answered here
+        self.saw_tls = False  # a client tried TLS, which the proxy does not support
         self._on_passing = on_passing
         self._on_event = on_event
         self._broker = "", 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._frozen = False
-        self._age = 0  # connections of an earlier age are over
-        self._open = asyncio.Event()  # not set: nothing is forwarded for now
+        self._age = 0  # connections of an earlier age have ended
+        self._open = asyncio.Event()  # while it is not set, nothing is forwarded
         self._open.set()
         self._thread = LoopThread("eos-check proxy")
         self._server = self._thread.run(self._listen())
@@ -61,9 +61,9 @@ class Proxy:
         self._thread.close()
 
     def forward_to(self, service_url: str) -> None:
-        """From now on connections are accepted and forwarded to that port."""
+        """From now on, accepts connections and forwards them to this address."""
         at = urlsplit(service_url)
-        # On the loop, so that a strike in progress has ended.
+        # On the loop, so that a crash in progress is over.
         self._thread.run(self._accept_for(at.hostname or "", at.port or 0))
 
     async def _accept_for(self, host: str, port: int) -> None:
@@ -72,7 +72,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Within it nothing is forwarded, so no victim is killed."""
+        """Within the block nothing is forwarded, so no victim is killed."""
         self._thread.run(self._set_open(False))
         try:
             yield
@@ -99,15 +99,15 @@ class Proxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _freeze(self) -> None:
-        """Ends all connections, and accepts none; frames already forwarded still arrive."""
+        """Ends all connections, and accepts none. Frames already forwarded still arrive."""
         self._frozen = True
         self._age += 1
         for writer in list(self._writers):
             writer.close()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A task of our own: of a coroutine function asyncio's streams make one whose cancellation
-        # Python before 3.11.9 reports as a failed callback.
+        # Creates the task here: before 3.11.9, Python reports the cancellation of a task that
+        # asyncio's streams create from a coroutine function as a failed callback.
         task = asyncio.ensure_future(self._serve_one(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -170,7 +170,7 @@ class Proxy:
         size = int.from_bytes(head, "big")
         if not 4 <= size <= _FRAME_AT_MOST:
             self.saw_tls |= head.startswith(_TLS_HANDSHAKE)
-            raise _Ended  # the broker would say no more than that
+            raise _Ended  # the broker would also just close the connection
         return head + await source.readexactly(size)
 
     async def _client_frame(

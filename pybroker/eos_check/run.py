@@ -1,9 +1,9 @@
 """One run: a broker, the proxy, the pipeline, the input, the faults, and the topics at the end.
 
-A run ends when the pipeline has caught up: the subscriptions of the input have no backlog and
-nothing has passed the proxy for a while. If the output is already the expected one, that while is
-short. Transactions of a killed pipeline would end by their timeout; they are aborted once nothing
-else happens, so that a run takes seconds.
+A run ends when the pipeline has caught up: the input's subscriptions have no backlog, and nothing
+has passed the proxy for a while, which is short if the output is already as expected. Transactions
+of a killed pipeline would end by their timeout. They are aborted as soon as nothing else happens,
+so that a run takes seconds.
 """
 
 import shutil
@@ -33,20 +33,20 @@ from pybroker.testing.broker_process import BrokerProcess
 
 _BROKER_CONF: Final = "testMode=true\nbrokerDeleteInactiveTopicsEnabled=false\n"
 _TURN_S: Final = 0.05
-_ROOM_BYTES: Final = 4 * 1024 * 1024  # with less than a quarter of it, brokers refuse messages
+_ROOM_BYTES: Final = 4 * 1024 * 1024  # below a quarter of it, brokers refuse messages
 _QUIET_S: Final = 0.3
 _ABANDONED_S: Final = 1.0
-# Of the run's limit; then the input is published in any case.
+# share of the run's limit; then the input is published without a subscription
 _SUBSCRIBED_WITHIN: Final = 0.5
 _NEXT_WAVE_WITHIN_S: Final = 5.0
 _RECOVERED_S: Final = 1.0  # without a request
-_ENDS_AT_MOST: Final = 20  # of the pipeline by itself
+_ENDS_AT_MOST: Final = 20  # times that the pipeline exits by itself
 _EVENTS_AT_MOST: Final = 50_000
 _LIMIT_AT_LEAST_S: Final = 60.0
 _TIMES_CLEAN: Final = 10.0
 _TIMES_PAUSE: Final = 2.0
-_ENDS_WITHIN_S: Final = 5.0  # of not answering any more, a broker that crashes
-_PAUSE_S: Final = 0.2  # before a pipeline that ended by itself is started again
+_ENDS_WITHIN_S: Final = 5.0  # after a broker that crashes has stopped answering
+_PAUSE_S: Final = 0.2  # before a pipeline that exited by itself is restarted
 
 _WITH_TLS: Final = (
     "the pipeline connects with TLS, and the broker of eos-check has none: let it use "
@@ -65,7 +65,8 @@ def run(
     stop: threading.Event,
     series: CrashesOfRun | None = None,
 ) -> RunResult:
-    """`series`: crashes for as long as there is input; the result's schedule is what struck.
+    """`series` are crashes for as long as there is input; the result's schedule then contains those
+    that struck.
 
     Raises CannotRun if the pipeline fails without any fault, Stopped if `stop` is set.
     """
@@ -75,7 +76,7 @@ def run(
         directory = Path(name)
         (directory / "pipeline").mkdir()
         config = Path(settings.config)
-        if not settings.config:  # one of the user's own may not allow test mode
+        if not settings.config:  # the user's file might not enable test mode
             config = directory / "broker.conf"
             config.write_text(_BROKER_CONF)
         arguments, said = ["--config", str(config)], directory / "broker.log"
@@ -87,7 +88,7 @@ def run(
                 try:
                     return _Run(settings, schedule, clean, stop, broker, series).play(directory)
                 finally:
-                    broker.kill()  # quicker than to stop it: its data is of no use any more
+                    broker.kill()  # faster than a stop, and the data is not needed any more
         except RuntimeError as error:
             raise CannotRun(f"{error}:\n{tail(said)}") from error
         except HTTPError as error:
@@ -111,7 +112,7 @@ class _Run:
         self._settings = settings
         self._faults = list(schedule)
         self._series = series
-        self._had_input = False  # the series' next crash; without any it may not come
+        self._had_input = False  # for the series' next crash, which may need input
         self._clean = clean
         self._stop = stop
         self._broker = broker
@@ -123,10 +124,10 @@ class _Run:
         self._fallen: Victim | None = None  # set on the proxy's thread
         self._wake = threading.Event()
         self._counts: dict[Passing, int] = {}
-        self._open: dict[Txn, int] = {}  # the life that began it
+        self._open: dict[Txn, int] = {}  # number of the pipeline's start that began it
         self._waves: list[list[Input]] = []
         self._ends = 0
-        self._seen_life = 0  # the last one that said something to the broker
+        self._seen_life = 0  # the last start that sent something to the broker
         self._proxy: Proxy
         self._pipeline: Pipeline
 
@@ -206,7 +207,7 @@ class _Run:
         if len(self.result.events) < _EVENTS_AT_MOST:
             self.result.events.append(event)
 
-    # -- on the run's own
+    # -- on the run's own thread
 
     def _note(self, what: str, note: str) -> None:
         self._moved_s = time.monotonic()
@@ -230,7 +231,9 @@ class _Run:
             self.result.outputs = self._topics.read(self._settings.outputs)
 
     def _limit_s(self) -> float:
-        """By what it takes without faults: what is slow is not stuck."""
+        """The limit, derived from the duration without faults, so that slow does not count as
+        stuck.
+        """
         if self._clean is None:
             return self._settings.clean_limit_s
         limit_s = max(_LIMIT_AT_LEAST_S, _TIMES_CLEAN * self._clean.duration_s)
@@ -250,7 +253,7 @@ class _Run:
             return False
 
     def _check_broker(self) -> None:
-        """Raises RuntimeError if the broker ended though no crash was due."""
+        """Raises RuntimeError if the broker has ended without a crash that was due."""
         try:
             code = self._broker.wait_until_ended(_ENDS_WITHIN_S)
         except TimeoutError:
@@ -260,19 +263,19 @@ class _Run:
         )
 
     def _has_crashed_within(self, timeout_s: float = 0.0) -> bool:
-        """Whether the broker has crashed at the fault point that was due."""
+        """Whether the broker has crashed at the fault point that is due."""
         if not (self._faults and is_inner(self._faults[0])):
             return False
         try:
             self._broker.wait_until_ended(timeout_s)
         except TimeoutError:
             return False
-        self._broker.kill()  # what is left of it in this process
+        self._broker.kill()  # frees what this process holds of it
         self._has_struck(self._faults.pop(0))
         return True
 
     def _arm(self) -> None:
-        """Tells the broker the next fault if it is one of its fault points."""
+        """Sets the crash in the broker if the next fault is at one of its fault points."""
         if self._faults and is_inner(self._faults[0]):
             crash_at(self._broker.admin_url, self._faults[0])
 
@@ -290,7 +293,7 @@ class _Run:
             return self._look()
 
     def _look(self) -> bool:
-        """Whether the run is over; no process is killed meanwhile."""
+        """Whether the run is over. No process is killed meanwhile."""
         if self._pipeline.exit_code() is not None and not self._keep_alive():
             return False
         quiet_s = time.monotonic() - self._moved_s
@@ -321,7 +324,9 @@ class _Run:
         self._note("PIPELINE UP", f"start {self._pipeline.lives}")
 
     def _keep_alive(self) -> bool:
-        """The pipeline ended by itself. True if it may stay down, because its work is done."""
+        """Handles a pipeline that ended by itself. True if it may stay down because its work is
+        done.
+        """
         code = self._pipeline.exit_code()
         if code == 0 and not self._waves and not any(self._judged_backlogs().values()):
             return True
@@ -334,7 +339,7 @@ class _Run:
                 f"it exited on its own {self._ends} times, the last time with code {code}"
             )
             return False
-        self._pipeline.kill()  # what it left behind
+        self._pipeline.kill()  # kills processes that it left
         self._note("PIPELINE ENDED", f"on its own, with code {code}")
         if self._waves and (self._series is None or code == 0):
             self._publish_wave()
@@ -368,7 +373,7 @@ class _Run:
             self._publish_wave()
 
     def _is_ready_for_a_crash(self, quiet_s: float) -> bool:
-        """It has recovered from the last one, as far as that shows."""
+        """Whether the pipeline has recovered from the last crash, as far as this can be seen."""
         if self._seen_life < self._pipeline.lives or quiet_s < _QUIET_S:
             return False
         backlogs = self._backlogs.answer(self._moved_s)
@@ -378,7 +383,7 @@ class _Run:
         return quiet_s > _NEXT_WAVE_WITHIN_S + self._settle_s()
 
     def _has_put_out_all(self) -> bool:
-        """What belongs to the input so far."""
+        """Whether all outputs of the input so far are there."""
         if self._clean is None:
             return False
         ids = {each.id for each, _ in self.result.inputs}
@@ -387,14 +392,16 @@ class _Run:
         return bool(expected) and same(found, expected, self._settings.identity)
 
     def _take_next(self, *, starting: bool) -> None:
-        """The series' next crash, unless one is due."""
+        """Takes the series' next crash, unless one is due."""
         if self._series is not None and not self._faults:
             fault = self._series.take(starting=starting)
             self._faults = [] if fault is None else [fault]
             self._had_input = False
 
     def _next_of_series(self, series: CrashesOfRun) -> None:
-        """Behind the last crash there is input, too, and all that is left if there is no crash."""
+        """Chooses the series' next crash, and the input after it. When no crash is left, all
+        remaining input is published together.
+        """
         self._limited_from_s = time.monotonic()
         if self._faults and self._had_input:
             series.missed.append(self._faults.pop())
@@ -430,7 +437,7 @@ class _Run:
 
     def _has_caught_up(self, quiet_s: float) -> bool:
         if self._seen_life < self._pipeline.lives and self._pipeline.exit_code() is None:
-            return False  # it is still starting, and may have something left to do
+            return False  # it is still starting, and may have work left
         backlogs = self._backlogs.answer(self._moved_s)
         settled = quiet_s >= self._settle_s()
         wanted = self._wanted()
@@ -463,7 +470,7 @@ class _Run:
 
 
 def _check_room(directory: Path) -> None:
-    """A broker without room refuses messages, of which no pipeline is guilty."""
+    """A broker without space refuses messages, for no fault of the pipeline. Raises CannotRun."""
     if shutil.disk_usage(directory).free < _ROOM_BYTES:
         raise CannotRun(
             f"the disk of {gettempdir()} is nearly full, and the brokers keep their data "

@@ -1,4 +1,4 @@
-"""What a run has shown, and why there may be nothing to show."""
+"""The result of a run, and the errors of runs without a result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,25 +11,25 @@ from pybroker.eos_check.topics import Output
 
 
 class CannotRun(Exception):
-    """There is nothing to judge; the message says what to do."""
+    """Nothing can be judged; the message says what to do."""
 
 
 class Stopped(Exception):
-    """The check must end now."""
+    """The check was asked to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """The result of the run without faults, with which the others are compared."""
+    """The result of the run without faults, with which the other runs are compared."""
 
     outputs: tuple[Output, ...]
-    # Subscriptions of the input without backlog at the end; none if their names differ in
-    # each run.
+    # Subscriptions of the input without a backlog at the end; none if their names differ from run
+    # to run.
     acknowledged_by: frozenset[str]
     subscribed_first: bool  # before there was any input
     duration_s: float
-    busy_s: float = 0.0  # of it, until the last request
-    pause_s: float = 0.0  # the longest without a request, while there was something to do
+    busy_s: float = 0.0  # until the last request
+    pause_s: float = 0.0  # the longest time without a request between the first input and the end
 
 
 @dataclass(slots=True)
@@ -37,22 +37,22 @@ class RunResult:
     schedule: Schedule
     outputs: tuple[Output, ...] = ()
     inputs: list[tuple[Input, Position]] = field(default_factory=list)
-    # The steps passed, in order: until the first fault, then from each fault on.
+    # The steps passed, in order: a list until the first fault, then one after each fault.
     passings: list[list[Passing]] = field(default_factory=lambda: [[]])
-    before_last_input: int = 0  # how many steps of the last list came before the last input
+    before_last_input: int = 0  # number of steps in the last list before the last input
     events: list[Event] = field(default_factory=list)
     backlogs: dict[str, int] = field(default_factory=dict)
-    inner: dict[Passing, int] = field(default_factory=dict)  # what the broker passed within
+    inner: dict[Passing, int] = field(default_factory=dict)  # passings of the broker's inner steps
     was_series: bool = False
-    stuck: str = ""  # why the pipeline did not catch up
+    stuck: str = ""  # the reason why the pipeline did not catch up
     subscribed_first: bool = False
     duration_s: float = 0.0
-    busy_s: float = 0.0  # of it, until the last request
+    busy_s: float = 0.0  # until the last request
     log: str = ""
 
     @property
     def struck(self) -> int:
-        """How many of the faults happened."""
+        """The number of faults that happened."""
         return len(self.passings) - 1
 
     def clean(self) -> Clean:
@@ -68,7 +68,7 @@ class RunResult:
 
 
 def _longest_pause_s(events: Sequence[Event]) -> float:
-    """From the first input to the last answer."""
+    """The longest time between two events, from the first input on."""
     times = [event.at_s for event in events]
     first = next((at for at, event in enumerate(events) if event.what == "INPUT"), 0)
     return max((later - one for one, later in pairwise(times[first:])), default=0.0)

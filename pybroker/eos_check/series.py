@@ -1,9 +1,9 @@
-"""Several crashes in one run, for a pipeline that starts slowly: one after the other, not at once.
+"""Several crashes in one run, one after the other, for a pipeline that starts slowly.
 
-A run of its own for each kind of crash starts the pipeline at least once, and for a crash of the
-pipeline twice. Spark takes longer for that than for all its work. In a series the next crash waits
-until the pipeline has caught up after the last one and new input is published. Only steps that the
-pipeline takes nowhere but at its start are struck while it starts after a crash of its own.
+A separate run for each kind of crash starts the pipeline once, and for a crash of the pipeline
+twice. With Spark this takes longer than all its work. In a series, the next crash waits until the
+pipeline has caught up after the last one and new input is published. While the pipeline restarts
+after its own crash, only steps that it takes nowhere but at its start are struck.
 
 Each step counts from the crash before it, so a crash here is at the first passing.
 """
@@ -18,16 +18,16 @@ from pybroker.eos_check.faults import Fault, Kind, Passing, Schedule, Victim
 from pybroker.eos_check.judgement import Breach
 from pybroker.eos_check.run_result import RunResult
 
-_MISSED_AT_MOST: Final = 2  # a kind that runs do not reach is left to runs of its own
-_BROKERS_PER_PIPELINE: Final = 3  # a crash of the broker costs seconds, one of the pipeline a start
+_MISSED_AT_MOST: Final = 2  # after this many misses a kind gets runs of its own
+_BROKERS_PER_PIPELINE: Final = 3  # a broker restarts in seconds, a pipeline slowly
 _SUSPECTS_AT_MOST: Final = 3
 
 
 class Series:
-    """The kinds that are still to strike. Runs on several threads share it.
+    """The kinds that have not struck yet. Runs on several threads share it.
 
-    `at_start`: the steps that are probably passed only while the pipeline starts.
-    `may_begin`: whether there is time for another crash.
+    `at_start` are the steps that are probably passed only while the pipeline starts. `may_begin`
+    says whether there is time for another crash.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Series:
         return CrashesOfRun(self)
 
     def take(self, *, starting: bool) -> Fault | None:
-        """The next crash of a pipeline that is starting, or of one that runs."""
+        """The next crash: of a pipeline that is starting, or of one that runs."""
         with self._lock:
             if not self._may_begin():
                 return None
@@ -60,12 +60,12 @@ class Series:
             return Fault(kind.victim, kind.passing, 1)
 
     def struck_with(self, under_way: Iterable["CrashesOfRun"]) -> int:
-        """How many kinds have struck in runs that ended, and in those that are under way."""
+        """The number of kinds that have struck, in runs that ended and in runs that continue."""
         more = {fault.kind for crashes in under_way for fault in list(crashes.struck)}
         return len(self.struck.keys() | more)
 
     def end(self, crashes: "CrashesOfRun", *, judged: bool) -> None:
-        """`judged`: the topics of the run are known, so its crashes count."""
+        """Returns missed kinds. `judged`: the run's topics are known, so its crashes count."""
         with self._lock:
             again = list(crashes.missed)
             if judged:
@@ -73,7 +73,7 @@ class Series:
             else:
                 again += crashes.struck
             self._missed.update(fault.kind for fault in again)
-            # No input brought the pipeline to these steps: its next start may.
+            # No input made the pipeline take these steps; its next start may.
             self._at_start |= {fault.passing for fault in crashes.missed}
             self._left.extend(
                 kind
@@ -84,7 +84,7 @@ class Series:
 
 @dataclass(slots=True)
 class CrashesOfRun:
-    """The crashes of one run: those that struck, and those whose step did not come."""
+    """The crashes of one run: those that struck, and those whose step was not reached."""
 
     _series: Series
     struck: list[Fault] = field(default_factory=list)
@@ -95,7 +95,7 @@ class CrashesOfRun:
 
 
 def _cheap_ones_more_often(kinds: Iterable[Kind]) -> list[Kind]:
-    """Each victim's in their order: one of the pipeline, then some of the broker."""
+    """Each victim's kinds in their order: one of the pipeline, then several of the broker."""
     of_pipeline: deque[Kind] = deque()
     of_broker: deque[Kind] = deque()
     for kind in kinds:
@@ -112,9 +112,9 @@ def _first(kinds: deque[Kind], count: int) -> list[Kind]:
 
 
 def suspects(result: RunResult, breaches: Sequence[Breach]) -> Sequence[Schedule]:
-    """The crashes that may have broken the promise alone, the likeliest first.
+    """The single crashes that may have broken the promise, the likeliest first.
 
-    That is the one at the time when the wrong message was the newest input.
+    Most likely is a crash that happened while an affected message was the newest input.
     """
     ids = {number for breach in breaches for number in breach.ids}
     faults = iter(result.schedule)

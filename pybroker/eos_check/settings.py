@@ -7,12 +7,12 @@ from typing import Final
 _ID: Final = "eos-{:06d}"
 ID_PATTERN: Final = re.compile(rb"eos-\d{6}")
 _CLEAN_LIMIT_S: Final = 120.0
-WAVES: Final = 2  # the input is published in this many parts, so that input follows a crash
+WAVES: Final = 2  # the input is published in this many parts, so that some input follows a crash
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One message for the pipeline. `id` is in its value if the payload contains it."""
+    """One input message. Its value contains `id` if the payload does."""
 
     id: str
     key: str
@@ -24,21 +24,21 @@ class Settings:
     command: tuple[str, ...]
     input: str = "eos-input"
     outputs: tuple[str, ...] = ("eos-output",)
-    messages: int = 24  # with fewer, a series of crashes starts a slow pipeline more often
+    messages: int = 24  # with fewer, a series of crashes starts a slow pipeline more times
     keys: int = 3
     payload: str = '{"id": "{id}", "key": "{key}", "amount": {n}}'
-    identity: re.Pattern[bytes] | None = None  # what of an output's value is compared
-    ordered: bool = False  # the order of each key's outputs is a promise, too
-    judge: tuple[str, ...] = ()  # a command that judges instead
+    identity: re.Pattern[bytes] | None = None  # the part of an output's value that is compared
+    ordered: bool = False  # the order of each key's outputs is a promise too
+    judge: tuple[str, ...] = ()  # a command that judges instead of the comparison
     settle_s: float = 3.0
-    run_limit_s: float | None = None  # of each run; None: as long as such a pipeline may take
-    directory: str | None = None  # of all runs; the system's for temporary files if None
-    config: str = ""  # broker.conf of the broker under the pipeline
+    run_limit_s: float | None = None  # of each run; None: derived from the runs without faults
+    directory: str | None = None  # parent of the runs' directories; None: the default
+    config: str = ""  # broker.conf of the broker
     records_classes: bool = False  # JVMs write an archive of their classes, which takes seconds
 
     @property
     def clean_limit_s(self) -> float:
-        """Of the runs without faults."""
+        """The limit of the runs without faults."""
         return _CLEAN_LIMIT_S if self.run_limit_s is None else self.run_limit_s
 
     def inputs(self) -> list[Input]:
@@ -50,7 +50,7 @@ class Settings:
         return made
 
     def words(self, service_url: str, admin_url: str, directory: str) -> list[str]:
-        """The command with its placeholders replaced."""
+        """The words of the command, with placeholders replaced."""
         places = {
             "{service_url}": service_url,
             "{admin_url}": admin_url,

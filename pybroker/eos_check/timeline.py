@@ -1,7 +1,8 @@
 """A run's timeline: the commands between pipeline and broker, in order.
 
-A short run is shown completely. Of a long one it shows the faults, starts and ends of processes,
-the commands about wrong messages, and those next to a fault; gaps say how many rows are left out.
+A short run is shown completely. For a long run the timeline shows the faults, starts and ends of
+processes, commands about wrong messages, and commands next to a fault; gaps tell the number of
+omitted rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,11 +36,11 @@ class Row:
     at_s: float
     arrow: Arrow
     text: str
-    concerned: bool = False  # it is about a message that is wrong
+    concerned: bool = False  # the row is about a wrong message
 
 
 def rows(result: RunResult, breaches: Sequence[Breach]) -> list[Row]:
-    """At most some 200."""
+    """The rows; at most some 200."""
     names = _Names(result)
     wrong = {number for breach in breaches for number in breach.ids}
     told = [_row(event, names, wrong) for event in result.events]
@@ -73,7 +74,7 @@ def _with_gaps(told: Sequence[Row], kept: Sequence[int]) -> list[Row]:
 
 
 class _Names:
-    """Messages at positions, in words."""
+    """Describes messages by their positions."""
 
     def __init__(self, result: RunResult) -> None:
         self._inputs: Mapping[Position, str] = {at: each.id for each, at in result.inputs}
@@ -83,7 +84,9 @@ class _Names:
         }
 
     def of(self, event: Event) -> tuple[str, set[str]]:
-        """Words for its messages, and the ids of the inputs that they are or come from."""
+        """A description of the event's messages, and the ids of the inputs that they are or come
+        from.
+        """
         words, ids = [], set()
         for at in event.positions:
             if event.what == "SEND":
@@ -124,7 +127,7 @@ def _row(event: Event, names: _Names, wrong: set[str]) -> Row:
 
 
 def as_text(told: Sequence[Row]) -> str:
-    """One line each: seconds, direction, words; `*` marks what is about a wrong message."""
+    """One line per row: seconds, direction, text; `*` marks rows about a wrong message."""
     return "\n".join(
         f"{row.at_s:7.3f} s {'*' if row.concerned else ' '} {row.arrow.value} {printable(row.text)}"
         for row in told

@@ -1,4 +1,4 @@
-"""The topics of a run, past the proxy: publishes the input, asks for backlogs, reads the output."""
+"""The topics of a run, without the proxy: publishes the input, reads backlogs and the output."""
 
 import contextlib
 import time
@@ -24,7 +24,7 @@ _READ_AT_MOST: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A message that a reader of the output sees."""
+    """A message that readers of the output see."""
 
     topic: str
     key: str
@@ -33,11 +33,11 @@ class Output:
 
 
 class HalfPublished(Exception):
-    """The broker ended meanwhile: it is unknown which input was stored."""
+    """The broker ended while input was published: it is unknown which input was stored."""
 
 
 class OutputIsTooLarge(Exception):
-    """More messages than any check needs: the pipeline does not stop writing."""
+    """There are more messages than any check needs: the pipeline does not stop writing."""
 
 
 class Topics:
@@ -46,13 +46,14 @@ class Topics:
         self._admin_url = admin_url
 
     def prepare(self, source: str, outputs: Sequence[str]) -> None:
-        """Creates them; a subscription that acknowledges nothing keeps the outputs.
+        """Creates the topics. A subscription that acknowledges nothing keeps the outputs.
 
-        A pipeline may have its topics' names in its code, so tenants and namespaces are created.
+        Tenants and namespaces are created too, because a pipeline may contain the names of its
+        topics.
         """
         for topic in (source, *outputs):
             self._prepare_namespace(TopicName.parse(topic))
-        # A topic that had a producer or a consumer takes no new schema; these have had none.
+        # Only a topic without a producer or a consumer so far accepts any schema.
         for topic in (source, *outputs):
             self._ask(self._path(topic), "PUT")
         for topic in outputs:
@@ -64,11 +65,13 @@ class Topics:
             try:
                 self._ask(f"/admin/v2/{path}", "PUT", b"{}")
             except urllib.error.HTTPError as error:
-                if error.code != HTTPStatus.CONFLICT:  # it is there
+                if error.code != HTTPStatus.CONFLICT:  # it exists already
                     raise
 
     def publish(self, topic: str, inputs: Sequence[Input]) -> list[Position]:
-        """Each as an entry of its own, to be acknowledged by itself. Raises HalfPublished."""
+        """Publishes each input in an entry of its own, so that it can be acknowledged alone. Raises
+        HalfPublished.
+        """
         positions = []
         try:
             with self._client() as client:
@@ -81,7 +84,7 @@ class Topics:
         return positions
 
     def read(self, topics: Sequence[str]) -> tuple[Output, ...]:
-        """All messages that a new reader receives now, in each topic's order."""
+        """All messages that a new reader gets now, in the order of each topic."""
         found: list[Output] = []
         with self._client() as client:
             for topic in topics:
@@ -98,13 +101,15 @@ class Topics:
         return tuple(found)
 
     def backlogs(self, topic: str) -> dict[str, int]:
-        """By subscription of others; a reader's is there as long as it is connected."""
+        """Backlogs by subscription, without this check's own. A reader's exists while it is
+        connected.
+        """
         try:
             stats = self._ask(f"{self._path(topic)}/stats")
         except urllib.error.HTTPError as error:
             if error.code != HTTPStatus.NOT_FOUND:
                 raise
-            return {}  # it was deleted, as unused topics are
+            return {}  # the topic was deleted, as unused topics are
         return {
             subscription: int(about.get("msgBacklog", 0))
             for subscription, about in stats.get("subscriptions", {}).items()
@@ -112,7 +117,7 @@ class Topics:
         }
 
     def abort(self, txn: Txn) -> None:
-        """As its timeout would. One that has ended remains as it is."""
+        """Aborts a transaction, as its timeout would. No effect if it has ended."""
         path = f"/admin/v3/transactions/abortTransaction/{txn[0]}/{txn[1]}"
         with contextlib.suppress(urllib.error.HTTPError):
             self._ask(path, "POST")

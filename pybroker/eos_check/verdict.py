@@ -1,7 +1,7 @@
 """The verdict on a pipeline: on the terminal, as an HTML page, and as an exit code.
 
-EXACTLY ONCE is only said when each kind of crash was tried. A check that ended before that has
-found nothing, which says little.
+The verdict EXACTLY ONCE requires that each kind of crash was tried. A check that ended before has
+found nothing, which proves little.
 """
 
 import math
@@ -20,12 +20,12 @@ from pybroker.eos_check.timeline import Row, as_text, rows
 
 _BREACHES_SHOWN: Final = 5
 _KINDS_SHOWN: Final = 3
-_SPARE_TIME: Final = 1.5  # runs do not all take the same time
-_WHOLE_S: Final = 30  # a time limit is advised in multiples of this
+_SPARE_TIME: Final = 1.5  # runs differ in duration
+_WHOLE_S: Final = 30  # advised time limits are multiples of this
 
 
 class Verdict(Enum):
-    """With its exit code."""
+    """A verdict and its exit code."""
 
     EXACTLY_ONCE = 0
     NOT_EXACTLY_ONCE = 1
@@ -53,7 +53,7 @@ def verdict(explored: Explored) -> Verdict:
 
 
 def report(settings: Settings, explored: Explored, file: Path | None, took_s: float) -> int:
-    """Prints it, and writes the page to `file`; the exit code. Raises OSError."""
+    """Prints the verdict, writes the page to `file`, and returns the exit code. Raises OSError."""
     told: list[Row] = []
     findings: list[str] = []
     facts = _tried(explored, took_s)
@@ -115,7 +115,7 @@ def _tried(explored: Explored, took_s: float) -> list[str]:
 
 
 def _left_out(explored: Explored) -> list[str]:
-    """Why there is no verdict, or what a longer check would still try."""
+    """The reason why there is no verdict, or what a longer check would still try."""
     lines = []
     if explored.not_reached:
         lines.append(
@@ -134,7 +134,7 @@ def _left_out(explored: Explored) -> list[str]:
 
 
 def _enough_s(explored: Explored) -> int:
-    """A time limit that should be enough for all kinds, in seconds."""
+    """A time limit in seconds that should suffice for all kinds."""
     runs = explored.kinds + explored.missed
     seconds = explored.clean_s + explored.run_s * runs
     return math.ceil(seconds * _SPARE_TIME / _WHOLE_S) * _WHOLE_S
