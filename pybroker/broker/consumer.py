@@ -91,7 +91,7 @@ class ConsumerSink(Protocol):
         ...
 
     def close_consumer(self, consumer: "Consumer", reason: str) -> None:
-        """The broker has closed the consumer; the client may subscribe again."""
+        """Tell the client that the broker has closed the consumer; it may subscribe again."""
         ...
 
 

@@ -22,7 +22,7 @@ class LastTimes:
         self.first_flow_ms = self.flow_ms = 0
         self.first_sent_ms = self.sent_ms = 0
         self.acknowledged_ms = self.mark_delete_moved_ms = 0
-        self.expired = self.expired_ms = 0  # a number of entries; the last time
+        self.expired = self.expired_ms = 0  # number of expired entries; time of the last expiry
         # The loop time at which inactivity was first observed, and `flow_ms` and `acknowledged_ms`
         # then.
         self._idle: tuple[float, int, int] | None = None
@@ -43,9 +43,7 @@ class LastTimes:
         self._idle = None
 
     def idle_since(self, now_s: float) -> float:
-        """The loop time at which a check first found no activity since the check before; `now_s` is
-        the time of this check.
-        """
+        """The loop time since which no check has found activity; `now_s` is the present time."""
         done = self.flow_ms, self.acknowledged_ms
         if self._idle is None or self._idle[1:] != done:
             self._idle = now_s, *done

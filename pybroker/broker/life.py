@@ -57,7 +57,7 @@ class Life(Generic[S]):
 
     @property
     def nobody_knows_its_schema(self) -> bool:
-        """There are no producers, and only consumers that accept any schema."""
+        """Whether there are no producers, and only consumers that accept any schema."""
         consumers = (c for s in self.subscriptions.values() for c in s.consumers)
         return not len(self.producers) and all(c.request.takes_any_schema for c in consumers)
 

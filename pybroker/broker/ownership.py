@@ -119,7 +119,7 @@ class Alone:
         return Bundle(name.namespace_name, 0, LAST_HASH).range
 
     async def refreshed(self) -> None:
-        """There are no others."""
+        """There are no other brokers."""
 
     def on_change(self, came: Came, goes: Goes) -> None:
         """Nothing ever changes."""

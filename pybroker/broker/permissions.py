@@ -161,7 +161,7 @@ class Permissions:
                 self._tenants.check_namespace(namespace)
 
 
-@lru_cache(maxsize=1000)  # says each only once
+@lru_cache(maxsize=1000)  # each reason is logged only once
 def _say_ignored(why: str) -> None:
     log.warning("an unreadable record grants no permissions: %s", why)
 

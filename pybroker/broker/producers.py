@@ -39,10 +39,10 @@ class ProducerState(Enum):
 
 
 class ProducerOwner(Protocol):
-    """The connection a producer lives on."""
+    """The connection of a producer."""
 
     def close_producer(self, producer: "Producer", reason: str) -> None:
-        """The broker has closed it; the client may reconnect."""
+        """Tell the client that the broker has closed the producer; it may reconnect."""
         ...
 
 
@@ -172,7 +172,7 @@ class Producers:
                 producer.owner.close_producer(producer, str(reason))
 
     def topic_ended(self) -> None:
-        """Final: drops all references back to the topic."""
+        """Call last: drops all references back to the topic."""
         self.on_deserted = nobody_cares
         self._store_epoch = _too_late
 

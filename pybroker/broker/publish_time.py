@@ -27,7 +27,7 @@ _LOOKED_THROUGH: Final = 20_000  # entries: beyond that a seek returns older one
 
 
 def _told(run: EntryRun) -> int | None:
-    """None if unknown: a marker has the broker's time, which is not that of messages."""
+    """The first entry's publish time; None if unknown. A marker has only the broker's time."""
     return published_at(run.entries[0]) if run.message_counts[0] else None
 
 
@@ -50,8 +50,9 @@ async def first_published_at(
         return Position(infos[at].ledger_id, index - stops[at] + infos[at].entries)
 
     async def before(index: int) -> tuple[bool, int]:
-        """Whether the first entry with a time, from `index` on, was published before; and its
-        index."""
+        """Whether the first entry with a time, from `index` on, was published before
+        `timestamp_ms`; and its index.
+        """
         at = index
         while at < high:
             await pace.step()  # reads from memory do not yield
@@ -117,7 +118,7 @@ async def last_published_before(
 
 
 def published_at(entry: bytes) -> int | None:
-    """None if the entry has no time."""
+    """The publish time; None if the entry has none."""
     try:
         return parse_metadata(entry).publish_time
     except BadEntry:

@@ -12,7 +12,7 @@ ServedSubscription = Subscription | NonPersistentSubscription
 
 
 def may_be_stamped(topic: ServedTopic) -> bool:
-    """Whether it may have entries with broker entry metadata."""
+    """Whether the topic may have entries with broker entry metadata."""
     return isinstance(topic, Topic) and is_stamped(topic.ledger)
 
 

@@ -26,7 +26,7 @@ MOST_BYTES: Final = 1024 * 1024  # per command
 
 @dataclass(slots=True)
 class HandedOver:
-    """`is_whole` None: it did not fit into the room left by earlier topics."""
+    """`is_whole` is None if the entries did not fit into the room left by earlier topics."""
 
     is_whole: bool | None
     entries: list[tuple[Position, bytes]] = field(default_factory=list)

@@ -349,7 +349,7 @@ class Subscription:
     def end_transaction(
         self, txn_id: TxnId, action: TxnAction, not_later: bool = False
     ) -> Awaitable[None] | None:
-        """Make its acknowledgements final, or redeliver its messages; see PendingAcks.end."""
+        """Make the transaction's acknowledgements final, or redeliver; see PendingAcks.end."""
         return self._transactional.end(txn_id, action, not_later)
 
     def _settled(self, positions: Sequence[tuple[int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""A subscription's properties, and whether it would be replicated.
+"""A subscription's properties, and its replication setting.
 
 Both are stored with the cursor; nothing is replicated here, but the setting is shown.
 """
@@ -33,7 +33,9 @@ async def replace(cursor: ManagedCursor, properties: Mapping[str, str]) -> None:
 
 
 async def replicate(cursor: ManagedCursor) -> None:
-    """Set the setting for a consumer that subscribes with it. Durable when it returns."""
+    """Mark the subscription as replicated, because a consumer asked for it. Durable when it
+    returns.
+    """
     if not is_replicated(cursor):
         await set_replicated(cursor, True)
 

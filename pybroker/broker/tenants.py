@@ -197,7 +197,7 @@ class Tenants:
     async def delete_namespace(self, namespace: str) -> None:
         """The caller must have deleted all topics."""
         self.check_deletable(namespace)
-        # They are queued at once, in this order.
+        # All three are queued at once, in this order.
         await asyncio.gather(
             self._metadata.delete(RESOURCE_QUOTAS + namespace),
             self._metadata.delete(PERMISSIONS + namespace),

@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 
 def _everything() -> Position:
-    return EARLIEST.after  # kept by trimming while a topic is being loaded
+    return EARLIEST.after  # nothing is trimmed while a topic is being loaded
 
 
 class Topic(Life[Subscription]):
@@ -248,7 +248,7 @@ class Topic(Life[Subscription]):
         return done
 
     def notify(self) -> None:
-        """Entries or the stable position moved: notify every subscription once this tick."""
+        """Notify all subscriptions once this tick: new entries, or the stable position moved."""
         if not self._notified and self._closed is None:
             self._notified = True
             asyncio.get_running_loop().call_soon(self._notify_now)

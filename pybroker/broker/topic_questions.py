@@ -121,8 +121,9 @@ def entries_behind(topic: Topic, after: Position) -> int:
 
 
 def _schema_digest(topics: Topics, name: TopicName) -> bytes:
-    """Empty if there is none. Includes the properties, which describe the parts of a key-value
-    schema."""
+    """The digest of the topic's schema; empty if it has none. Includes the properties, which
+    describe the parts of a key-value schema.
+    """
     try:
         schema = topics.schemas.get(name).schema
     except TopicNotFound:

@@ -314,8 +314,8 @@ class TransactionalAcks:
     # -- life
 
     async def close(self) -> None:
-        """Close, and open nothing any more: the log would be written concurrently with its next
-        owner.
+        """Close the log, and open it no more: otherwise this would write to it concurrently with
+        its next owner.
         """
         self._closed = True
         if (opening := self._opening) is not None:

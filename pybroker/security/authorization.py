@@ -1,7 +1,8 @@
-"""What a role may do: superusers everything, a tenant's admins everything in it, others what was
-granted to them in a namespace, on a topic, and on subscriptions that name their roles.
+"""What a role may do: superusers everything, a tenant's admins everything in the tenant, others
+what was granted to them in a namespace, on a topic, and on subscriptions that name their roles.
 
 Only names are checked, never whether something exists, so a refusal does not reveal that.
+
 Source: Apache Pulsar's PulsarAuthorizationProvider.
 """
 

@@ -1,7 +1,7 @@
 """The role that a client's certificate names: its common name, until the certificate expires.
 
-TLS has verified everything else when the connection began. It verifies nothing again, neither
-during the connection nor when a later one resumes its session.
+TLS verified everything else when the connection began. It verifies nothing again, neither during
+the connection nor when a later one resumes its session.
 """
 
 import ssl

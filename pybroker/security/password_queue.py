@@ -1,8 +1,8 @@
 """Passwords waiting to be checked: one at a time, in a thread, because hashing is slow.
 
 Turns go by address, and within an address by user name. Addresses without recent failures come
-first; the others get at least every fourth comparison. The queue is bounded, and the
-address with the most entries makes room. A client that disconnects gives up its place.
+first; the others get at least every fourth comparison. The queue is bounded, and the address with
+the most entries makes room. A client that disconnects gives up its place.
 """
 
 import asyncio

@@ -21,7 +21,7 @@ _NAME_CHARS: Final = 64
 class RefusedLogins:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # By machine and user: unforgiven failures, and as of when.
+        # By machine and user: unforgiven failures, and the time of the last one.
         self._failures: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:

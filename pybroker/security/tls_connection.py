@@ -22,7 +22,7 @@ from pybroker.base.runtime import break_cycles_of
 from pybroker.security.newcomers import Newcomers
 from pybroker.security.tls_contexts import TlsContexts
 
-# Connections whose ClientHello is incomplete. A client sends it at once, so a moment is enough.
+# Connections whose ClientHello is incomplete: only for a moment, as a client sends it at once.
 MAX_SILENT: Final = 200
 # Connections whose ClientHello was answered: the next step follows a round trip later. Answering
 # costs 0.2 to 1 ms of CPU, so a flood of hellos needs 0.1 s or more to displace all of them.

@@ -31,7 +31,7 @@ class BadRecord(ManagedLedgerError):
 class Kept(NamedTuple):
     position: Position
     entry: bytes
-    messages: int  # when it was published
+    messages: int  # their number when it was published
     bits: int | None = None  # the kept ones, as bits; None: all
 
 

@@ -159,7 +159,7 @@ class Compaction:
 
     @property
     def _lost(self) -> bool:
-        """The compacted log is missing, for example in a copy of a data directory."""
+        """Whether the compacted log is missing, for example in a copy of a data directory."""
         record = self._record
         return record is not None and not self._topic.factory.exists(self._name(record.generation))
 

@@ -1,7 +1,7 @@
 """Deduplication: which of a producer's messages are duplicates, and which may be sent again.
 
 on_produce   asks for the pieces of a run: new ones, duplicates, copies of undecided ones
-topic        publishes what is new, and reports whether it was stored
+topic        publishes the new pieces, and reports whether they were stored
 recovery     a snapshot in the metadata store, and a scan of the entries after it
 """
 

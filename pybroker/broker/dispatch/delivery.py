@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Final
 
 MAX_RUN_ENTRIES: Final = 1000
-ROUND_STEPS: Final = 3  # a dispatch; each for up to MAX_RUN_ENTRIES, or a look at all consumers
+ROUND_STEPS: Final = 3  # in a dispatch, each for up to MAX_RUN_ENTRIES or one look at all consumers
 ROUND_BYTES: Final = 1 << 20  # written per dispatch before other subscriptions have their turn
 
 EntryIds = dict[int, list[int]]  # by ledger

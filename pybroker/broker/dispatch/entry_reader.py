@@ -51,7 +51,7 @@ class ReadableTopic(Protocol):
 
 
 class WithheldEntries(Protocol):
-    """What open transactions have acknowledged individually; implemented in
+    """Messages that open transactions have acknowledged individually; implemented in
     transaction.pending_ack.
     """
 
@@ -271,7 +271,9 @@ class EntryReader:
         return delivery.part(0, delivery.affordable(max_messages))
 
     def advance(self, delivery: Delivery) -> None:
-        """These entries of the last `peek` were delivered, or are kept by the dispatcher."""
+        """Move past entries of the last `peek` that were delivered, or that the dispatcher
+        keeps.
+        """
         self.pass_over(delivery)
         self.spend(delivery)
 
@@ -417,7 +419,7 @@ class EntryReader:
     # -- counting
 
     def hidden_backlog(self, up_to: Position) -> int:
-        """Hidden entries that the cursor still counts as unacknowledged."""
+        """The number of hidden entries that the cursor still counts as unacknowledged."""
         after = max(self._cursor.mark_delete_position, self._settled_to)
         if after >= up_to or not self._topic.hidden:
             return 0
@@ -447,7 +449,7 @@ def _end_of(ranges: list[Range], wanted: int) -> int:
 
 
 def between(first: int, last: int, holes: list[Range]) -> list[Range]:
-    """What `holes` (closed, in order) leave of the closed range `first` to `last`."""
+    """The parts of the closed range `first` to `last` outside the `holes` (closed, in order)."""
     if not holes:
         return [(first, last)]
     left: list[Range] = []

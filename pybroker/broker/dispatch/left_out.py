@@ -41,7 +41,7 @@ class _Batch:
 
     @property
     def is_clear(self) -> bool:
-        """The next whole-batch acknowledgement covers everything."""
+        """Whether the next whole-batch acknowledgement covers everything."""
         return self.acks + 1 >= len(self.owed)
 
     def delivered_again(self, left_out: int, given: int) -> None:
@@ -68,7 +68,7 @@ class _Batch:
         self.owed = left
 
     def settled(self) -> None:
-        """No acknowledgement in flight refers to the deliveries so far."""
+        """Call when no acknowledgement in flight refers to the deliveries so far."""
         self.owed, self.acks = [], 0
 
 

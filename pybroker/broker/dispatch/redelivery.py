@@ -15,7 +15,7 @@ from managed_ledger.position import Position
 from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, EntryIds
 from pybroker.broker.dispatch.entry_reader import EntryReader
 
-_PRUNE_FROM: Final = 1000  # counts; individual acknowledgements keep it smaller
+_PRUNE_FROM: Final = 1000  # counts; individual acknowledgements keep their number below this
 
 
 class RedeliveryQueue:

@@ -210,7 +210,7 @@ class SharedDispatcher:
     # -- acknowledgements
 
     def release(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
-        """No consumer holds these entries any more; another one may have held them."""
+        """Release these entries, although another consumer may hold them."""
         before = consumer.unacked.messages
         missing = consumer.unacked.release(positions)
         self._credit(consumer, before - consumer.unacked.messages)
@@ -225,7 +225,7 @@ class SharedDispatcher:
                 self._credit(other, before - other.unacked.messages)
 
     def keep(self, consumer: Consumer, position: Position, messages: int) -> None:
-        """Only `messages` of this batch are still unacknowledged."""
+        """Leave only `messages` of this batch unacknowledged."""
         if messages == 0:
             self.release(consumer, [position])
             return
@@ -236,7 +236,7 @@ class SharedDispatcher:
                 return
 
     def _credit(self, consumer: Consumer, messages: int) -> None:
-        """The consumer holds that many messages fewer."""
+        """Count `messages` fewer for the consumer."""
         self._unacked -= messages
         if consumer.blocked and consumer.unacked.messages <= self._limits.per_consumer // 2:
             consumer.blocked = False
@@ -264,15 +264,15 @@ class SharedDispatcher:
         return returned
 
     def restore(self, positions: Sequence[Position]) -> None:
-        """A transaction that had acknowledged these entries was aborted."""
+        """Redeliver entries that an aborted transaction had acknowledged."""
         for consumer in self._consumers():
             self.release(consumer, positions)  # for entries that it acknowledged in part
         self._restored = self._returned.may_be_early = True
         self._counts.increment(self._returned.add(by_ledger(positions)))
 
     def skipped_to(self, mark: Position) -> None:
-        """All entries up to the position were acknowledged, including those that consumers hold and
-        delayed ones.
+        """Forget all entries up to the position, which were acknowledged, including those that
+        consumers hold and delayed ones.
         """
         for consumer in self._consumers():
             before = consumer.unacked.messages

@@ -139,7 +139,7 @@ class SingleActiveDispatcher:
             self.rewind()
 
     def restore(self, positions: Iterable[Position]) -> None:
-        """A transaction that had acknowledged these entries was aborted."""
+        """Redeliver entries that an aborted transaction had acknowledged."""
         if self._reader is not self._plain:  # the entries' ledgers may be gone
             self.rewind()
         else:

@@ -1,7 +1,7 @@
 """AUTO_SPLIT without a ring: each consumer has one range of slots; a new one halves the widest.
 
-Ranges end at keys, as Apache Pulsar's do: the owner of the next key owns a slot. A consumer that
-leaves gives its range to the next neighbour, or to the previous one if it is the last.
+Ranges end at keys, as Apache Pulsar's do: a slot belongs to the owner of the next key. A consumer
+that leaves gives its range to the next neighbour, or to the previous one if it is the last.
 
 Source: Apache Pulsar, HashRangeAutoSplitStickyKeyConsumerSelector.
 """

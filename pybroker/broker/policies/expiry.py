@@ -56,7 +56,9 @@ def _wanted(topic: Topic) -> bool:
 async def expire_older(
     topic: Topic, than_ms: int, now_ms: int, holds: Holds = nobody_takes_it_back
 ) -> int:
-    """Drops messages published before `than_ms`; returns their entries, over all subscriptions."""
+    """Drops messages published before `than_ms`; returns the number of entries, over all
+    subscriptions.
+    """
     dropped = 0
     for subscription in topic.each_subscription():
         if subscription.durable:

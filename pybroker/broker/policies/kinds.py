@@ -20,7 +20,7 @@ _MOST_CHARS: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """From a JSON value to the complete one. Raises BadPolicy.
+    """Turns a JSON value into the complete one. Raises BadPolicy.
 
     For the description of the API, `takes` is the accepted JSON and `gives` the answered JSON.
     """

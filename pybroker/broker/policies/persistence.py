@@ -1,5 +1,5 @@
-"""How often a topic's acknowledgements are written; a crash redelivers messages whose
-acknowledgements were not.
+"""How often a topic's acknowledgements are written; a crash loses the unwritten ones, so their
+messages are redelivered.
 """
 
 from typing import Final

@@ -150,7 +150,7 @@ class Policies:
             return record | {part: changed}
 
         async with self._locked(topic_key(topic)):
-            self._check_topic(topic.partitioned_name)  # the change would outlive the topic
+            self._check_topic(topic.partitioned_name)  # a change must not outlive the topic
             await self._change(topic_key(topic), change)
 
     def topics_with_own(self) -> list[TopicName]:
@@ -240,7 +240,7 @@ def _readable(policy: Policy[T], value: Any, key: str = "") -> T | None:
     return checked
 
 
-@lru_cache(maxsize=1000)  # logs each only once
+@lru_cache(maxsize=1000)  # each is logged only once
 def _say_ignored(key: str, name: str, why: str) -> None:
     log.warning("%s: the policy %s is invalid and ignored: %s", key, name, why)
 

@@ -35,7 +35,7 @@ LEFT_BY_EVICTION: Final = 0.9
 
 
 class TopicQuota:
-    """A topic's check when a producer connects."""
+    """Checks and enforces a topic's backlog quotas."""
 
     def __init__(self, topic: Topic, clock: Clock) -> None:
         self._topic = topic

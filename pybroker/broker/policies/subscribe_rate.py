@@ -1,7 +1,7 @@
 """Limits how often one consumer may subscribe per period, to slow down reconnect loops.
 
-A consumer is identified by its address, its name and its consumer id. The counts are
-dropped after each period, so memory is limited by the requests within one.
+A consumer is identified by its address, its name and its consumer id. The counts are dropped after
+each period, so memory is limited by the requests within one.
 """
 
 import asyncio

@@ -56,7 +56,7 @@ class Throttle:
         period_s: float = 1.0,
         came_in: CameIn | None = None,
     ) -> None:
-        """0 or less means no limit. With `came_in`, limits are relative to that."""
+        """0 or less means no limit. With `came_in`, limits are relative to its rate."""
         self.limits = messages, size_bytes, period_s, came_in is not None
         self._relative_to = None if came_in is None else _Intake(came_in, period_s)
         self.refused = 0  # how often an entry had to wait
@@ -118,7 +118,7 @@ class _Intake:
         self._at_s = asyncio.get_running_loop().time()
 
     def measured(self) -> tuple[float, float] | None:
-        """Messages and bytes per second since the last measurement; None: that was too recent."""
+        """Messages and bytes per second since the last measurement; None if that was too recent."""
         now_s = asyncio.get_running_loop().time()
         passed_s = now_s - self._at_s
         if passed_s < self._period_s:

@@ -35,7 +35,7 @@ def _limits(effective: Effective) -> NamespaceLimits:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """0: no limit."""
+    """0 means no limit."""
 
     messages: int
     size_bytes: int
@@ -60,7 +60,7 @@ class ContentLimits:
 
 
 def content_limits(effective: Effective) -> ContentLimits | None:
-    """None: no limits."""
+    """None if there are no limits."""
     said, config = effective[TRANSACTION_LIMITS], effective.config
     limits = ContentLimits(
         Room(said["maxOpenMessagesPerTopic"], said["maxOpenBytesPerTopic"]),

@@ -56,7 +56,7 @@ class TopicList:
         return at < len(self.names) and self.names[at] == name
 
     def with_or_without(self, name: str) -> "TopicList":
-        """The list without the name if it has it, otherwise with it."""
+        """Without the name if the list has it, otherwise with it."""
         at = bisect_left(self.names, name)
         rest = at + self.has(name)
         between = [] if self.has(name) else [name]

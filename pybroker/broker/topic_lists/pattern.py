@@ -5,7 +5,7 @@ for hours. Here a pattern becomes a Glushkov automaton: its characters are posit
 positions is one integer, and each character of a name is examined once. A pattern that needs more
 (lookaround, back references) is refused; clients then filter the names themselves.
 
-Syntax: the common part of Java's, Go's and Python's, and Java's quotes \\Q…\\E.
+Syntax: what Java, Go and Python have in common, and Java's quotes \\Q…\\E.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -149,7 +149,7 @@ class _Parser:
         self._skip("^")
         node = self._alternatives(0)
         if self._at < len(self._text):
-            raise BadPattern(f"the bracket at {self._at} has no opening bracket")
+            raise BadPattern(f"the closing bracket at {self._at} has no opening bracket")
         return node
 
     def _peek(self) -> str:
