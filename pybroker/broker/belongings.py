@@ -102,6 +102,8 @@ class Belongings:
                     await self._remove_snapshots(name, None)
 
     async def _remove_snapshots(self, ledger_name: str, decision: KeyAt | None) -> None:
+        # Deduplication comes first: its key is always deleted, after snapshot writes in flight. So
+        # the buffer's keys, listed afterwards, include those of its last write.
         for module in (deduplication_snapshot, buffer_snapshot):
             await self._remove_keys(module.snapshot_keys(self._metadata, ledger_name), decision)
 
