@@ -1,4 +1,4 @@
-"""Your asyncio code, the broker, network, disks and clocks in one process, from a seed.
+"""Runs your asyncio code, the broker, network, disks and clocks in one process, from a seed.
 
     from pybroker.simulation import simulate
 
@@ -10,8 +10,8 @@
     def test_the_copier_is_exactly_once():
         simulate(scenario, seeds=200)
 
-On the command line: `pybroker simulate MODULE:scenario --seeds 1000`. The machine below it is
-`World` (time), `Node` (the event loop of a process), `SimulatedDisk` and `SimulatedBroker`.
+On the command line: `pybroker simulate MODULE:scenario --seeds 1000`. The layers below are `World`
+(time), `Node` (the event loop of a process), `SimulatedDisk` and `SimulatedBroker`.
 """
 
 from pybroker.simulation.broker import SimulatedBroker

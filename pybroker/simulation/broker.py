@@ -1,8 +1,8 @@
 """The broker's process in a simulation: the whole broker on a simulated disk, through crashes.
 
 `SimulatedBroker` is the machine: its disk and its clock outlive the process. A crash ends the
-process, now or at a later disk operation, and starts it again after a while; a power cut first
-decides which unsynced writes are on the disk.
+process, now or at a later disk operation, and restarts it after a while. A power cut also decides
+which unsynced writes are on the disk.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -21,19 +21,19 @@ from pybroker.simulation.world import SimulatedClock, World
 from pybroker.transaction.coordinator.transaction_log import log_name
 
 PORT: Final = 6650
-_BYTES_PER_OPERATION: Final = 20  # how much room a full disk leaves, for a number that was drawn
+_BYTES_PER_OPERATION: Final = 20  # room on a full disk: this times the drawn number
 _UNTIL_ROOM_S: Final = 0.5
 
 
 class SimulatedBroker:
-    """`note` and `fail` are for a subclass that keeps a history; `prepare` for what each start
+    """Subclasses override `note` and `fail` to keep a history, and `prepare` for what each start
     needs before the broker counts as serving.
     """
 
     def __init__(
         self, world: World, config: BrokerConfig, storage: Mapping[str, int] | None = None
     ) -> None:
-        """`storage`: options of `EmbeddedBackend`."""
+        """`storage` are options of `EmbeddedBackend`."""
         self.world = world
         self.config = config
         self.disk = SimulatedDisk(world)
@@ -43,26 +43,26 @@ class SimulatedBroker:
         self.broker: Broker | None = None
         self.serving = False
         self.new_backend: Callable[..., EmbeddedBackend] = EmbeddedBackend
-        self.before_start: list[Callable[[], None]] = []  # called while it is down
-        self.on_serving: list[Callable[[], None]] = []  # called at each start
+        self.before_start: list[Callable[[], None]] = []  # called before each start
+        self.on_serving: list[Callable[[], None]] = []  # called when the broker serves
         self.disk_had_faults = False
         self._storage = dict(storage or {})
         self._faults_end = False
         self._sync_fault: Fault | None = None
 
     def note(self, what: str) -> None:
-        """Record an event of this process."""
+        """Records an event of this process."""
 
     def crashed(self, fault: Fault) -> None:
-        """This process has just ended for this reason."""
+        """Called when the process has ended for this reason."""
         self.note(f"crashed: {fault}")
 
     def fail(self, what: str) -> None:
-        """Record something that must not happen."""
+        """Records something that must not happen."""
         self.world.failures.append(what)
 
     async def prepare(self) -> None:
-        """On the broker's loop, once it has started."""
+        """Called on the broker's loop after each start."""
 
     # --- life
 
@@ -74,7 +74,7 @@ class SimulatedBroker:
         self.node.start(self._unless_disk_fails(self._run()), f"broker.{self.incarnation}")
 
     async def _unless_disk_fails(self, work: Coroutine[Any, Any, None]) -> None:
-        """A process that cannot start or stop because its disk fails ends, and is started again."""
+        """Runs a start or a stop. If the disk fails meanwhile, the process ends and restarts."""
         try:
             await work
         except (StorageFull, StorageFailed) as error:
@@ -110,13 +110,14 @@ class SimulatedBroker:
         # After a failed sync the contents of the disk are undefined; the process ends.
         fault, self._sync_fault = self._sync_fault, None
         self.disk.sync_fails = False
-        # One that failed just before the end of all faults: who looks at what is left shall hear.
+        # After the end of all faults peers are told, so that the final check does not wait for a
+        # lost connection.
         self._die(replace(fault, power_cut=True, silent=fault.silent and not self._faults_end))
 
     # --- faults
 
     def crash(self, fault: Fault) -> None:
-        """Stop now or at a later disk operation; start again after a while."""
+        """Ends the process now or at a later disk operation; restarts it after a while."""
         if self._faults_end or self.node is None or self.node.dead:
             return
         if fault.disk_operation:
@@ -125,20 +126,20 @@ class SimulatedBroker:
             self._die(fault)
 
     def fill_disk(self, fault: Fault) -> None:
-        """The disk is full for a while."""
+        """Fills the disk for a while."""
         self.disk_had_faults = True
         self.disk.fill_up(fault.disk_operation * _BYTES_PER_OPERATION)
         self.world.after(fault.down_s + _UNTIL_ROOM_S, self.disk.make_room)
 
     def fail_sync(self, fault: Fault) -> None:
-        """The next sync fails; the process ends with it, as it does on a real disk."""
+        """Makes the next sync fail. The process then ends, as it does on a real disk."""
         if self.serving:
             self.disk_had_faults = True
             self._sync_fault = fault
             self.disk.sync_fails = True
 
     def stop_orderly(self, down_s: float) -> None:
-        """As SIGTERM does; start again after a while."""
+        """Stops the broker as SIGTERM does; restarts it after a while."""
         if self.serving:
             assert self.node is not None
             self.serving = False
@@ -152,13 +153,13 @@ class SimulatedBroker:
         self.world.after(down_s, self._restart, self.node)
 
     def _restart(self, stopped: Node) -> None:
-        if not stopped.dead:  # else it crashed in between, and is started again because of that
+        if not stopped.dead:  # dead: it crashed meanwhile, and the crash restarts it
             stopped.crash()
             self.disk.unmount()
             self.start()
 
     def restart(self, fault: Fault) -> None:
-        """Restart now, in spite of scheduled faults."""
+        """Restarts the broker now, even if other faults are scheduled."""
         if fault.kind == "stop":
             self.stop_orderly(fault.down_s)
         else:
@@ -175,7 +176,7 @@ class SimulatedBroker:
         self.world.after(fault.down_s, self.start)
 
     def heal(self) -> None:
-        """No more crashes, not even scheduled ones."""
+        """Ends all faults, even scheduled crashes."""
         self._faults_end = True
         self.disk.spare()
         self.disk.sync_fails = False
@@ -184,7 +185,9 @@ class SimulatedBroker:
     # --- what an administrator would see
 
     def open_transactions(self) -> list[str]:
-        """Those of a reopening coordinator count, too, because they are not known yet."""
+        """Open transactions. A coordinator that is being reopened counts as one, because its
+        transactions are not known yet.
+        """
         assert self.broker is not None
         coordinators, ledgers = self.broker.coordinators, self.broker.ledgers
         served = {c.coordinator_id: c for c in coordinators.served()}

@@ -1,4 +1,4 @@
-"""Ends the suspended coroutines of a process that died, so that collecting them runs no code."""
+"""Ends the suspended coroutines of a dead process, so that their collection runs no code."""
 
 import contextlib
 import inspect
@@ -6,17 +6,17 @@ import sys
 from types import FrameType
 from typing import Any, Final
 
-_GENTLY: Final = 50  # rounds; each `finally` with an await takes one
+_GENTLY: Final = 50  # rounds; each `finally` with an await needs one
 _FIRMLY: Final = 50
 
 
 def end(coroutine: Any) -> None:
-    """From the innermost outwards; a coroutine that awaits while it cleans up is closed again
-    there.
+    """Closes a coroutine, from the innermost one outwards. If one awaits during its cleanup, it is
+    closed again at that point.
 
-    `while True: try: await … except BaseException: …` goes on for as long as it is closed. Without
-    a running loop it would not even await, and its collection would never end. An error at its next
-    line is outside of that `try`, sooner or later.
+    `while True: try: await … except BaseException: …` continues whenever it is closed. Without a
+    running loop it would not even await, and its collection would never end. So an exception is
+    raised at its next lines: sooner or later, one is outside of that `try`.
     """
     for number in range(_GENTLY + _FIRMLY):
         chain = [coroutine]

@@ -1,4 +1,4 @@
-"""What a scenario declares: processes, inputs, outputs, checks, and what may go wrong.
+"""The declarations of a scenario: processes, inputs, outputs, checks, and possible faults.
 
     async def copier(service_url):
         async with Client(service_url) as client:
@@ -9,7 +9,7 @@
         sim.process("copier", copier, sim.service_url)
         sim.output("invoices")
 
-The function is called once for each seed. It only declares; nothing runs before it returns.
+The function is called once for each seed. It only declares: nothing runs before it returns.
 """
 
 import inspect
@@ -27,13 +27,13 @@ from pybroker.simulation.broker import PORT
 KINDS: Final[Mapping[str, str]] = {
     "crash": "one of your processes ends at an await, and is started again",
     "broker crash": "the broker ends, now or at a disk operation, perhaps with its machine",
-    "broker stop": "the broker is stopped in order, and started again",
+    "broker stop": "the broker is stopped gracefully, and started again",
     "reset": "a connection of your processes is reset",
-    "silence": "on a connection of your processes nothing arrives any more",
-    "stall": "for a while nothing arrives on any connection",
-    "disk full": "for a while the broker's disk has no room",
+    "silence": "nothing arrives any more on a connection of your processes",
+    "stall": "nothing arrives on any connection for a while",
+    "disk full": "the broker's disk is full for a while",
     "disk fails": "a sync of the broker's disk fails",
-    "slow disk": "for a while the broker's disk takes long",
+    "slow disk": "the broker's disk is slow for a while",
     "clock": "the clock of one of your processes, or of the broker, is set",
 }
 
@@ -50,11 +50,11 @@ class ScenarioError(Exception):
 class Record:
     """A message of a topic at the end of the simulation."""
 
-    topic: str  # as it was declared
+    topic: str  # the declared name
     data: bytes
     key: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
-    position: tuple[int, int, int] = (0, 0, 0)  # ledger, entry, index within a batch (or -1)
+    position: tuple[int, int, int] = (0, 0, 0)  # ledger, entry, index in a batch (or -1)
     partition: str = ""  # the full name of the topic, or of its partition
 
 
@@ -96,7 +96,7 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.service_url = f"pulsar://127.0.0.1:{PORT}"
-        self.rng = random.Random(f"{seed}/scenario")  # for what the scenario itself draws
+        self.rng = random.Random(f"{seed}/scenario")  # for the scenario's own random choices
         self.processes: list[ProcessSpec] = []
         self.inputs: list[InputSpec] = []
         self.outputs: list[OutputSpec] = []
@@ -108,14 +108,14 @@ class Simulation:
     def process(
         self, name: str, function: Callable[..., Awaitable[object]], *args: Any, **kwargs: Any
     ) -> None:
-        """One of your processes: `await function(*args, **kwargs)` on its own event loop.
+        """Declares a process: `await function(*args, **kwargs)` on its own event loop.
 
-        It is restarted after a crash, and one second after it raised an exception. Several
-        processes may have the same function, but not the same name.
+        It is restarted after a crash, and one second after an exception. An AssertionError ends it
+        and breaks a promise. Several processes may have the same function, but not the same name.
         """
         _require_name(name, "process")
         if not callable(function):
-            getattr(function, "close", lambda: None)()  # of a coroutine that nobody awaits
+            getattr(function, "close", lambda: None)()  # a coroutine that will not be awaited
             raise ScenarioError(
                 f"process {name!r} is not a function: write sim.process({name!r}, function, …) "
                 "with its arguments after it, and do not call it"
@@ -130,7 +130,8 @@ class Simulation:
         messages: int | Iterable[bytes | str | tuple[str, bytes | str]] = 12,
         keys: int = 3,
     ) -> None:
-        """Messages that are published while your processes run, once the topic has a subscription.
+        """Declares messages that are published while your processes run, once the topic has a
+        subscription.
 
         A number creates that many messages, `orders-0`, `orders-1`, …, with `keys` different keys.
         Otherwise give the data of each message, or its key and data.
@@ -147,21 +148,22 @@ class Simulation:
         self.inputs.append(InputSpec(topic, tuple((key, encoded(data)) for key, data in pairs)))
 
     def output(self, topic: str, expect: Expect | None = None, ordered: bool = True) -> None:
-        """A topic that is judged at the end.
+        """Declares a topic that is judged at the end.
 
-        `expect(data)` returns what one input produces here: the data of one message, or of
-        several, or an empty list. Without it, each input produces one message that holds its data.
-        `ordered`: messages with the same key keep the order of the inputs.
+        `expect(data)` returns the messages that one input produces here: the data of one message,
+        or a list of data, which may be empty. Without it, each input produces one message that
+        contains its data. `ordered`: messages with the same key keep the order of the inputs.
         """
         self.outputs.append(OutputSpec(topic, expect, ordered))
 
     def topic(self, name: str) -> None:
-        """A topic that only your checks judge, such as one of sums."""
+        """Declares a topic that only your checks judge, such as a topic of sums."""
         self.topics.append(name)
 
     def check(self, function: AnyCheck) -> AnyCheck:
-        """A function, async or not, that asserts something at the end: it gets the messages of
-        each declared input, output and topic, as lists of `Record`. May be used as a decorator.
+        """Declares a function, async or not, that asserts something at the end. It gets the
+        messages of each declared input, output and topic, as lists of `Record`. May be used as a
+        decorator.
         """
         if not callable(function):
             raise ScenarioError(f"sim.check takes a function, not {function!r}")
@@ -176,7 +178,7 @@ class Simulation:
         self.kinds = kinds
 
     def broker(self, **settings: Any) -> None:
-        """Fields of BrokerConfig, as in `pybroker.testing.broker`."""
+        """Sets fields of BrokerConfig, as `pybroker.testing.broker` does."""
         unknown = [name for name in settings if name not in BrokerConfig.__dataclass_fields__]
         if unknown:
             raise ScenarioError(f"BrokerConfig has no field {unknown[0]!r}")
@@ -186,7 +188,7 @@ class Simulation:
 
 
 def declared(scenario: Callable[[Simulation], object], seed: int) -> Simulation:
-    """What the scenario declares for this seed. Raises ScenarioError."""
+    """The scenario's declarations for this seed. Raises ScenarioError."""
     sim = Simulation(seed)
     try:
         inspect.signature(scenario).bind(sim)
@@ -194,7 +196,7 @@ def declared(scenario: Callable[[Simulation], object], seed: int) -> Simulation:
         text = f"{error}: a scenario takes one argument, write `def scenario(sim)`"
         raise ScenarioError(text) from None
     except ValueError:
-        pass  # nobody knows its signature
+        pass  # a function without a known signature
     made = scenario(sim)
     if hasattr(made, "__await__"):
         getattr(made, "close", lambda: None)()
@@ -212,7 +214,7 @@ def _require_name(name: object, what: str) -> None:
 
 
 def _require_value(name: str, value: object) -> None:
-    """As broker.conf does."""
+    """Checks a value as broker.conf does. Raises ScenarioError."""
     if not isinstance(value, bool | int | float | str):
         return
     text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -223,12 +225,12 @@ def _require_value(name: str, value: object) -> None:
 
 
 def _require_topics(sim: Simulation) -> None:
-    """Each has one name, and stores what is judged."""
+    """Checks that each topic has one name and stores messages. Raises ScenarioError."""
     inputs = [given.topic for given in sim.inputs]
     outputs = [rule.topic for rule in sim.outputs]
     spelt: dict[TopicName, str] = {}
     for topic in (*inputs, *outputs, *sim.topics):
-        _require_name(topic, "topic")  # of an output
+        _require_name(topic, "topic")  # the topic of an output
         try:
             name = TopicName.parse(topic)
         except InvalidTopicName as error:

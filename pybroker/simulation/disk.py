@@ -1,13 +1,13 @@
 """A disk that guarantees only what POSIX guarantees.
 
-Writes can be read back at once, but only `fdatasync` (bytes and length) and `sync_folder`
-(names) make them durable. At a power cut each write since then survives, is lost, or is torn: any
-subset of its 512-byte sectors made it, the others hold what was there before (zeros in a part
-that is new). The file's length is any that it had since the sync. Each unsynced creation,
-renaming and unlinking happened or did not. A mere kill of the process keeps all of it (the page
-cache survives), which does not make it durable: a later power cut may still take it.
+Writes can be read at once, but only `fdatasync` (bytes and length) and `sync_folder` (names) make
+them durable. At a power cut, each write since then survives, is lost, or is torn. Of a torn write,
+any subset of its 512-byte sectors is on the disk; the others contain what was there before (zeros
+in a new part). The file's length is any that it has had since the sync. Each unsynced creation,
+renaming and unlinking happened or did not. When only the process is killed, the page cache
+survives, and with it all writes, but they are not durable: a later power cut may still take them.
 
-`SimulatedDisk` is the platter; `mount()` gives a process its handle on it, which implements
+`SimulatedDisk` is the platter. `mount()` gives a process its handle on it, which implements
 `managed_ledger.storage.embedded.disk.Disk` and dies with the process.
 """
 
@@ -27,7 +27,7 @@ SECTOR: Final = 512
 
 @dataclass(slots=True)
 class Change:
-    """One unsynced write or truncation, with what undoes it."""
+    """One unsynced write or truncation, with the data to undo it."""
 
     offset: int
     data: bytes  # empty for a truncation to `offset`
@@ -57,7 +57,7 @@ class Inode:
         self._resize(size)
 
     def lose_power(self, rng: random.Random) -> None:
-        """Decide which unsynced changes are on the platter."""
+        """Decides which unsynced changes are on the platter."""
         changes, self.unsynced = self.unsynced, []
         if not changes:
             return
@@ -98,7 +98,7 @@ class Inode:
 
 
 def _sectors(change: Change) -> list[tuple[int, int]]:
-    """The parts of a write, each of which may or may not reach the platter."""
+    """The parts of a write, each of which may reach the platter or not."""
     end = change.offset + len(change.data)
     edges = [change.offset, *range((change.offset // SECTOR + 1) * SECTOR, end, SECTOR), end]
     return list(itertools.pairwise(edges))
@@ -130,7 +130,7 @@ def _folder(name: str) -> str:
 
 
 class SimulatedDisk:
-    """The platter of one machine. Faults are switched on from outside, between operations."""
+    """The platter of one machine. Callers switch faults on and off between operations."""
 
     def __init__(self, world: Events, name: str = "disk") -> None:
         self.world = world
@@ -139,11 +139,11 @@ class SimulatedDisk:
         self.new_inode: Callable[[], Inode] = Inode
         self.operations = 0
         self.capacity_bytes: int | None = None  # None: it never fills up
-        self.usual_capacity_bytes: int | None = None  # before anything filled it
+        self.usual_capacity_bytes: int | None = None  # the value to which `make_room` returns
         self.sync_fails = False
         self.slow_until = 0.0  # virtual seconds; every sync stalls until then
         self.descriptors_out = False  # nothing can be opened or created
-        self.log: list[str] | None = None  # set to [] to have every operation noted
+        self.log: list[str] | None = None  # set to [] to record every operation
         self._durable_names: Names = {}
         self._unsynced_names: list[Renaming] = []
         self._crash_at: int | None = None
@@ -151,7 +151,7 @@ class SimulatedDisk:
         self._mounted: Mount | None = None
 
     def mount(self) -> "Mount":
-        """What a newly started process sees; the handle of the one before is dead."""
+        """A handle for a newly started process. The handle of the process before it is dead."""
         self.unmount()
         self._mounted = Mount(self)
         return self._mounted
@@ -163,20 +163,21 @@ class SimulatedDisk:
         self._crash_at = None
 
     def crash_after(self, operations: int, crash: Callable[[], None]) -> None:
-        """Call `crash` just before the n-th operation from now; it shall end the process."""
+        """Calls `crash` just before the n-th operation from now; it must end the process."""
         self._crash_at = self.operations + operations
         self._on_crash = crash
 
     def spare(self) -> None:
-        """Forget a crash that has not come yet."""
+        """Cancels a crash that has not happened yet."""
         self._crash_at = None
 
     def lose_power(self) -> None:
-        """The machine goes off: unsynced changes are settled one by one."""
+        """Cuts the power: decides about each unsynced change."""
         self.unmount()
         names = dict(self._durable_names)
         changes, self._unsynced_names = self._unsynced_names, []
-        # Most file systems order the changes of names; POSIX does not, so both are tried.
+        # Most file systems apply changes of names in order, but POSIX does not require it: both
+        # happen.
         in_order = self.rng.random() < 0.5
         kept = self.rng.randint(0, len(changes))
         for index, change in enumerate(changes):
@@ -187,11 +188,11 @@ class SimulatedDisk:
             inode.lose_power(self.rng)
 
     def copy(self) -> dict[str, bytes]:
-        """All files, while no process writes."""
+        """All files. Call it while no process writes."""
         return {name: bytes(inode.content) for name, inode in self.names.items()}
 
     def put_back(self, copy: dict[str, bytes]) -> None:
-        """Replaces everything by these files, durably."""
+        """Replaces all files by these, durably."""
         self.unmount()
         self.names = {name: self.new_inode() for name in copy}
         for name, inode in self.names.items():
@@ -200,7 +201,7 @@ class SimulatedDisk:
         self._durable_names, self._unsynced_names = dict(self.names), []
 
     def before_operation(self, operation: str, name: str, seconds: float) -> None:
-        """Count it, let its time pass, and crash if it is due."""
+        """Counts an operation, adds its time, and crashes if a crash is due."""
         self.operations += 1
         weather = self.world.weather
         self.world.job_cost_s += seconds * (0.5 + self.rng.random())
@@ -221,7 +222,7 @@ class SimulatedDisk:
         raise SimulatedCrash
 
     def fill_up(self, room_bytes: int) -> None:
-        """Nothing but `room_bytes` is left."""
+        """Leaves only `room_bytes` free."""
         self.capacity_bytes = self.used_bytes() + room_bytes
 
     def make_room(self) -> None:
@@ -361,4 +362,4 @@ class File:
         return len(self._inode.content)
 
     def close(self) -> None:
-        """Closing syncs nothing."""
+        """Does not sync."""

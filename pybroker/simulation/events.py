@@ -1,4 +1,4 @@
-"""The queue of events by virtual time, and the randomness that orders them."""
+"""The queue of events by virtual time, and the random numbers that order them."""
 
 import itertools
 import random
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How fast and how steady this world's machines are; drawn once per seed. Times in seconds."""
+    """Speed and steadiness of this world's machines; drawn once per seed. Times in seconds."""
 
     iteration_s: float = 2e-5
     stall_chance: float = 0.0  # per loop iteration
@@ -20,7 +20,7 @@ class Weather:
     latency_spike_chance: float = 0.0  # per write
     latency_spike_s: float = 0.2
     split_chance: float = 0.0  # per delivery
-    write_limit_bytes: int = 1 << 30  # above it a transport pauses its protocol, whatever it asked
+    write_limit_bytes: int = 1 << 30  # a transport's greatest high-water mark
     disk_write_s: float = 1e-5
     disk_sync_s: float = 3e-3
     disk_stall_chance: float = 0.0  # per disk operation
@@ -45,14 +45,14 @@ class Weather:
 
 
 class Events:
-    """Virtual time. Events due at the same instant happen in an order drawn from the seed."""
+    """Virtual time. Events at the same instant happen in an order drawn from the seed."""
 
     def __init__(self, seed: int | str, weather: Weather | None = None) -> None:
         self.seed = seed
         self.now = 0.0
         self.steps = 0
-        self.job_cost_s = 0.0  # what the executor job that is running has cost so far
-        self.failures: list[str] = []  # exceptions that nobody handled, on nodes that were alive
+        self.job_cost_s = 0.0  # virtual time of the running executor job so far
+        self.failures: list[str] = []  # unhandled exceptions on nodes that were alive
         self.numbers = itertools.count()  # of tasks and futures
         self._random = self.stream("world").random
         self.weather = weather or Weather.draw(self.stream("weather"))
@@ -60,7 +60,7 @@ class Events:
         self._sequence = 0
 
     def stream(self, name: str) -> random.Random:
-        """Randomness for one purpose, so that the others do not change with its use."""
+        """A random generator for one purpose. Its use does not change the numbers of the others."""
         return random.Random(f"{self.seed}/{name}")
 
     def at(self, when: float, action: Callable[..., object], *args: Any) -> None:

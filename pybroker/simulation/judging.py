@@ -1,8 +1,8 @@
 """The promises of every pipeline: nothing lost, duplicated, partial, torn, or out of order.
 
-Judged from the topics when nothing moves any more, from the subscriptions of the inputs, and from
-the answers about transactions that the client received. An input that is in its topic twice must be
-processed twice.
+They are judged when nothing moves any more: from the topics, from the subscriptions of the inputs,
+and from the answers about transactions that the client received. An input that is in its topic
+twice must be processed twice.
 """
 
 import re
@@ -31,16 +31,16 @@ class Violation:
 
 @dataclass(slots=True)
 class SeenTransaction:
-    """What the client learned about one transaction."""
+    """The client's knowledge of one transaction."""
 
     name: str
-    committed: bool | None = None  # None: the client learned nothing
+    committed: bool | None = None  # None: the client does not know
     stored: list[tuple[str, tuple[int, int, int], str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What the promises are judged by. Lists are in the order of the topics."""
+    """The data by which the promises are judged. Lists are in the order of the topics."""
 
     inputs: Mapping[str, Sequence[Record]]  # by topic
     outputs: Mapping[str, Sequence[Record]]
@@ -48,11 +48,11 @@ class Account:
     # By input topic and subscription: the positions that are not acknowledged.
     left: Mapping[tuple[str, str], frozenset[tuple[int, int, int]]]
     transactions: Sequence[SeenTransaction] = ()
-    rested_s: float = 0.0  # how long after the last fault this was
+    rested_s: float = 0.0  # the time from the last fault until then
 
 
 def shown(data: bytes) -> str:
-    """A message as a name for people: printable, short, quoted."""
+    """A message in a form for people: printable, short, quoted."""
     text = repr(data.decode("utf-8", "backslashreplace"))
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 2]}…{text[0]}"
 
@@ -79,11 +79,11 @@ def _limited(found: Iterator[Violation]) -> list[Violation]:
 
 
 class _Matching:
-    """Which output was made of which input."""
+    """Matches outputs with the inputs that produced them."""
 
     def __init__(self, account: Account) -> None:
         self.times = Counter(r.data for records in account.inputs.values() for r in records)
-        # By output topic, then by input: how often it is expected, and where it is.
+        # By output topic, then by input: the expected number, and the matching records.
         self.wanted: dict[str, dict[bytes, Counter[bytes]]] = {}
         self.found: dict[str, dict[bytes, list[tuple[int, Record]]]] = {}
         self.unexpected: list[Record] = []
@@ -108,7 +108,9 @@ class _Matching:
     def _by_glued_content(
         self, found: dict[bytes, list[tuple[int, Record]]], records: Sequence[Record]
     ) -> None:
-        """Where no input is a word of its own, as in `"invoice" + order`: the longest that fits."""
+        """For topics where no input is a separate word, as in `"invoice" + order`: matches the
+        longest input.
+        """
         longest_first = sorted(self.times, key=len, reverse=True)
         pattern = re.compile(b"|".join(map(re.escape, longest_first)))
         for place, record in enumerate(records):
@@ -132,7 +134,7 @@ class _Matching:
             of = shares.get(record.data)
             if of is None:
                 self.unexpected.append(record)
-            else:  # one after the other; surplus ones belong to the last
+            else:  # one after the other; surplus records belong to the last
                 found[of.pop(0) if len(of) > 1 else of[0]].append((place, record))
 
     def count(self, topic: str, data: bytes) -> int:
@@ -146,14 +148,14 @@ class _Matching:
 
 
 def _whole(data: bytes) -> bytes:
-    """`data` as a whole word: order-1 is not in order-12."""
+    """A pattern for `data` as a whole word: order-1 is not in order-12."""
     before = rb"(?<![0-9A-Za-z_])" if data[:1].isalnum() else b""
     behind = rb"(?![0-9A-Za-z_])" if data[-1:].isalnum() else b""
     return before + re.escape(data) + behind
 
 
 def _several(rule: OutputSpec, data: bytes) -> list[bytes]:
-    """The outputs of an input according to `expect`. Raises ScenarioError."""
+    """The outputs that `expect` returns for an input. Raises ScenarioError."""
     assert rule.expect is not None
     made = rule.expect(data)
     if isinstance(made, bytes | str):
@@ -217,7 +219,7 @@ def _unexpected(matched: _Matching) -> Iterator[Violation]:
 
 
 def _torn(account: Account, matched: _Matching) -> Iterator[Violation]:
-    """Output without acknowledgement; the reverse is reported as a loss."""
+    """Outputs whose input is not acknowledged. The reverse is reported as a loss."""
     for (topic, subscription), left in account.left.items():
         for record in account.inputs.get(topic, ()):
             if record.position not in left:
@@ -264,7 +266,7 @@ def _disordered(account: Account, matched: _Matching) -> Iterator[Violation]:
 def _disordered_in(
     topic: str, records: Sequence[Record], matched: _Matching
 ) -> Iterator[Violation]:
-    """By key, the first output of each input; there is no order between partitions."""
+    """By key, the first outputs of the inputs that are out of order. Partitions are independent."""
     last: dict[tuple[str, str, str], tuple[int, bytes]] = {}
     seen: set[bytes] = set()
     for record in records:

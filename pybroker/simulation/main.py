@@ -1,8 +1,8 @@
-"""`pybroker simulate MODULE:FUNCTION`: seeds in processes of their own, until a promise breaks.
+"""`pybroker simulate MODULE:FUNCTION`: simulates seeds in several processes until a promise breaks.
 
-The processes have one hash seed, so that the order of a set of strings is the same in each, and
-import the module again while time and randomness are simulated, so that `from time import time` is,
-too.
+All processes have the same hash seed, so that a set of strings has the same order in each. They
+import the module while time and randomness are simulated, so that `from time import time` is
+simulated too.
 """
 
 import argparse
@@ -35,22 +35,22 @@ EXIT_BROKEN: Final = 1
 EXIT_CANNOT_RUN: Final = 2
 EXIT_INTERRUPTED: Final = 130
 _MOST_JOBS: Final = 256
-_CHUNK: Final = 10  # seeds that a process takes at a time
-_TELLS_TIME_FROM: Final = 2 * _CHUNK  # seeds: the first ones also start the processes
-_SAY_EVERY_S: Final = 5.0  # where there is no terminal
-_SEED_LIMIT_S: Final = 60.0  # of real time: a loop without an await would never end
-_AGAIN_AFTER_S: Final = 2.0  # for code that catches the first one
+_CHUNK: Final = 10  # seeds that a process gets at a time
+_TELLS_TIME_FROM: Final = 2 * _CHUNK  # seeds; the first ones are slower
+_SAY_EVERY_S: Final = 5.0  # without a terminal
+_SEED_LIMIT_S: Final = 60.0  # in real time; a loop without an await would never end
+_AGAIN_AFTER_S: Final = 2.0  # for code that catches the first exception
 _MOST_CAUGHT: Final = 3
-_GARBAGE_THRESHOLD: Final = 100_000  # of objects: what a seed leaves is collected after each one
+_GARBAGE_THRESHOLD: Final = 100_000  # objects; garbage is collected after each seed anyway
 
 
 class Hung(KeyboardInterrupt):
-    """The limit of real time is exceeded. asyncio passes a KeyboardInterrupt on."""
+    """Over the limit of real time. A KeyboardInterrupt, because asyncio does not catch it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The results of some seeds, in order; it ends with the first that failed."""
+    """The results of some seeds, in order, up to the first that failed."""
 
     seeds: int
     failed: Outcome | None
@@ -63,10 +63,10 @@ def main(arguments: list[str]) -> int:
     if options.faults is not None and options.seed is None:
         parser.error("--faults chooses among the faults of one seed: name it with --seed")
     os.environ.setdefault("PYTHONHASHSEED", "0")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends all processes then, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # must end all processes too
     jobs = 1 if options.seed is not None else options.jobs
     context = multiprocessing.get_context("spawn")
-    hung = context.Value("q", 0)  # one more than the seed that had to be killed
+    hung = context.Value("q", 0)  # the seed that had to be killed, plus 1
     try:
         with _processes(jobs, context, hung) as pool:
             if options.seed is not None:
@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
         print("\npybroker: interrupted; all processes were stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader is gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the final flush
         return EXIT_CANNOT_RUN
     except BrokenProcessPool:
         why = "a simulating process ended unexpectedly: does the code call os._exit?"
@@ -139,12 +139,12 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-# --- in this process
+# --- in the command's process
 
 
 @contextlib.contextmanager
 def _processes(jobs: int, context: Any, hung: Any) -> Iterator[ProcessPoolExecutor]:
-    """They are killed after an error, because their work is no longer needed."""
+    """A pool of processes. After an error they are killed: their work is no longer needed."""
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(hung,))
     try:
         yield pool
@@ -182,7 +182,7 @@ def _many(pool: ProcessPoolExecutor, options: argparse.Namespace) -> int:
 def _first_failure(
     pool: ProcessPoolExecutor, options: argparse.Namespace, progress: "Progress"
 ) -> Outcome | None:
-    """The lowest seed that fails, however many processes there are."""
+    """The lowest seed that fails, independent of the number of processes."""
     end = options.start + options.seeds
     firsts = iter(range(options.start, end, _CHUNK))
     waiting: list[Future[Chunk]] = []
@@ -224,7 +224,7 @@ def _least(
 
 
 class Progress:
-    """One line that is redrawn on a terminal; elsewhere a line now and then."""
+    """A line that is redrawn on a terminal; elsewhere a new line now and then."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -256,13 +256,14 @@ class Progress:
             self._open = False
 
 
-# --- in the processes that simulate
+# --- in the simulating processes
 
 
 def _begin(hung: Any = None) -> None:
-    """Ctrl-C ends the command, which ends these. They do not outlive it if it is killed.
+    """Initialises a process. Ctrl-C ends the command, which ends its processes; they do not outlive
+    it even if it is killed.
 
-    `hung`: receives the number of a seed whose code catches the exception that should end it.
+    `hung` receives the number of a seed whose code catches the exception that should end it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_command, daemon=True).start()
@@ -278,7 +279,7 @@ def _end_with_the_command() -> None:
 
 
 class _Limit:
-    """Ends a seed. If the code keeps catching the exception, the process itself ends."""
+    """Ends a seed that takes too long. If code keeps catching the exception, the process ends."""
 
     def __init__(self, hung: Any) -> None:
         self._hung = hung
@@ -311,7 +312,7 @@ def _one(target: str, seed: int, chosen: tuple[int, ...] | None, aloud: bool = F
 
 @contextlib.contextmanager
 def _in_silence() -> Iterator[None]:
-    """The code's output is only shown in a replay, not for every seed."""
+    """Hides the code's output, which is shown only in a replay."""
     with (
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stdout(nowhere),
@@ -333,7 +334,7 @@ def _limited(
         raise ScenarioError(f"seed {seed}: the code raised KeyboardInterrupt") from None
     except ScenarioError:
         raise
-    # Of the scenario itself; not every exception can be sent on.
+    # Errors of the scenario itself. Not every exception can be sent to another process.
     except (Exception, SystemExit) as error:
         raise ScenarioError(f"the scenario failed:\n{traceback.format_exc()}") from error
     finally:
@@ -341,7 +342,7 @@ def _limited(
 
 
 def _too_long(seed: int, caught: bool) -> str:
-    """`caught`: the code has caught the exception that should have ended it."""
+    """`caught`: the code caught the exception that should have ended it."""
     return (
         f"seed {seed} did not end within {_SEED_LIMIT_S:.0f} s of real time: is there a loop "
         "without an await, or a call that blocks?"
@@ -351,7 +352,7 @@ def _too_long(seed: int, caught: bool) -> str:
 
 @dataclass(slots=True)
 class _Running:
-    """The seed that this process simulates, and how often its limit has struck."""
+    """The seed that this process simulates, and the number of times that its limit has struck."""
 
     seed: int = 0
     strikes: int = 0
@@ -388,7 +389,7 @@ def _load(target: str) -> Callable[[Simulation], object]:
 
 @contextlib.contextmanager
 def _importing(where: str) -> Iterator[None]:
-    """Modules in the same folder can be imported, too, also later."""
+    """Makes modules in the same folder importable, even later."""
     folder = str(Path(where).resolve().parent if where.endswith(".py") else Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -1,9 +1,9 @@
-"""TCP between nodes, in memory: bytes keep their order within a connection and nothing else.
+"""TCP between nodes, in memory. It guarantees only the order of bytes within a connection.
 
-Each write arrives after a latency of its own; what has arrived is handed over in pieces of random
-size, so that frames are split and joined anywhere. Addresses are port numbers; hosts are ignored.
-A connection ends by close (what was written still arrives), by abort or reset (what is on its way
-is lost), or goes silent: nothing arrives any more, and nobody is told.
+Each write arrives after its own latency. Data that has arrived is delivered in pieces of random
+size, so that frames are split and joined anywhere. Addresses are port numbers; hosts are ignored. A
+connection ends by close (written data still arrives), by abort or reset (data on its way is lost),
+or goes silent: nothing arrives any more, and nobody is told.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from typing import Any, Final, Protocol
 
 from pybroker.simulation.events import Events
 
-_LARGEST_READ: Final = 256 * 1024  # what asyncio's selector transports read at once
+_LARGEST_READ: Final = 256 * 1024  # the largest read of asyncio's selector transports
 _EOF: Final = b""
 
 
 class Host(Protocol):
-    """What the network needs of the loop (`Node`) of a process."""
+    """What the network needs of a process's loop (`Node`)."""
 
     name: str
     dead: bool
@@ -53,7 +53,7 @@ class SimulatedSocket:
         return self._peer
 
     def setsockopt(self, *option: Any) -> None:
-        """Nothing to tune."""
+        """Has no effect."""
 
     def fileno(self) -> int:
         return -1
@@ -66,15 +66,15 @@ class Network:
         self.world = world
         self.rng: random.Random = world.stream("network")
         self.stalled_until = 0.0  # virtual seconds
-        self.callers: set[tuple[str, int]] = set()  # attempts to connect: process, port
+        self.callers: set[tuple[str, int]] = set()  # attempts to connect, as process and port
         self._servers: dict[int, Server] = {}
-        self._connections: dict[Transport, None] = {}  # the client's ends
+        self._connections: dict[Transport, None] = {}  # the clients' ends
         self._ports = itertools.count(40_000)
         self._cuts: set[frozenset[Host]] = set()
 
     @property
     def connections(self) -> list["Transport"]:
-        """The client's ends of the connections that are up."""
+        """The clients' ends of the connections that are up."""
         return list(self._connections)
 
     def listen(self, node: Host, factory: Any, port: int) -> "Server":
@@ -92,7 +92,7 @@ class Network:
         if server is None or not server.is_serving():
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"nothing listens on port {port}")
         if frozenset((node, server.node)) in self._cuts:
-            await node.create_future()  # nothing comes back
+            await node.create_future()  # no answer comes
         here, there = ("127.0.0.1", next(self._ports)), ("127.0.0.1", port)
         client = Transport(self, node, here, there)
         accepted = Transport(self, server.node, there, here)
@@ -101,11 +101,13 @@ class Network:
         server.node.call_soon(accepted.accept, server, context=server.context)
         protocol = factory()
         client.start(protocol)
-        await asyncio.sleep(0)  # connection_made runs before this returns
+        await asyncio.sleep(0)  # `connection_made` runs before this returns
         return client, protocol
 
     def cut_off(self, one: Host, other: Host, for_s: float) -> None:
-        """Nothing passes between two processes for a while; existing connections stay silent."""
+        """Blocks all traffic between two processes for a while. Existing connections go silent for
+        good.
+        """
         pair = frozenset((one, other))
         self._cuts.add(pair)
         self.world.after(for_s, self._cuts.discard, pair)
@@ -166,7 +168,7 @@ class Server(asyncio.AbstractServer):
         return self._serving and not self.node.dead
 
     async def start_serving(self) -> None:
-        """It serves from the first."""
+        """No effect: it serves from its creation."""
 
     async def serve_forever(self) -> None:
         await self.node.create_future()
@@ -179,7 +181,7 @@ class Server(asyncio.AbstractServer):
 
 
 class Transport(asyncio.Transport):
-    """One end of a connection: writes go to `peer`, which hands them to its protocol later."""
+    """One end of a connection. Writes go to `peer`, which delivers them to its protocol later."""
 
     peer: "Transport"
 
@@ -204,7 +206,7 @@ class Transport(asyncio.Transport):
         self._reading_paused = False
         self._closing = False
         self._lost = False
-        self._unread_bytes = 0  # written here, not read there
+        self._unread_bytes = 0  # written here, not yet read at the other end
         self._writing_paused = False
         self.set_write_buffer_limits()
 
@@ -226,7 +228,7 @@ class Transport(asyncio.Transport):
         self._protocol.connection_made(self)
 
     def close(self) -> None:
-        """Stop reading; what was written still arrives, then the peer reads the end."""
+        """Stops reading. Written data still arrives, then the peer reads the end."""
         if self._closing:
             return
         self._closing = True
@@ -238,7 +240,7 @@ class Transport(asyncio.Transport):
         self._closing = True
 
     def break_off(self, error: Exception | None) -> None:
-        """Reset: this end loses the connection now, the other one after a latency."""
+        """Resets the connection: this end loses it now, the other end after a latency."""
         self._run_soon(self._lose, error)
         if not self._silent:
             self._world.after(self._network.latency(), self.peer.reset)
@@ -248,7 +250,7 @@ class Transport(asyncio.Transport):
             self._run_soon(self._lose, ConnectionResetError(errno.ECONNRESET, "reset by peer"))
 
     def vanish(self, silently: bool) -> None:
-        """The node of this end is gone."""
+        """Called when the node of this end has died."""
         self._lost = self._closing = True
         self._network.forget(self)
         if silently:
@@ -261,7 +263,7 @@ class Transport(asyncio.Transport):
         return self._silent
 
     def go_silent(self) -> None:
-        """Half-open: nothing arrives at either end from now on."""
+        """Makes the connection half-open: from now on nothing arrives at either end."""
         self._silent = self.peer._silent = True
 
     def _lose(self, error: Exception | None) -> None:

@@ -1,8 +1,8 @@
 """One simulated process: an asyncio loop whose timers, threads and sockets belong to a world.
 
-Executors: a job runs in one piece some time after it was submitted, and its result arrives some
-time after that; an executor begins jobs in order and has as many under way as it has threads. A
-crash may fall in between, or inside the job at a disk operation.
+An executor's job runs in one piece, some time after it was submitted; its result arrives some time
+after that. An executor starts jobs in order, and runs as many at once as it has threads. A crash
+may come in between, or within the job at a disk operation.
 """
 
 import asyncio
@@ -25,11 +25,13 @@ Job = tuple[asyncio.Future[Any], Callback, tuple[Any, ...]]
 
 
 class SimulatedCrash(BaseException):
-    """Raised inside code of a node that has just died, so that it goes no further."""
+    """Raised in code of a node that has just died, so that the code does not continue."""
 
 
 class SimulatedTask(asyncio.Task[Any]):
-    """Hashes by number, not by address: the order of a set of tasks is the seed's alone."""
+    """Its hash is a number, not an address, so that the order of a set of tasks depends only on the
+    seed.
+    """
 
     _number = -1
 
@@ -40,7 +42,7 @@ class SimulatedTask(asyncio.Task[Any]):
 
 
 class SimulatedFuture(asyncio.Future[Any]):
-    """Hashes by number, as tasks do."""
+    """Its hash is a number, as for tasks."""
 
     _number = -1
 
@@ -56,7 +58,7 @@ def _next_number(loop: Any) -> int:
 
 
 class ReadyHandle:
-    """What `call_soon` returns: a lighter asyncio.Handle, because there are very many."""
+    """The result of `call_soon`: lighter than asyncio.Handle, because there are very many."""
 
     __slots__ = ("_args", "_callback", "_cancelled", "_context")
 
@@ -76,7 +78,7 @@ class ReadyHandle:
 
 
 class Timer(ReadyHandle):
-    """What `call_at` returns: as light as ReadyHandle, with a time."""
+    """The result of `call_at`: as light as ReadyHandle, with a time."""
 
     __slots__ = ("_when",)
 
@@ -94,7 +96,7 @@ class Timer(ReadyHandle):
         self._when = when
 
     def cancel(self) -> None:
-        """It lets go of its callback: its event stays in the world's queue until it is due."""
+        """Also releases the callback: the event stays in the world's queue until it is due."""
         self._cancelled = True
         self._callback = _nothing
         self._args = ()
@@ -104,14 +106,14 @@ class Timer(ReadyHandle):
 
 
 def _nothing() -> None:
-    """Instead of a callback that was cancelled."""
+    """Replaces a cancelled callback."""
 
 
 class Node(asyncio.AbstractEventLoop):
     """The loop of one process. When it dies, its unfinished work stays unfinished."""
 
-    in_job: ClassVar["Node | None"] = None  # whose executor's job is running
-    job_thread: ClassVar[int] = 0  # where: other threads of this Python are not simulated
+    in_job: ClassVar["Node | None"] = None  # the node whose executor job is running
+    job_thread: ClassVar[int] = 0  # its thread: other threads of this Python are not simulated
 
     def __init__(self, world: Events, network: Network, name: str) -> None:
         self.world = world
@@ -120,7 +122,7 @@ class Node(asyncio.AbstractEventLoop):
         self.dead = False
         self.crash_hooks: list[Callable[[], None]] = []
         self.clock_offset_s = 0.0  # of its machine's wall clock
-        self.busy_until = 0.0  # virtual seconds: code that blocks the loop
+        self.busy_until = 0.0  # virtual time until which code blocks the loop
         self._random = world.stream(f"node {name}").random
         self._ready: deque[ReadyHandle] = deque()
         self._awake = False
@@ -136,7 +138,7 @@ class Node(asyncio.AbstractEventLoop):
     # --- life and death
 
     def start(self, work: Coroutine[Any, Any, Any], name: str | None = None) -> SimulatedTask:
-        """Create a task on this node from outside of it; the world hears of its failure."""
+        """Creates a task on this node from outside. If the task fails, the world records it."""
         task = self.create_task(work, name=name or f"{self.name}: {named(work)}")
         task.add_done_callback(self._main_ended)
         return task
@@ -147,7 +149,7 @@ class Node(asyncio.AbstractEventLoop):
             self.call_exception_handler(context)
 
     def crash(self, silently: bool = False) -> None:
-        """Stop at once. Peers see a reset, or nothing at all if it is silent (power, cable)."""
+        """Stops the node at once. Peers see a reset, or nothing if it dies silently (power cut)."""
         if self.dead:
             return
         self.dead = True
@@ -158,8 +160,8 @@ class Node(asyncio.AbstractEventLoop):
             hook()
 
     def bury(self) -> None:
-        """Close suspended coroutines, and those that their `finally` blocks start; what they do has
-        no effect.
+        """Closes suspended coroutines, and coroutines that their `finally` blocks start. Their
+        actions have no effect.
         """
         _set_running_loop(self)
         try:
@@ -176,7 +178,7 @@ class Node(asyncio.AbstractEventLoop):
         self._pools.clear()
 
     def keep(self, thing: object) -> None:
-        """Hold on to something whose collection would run code."""
+        """Keeps something whose collection would run code."""
         self._kept.append(thing)
 
     # --- iterations
@@ -194,7 +196,7 @@ class Node(asyncio.AbstractEventLoop):
 
     @property
     def is_busy(self) -> bool:
-        """Blocked by code that does not await, or with jobs in its executors."""
+        """Whether code that does not await blocks the loop, or executors have jobs."""
         jobs = any(pool.running or pool.waiting for pool in self._pools.values())
         return jobs or self.busy_until > self.world.now
 
@@ -282,7 +284,7 @@ class Node(asyncio.AbstractEventLoop):
     # --- asyncio: threads
 
     def forget_what_is_done(self) -> None:
-        """A task that has failed refers to all that its frames did."""
+        """Drops finished tasks, because a failed task refers to everything in its frames."""
         self._tasks = [task for task in self._tasks if not task.done()]
 
     def run_in_executor(  # type: ignore[override]
@@ -318,7 +320,7 @@ class Node(asyncio.AbstractEventLoop):
                 Node.in_job = None
         end_s = self.world.job_cost_s + self._job_delay()
         self.world.after(end_s, self._job_ended, future, result, error, pool)
-        del error  # or it would refer to itself, by its traceback's frames
+        del error  # otherwise the frames of its traceback would refer to it
 
     def _job_ended(
         self, future: asyncio.Future[Any], result: Any, error: Any, pool: "_Pool"
@@ -331,13 +333,13 @@ class Node(asyncio.AbstractEventLoop):
         self._start_jobs(pool)
 
     def set_default_executor(self, executor: Any) -> None:
-        """All executors are alike here."""
+        """No effect: all executors behave the same."""
 
     async def shutdown_default_executor(self) -> None:
-        """There are no threads to wait for."""
+        """No effect: there are no threads."""
 
     async def shutdown_asyncgens(self) -> None:
-        """They are kept until the world closes."""
+        """No effect: generators are kept until the world closes."""
 
     # --- asyncio: network
 
@@ -377,12 +379,12 @@ class Node(asyncio.AbstractEventLoop):
         return False
 
     def set_debug(self, enabled: bool) -> None:
-        """Never: debugging reads the real clock."""
+        """No effect: debugging reads the real clock."""
 
     def add_signal_handler(  # type: ignore[override]
         self, sig: int, callback: Any, *args: Any
     ) -> None:
-        """No signals come."""
+        """No effect: there are no signals."""
 
     def remove_signal_handler(self, sig: int) -> bool:
         return False
@@ -407,12 +409,12 @@ class Node(asyncio.AbstractEventLoop):
 
 
 def named(work: object) -> str:
-    """The name of a coroutine or a function; not every one has one."""
+    """The name of a coroutine or a function, if it has one."""
     return str(getattr(work, "__qualname__", "coroutine"))
 
 
 class _Pool:
-    """The jobs of one executor, which itself is never used."""
+    """The jobs of one executor. The executor itself is never used."""
 
     def __init__(self, executor: Any) -> None:
         self.threads: int = getattr(executor, "_max_workers", 8)

@@ -1,4 +1,4 @@
-"""Which faults a seed draws, and how a report names them."""
+"""Draws the faults of a seed, and describes them for reports."""
 
 import random
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Final
 
 from pybroker.simulation.faults import Fault
 
-ACTIVE_S: Final = 5.0  # faults come within it
+ACTIVE_S: Final = 5.0  # faults happen within this time
 MOST_FAULTS: Final = 5
 _HOUR_S: Final = 3600.0
 _JUMPS_S: Final = (1.5, 30.0, _HOUR_S, 24 * _HOUR_S)
@@ -16,7 +16,7 @@ _WEIGHTS: Final = {"crash": 6, "broker crash": 3}
 
 
 def draw(rng: random.Random, processes: Sequence[str], kinds: Sequence[str]) -> tuple[Fault, ...]:
-    """Up to `MOST_FAULTS`, in the order of time; sometimes none."""
+    """Up to `MOST_FAULTS` faults, in order of time; sometimes none."""
     if not kinds:
         return ()
     count = rng.choice((0, 1, 1, 1, 2, 2, 3, 4, MOST_FAULTS))
@@ -44,14 +44,14 @@ def _draw_one(rng: random.Random, processes: Sequence[str], kinds: Sequence[str]
 
 
 def described(fault: Fault) -> str:
-    """What it is about to do, in one line."""
+    """The fault in one line, before it happens."""
     at = f"{fault.at_s:.3f} s into the work"
     if fault.kind == "crash":
         how = ", with its machine" if fault.silent else ""
-        return f"{fault.process} crashes{how}, {fault.turn} turns of its loop behind {at}"
+        return f"{fault.process} crashes{how}, {fault.turn} turns of its loop after {at}"
     if fault.kind == "broker crash":
         how = ", and the power is cut" if fault.power_cut else ""
-        operation = f"at disk operation {fault.disk_operation} behind " * bool(fault.disk_operation)
+        operation = f"at disk operation {fault.disk_operation} after " * bool(fault.disk_operation)
         return f"the broker crashes{how}, {operation}{at}"
     if fault.kind == "clock":
         return f"the clock of {fault.process or 'the broker'} is set by {fault.jump_s:+g} s, {at}"
@@ -62,7 +62,7 @@ def described(fault: Fault) -> str:
 
 
 _OTHERS: Final = {
-    "broker stop": "the broker is restarted in order",
+    "broker stop": "the broker is restarted gracefully",
     "stall": "the network stalls",
     "disk full": "the broker's disk is full",
     "disk fails": "a sync of the broker's disk fails",

@@ -1,4 +1,4 @@
-"""The user's processes: each on its own event loop, crashed at an await and started again."""
+"""The user's processes: each has its own event loop, crashes at an await and is restarted."""
 
 import inspect
 import linecache
@@ -17,12 +17,12 @@ from pybroker.simulation.world import World
 
 AGAIN_AFTER_S: Final = 1.0
 _FAILURES_IN_A_ROW: Final = 5
-# Not the user's own code.
+# Code in these folders is not the user's.
 _LIBRARIES: Final = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
 
 
 class ProcessNode(Node):
-    """Ends before its n-th turn, if it is told to."""
+    """A node that can end before its n-th turn."""
 
     def __init__(self, world: World, name: str, recorder: Recorder) -> None:
         super().__init__(world, world.network, name)
@@ -39,11 +39,11 @@ class ProcessNode(Node):
             return
         try:
             super()._iterate()
-        except SystemExit as error:  # of any task, or of a callback
+        except SystemExit as error:  # raised in a task or a callback
             self.on_exit(error)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """As asyncio does, which writes it to a log: the process goes on."""
+        """Only records the error. asyncio writes it to a log, too, and the process continues."""
         if not self.dead:
             error = context.get("exception")
             self.tell(f"asyncio logs: {context.get('message')}: {error!r}")
@@ -53,13 +53,13 @@ class ProcessNode(Node):
         self.recorder.tell(self.name, text, *about, always=always)
 
     def where(self) -> str:
-        """The await of the user's code at which its tasks wait."""
+        """The places in the user's code where its tasks wait."""
         places = [place for task in self._tasks if not task.done() if (place := _place(task))]
         return "; ".join(dict.fromkeys(places)) or "outside of your code"
 
 
 def _place(task: SimulatedTask) -> str:
-    """The innermost line of a task that is neither Python's nor pybroker's."""
+    """The innermost line of a task that is in the user's code."""
     coroutine: Any = task.get_coro()
     found = ""
     while coroutine is not None:
@@ -75,7 +75,7 @@ def _place(task: SimulatedTask) -> str:
 
 
 class UserProcess:
-    """One declared process, through all its lives."""
+    """One declared process, with all its restarts."""
 
     def __init__(self, world: World, spec: ProcessSpec, recorder: Recorder) -> None:
         self.world = world
@@ -85,7 +85,7 @@ class UserProcess:
         self.node: ProcessNode | None = None
         self.finished = False
         self.clock_offset_s = 0.0
-        self.broken = ""  # why starting it once more is useless
+        self.broken = ""  # the reason why another restart is useless
         self.assertions: list[str] = []
         self._planned: tuple[Fault, str] | None = None
         self._failures: list[str] = []
@@ -115,7 +115,7 @@ class UserProcess:
             self.finished = True
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # SystemExit and CancelledError end a process as well
+        except BaseException as error:  # SystemExit and CancelledError end a process too
             if not node.dead:
                 self._ended_by(error, node)
         else:
@@ -139,7 +139,7 @@ class UserProcess:
     # --- faults
 
     def crash(self, fault: Fault, name: str) -> None:
-        """Before the turn that the fault says, counted from now or from the next start."""
+        """Schedules a crash before the fault's turn, counted from now or from the next start."""
         self._planned = fault, name
         if self.node is not None and not self.node.dead:
             self.node.crash_before = self.node.turns + fault.turn
@@ -161,14 +161,14 @@ class UserProcess:
             self.node.clock_offset_s = self.clock_offset_s
 
     def heal(self) -> None:
-        """Scheduled crashes no longer happen."""
+        """Cancels scheduled crashes."""
         self._planned = None
         if self.node is not None:
             self.node.crash_before = None
 
 
 def said(error: BaseException) -> str:
-    """The error as a line; of a bare assert, its source."""
+    """The error in one line; for a bare assert, its source."""
     text = str(error).partition("\n")[0]
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

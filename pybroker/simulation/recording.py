@@ -1,7 +1,7 @@
 """Records how the user's processes use `pybroker.client.aio`, by wrapping its methods.
 
-Only while a simulation runs, and only on loops that have a `recorder`. A wrapper adds no await of
-its own, so the code runs as it does without.
+It records only while a simulation runs, and only on loops that have a `recorder`. A wrapper adds no
+await of its own, so the code runs as it does without it.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from pybroker.simulation.story import Event
 
 
 class Recorder:
-    """The events of one seed. `last_action_s`: when a process last took a relevant action."""
+    """The events of one seed. `last_action_s` is when a process last took a relevant action."""
 
     def __init__(self, world: Events) -> None:
         self._world = world
@@ -41,7 +41,7 @@ class Recorder:
 
 def _recording() -> Any:
     loop = events._get_running_loop()
-    alive = not getattr(loop, "dead", True)  # what a dead process cleans up has no effect
+    alive = not getattr(loop, "dead", True)  # the cleanup of a dead process has no effect
     return loop if alive and getattr(loop, "recorder", None) is not None else None
 
 
@@ -204,7 +204,7 @@ def _ending(
 
 @contextlib.contextmanager
 def recorded_clients() -> Iterator[None]:
-    """Within it, clients on loops with a recorder are noted."""
+    """Within the block, clients on loops with a recorder are recorded."""
     with contextlib.ExitStack() as stack:
         for owner, name, wrapper in (
             (Producer, "send_message", _send_message),

@@ -1,4 +1,4 @@
-"""A broken promise as text: the events, the faults among them, and the promise."""
+"""Formats a broken promise as text: the events with the faults among them, then the promise."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -11,7 +11,7 @@ _VIOLATIONS: Final = 5
 
 
 def report(outcome: Outcome, everything: bool = False) -> str:
-    """`everything`: all events, not only those related to the broken promises."""
+    """`everything`: includes all events, not only those related to the broken promises."""
     return "\n".join(_lines(outcome, everything))
 
 
@@ -39,7 +39,7 @@ def _lines(outcome: Outcome, everything: bool) -> Iterator[str]:
 
 
 def kept(judged: bool) -> str:
-    """The verdict when nothing broke. `judged`: there was an output, or a check."""
+    """The verdict if no promise was broken. `judged`: there was an output, or a check."""
     if judged:
         return "every promise was kept"
     return "no process failed an assertion; without outputs and checks, nothing else was judged"

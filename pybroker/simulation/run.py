@@ -1,7 +1,7 @@
 """One seed of a scenario: work under faults, rest, then the judgement.
 
 1. The broker starts, then the processes; inputs are published, faults happen.
-2. Faults end. The pipeline gets time until every input is acknowledged and nothing moves.
+2. Faults end. The pipeline gets time until every input is acknowledged and nothing happens.
 3. The declared topics are read from their start, the scenario's checks run, and the promises of
    every pipeline are judged.
 """
@@ -41,11 +41,11 @@ from pybroker.simulation.world import OutOfSteps, World
 T = TypeVar("T")
 Scenario = Callable[[Simulation], object]
 
-REST_S: Final = 240.0  # more than a transaction's timeout and a keep-alive's together
+REST_S: Final = 240.0  # more than the timeouts of a transaction and of a keep-alive together
 _QUIET_S: Final = 2.0
 _LOOK_EVERY_S: Final = 0.25
 _MAX_STEPS: Final = 1_000_000
-_GAPS_S: Final = (0.0, 0.01, 0.1, 0.3)  # between two inputs, at most
+_GAPS_S: Final = (0.0, 0.01, 0.1, 0.3)  # greatest gaps between two inputs
 _READ_WITHIN_S: Final = 120.0
 _READ_ATTEMPTS: Final = 5
 
@@ -55,8 +55,8 @@ class Outcome:
     """The result of one seed; it can be sent to another process."""
 
     seed: int
-    faults: tuple[Fault, ...]  # all that the seed drew
-    chosen: tuple[int, ...]  # those that were allowed to happen, as indexes of `faults`
+    faults: tuple[Fault, ...]  # all faults that the seed drew
+    chosen: tuple[int, ...]  # the faults that were allowed to happen, as indexes of `faults`
     violations: tuple[Violation, ...]
     events: tuple[Event, ...]
     digest: str
@@ -69,7 +69,7 @@ class ProcessBroker(SimulatedBroker):
     def __init__(self, world: World, sim: Simulation, recorder: Recorder) -> None:
         config = replace(
             BrokerConfig(
-                # The account reads everything from its start.
+                # The account reads topics from their start.
                 default_retention_time_in_minutes=-1,
                 default_retention_size_in_mb=-1,
                 broker_delete_inactive_topics_enabled=False,
@@ -78,7 +78,7 @@ class ProcessBroker(SimulatedBroker):
         )
         super().__init__(world, config)
         self._recorder = recorder
-        self.names: dict[tuple[float, str], str] = {}  # of faults, by time and kind
+        self.names: dict[tuple[float, str], str] = {}  # names of faults, by time and kind
 
     def crashed(self, fault: Fault) -> None:
         name = self.names.get((fault.at_s, fault.kind), "a fault of its disk")
@@ -89,10 +89,10 @@ class ProcessBroker(SimulatedBroker):
 
 
 class SeedRun:
-    """Use it once."""
+    """One run of a seed; use it once."""
 
     def __init__(self, scenario: Scenario, seed: int, chosen: Sequence[int] | None = None) -> None:
-        """`chosen`: indexes of the drawn faults that may happen; all of them if None."""
+        """`chosen` are indexes of the drawn faults that may happen; None: all of them."""
         self.seed = seed
         self.sim = declared(scenario, seed)
         self.world = World(seed)
@@ -109,7 +109,7 @@ class SeedRun:
             spec.name: UserProcess(self.world, spec, self.recorder) for spec in self.sim.processes
         }
         self._unpublished = len(self.sim.inputs)
-        self._refused = ""  # why an input could not be published, the last time
+        self._refused = ""  # why an input could not be published the last time
         self._healed_s = 0.0
         self._violations: list[Violation] = []
         self._logs = Logs()
@@ -159,7 +159,7 @@ class SeedRun:
         return self.world.run(until, within_s, _MAX_STEPS)
 
     async def _publish(self, given: InputSpec) -> None:
-        """Once a subscription exists, so that no message is published without one."""
+        """Publishes an input once its topic has a subscription, so that no message precedes it."""
         for _ in range(200):
             if self._subscriptions(given.topic):
                 break
@@ -177,7 +177,7 @@ class SeedRun:
                     self._refused = ""
                     del waiting[0]
                     await asyncio.sleep(gap_s * self._rng.random())
-            except PulsarError as error:  # it may be stored already: then it is owed twice
+            except PulsarError as error:  # maybe stored: then it is due twice
                 self._refused = f": {given.topic}: {said(error)}"
                 await asyncio.sleep(0.5)
             finally:
@@ -218,7 +218,7 @@ class SeedRun:
             process.set_clock(fault.jump_s)
 
     def _disturb(self, fault: Fault) -> bool:
-        """One of the connections of a process; False if it has none."""
+        """Disturbs a connection of a process; False if the process has none."""
         node = self.processes[fault.process].node
         mine = [each for each in self.world.network.connections if each.node is node]
         if not mine:
@@ -233,7 +233,9 @@ class SeedRun:
     # --- 2. rest
 
     def _rest(self) -> bool:
-        """False if there is nothing to judge, because a process could not run."""
+        """Waits until nothing happens. False if nothing can be judged, because a process could not
+        run.
+        """
         self.broker.heal()
         self.broker.disk.slow_until = self.world.network.stalled_until = 0.0
         for process in self.processes.values():
@@ -261,7 +263,7 @@ class SeedRun:
         return True
 
     def _is_calm(self) -> bool:
-        """No work is left, as far as the broker knows."""
+        """Whether no work is left, as far as the broker knows."""
         return (
             self.broker.serving
             and not self._unpublished
@@ -275,7 +277,9 @@ class SeedRun:
         )
 
     def _is_connected(self, process: UserProcess) -> bool:
-        """To the live broker. A process that has returned, or never connected, counts too."""
+        """Whether the process is connected to the live broker. True too if it has returned, or
+        never tried to connect.
+        """
         if process.finished:
             return True
         mine = [each for each in self.world.network.connections if each.node is process.node]
@@ -294,13 +298,13 @@ class SeedRun:
         )
 
     def _parts(self, topic: str) -> list[str]:
-        """Its full name, or those of its partitions."""
+        """The topic's full name, or those of its partitions."""
         name = TopicName.parse(topic)
         count = self.broker.topics.tenants.partitions(name)
         return [f"{name}-partition-{index}" for index in range(count)] or [str(name)]
 
     def _subscriptions(self, topic: str) -> dict[str, list[Any]]:
-        """The durable ones, by name, with one for each partition."""
+        """Durable subscriptions by name: the name of each partition, and its subscription."""
         found: dict[str, list[Any]] = {}
         if self.broker.serving:
             for part in self._parts(topic):
@@ -323,7 +327,7 @@ class SeedRun:
             {topic: self._logs[topic] for topic in sorted(outputs)},
             self.sim.outputs,
             self._left(sorted(inputs)),
-            # In commit order a message is copied to another position.
+            # The buffer for commit order copies messages to other positions.
             tuple(self.recorder.transactions.values())
             if self.broker.config.transaction_buffer == "logOrder"
             else (),
@@ -334,7 +338,7 @@ class SeedRun:
             self._check(check)
 
     def _require_inputs(self) -> None:
-        """Without an input in its topic, a loss could not be recognised."""
+        """Requires that all inputs are in their topics: otherwise losses would go unnoticed."""
         for given in self.sim.inputs:
             found = {record.data for record in self._logs[given.topic]}
             for _, data in given.messages:
@@ -360,7 +364,7 @@ class SeedRun:
         return left
 
     async def _read(self, topics: Iterable[str]) -> Logs:
-        """Retries: the effects of the last fault may not be over yet."""
+        """Reads the topics. Retries, because the effects of the last fault may not be over."""
         for _ in range(_READ_ATTEMPTS):
             try:
                 return await self._read_once(topics)
@@ -404,7 +408,7 @@ class SeedRun:
 
 
 class _Stuck(Exception):
-    """The run cannot be judged; the message says why."""
+    """The run cannot be judged; the message gives the reason."""
 
 
 async def _awaited(work: Any) -> None:
@@ -415,7 +419,7 @@ async def _closed(client: aio.Client) -> None:
     try:
         await client.close()
     except PulsarError:
-        return  # the broker is gone, and finds out by itself
+        return  # the broker is gone, and will notice by itself
 
 
 def _record(topic: str, message: aio.Message) -> Record:
@@ -426,14 +430,14 @@ def _record(topic: str, message: aio.Message) -> Record:
 
 
 def run_seed(scenario: Scenario, seed: int, chosen: Sequence[int] | None = None) -> Outcome:
-    """The same outcome, to the last event, whenever the code is the same."""
+    """Runs one seed. The outcome is the same, to the last event, while the code is the same."""
     with (
         virtual_time(),
         seeded_chance(random.Random(f"{seed}/chance")),
         recorded_clients(),
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("ignore")  # of coroutines that died with their process
+        warnings.simplefilter("ignore")  # about coroutines that died with their process
         outcome = SeedRun(scenario, seed, chosen).run()
         gc.collect(0)
     return outcome

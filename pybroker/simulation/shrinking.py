@@ -1,7 +1,8 @@
-"""The fewest faults that break a promise: tries every subset of those drawn, small ones first.
+"""Finds the fewest faults that break a promise: tries subsets of the drawn faults, small ones
+first.
 
-A seed draws so few faults that all subsets can be tried, so what is found is the fewest, and the
-same each time. The limit is a number of runs, not a time.
+A seed draws so few faults that all subsets can be tried. So the result is really the smallest, and
+the same each time. The limit is a number of runs, not a time.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,8 @@ Run = Callable[[Sequence[int]], Outcome]
 def shrunk(
     failed: Outcome, run: Run, progress: Callable[[str], None] = lambda text: None
 ) -> Outcome:
-    """The outcome with the fewest faults that breaks one of the same promises; `failed` itself if
-    none of the others does.
+    """The outcome with the fewest faults that breaks one of the same promises; `failed` if there is
+    no smaller one.
     """
     kinds = {violation.kind for violation in failed.violations}
     for number, chosen in enumerate(_smaller(failed.chosen), 1):

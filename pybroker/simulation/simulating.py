@@ -1,4 +1,4 @@
-"""Many seeds in this process, for a test."""
+"""Simulates many seeds in this process, for a test."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from pybroker.simulation.shrinking import shrunk
 
 
 class BrokenPromise(AssertionError):
-    """A seed broke a promise. The message is the report; `outcome` is the result of the seed with
+    """A seed broke a promise. The message is the report. `outcome` is the result of the seed with
     the fewest faults that break it.
     """
 
@@ -21,10 +21,10 @@ class BrokenPromise(AssertionError):
 
 
 def simulate(scenario: Callable[[Simulation], object], seeds: int = 200, start: int = 0) -> None:
-    """Runs the scenario with each of `seeds` seeds from `start` on, in this thread.
+    """Runs the scenario with `seeds` seeds, beginning with `start`, in this thread.
 
-    Raises BrokenPromise for the first that fails, and ScenarioError. A small pipeline takes
-    20 to 50 ms per seed.
+    Raises BrokenPromise for the first seed that fails, and ScenarioError. A small pipeline takes 20
+    to 50 ms per seed.
     """
     if _in_a_loop():
         raise ScenarioError("simulate() runs its own event loops: call it from a plain function")

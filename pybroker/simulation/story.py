@@ -1,4 +1,4 @@
-"""The events of one seed, in order: for the timeline, and for the hash that distinguishes runs."""
+"""The events of one seed, in order: for the timeline, and for the hash that identifies a run."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -10,8 +10,8 @@ LINES: Final = 60  # of a timeline
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`about`: the messages and transactions it is about, as the sentences of violations name them.
-    `always`: belongs to every timeline, like a crash.
+    """`about` are the messages and transactions of the event, by the names that violations use.
+    `always`: every timeline contains the event, such as a crash.
     """
 
     at_s: float
@@ -25,7 +25,7 @@ class Event:
 
 
 def hash_of(events: Iterable[Event], *more: object) -> str:
-    """Equal for two runs of one seed with the same code."""
+    """A hash that is equal for two runs of one seed with the same code."""
     digest = hashlib.sha256()
     for thing in (*events, *more):
         digest.update(f"{thing!s}\n".encode())
@@ -33,9 +33,9 @@ def hash_of(events: Iterable[Event], *more: object) -> str:
 
 
 def timeline(events: Sequence[Event], about: Iterable[str], limit: int = LINES) -> list[str]:
-    """The lines related to `about`; a gap says how many others were left out."""
+    """The lines related to `about`; gaps tell the number of omitted lines."""
     chosen = _chosen(events, set(about))
-    if len(chosen) > limit:  # the beginning and the end tell most
+    if len(chosen) > limit:  # the beginning and the end are most informative
         chosen = [*chosen[: limit // 2], *chosen[-(limit - limit // 2) :]]
     lines: list[str] = []
     expected = 0
@@ -54,7 +54,7 @@ def _gap(count: int) -> str:
 
 
 def _chosen(events: Sequence[Event], names: set[str]) -> list[int]:
-    """With the transactions in which these messages were sent or acknowledged."""
+    """Indexes of events about these names, or about transactions of the events with these names."""
     with_txns = set(names)
     for event in events:
         if names.intersection(event.about):

@@ -3,8 +3,8 @@
 
 While this is installed, the functions of the module `time` return virtual time to a process of a
 simulation, and real time to everything else. `random` and `os.urandom` (so `uuid.uuid4` and
-`secrets` too) are seeded. C extensions and `datetime.now()` still read the real time. Threads
-cannot be simulated, nor forks and the real network: using them raises an error that says what to do
+`secrets` too) are seeded. C extensions and `datetime.now()` still read the real time. Threads,
+forks and the real network cannot be simulated: using them raises an error that says what to do
 instead.
 """
 
@@ -24,11 +24,11 @@ from pybroker.simulation.world import EPOCH_MS
 
 
 class NotSimulated(RuntimeError):
-    """Code in a simulation asked for something that is not simulated."""
+    """Code in a simulation used something that cannot be simulated."""
 
 
 def running_node() -> Node | None:
-    """The process whose code this thread is running."""
+    """The process whose code this thread is running, or None."""
     loop = events._get_running_loop()
     if isinstance(loop, Node):
         return loop
@@ -55,7 +55,7 @@ def _answering(real: Callable[[], Any], simulated: Callable[[Node], Any]) -> Cal
 
 
 def _of_now(real: Callable[..., Any], arguments: int) -> Callable[..., Any]:
-    """`real` has this many arguments before the time, which defaults to now."""
+    """Wraps `real`, which has this many arguments before the time. The time defaults to now."""
 
     def of(*given: Any) -> Any:
         if running_node() is None or (len(given) > arguments and given[arguments] is not None):
@@ -68,7 +68,7 @@ def _of_now(real: Callable[..., Any], arguments: int) -> Callable[..., Any]:
 
 def _sleeping(real: Callable[[float], None]) -> Callable[[float], None]:
     def sleep(seconds: float) -> None:
-        """Blocks the process's loop, or the thread that a job of an executor stands for."""
+        """Blocks the process's loop, or the thread of an executor's job."""
         node = running_node()
         if node is None:
             real(seconds)
@@ -117,7 +117,7 @@ def _forking(real: Callable[[], int]) -> Callable[[], int]:
 
 @contextlib.contextmanager
 def virtual_time() -> Iterator[None]:
-    """Within it, processes of a simulation get virtual time."""
+    """Within the block, processes of a simulation get virtual time."""
     with contextlib.ExitStack() as stack:
         for name, simulated in (("time", _wall_s), ("monotonic", _monotonic_s)):
             _replace(stack, name, simulated)
@@ -144,7 +144,7 @@ def _replace(stack: contextlib.ExitStack, name: str, simulated: Callable[[Node],
 
 @contextlib.contextmanager
 def seeded_chance(rng: random.Random) -> Iterator[None]:
-    """Within it, all of Python's randomness comes from `rng`."""
+    """Within the block, all of Python's random numbers come from `rng`."""
     state, simulating = random.getstate(), threading.get_ident()
     real_urandom = os.urandom
     random.seed(rng.getrandbits(64))

@@ -1,17 +1,17 @@
-"""Virtual time for many processes at once: one `World`, one asyncio loop (`Node`) per process.
+"""Virtual time for many processes at once: one `World`, and one asyncio loop (`Node`) per process.
 
-The world is a queue of events by virtual time; time jumps to the next event, nothing ever waits.
-Each node is a whole asyncio loop of its own: `get_running_loop()` inside it returns the node.
+The world is a queue of events by virtual time. Time jumps to the next event; nothing ever waits.
+Each node is a complete asyncio loop: `get_running_loop()` in its code returns the node.
 
-What is shuffled, and what is not: asyncio code may rely on `call_soon` being first in, first out,
-on timers firing in the order of their deadlines, and on handles added during an iteration running
-in the next one. All three hold here, per node. Everything that is independent in a real machine
-is drawn from the seed: how long an iteration takes (now and then the loop stalls), when executor
-jobs start and end, when bytes arrive, and the order of events at the same instant. So deliveries,
-completions and timers fall between any two iterations of a chain of callbacks.
+asyncio code may rely on three orders, which each node keeps: `call_soon` is first in, first out;
+timers fire in the order of their deadlines; handles added during an iteration run in the next one.
+Everything that is independent in a real machine is drawn from the seed: how long an iteration takes
+(sometimes the loop stalls), when executor jobs start and end, when bytes arrive, and the order of
+events at the same instant. So deliveries, completions and timers come between any two iterations of
+a chain of callbacks.
 
 `crash` makes a node dead: none of its code runs any more. Its suspended coroutines are kept until
-the world closes, because a collected coroutine would run its `finally` blocks.
+the world closes, because the collection of a coroutine would run its `finally` blocks.
 """
 
 import sys
@@ -31,7 +31,7 @@ EPOCH_MS: Final = 1_700_000_000_000
 
 
 class OutOfSteps(Exception):
-    """The world did not come to rest: some code spins, or the limit is too small."""
+    """The world did not come to rest: some code loops without a pause, or the limit is low."""
 
 
 class World(Events):
@@ -52,7 +52,8 @@ class World(Events):
     def run(
         self, until: Callable[[], bool] | None, within_s: float, max_steps: int = 2_000_000
     ) -> bool:
-        """Process events until `until()`; False if `within_s` virtual seconds were not enough.
+        """Processes events until `until()` is true; False if that takes more than `within_s`
+        virtual seconds.
 
         Raises OutOfSteps.
         """
@@ -70,7 +71,7 @@ class World(Events):
                     raise OutOfSteps(f"{max_steps} steps without an end, at {self.now:.3f} s")
                 when, _, _, action, args = heappop(events_to_come)
                 if action is timer_due and args[1]._cancelled:
-                    continue  # does not even move time
+                    continue  # a cancelled timer does not move time
                 self.steps += 1
                 self.now = when
                 action(*args)
@@ -79,7 +80,7 @@ class World(Events):
         return True
 
     def call(self, node: Node, work: Coroutine[Any, Any, T], within_s: float = 600.0) -> T:
-        """Run a coroutine on a node to its end and return its result; raises TimeoutError."""
+        """Runs a coroutine on a node to its end and returns its result. Raises TimeoutError."""
         task = node.create_task(work, name=f"{node.name}: {named(work)}")
         if not self.run(task.done, within_s):
             raise TimeoutError(f"{task.get_name()} did not end within {within_s} virtual seconds")
@@ -87,15 +88,15 @@ class World(Events):
         return result
 
     def sleep(self, seconds: float) -> None:
-        """Let `seconds` of virtual time pass."""
+        """Lets `seconds` of virtual time pass."""
         self.run(None, seconds)
 
     def close(self) -> None:
-        """Release everything without running any more code of the nodes."""
+        """Releases everything without running any more code of the nodes."""
         for node in self.nodes:
             node.dead = True
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of coroutines that never came to run
+            warnings.simplefilter("ignore")  # about coroutines that never ran
             for node in self.nodes:
                 node.bury()
             self._events.clear()
@@ -106,7 +107,9 @@ class World(Events):
 
 
 class SimulatedClock:
-    """Wall and monotonic time of one machine; `offset_ms` jumps when its clock is set."""
+    """The wall clock and the monotonic time of one machine. `offset_ms` changes when its clock is
+    set.
+    """
 
     def __init__(self, world: World, offset_ms: int = 0) -> None:
         self._world = world
