@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs Chromium and its driver for the tests of the console in a browser, where this may: as
-# root, with apt-get. A machine without them leaves these tests out, so nothing here is an error.
+# Installs Chromium and its driver for the browser tests of the console, if it can: as root, with
+# apt-get. Without them these tests are skipped, so this script never fails.
 LIMIT_S=300
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
   exit 0
