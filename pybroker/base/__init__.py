@@ -1,1 +1,1 @@
-"""What every package may use: configuration, errors, names, JSON, metrics, time and tasks."""
+"""The basis of all packages: configuration, errors, names, JSON, metrics, time and tasks."""

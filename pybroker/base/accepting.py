@@ -1,7 +1,7 @@
-"""Accepts connections so that many at once do not delay everything else.
+"""Accepts connections a few at a time, so that many new ones do not delay everything else.
 
-asyncio accepts as many connections per loop turn as may wait. Here many may wait, but only a few
-are accepted per turn, so other connections are served in between.
+asyncio accepts as many connections per turn of the loop as the backlog allows to wait. Here many
+may wait, but only a few are accepted per turn, so other connections are served in between.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""All keys that broker.conf and standalone.conf of Apache Pulsar 4 may have, including BookKeeper's
-and older ones that are still in use.
+"""All keys that Apache Pulsar 4 allows in broker.conf and standalone.conf, including BookKeeper's
+and older keys that are still in use.
 
 Keys with a field in BrokerConfig take effect; the others are accepted and reported as having no
 effect. Any other key is an error.

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """A name ends in its unit; for one without, a comment gives the unit."""
+    """Most names end in the unit; otherwise a comment gives it."""
 
     cluster_name: str = "standalone"
-    # Of `pybroker broker`: where the metadata and the ledgers are.
+    # For `pybroker broker`: the places of the metadata and the ledgers.
     metadata_store_url: str = ""  # zk:host:port,host:port; with or without zk:
     configuration_metadata_store_url: str = ""  # empty, or the same as metadata_store_url
     bookkeeper_metadata_service_uri: str = ""  # empty: /ledgers in the same ZooKeeper
     metadata_store_session_timeout_millis: int = 30_000
-    metadata_store_config_path: str = ""  # a file of ZooKeeper's client; see tls_settings
+    metadata_store_config_path: str = ""  # configures ZooKeeper's client; see tls_settings
     bookkeeper_client_authentication_plugin: str = ""  # none is supported
     bookkeeper_tls_client_authentication: bool = False  # TLS to bookies
     bookkeeper_tls_provider_factory_class: str = "org.apache.bookkeeper.tls.TLSContextFactory"
@@ -22,10 +22,10 @@ class BrokerConfig:
     bookkeeper_tls_trust_certs_file_path: str = ""  # empty: the system's certificates
     bookkeeper_tls_certificate_file_path: str = ""  # empty: no client certificate
     bookkeeper_tls_key_file_path: str = ""
-    bookkeeper_tls_key_store_password_path: str = ""  # of the key's file
+    bookkeeper_tls_key_store_password_path: str = ""  # for the key's file
     bookkeeper_tls_trust_store_password_path: str = ""
     bookkeeper_tls_cert_files_refresh_duration_seconds: int = 300  # 0: read once
-    # A property of BookKeeper's client: bookkeeper_hostnameVerificationEnabled.
+    # BookKeeper's client property bookkeeper_hostnameVerificationEnabled.
     bookkeeper_hostname_verification_enabled: bool = False
     default_number_of_namespace_bundles: int = 4
     load_balancer_auto_bundle_split_enabled: bool = True
@@ -35,7 +35,7 @@ class BrokerConfig:
     load_balancer_shedding_enabled: bool = True
     load_balancer_shedding_interval_minutes: int = 1
     bind_address: str = "127.0.0.1"
-    # Ports; 0: any free one; None, which is an empty value in the file: none.
+    # Ports. 0: any free port. None, an empty value in the file: no port.
     broker_service_port: int | None = 6650
     broker_service_port_tls: int | None = None
     web_service_port: int | None = 8080
@@ -43,22 +43,22 @@ class BrokerConfig:
     advertised_address: str = ""  # empty: the address clients connected to; localhost for 127.0.0.1
     # Name:pulsar://host:port, comma-separated; empty: no named listeners.
     advertised_listeners: str = ""
-    internal_listener_name: str = ""  # empty: the first of them
+    internal_listener_name: str = ""  # empty: the first advertised listener
     journal_sync_data: bool = True  # False: receipts do not wait for the disk
-    log_level: str = "info"  # for everything or per area: warning,storage=debug,access=info
+    log_level: str = "info"  # in general, or per area: warning,storage=debug,access=info
     log_format: str = "text"  # or json
     # limits
     max_message_size: int = 5 * 1024 * 1024  # bytes
-    # Of the binary protocol; 0: no limit. A client keeps one or two.
+    # Connections of the binary protocol; 0: no limit. A client keeps one or two.
     broker_max_connections: int = 5000
     broker_max_connections_per_ip: int = 1000
-    # over all connections, in bytes:
+    # bytes of all connections together
     max_pending_publish_bytes: int = 64 * 1024 * 1024  # received, not yet durable
     max_pending_frame_bytes: int = 64 * 1024 * 1024  # large frames, partly received
     max_pending_delivery_bytes: int = 64 * 1024 * 1024  # written, not yet read by the peer
     handshake_timeout_ms: int = 10_000
     keep_alive_interval_seconds: int = 30
-    metrics_cache_ms: int = 1000  # how long /metrics is cached; 0: not at all
+    metrics_cache_ms: int = 1000  # the time that /metrics is cached; 0: not cached
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
     # 0: no limit
@@ -82,7 +82,7 @@ class BrokerConfig:
     # backlogs
     backlog_quota_check_interval_in_seconds: int = 60
     backlog_quota_default_limit_bytes: int = -1
-    backlog_quota_default_limit_gb: float = -1.0  # the older key; overrides if set
+    backlog_quota_default_limit_gb: float = -1.0  # the older key; overrides the newer one if set
     backlog_quota_default_limit_second: int = -1
     backlog_quota_default_retention_policy: str = "producer_request_hold"
     ttl_duration_default_in_seconds: int = 0
@@ -108,7 +108,7 @@ class BrokerConfig:
     subscription_expiration_time_minutes: int = 0
     subscription_expiry_check_interval_in_minutes: int = 5
     encryption_require_on_producer: bool = False
-    broker_entry_metadata_interceptors: tuple[str, ...] = ()  # classes, as Apache names them
+    broker_entry_metadata_interceptors: tuple[str, ...] = ()  # Apache's class names
     exposing_broker_entry_metadata_to_client_enabled: bool = False
     broker_service_compaction_threshold_in_bytes: int = 0  # 0: only on request
     broker_service_compaction_monitor_interval_in_seconds: int = 60
@@ -124,8 +124,8 @@ class BrokerConfig:
     broker_deduplication_entries_interval: int = 1000
     broker_deduplication_snapshot_interval_seconds: int = 120
     delayed_delivery_enabled: bool = True
-    delayed_delivery_tick_time_millis: int = 1000  # messages are late by up to a twentieth of it
-    is_delayed_delivery_deliver_at_time_strict: bool = False  # not late either
+    delayed_delivery_tick_time_millis: int = 1000  # messages may be late by a twentieth of this
+    is_delayed_delivery_deliver_at_time_strict: bool = False  # True: not late either
     delayed_delivery_max_delay_in_millis: int = 0  # 0: no limit
     # managed ledgers
     managed_ledger_max_entries_per_ledger: int = 50_000
@@ -136,7 +136,7 @@ class BrokerConfig:
     managed_ledger_default_ensemble_size: int = 2
     managed_ledger_default_write_quorum: int = 2
     managed_ledger_default_ack_quorum: int = 2
-    managed_ledger_password: str = field(default="", repr=False)  # of new ledgers on bookies
+    managed_ledger_password: str = field(default="", repr=False)  # for new ledgers on bookies
     managed_ledger_digest_type: str = "CRC32C"
     default_retention_time_in_minutes: int = 0
     default_retention_size_in_mb: int = 0
@@ -144,14 +144,14 @@ class BrokerConfig:
     transaction_coordinator_enabled: bool = True
     transaction_coordinators: int = 16
     max_active_transactions_per_coordinator: int = 100_000
-    # 0: no limit; superusers have none
+    # 0: no limit; superusers have no limit
     max_active_transactions_per_principal: int = 10_000  # across all coordinators
     max_active_transactions_per_connection: int = 5_000
     max_participants_per_transaction: int = 100_000  # topics and subscriptions; 0: no limit
     max_participants_per_connection: int = 200_000  # of all its live transactions
     max_participants_per_principal: int = 1_000_000  # of all its live transactions
-    max_active_transactions_per_namespace: int = 0  # transactions taking part there
-    max_transaction_timeout_ms_per_namespace: int = 0  # for these transactions
+    max_active_transactions_per_namespace: int = 0  # transactions that take part in it
+    max_transaction_timeout_ms_per_namespace: int = 0  # of these transactions
     # contents of open transactions, in messages and bytes; 0: no limit
     max_open_transaction_messages_per_topic: int = 0
     max_open_transaction_bytes_per_topic: int = 0
@@ -160,8 +160,8 @@ class BrokerConfig:
     max_open_transaction_messages_per_principal: int = 0
     max_open_transaction_bytes_per_principal: int = 0
     max_transaction_timeout_ms: int = 86_400_000
-    transaction_abort_on_disconnect: bool = False  # abort transactions whose connection closes
-    transaction_buffer: str = "logOrder"  # for topics without such a policy
+    transaction_abort_on_disconnect: bool = False  # abort when the connection that began it closes
+    transaction_buffer: str = "logOrder"  # for topics without a policy for it
     transaction_outcome_retention_ms: int = 3_600_000
     transactional_id_expiration_ms: int = 604_800_000  # since the last use
     max_transactional_ids_per_principal: int = 10_000  # 0: no limit
@@ -184,8 +184,8 @@ class BrokerConfig:
     authentication_enabled: bool = False
     authentication_providers: tuple[str, ...] = ()  # token, basic, tls, or Apache's class names
     authentication_refresh_check_seconds: int = 60
-    strict_auth_method: bool = False  # HTTP requests must name their method
-    anonymous_user_role: str = ""  # the role of clients without a known method; empty: reject them
+    strict_auth_method: bool = False  # HTTP requests must name their authentication method
+    anonymous_user_role: str = ""  # for clients without a known method; empty: reject them
     authenticate_metrics_endpoint: bool = False
     proxy_roles: tuple[str, ...] = ()
     authenticate_original_auth_data: bool = False
@@ -200,7 +200,7 @@ class BrokerConfig:
     token_audience: str = ""
     token_allowed_clock_skew_seconds: int = 0
     basic_auth_conf: str = field(default="", repr=False)  # an .htpasswd, as file:, data:, …
-    # How a broker of a cluster logs in to the others; its role must be one of superUserRoles.
+    # A broker's login on the other brokers of its cluster; the role must be in superUserRoles.
     broker_client_authentication_plugin: str = ""  # as pulsar-client's --auth-plugin
     broker_client_authentication_parameters: str = field(default="", repr=False)
     broker_client_tls_enabled: bool = False
@@ -210,16 +210,16 @@ class BrokerConfig:
 
     @property
     def local_only(self) -> bool:
-        """True when no other machine can connect."""
+        """Whether no other machine can connect."""
         address = self.bind_address
-        if address.startswith("127."):  # not a host name, which may be anyone's
+        if address.startswith("127."):  # a host name that begins so may have any address
             return address.replace(".", "").isdecimal()
         return address in ("localhost", "::1")
 
     def advertised(self, host: str) -> str:
         """The host name returned to clients that connected to the broker at `host`.
 
-        On the loopback address that is `localhost`, as with Apache Pulsar's standalone: clients
-        keep connections by name, and would open a second one under another.
+        On the loopback address it is `localhost`, as in Apache Pulsar's standalone: clients keep
+        connections by host name, and would open a second connection under another name.
         """
         return self.advertised_address or ("localhost" if host == "127.0.0.1" else host)

@@ -1,9 +1,9 @@
-"""Reads a broker.conf: `camelCaseKey=value` lines, `#` comments, into a `BrokerConfig`.
+"""Reads a broker.conf (`camelCaseKey=value` lines, `#` comments) into a `BrokerConfig`.
 
 Keys are compared without case and underscores, so `defaultRetentionSizeInMB` finds
 `default_retention_size_in_mb`. Apache Pulsar's keys without an effect here are logged in one line,
-so that any of its files starts this broker; an empty value means the default. Anything else that is
-not understood stops the start, because a misspelt limit that is silently ignored is found too late.
+so that any of its files starts this broker. An empty value means the default. All other mistakes
+stop the start: a misspelt limit that is silently ignored would be found too late.
 """
 
 import difflib
@@ -23,7 +23,7 @@ log = logging.getLogger("pybroker")
 
 
 class LeftOut:
-    """As if the key were absent."""
+    """A value that leaves the key at its default, as if it were absent."""
 
 
 LEFT_OUT: Final = LeftOut()
@@ -63,11 +63,11 @@ _CHOICES: Final = {
         "consumer_backlog_eviction",
     ),
 }
-_NAMES: Final = {  # keys that accept several
+_NAMES: Final = {  # keys whose value is a list of these names
     "subscription_types_enabled": ("Exclusive", "Shared", "Failover", "Key_Shared"),
 }
 _MAY_BE_EMPTY: Final = {"broker_delete_inactive_topics_max_inactive_duration_seconds": 0}
-_MINIMUM: Final = {  # of every other number: 0
+_MINIMUM: Final = {  # for all other numbers: 0
     "default_retention_time_in_minutes": -1,  # -1: forever
     "default_retention_size_in_mb": -1,
     "backlog_quota_default_limit_bytes": -1,
@@ -136,9 +136,9 @@ class ConfigError(ValueError):
 def load_config(
     path: Path, base: BrokerConfig | None = None, origins: dict[str, str] | None = None
 ) -> BrokerConfig:
-    """`base` overridden by the file; TOML if its name ends in .toml. Raises ConfigError.
+    """`base` overridden by the file, which is TOML if its name ends in .toml. Raises ConfigError.
 
-    `origins` takes the line of each field that the file sets.
+    `origins` receives the line of each field that the file sets.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -152,7 +152,7 @@ def load_config(
 def _parse_toml(
     text: str, source: str, base: BrokerConfig | None, origins: dict[str, str] | None
 ) -> BrokerConfig:
-    from pybroker.base.toml_config import toml_settings  # seldom used, and takes a while
+    from pybroker.base.toml_config import toml_settings  # seldom used, and slow to import
 
     try:
         settings = list(toml_settings(text, source))
@@ -167,7 +167,7 @@ def parse_config(
     base: BrokerConfig | None = None,
     origins: dict[str, str] | None = None,
 ) -> BrokerConfig:
-    """`source` is what error messages call the file. Raises ConfigError."""
+    """`source` is the file's name in error messages. Raises ConfigError."""
     settings = ((f"{source}, line {number}", line) for number, line in _settings(text))
     return _applied(settings, source, base, origins)
 
@@ -229,7 +229,7 @@ def _settings(text: str) -> Iterator[tuple[int, str]]:
 
 
 def parse_setting(line: str) -> tuple[str, Value]:
-    """The field and its value; or a known key without an effect. Raises ValueError."""
+    """The field and its value, or a known key without an effect and LEFT_OUT. Raises ValueError."""
     key, equals, text = (part.strip() for part in line.partition("="))
     if not equals:
         # Do not repeat the line: a value without its key may be a secret.
@@ -243,7 +243,7 @@ def parse_setting(line: str) -> tuple[str, Value]:
 
 
 def _unknown(key: str) -> str:
-    """Does not repeat a long unknown key: it may be a base64 secret, which ends with `=`."""
+    """Does not repeat a long unknown key: it may be a base64 secret, which ends in `=`."""
     closest = _closest(key)
     if closest == _NOTHING_CLOSE and len(key) > _SHORT_KEY_CHARS:
         return "unknown key (not shown, it may be a secret); remove the line"

@@ -1,16 +1,16 @@
 """One exception class per error code of the wire protocol, each with its HTTP status.
 
-Raise them anywhere; they become ERROR commands or HTTP answers only at the edge (server/, admin/).
-The message is for the user: it names the object and its state, and says what to do. Clients compare
-Apache Pulsar's own sentences for refusals: where there is one, it is the message, and the advice is
-kept separately.
+They may be raised anywhere, and become ERROR commands or HTTP answers only at the edge (server/,
+admin/). The message is for the user: it names the object and its state, and says what to do.
+Clients compare some of Apache Pulsar's own sentences: such a sentence is used unchanged, and the
+advice is kept separately.
 """
 
 from typing import ClassVar
 
 
 class PulsarError(Exception):
-    """`code` is a ServerError value of the wire protocol, `http_status` its admin-API answer."""
+    """`code` is a ServerError value of the wire protocol, `http_status` the admin API's status."""
 
     code: ClassVar[int] = 0  # UnknownError
     http_status: ClassVar[int] = 500
@@ -23,7 +23,7 @@ class PulsarError(Exception):
 
     @property
     def on_the_wire(self) -> str:
-        """The message of an ERROR command, which has no second field."""
+        """The message of an ERROR command, which has no separate field for the advice."""
         return str(self)
 
 
@@ -52,8 +52,8 @@ class AuthorizationError(PulsarError):
 
 
 class Unauthorized(AuthorizationError):
-    """In the admin API, with Apache Pulsar's status for operations on topics, for permissions on
-    topics and for superuser operations. For namespaces and policies it uses 403.
+    """In the admin API: Apache Pulsar's status for refused operations on topics, permissions on
+    topics and superuser operations. For namespaces and policies Apache uses 403.
     """
 
     http_status = 401
@@ -126,7 +126,7 @@ class ProducerBusy(PulsarError):
 
 
 class NamingError(PulsarError):
-    """An invalid name; the code, meant for names in use, is Apache Pulsar's choice."""
+    """An invalid name. The code, meant for names in use, is Apache Pulsar's choice."""
 
     code = 16
     http_status = 412
@@ -167,8 +167,9 @@ class TooManyTopics(NotAllowed):
 
 
 class NoSuchPartition(NotAllowed):
-    """A topic named like a partition, which only a partitioned topic creates. Existing consumers
-    keep retrying, whereas they would give up on a topic that is not found.
+    """The topic is named like a partition, and only a partitioned topic creates partitions.
+    Existing consumers keep retrying after this error, whereas they would give up after
+    TopicNotFound.
     """
 
     http_status = 404

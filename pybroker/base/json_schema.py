@@ -1,4 +1,4 @@
-"""JSON Schemas as plain data, and a check whether a value fits one.
+"""JSON Schemas as plain data, and a check whether a value fits a schema.
 
 The same declaration documents a body and validates it. `misfit` supports only the part of draft
 2020-12 that is used here. Lists and objects have a maximum size.
@@ -69,7 +69,7 @@ def taken(fields: Mapping[str, Schema], required: Iterable[str] = (), title: str
 
 
 def fields(schema: Schema, names: str) -> dict[str, Schema]:
-    """A list of one type."""
+    """The space-separated `names`, all with the same schema."""
     return dict.fromkeys(names.split(), schema)
 
 
@@ -94,7 +94,7 @@ def is_nullable(schema: Schema) -> bool:
 
 def without_text(value: Any, schema: Schema) -> Any:
     """Converts strings to numbers and booleans where the schema does not accept a string: some
-    clients send them so, and Apache Pulsar's broker (Jackson) accepts both.
+    clients send strings there, and Apache Pulsar's broker (Jackson) accepts them.
     """
     if "anyOf" in schema:
         return _without_text_of_any(value, schema["anyOf"])
@@ -113,12 +113,14 @@ def without_text(value: Any, schema: Schema) -> Any:
 
 
 def _is_more_than_text(schema: Schema | bool | None) -> TypeGuard[Schema]:
-    """Whether converting could change anything; avoids walking over large values for nothing."""
+    """Whether converting could change anything; avoids useless walks over large values."""
     return isinstance(schema, dict) and bool(schema) and schema.get("type") != "string"
 
 
 def _without_text_of_any(value: Any, schemas: list[Schema]) -> Any:
-    """Converted for the first alternative that accepts it; unchanged if one accepts that."""
+    """Unchanged if an alternative accepts the value; otherwise converted for the first alternative
+    that accepts the result.
+    """
     if any(misfit(value, schema) is None for schema in schemas):
         return value
     found = ((without_text(value, schema), schema) for schema in schemas)
@@ -142,7 +144,7 @@ def _number_or_truth(text: str, wanted: str | list[str] | None) -> Any:
 
 
 def misfit(value: Any, schema: Schema, what: str = "The body") -> str | None:
-    """Why the value does not fit, as a sentence; None if it does."""
+    """A sentence that says why the value does not fit; None if it does."""
     if "anyOf" in schema:
         return _misfit_of_all(value, schema["anyOf"], what)
     if "enum" in schema and not any(_same(value, choice) for choice in schema["enum"]):
@@ -189,7 +191,7 @@ def _misfit_object(value: dict[str, Any], schema: Schema, what: str) -> str | No
     if missing:
         return f"{what} must have {', '.join(missing)}"
     known, others = schema.get("properties", {}), schema.get("additionalProperties", ANYTHING)
-    # Skip the other keys if they may be anything: there may be many.
+    # Skip other keys if they may have any value: there may be many.
     for name in value if others != ANYTHING else [name for name in known if name in value]:
         inner = known.get(name, others)
         if inner is False:

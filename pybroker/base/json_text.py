@@ -1,7 +1,8 @@
-"""Parses JSON from outside: only standard JSON, and no more than can be parsed quickly.
+"""Parses JSON from outside: only standard JSON, and only an amount that can be parsed quickly.
 
-`json.loads` is one call that cannot be interrupted, not even in a thread: it keeps the interpreter.
-The cost is per value, not per byte, so their number is limited: 1 MiB with 30,000 takes some 15 ms.
+`json.loads` is one call that cannot be interrupted, not even in a thread: it holds the interpreter.
+The cost depends on the number of values, not of bytes, so that number is limited: 1 MiB with 30,000
+values takes some 15 ms.
 """
 
 import json
@@ -16,10 +17,10 @@ _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def json_of(text: str | bytes) -> Any:
-    """Raises ValueError, RecursionError; also for what only Python accepts as JSON: unpaired
+    """Raises ValueError, RecursionError; also for text that only Python accepts as JSON: unpaired
     surrogates, which cannot be encoded, and numbers that are NaN, infinite or too large.
 
-    Stored values are read again with less stack left, so their depth is limited.
+    The depth is limited because stored values are read again with less stack left.
     """
     data = text.encode() if isinstance(text, str) else text
     if _marks(data) > MOST_PARTS and _parts(data) > MOST_PARTS:
@@ -38,7 +39,7 @@ def _marks(data: bytes) -> int:
 
 
 def _parts(data: bytes) -> int:
-    """Counts separators outside strings; returns too many if counting is too much work."""
+    """The number of separators outside strings; one too many if counting would take too long."""
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     if plain.count(b'"') > 4 * MOST_PARTS:
         return MOST_PARTS + 1
@@ -46,7 +47,7 @@ def _parts(data: bytes) -> int:
 
 
 def _depth(value: Any) -> int:
-    """The nesting depth of objects and lists; stops counting at one too many."""
+    """The nesting depth of objects and lists; counting stops at one more than the limit."""
     level, depth = [value] if type(value) in (dict, list) else [], 0
     while level and depth <= MOST_LEVELS:
         inside = (each.values() if type(each) is dict else each for each in level)

@@ -1,4 +1,4 @@
-"""The hash that chooses a key's partition, wherever it is chosen."""
+"""The hash that chooses a key's partition, the same in all parts of pybroker."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ _POSITIVE: Final = 0x7FFF_FFFF
 
 
 def java_string_hash(key: str) -> int:
-    """String.hashCode of Java, without its sign: over UTF-16 code units."""
+    """Java's String.hashCode, over UTF-16 code units, without the sign bit."""
     value = 0
     units = memoryview(key.encode("utf-16-le", "surrogatepass")).cast("H")
     for unit in units:

@@ -1,8 +1,8 @@
-"""Addresses under which clients of different networks reach the broker, by the listener's name.
+"""Addresses by which clients in different networks reach the broker, grouped by listener.
 
 `advertisedListeners=internal:pulsar://broker:6650,external:pulsar://example.org:16650`: a client
-that asks for a listener by name gets that listener's addresses. Other clients get the internal
-listener's; for a protocol that it lacks, those of the first listener that has it. Source: PIP-61.
+that names a listener gets its addresses. Other clients get those of the internal listener; for a
+protocol that it lacks, those of the first listener that has the protocol. Source: PIP-61.
 """
 
 from collections.abc import Mapping
@@ -25,14 +25,16 @@ class BadListeners(ValueError):
 
 
 class UnknownListener(ServiceNotReady):
-    """Clients know this sentence and keep their connection; over HTTP it is a bad request."""
+    """The sentence is Apache Pulsar's: clients know it and keep their connection. Over HTTP this is
+    a bad request.
+    """
 
     http_status = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """URLs; empty for missing ones."""
+    """The URLs of a listener; empty for protocols that it lacks."""
 
     broker_url: str = ""
     broker_url_tls: str = ""
@@ -51,16 +53,16 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """`internal` is empty if none are configured: clients then keep their address."""
+    """`internal` is empty if no listeners are configured: clients then keep their address."""
 
     by_name: Mapping[str, Listener] = field(default_factory=dict)
     internal: Listener = Listener()
 
     def told(self, name: str, own: Listener) -> Listener:
-        """What a client is told that asks for the listener `name`, or (empty) for none.
+        """The URLs for a client that names the listener `name`; empty: it names none.
 
         `own`: the broker's URLs as configured and as the client connected. They are used if no
-        listener has the protocol; for a named listener only the HTTP ones. Raises UnknownListener.
+        listener has the protocol; for a named listener only the HTTP URLs. Raises UnknownListener.
         """
         if not name:
             return self.internal.or_else(own)

@@ -1,8 +1,8 @@
-"""Groups addresses that one machine may own: an IPv6 address counts with its /64."""
+"""Groups the addresses that one machine may own: all IPv6 addresses of a /64 count as one."""
 
 
 def machine_of(address: str) -> str:
-    """The part that a machine's addresses share."""
+    """The part that the addresses of a machine share."""
     if ":" not in address:
         return address
     from ipaddress import IPv6Address

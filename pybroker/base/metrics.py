@@ -1,5 +1,7 @@
-"""Prometheus' text format, and OpenMetrics. Values are read at each scrape: counting costs the
-broker nothing beyond the plain integers that it keeps anyway.
+"""Metrics in Prometheus' text format and in OpenMetrics.
+
+Values are read at each scrape. Between scrapes the broker only counts, in plain integers that it
+keeps anyway.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +15,13 @@ OPENMETRICS: Final = "application/openmetrics-text"
 OPENMETRICS_CONTENT_TYPE: Final = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
 SAMPLES_A_PIECE: Final = 500
 _HELP: Final = b"# HELP "
-_APART: Final = 37  # samples: so that families growing together are not joined at the same moment
+_APART: Final = 37  # samples; so that families that grow together are not joined at the same time
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`labels` are in addition to the common ones; `source` is for the documentation."""
+    """`labels` come in addition to the common labels; `source` is for the documentation."""
 
     name: str
     kind: Kind
@@ -41,7 +43,7 @@ class _Family:
 
 
 class Exposition:
-    """One scrape's samples; those of one metric are grouped, in the order of first use.
+    """The samples of one scrape. Those of one metric are grouped, in the order of first use.
 
     `common` labels are added to every sample. Only metrics in `table` can be added.
     """
@@ -53,7 +55,7 @@ class Exposition:
         self._families: dict[str, _Family] = {}
 
     def labels(self, **labels: str) -> str:
-        """Labels for `add`, built once for all samples that have them."""
+        """Labels for `add`, to be built once for all samples that share them."""
         pairs = (
             f'{name}="{value.translate(_ESCAPES)}"'
             for name, value in (self._common | labels).items()
@@ -76,7 +78,7 @@ class Exposition:
             family.room = SAMPLES_A_PIECE
 
     def pieces(self) -> Iterator[str]:
-        """Yields the text once, some samples at a time, freeing what was yielded."""
+        """Yields the text once, some samples at a time, and frees what it has yielded."""
         for name, family in self._families.items():
             metric = family.metric
             yield f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n"
@@ -91,8 +93,8 @@ class Exposition:
 
 
 def as_openmetrics(pieces: Sequence[bytes]) -> list[bytes]:
-    """The same samples: OpenMetrics names a counter without `_total` in HELP and TYPE, and marks
-    the end. `pieces` are those of `Exposition.pieces`, encoded.
+    """The same samples in OpenMetrics, which names a counter without `_total` in HELP and TYPE, and
+    marks the end. `pieces`: the encoded output of `Exposition.pieces`.
     """
     return [_openmetrics_head(p) if p.startswith(_HELP) else p for p in pieces] + [b"# EOF\n"]
 

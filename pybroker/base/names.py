@@ -18,7 +18,7 @@ _DOMAINS: Final = ("persistent", "non-persistent")
 MAX_PROPERTIES_CHARS: Final = 64 * 1024  # per producer, consumer or subscription, in total
 MAX_NAME_CHARS: Final = 1024  # for a topic's local name and a subscription's name
 
-# Local names forbidden for topics: transaction logs have, or once had, such names.
+# Local names that topics must not have: transaction logs have or had such names.
 TRANSACTION_LOG_PREFIX: Final = "__transaction_log_"
 SNAPSHOT_TOPIC: Final = "__transaction_buffer_snapshot"  # Apache Pulsar's, in each namespace
 PENDING_ACK_SUFFIX: Final = "__transaction_pending_ack"
@@ -64,7 +64,7 @@ class TopicName(NamedTuple):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """What `parse` takes for this topic; the whole name first."""
+        """All texts that `parse` accepts for this topic, the whole name first."""
         whole = str(self)
         if not self.persistent or "://" in self.local:
             return (whole,)
@@ -96,7 +96,7 @@ class TopicName(NamedTuple):
 
     @property
     def partitioned_name(self) -> "TopicName":
-        """The partitioned topic that this partition belongs to; itself if it is none."""
+        """The partitioned topic of this partition; the name itself if it is not a partition."""
         match = _PARTITION.match(self.local)
         return self._replace(local=match[1]) if match else self
 
@@ -105,7 +105,7 @@ class TopicName(NamedTuple):
 
     @property
     def ledger_name(self) -> str:
-        """The managed ledger's name, as Apache Pulsar names it: tenant/ns/persistent/topic."""
+        """The name of the managed ledger, as in Apache Pulsar: tenant/ns/persistent/topic."""
         return f"{self.tenant}/{self.namespace}/{self.domain}/{self.local}"
 
 
@@ -115,7 +115,7 @@ def topic_of_ledger(name: str) -> str:
     return str(TopicName.of_ledger(name))
 
 
-@lru_cache(maxsize=1000)  # the same few recur with every transaction
+@lru_cache(maxsize=1000)  # the same few names recur in every transaction
 def _parsed(text: str) -> TopicName:
     domain, separator, rest = text.partition("://")
     if not separator:
@@ -157,7 +157,7 @@ def check_tenant_name(name: str) -> None:
 
 
 def check_namespace_name(name: str) -> None:
-    """Of tenant/namespace. Raises InvalidTopicName."""
+    """`name` is tenant/namespace. Raises InvalidTopicName."""
     tenant, _, namespace = name.partition("/")
     if not (_is_property(tenant) and _is_property(namespace)):
         advice = f"{name[:200]!r} must be tenant/namespace; {_ALLOWED}"
@@ -173,10 +173,8 @@ def check_subscription_name(name: str) -> None:
 
 
 def check_client(kind: str, name: str, properties: Mapping[str, str]) -> None:
-    """Limits a producer's or consumer's name and properties, which are kept while it is connected.
-
-    Raises NotAllowed.
-    Raises NotAllowed.
+    """Check the size of a producer's or consumer's name and properties, which are kept while it is
+    connected. Raises NotAllowed.
     """
     if len(name) > MAX_NAME_CHARS:
         raise NotAllowed(
@@ -191,45 +189,46 @@ def check_client(kind: str, name: str, properties: Mapping[str, str]) -> None:
 
 
 def pending_ack_log(topic: TopicName, subscription: str) -> str:
-    """The managed ledger of its transactional acknowledgements. It has three parts, whereas a
-    topic's name has at least four, and they are quoted: so names never collide.
+    """The name of the managed ledger of a subscription's transactional acknowledgements. It has
+    three parts, which are quoted, and a topic's name has at least four: so names never collide.
     """
     return pending_ack_logs(topic) + quote(subscription, safe="")
 
 
 def foreign_pending_ack_log(topic: TopicName, subscription: str) -> str:
-    """As Apache Pulsar names it."""
+    """Apache Pulsar's name for the same log."""
     return f"{topic.ledger_name}-{subscription}{PENDING_ACK_SUFFIX}"
 
 
 def pending_ack_logs(topic: TopicName) -> str:
-    """The prefix of exactly the names of a topic's pending-ack logs."""
+    """The prefix that all pending-ack logs of a topic have, and no other log."""
     return f"{PENDING_ACK_LOGS}{quote(topic.ledger_name, safe='')}/"
 
 
 def compacted_log(topic: TopicName, generation: int) -> str:
-    """The managed ledger of a topic's compacted log, by generation."""
+    """The name of the managed ledger of a topic's compacted log in this generation."""
     return f"{compacted_logs(topic)}{generation}"
 
 
 def compacted_logs(topic: TopicName) -> str:
-    """The prefix of exactly the names of a topic's compacted logs."""
+    """The prefix that all compacted logs of a topic have, and no other log."""
     return f"{COMPACTED_LOGS}{quote(topic.ledger_name, safe='')}/"
 
 
 def side_log(ledger_name: str) -> str:
-    """The managed ledger in which a topic's transactions wait for their commit."""
+    """The name of the managed ledger in which a topic's transactions wait for their commit."""
     return f"{SIDE_LOGS}{quote(ledger_name, safe='')}/log"
 
 
 def topic_of_side_log(name: str) -> str:
-    """The topic's ledger name."""
+    """The ledger name of the topic of a side log."""
     return unquote(name.removeprefix(SIDE_LOGS).split("/")[0])
 
 
 def belongs_to_a_topic(ledger_name: str) -> bool:
-    """Whether it is such a log: a tenant's name may begin like theirs, and a subscription's name
-    may end like their former names.
+    """Whether the name is that of a log beside a topic's own. Prefixes and suffixes do not decide
+    this: a tenant's name may begin like such a log, and a subscription's name may end like their
+    former names.
     """
     return ledger_name.count("/") == 2
 
@@ -247,7 +246,7 @@ def subscription_of_log(name: str) -> tuple[str, str]:
 
 
 def topic_of_log(name: str) -> TopicName | None:
-    """The topic to which a managed ledger belongs, or that is stored in it."""
+    """The topic to which a managed ledger belongs, or whose messages it stores."""
     if name.startswith((PENDING_ACK_LOGS, COMPACTED_LOGS, SIDE_LOGS)) and belongs_to_a_topic(name):
         name = unquote(name.split("/")[1])
     return TopicName.of_ledger(name) if name.count("/") >= 3 else None

@@ -1,4 +1,4 @@
-"""What the broker gets from its environment: time, and tasks with an owner.
+"""The broker's view of its environment: time, and tasks with an owner.
 
 The event loop is the seam for waiting and for the network: `asyncio.sleep`, `loop.call_later` and
 transports run on virtual time in a simulated loop. `Clock` is the seam for the current time.
@@ -24,11 +24,13 @@ log = logging.getLogger("pybroker")
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Wall time: milliseconds since 1970 (publish times, deadlines that outlive restarts)."""
+        """Wall time in milliseconds since 1970: for publish times, and for deadlines that outlive
+        restarts.
+        """
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds that never go back (durations)."""
+        """Seconds that never go back: for durations."""
         ...
 
 
@@ -75,7 +77,7 @@ _turns_of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns]] = WeakKey
 
 
 async def own_turn() -> None:
-    """Returns in a loop turn of its own, shared with no other caller."""
+    """Returns in a turn of the loop that no other caller shares."""
     loop = asyncio.get_running_loop()
     turns = _turns_of.get(loop)
     if turns is None:
@@ -84,9 +86,9 @@ async def own_turn() -> None:
 
 
 class _Look:
-    """A timer's owner that asks for real time."""
+    """The owner of a timer that runs in real time."""
 
-    in_real_time = True  # though a test may advance the time of the loop
+    in_real_time = True  # even if a test advances the time of the loop
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.done: asyncio.Future[None] = loop.create_future()
@@ -97,8 +99,8 @@ class _Look:
 
 
 async def sleep_in_real_time(delay_s: float) -> None:
-    """`asyncio.sleep` that a test does not shorten by advancing its broker's clock: for what looks
-    at other programs, whose time does not move with it.
+    """Like `asyncio.sleep`, but a test does not shorten it by advancing its broker's clock: for
+    tasks that watch other programs, whose time does not move with that clock.
     """
     loop = asyncio.get_running_loop()
     look = _Look(loop)
@@ -110,9 +112,9 @@ async def sleep_in_real_time(delay_s: float) -> None:
 
 
 class Pace:
-    """For long work: call `step` after each piece, so that other tasks get the loop regularly.
+    """Paces long work: call `step` after each piece, so that other tasks get the loop regularly.
 
-    However many of these there are, only one continues in each loop turn.
+    Of all paced work, only one piece continues in each turn of the loop.
     """
 
     def __init__(self, steps_a_turn: int) -> None:
@@ -125,13 +127,13 @@ class Pace:
             await self.turn()
 
     async def turn(self) -> None:
-        """Waits for a new turn now, even if this one is not used up."""
+        """Wait for a new turn now, even if this turn is not used up."""
         self._left = self._steps_a_turn
         await own_turn()
 
 
 class Seldom:
-    """Logs a repeated message only once in a while, with the number suppressed."""
+    """Logs a repeated message only once in a while, with the number of suppressed repetitions."""
 
     def __init__(self, logger: logging.Logger, text: str, *args: object) -> None:
         self._logger = logger
@@ -140,7 +142,7 @@ class Seldom:
         self._unsaid = 0
 
     def say(self, of: str = "") -> None:
-        """`of` is appended as an example of the subject."""
+        """`of` is appended as an example."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._next_s:
             self._unsaid += 1
@@ -151,7 +153,9 @@ class Seldom:
 
 
 def is_a_sentence(error: BaseException) -> bool:
-    """Whether it was raised on purpose and says what to do; others need a traceback."""
+    """Whether the error was raised on purpose and says what to do; other errors need a
+    traceback.
+    """
     return isinstance(error, ManagedLedgerError | PulsarError)
 
 
@@ -160,8 +164,8 @@ def nobody_cares(*news: object) -> None:
 
 
 def break_cycles_of(transport: object) -> None:
-    """For a protocol that has lost its connection: asyncio's transports refer to their own bound
-    methods, and would wait for a garbage collection.
+    """Call it when a protocol has lost its connection: asyncio's transports refer to their own
+    bound methods, and would wait for the garbage collector.
     """
     attributes = getattr(transport, "__dict__", {})
     for name, value in list(attributes.items()):
@@ -170,14 +174,14 @@ def break_cycles_of(transport: object) -> None:
 
 
 class Tasks:
-    """Owns background tasks: each failure is logged once, `close` cancels and awaits them all."""
+    """Owns background tasks. Each failure is logged once; `close` cancels and awaits all tasks."""
 
     __slots__ = ("_owner", "_tasks")
 
     def __init__(self, owner: object) -> None:
         """`str(owner)` appears in the log when a task fails."""
         self._owner = owner
-        # In order of starting; an empty shared one while there are none.
+        # In order of starting; None while there are none.
         self._tasks: dict[asyncio.Task[Any], None] | None = None
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""What the binary protocol's server counts, for metrics; by connection and lookup."""
+"""The counts of the binary protocol's server, for metrics: connections, lookups and refusals."""
 
 from collections import Counter
 from typing import Final
@@ -9,7 +9,7 @@ _MS: Final = geometric(0.01, 60_000, 1.1)  # quantiles are accurate to within a 
 
 
 class ServerCounts:
-    """Counts since the start. `refused` is by name of the limit reached."""
+    """Counts since the start. `refused` is keyed by the name of the limit reached."""
 
     def __init__(self) -> None:
         self.connections_created = 0

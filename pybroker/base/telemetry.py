@@ -1,4 +1,4 @@
-"""Whether OpenTelemetry's standard environment variables ask for something to be sent."""
+"""Tells from OpenTelemetry's standard environment variables whether telemetry must be sent."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ def wanted(
 ) -> bool:
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
-    if exporters := environment.get(f"OTEL_{signal}_EXPORTER"):  # empty is as unset
+    if exporters := environment.get(f"OTEL_{signal}_EXPORTER"):  # empty means unset
         return "otlp" in map(str.strip, exporters.split(","))
     names = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
     return any(environment.get(name) for name in names)

@@ -1,4 +1,4 @@
-"""A TOML file's settings as broker.conf's lines: the same keys, at the top level.
+"""Turns the settings of a TOML file into lines of broker.conf: the same keys, at the top level.
 
 brokerServicePort = 6650
 superUserRoles = ["admin", "ops"]

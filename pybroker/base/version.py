@@ -2,7 +2,7 @@
 
 
 def version() -> str:
-    # Imported late: it is slow, and a broker starts without it.
+    # Imported late: it is slow, and a broker can start without it.
     from importlib import metadata
 
     try:

@@ -1,12 +1,12 @@
-"""Leaves a cluster to Apache Pulsar's brokers, without losing or duplicating any message.
+"""Hands a cluster over to Apache Pulsar's brokers, without losing or duplicating any message.
 
-    1  every decided transaction is completed; open ones are waited for, or aborted
-    2  every topic with aborted messages gets a snapshot that names them
-    3  every coordinator's log is replaced by its live state, which is nothing but the ids used
+    1  decided transactions are completed; open ones are waited for, or aborted
+    2  every topic with aborted messages gets a snapshot that names the aborted transactions
+    3  every coordinator's log is replaced by its live state, which is only the ids used
     4  the number of coordinators is recorded where Apache's brokers look for it
     5  topics, cursors and ledgers are closed
 
-It may be interrupted anywhere and repeated: each step finds what was done before.
+It may be interrupted anywhere and repeated: each step finds the results of earlier attempts.
 """
 
 import asyncio
@@ -40,23 +40,22 @@ _REASON: Final = "it was open when the cluster was handed over"
 
 
 class NotHandedOver(ManagedLedgerError):
-    """The message says what prevents it, and what to do."""
+    """The message says what prevents the hand-over, and what to do."""
 
 
 @dataclass(slots=True)
 class Summary:
     coordinators: int = 0
     aborted: int = 0  # transactions that were open
-    topics: int = 0  # that had transactions
+    topics: int = 0  # those with transactions
     snapshots: int = 0
     hidden: int = 0  # aborted transactions that the snapshots name
-    with_policies: list[TopicName] = field(default_factory=list)  # of their own
+    with_policies: list[TopicName] = field(default_factory=list)  # with their own
     problems: list[str] = field(default_factory=list)
 
 
 class HandOver:
-    """`broker` has started, serves no clients, and is alone. It is stopped by the caller
-    afterwards."""
+    """`broker` has started, serves no clients and is alone. The caller stops it afterwards."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class HandOver:
         tell: Callable[[str], None],
         max_message_size: int,
     ) -> None:
-        """`tell` is given a line of progress now and then; `max_message_size` is in bytes."""
+        """`tell` is called with a line of progress now and then; `max_message_size` is in bytes."""
         self._broker = broker
         self._clock = clock
         self._tell = tell
@@ -172,7 +171,9 @@ class HandOver:
             await self._broker.topics.unload(name)
 
     async def _settled(self, topic: Topic) -> None:
-        """Transactions that were left open there are ended after asking for their outcome."""
+        """Wait until the topic has ended transactions that were left open, after asking for their
+        outcomes. Raises NotHandedOver.
+        """
         until_s = self._clock.monotonic_s() + _SETTLE_S
         while topic.buffer.has_open:
             if self._clock.monotonic_s() >= until_s:
@@ -226,7 +227,7 @@ def _why_half_copied(name: TopicName, hidden: Hidden) -> str:
 
 
 def _java_hash(text: str) -> int:
-    """As the Java client chooses a partition by key."""
+    """The hash by which the Java client chooses a key's partition."""
     value = 0
     for unit in array("H", text.encode("utf-16-le")):
         value = (31 * value + unit) & 0xFFFFFFFF

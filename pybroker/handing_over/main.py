@@ -1,4 +1,4 @@
-"""`pybroker hand-over --config broker.conf`: reports its progress, and what prevents it."""
+"""`pybroker hand-over --config broker.conf`: reports its progress, and the obstacles."""
 
 import argparse
 import asyncio
@@ -85,7 +85,7 @@ def _silent(line: str) -> None:
 
 
 def lonely_broker(config: BrokerConfig, clock: Clock, rng: random.Random) -> Broker:
-    """It owns everything, and listens nowhere."""
+    """A broker that owns the whole storage and listens on no port."""
     config = replace(config, authentication_enabled=False, authorization_enabled=False)
     return Broker(config, shared_storage(config, clock, rng), clock, rng)
 
@@ -98,7 +98,9 @@ async def handed_over(
     wait_s: float,
     abort_open: bool,
 ) -> Summary:
-    """`broker` has not started. Raises NotHandedOver, ManagedLedgerError, PulsarError."""
+    """Start `broker`, hand over, and stop it. Raises NotHandedOver, ManagedLedgerError,
+    PulsarError.
+    """
     use_pulsars_formats(broker.coordinators)
     await broker.start(None)
     try:

@@ -1,8 +1,8 @@
-"""What Apache Pulsar's broker must know of a topic's transactions before it serves it.
+"""Snapshots that tell Apache Pulsar's broker which transactions of a topic were aborted.
 
-It delivers the messages of every transaction that a snapshot of the topic does not name as aborted,
-up to the position of the snapshot; behind that it reads markers. Snapshots are messages of the
-namespace's topic `__transaction_buffer_snapshot`, with the topic's name as key.
+Up to the position of the snapshot, that broker delivers the messages of every transaction that the
+snapshot does not name as aborted; after that position it reads markers. Snapshots are messages of
+the namespace's topic `__transaction_buffer_snapshot`, with the topic's name as key.
 
 Source: TransactionBufferSnapshot, SingleSnapshotAbortedTxnProcessorImpl.
 """
@@ -45,8 +45,8 @@ SCHEMA: Final = StoredSchema(
 
 
 class Aborted(NamedTuple):
-    """`position` is the last entry of the transaction: the snapshot names it while that ledger
-    exists.
+    """`position` is the last entry of the transaction; Apache's broker keeps the transaction in its
+    snapshots while that ledger exists.
     """
 
     txn_id: TxnId
@@ -54,14 +54,16 @@ class Aborted(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """`half_copied`: they committed, and the topic also has part of them a second time."""
+    """`half_copied`: transactions that committed, and of which the topic has a part twice."""
 
     aborted: list[Aborted]
     half_copied: list[TxnId]
 
 
 async def hidden_transactions(ledger: ManagedLedger, hidden: HiddenEntries) -> Hidden:
-    """The transactions of hidden entries; reads only these. Raises ManagedLedgerError."""
+    """The transactions of the hidden entries; reads only these entries. Raises
+    ManagedLedgerError.
+    """
     untagged, pace = UntaggedSpan.of(ledger.properties), Pace(_READS_A_TURN)
     last_message: dict[TxnId, Position] = {}
     ends: dict[TxnId, tuple[TxnAction, Position]] = {}
@@ -96,7 +98,7 @@ def _last_of(ledger: ManagedLedger, ledger_id: int) -> int:
 
 
 def snapshot(topic: TopicName, up_to: Position, aborted: list[Aborted]) -> bytes:
-    """In Avro."""
+    """The snapshot in Avro: all of `aborted`, up to the position `up_to`."""
     out = Writer()
     _put_long(out, _VALUE)
     if aborted:
@@ -115,13 +117,13 @@ def snapshot(topic: TopicName, up_to: Position, aborted: list[Aborted]) -> bytes
 
 
 def _put_long(out: Writer, value: int) -> None:
-    """Zigzag. Ids of transactions are unsigned on the wire, and signed in Java."""
+    """Zigzag encoding. Transaction ids are unsigned on the wire, and signed in Java."""
     signed = value - (1 << 64) if value >> 63 == 1 else value
     out.number(2 * signed if signed >= 0 else -2 * signed - 1)
 
 
 def snapshot_entry(topic: TopicName, payload: bytes, version: int, now_ms: int) -> bytes:
-    """`version` is the schema's."""
+    """The entry with a snapshot. `version` is that of the schema."""
     metadata = pb.MessageMetadata(
         producer_name="pybroker hand-over",
         sequence_id=0,

@@ -1,1 +1,1 @@
-"""`pybroker move`: everything a broker stores, from a data directory to BookKeeper or back."""
+"""`pybroker move`: copies a broker's whole storage from a data directory to BookKeeper, or back."""

@@ -19,8 +19,8 @@ from pybroker.moving.record import MoveFailed
 async def alone(
     servers: str, rng: random.Random, session_timeout_ms: int, tls: ClientTls | None = None
 ) -> AsyncIterator[None]:
-    """Within this context no broker uses the cluster. Raises DirectoryInUse, ZooKeeperError, and
-    MoveFailed as soon as that is no longer certain.
+    """Within this context no broker uses the cluster. Raises DirectoryInUse and ZooKeeperError, and
+    MoveFailed as soon as this is no longer certain.
     """
     lock = ZooKeeper(servers, rng, session_timeout_ms, tls)
     await lock.open()
@@ -50,7 +50,7 @@ async def alone(
 async def cluster(
     servers: str, clock: Clock, rng: random.Random, config: ClusterConfig
 ) -> AsyncIterator[BookKeeperBackend]:
-    """The cluster's storage, which no broker uses. Raises as `alone`."""
+    """The storage of a cluster, which no broker uses meanwhile. Raises the errors of `alone`."""
     async with alone(servers, rng, config.session_timeout_ms, config.zookeeper_tls):
         backend = BookKeeperBackend(servers, clock, rng, config, message_count, FOREIGN)
         await backend.open()

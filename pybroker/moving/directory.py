@@ -38,7 +38,7 @@ async def directory_target(path: Path, clock: Clock) -> AsyncIterator[EmbeddedBa
 
 
 def _check_empty(path: Path) -> None:
-    """The target of an earlier attempt passes: the move itself checks it."""
+    """Raises MoveFailed. Accepts the target of an earlier attempt, which the move itself checks."""
     if path.is_dir() and not (path / "journal").is_dir():
         found = sorted(each.name for each in path.iterdir() if each.name not in _OTHERS)
         if found:

@@ -1,6 +1,6 @@
-"""Copies one ledger: the same number, the same entries with their message counts and tags.
+"""Copies one ledger, with the same number and the same entries, message counts and tags.
 
-Then the ledger is closed and read back. It is recorded as copied only if both checksums are equal.
+Then the copy is closed and read back. It is recorded as copied only if both checksums are equal.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Digest:
         self._entries = self._messages = self._size_bytes = self._crc = 0
 
     def add(self, piece: Piece) -> None:
-        """Entry by entry: the checksum does not depend on how much is read at once."""
+        """Add the entries one by one, so that the checksum does not depend on the pieces."""
         _, entries, counts, tag = piece
         crc = self._crc
         for entry, count in zip(entries, counts, strict=True):
@@ -59,12 +59,14 @@ class LedgerCopy:
 
     @property
     def is_noted(self) -> bool:
-        """Whether it was already copied and verified."""
+        """Whether the ledger was already copied and verified."""
         noted = self._target.metadata.get(ledger_key(self._ledger_id))
         return noted is not None and bool(noted.value)
 
     async def run(self) -> Sum:
-        """Raises MoveFailed, CorruptStorage, LedgerExists, and the storage's errors."""
+        """Copy and verify. Raises MoveFailed, CorruptStorage, LedgerExists, and the storage's
+        errors.
+        """
         key = ledger_key(self._ledger_id)
         noted = self._target.metadata.get(key)
         if noted is not None and noted.value:
@@ -101,7 +103,9 @@ class LedgerCopy:
         return found
 
     async def _copy_from(self, first: int) -> Sum:
-        """Entries that the target already has are only added to the checksum."""
+        """Copy the entries from `first` on; the target already has the earlier entries, which are
+        only added to the checksum.
+        """
         digest = Digest()
         async for piece in pieces_of(self._source, self._ledger_id, self._entries):
             digest.add(piece)
@@ -128,7 +132,7 @@ class LedgerCopy:
 
 
 class _InFlight:
-    """Bytes appended that are not durable yet."""
+    """The appended bytes that are not durable yet."""
 
     def __init__(self) -> None:
         self._size_bytes = 0
@@ -146,7 +150,7 @@ class _InFlight:
         return appended
 
     async def less_than(self, size: int) -> None:
-        """Raises the error of a failed append."""
+        """Wait until fewer than `size` bytes are in flight. Raises the error of a failed append."""
         while self._size_bytes >= size and self._error is None:
             self._changed.clear()
             await self._changed.wait()
@@ -155,7 +159,7 @@ class _InFlight:
 
 
 async def pieces_of(stored: Entries, ledger_id: int, count: int) -> AsyncIterator[Piece]:
-    """Its first `count` entries. Raises CorruptStorage if there are fewer."""
+    """The first `count` entries of a ledger. Raises CorruptStorage if there are fewer."""
     at = 0
     while at < count:
         run = await stored.read(ledger_id, at, count - 1, READ_ENTRIES, READ_BYTES)
@@ -167,7 +171,7 @@ async def pieces_of(stored: Entries, ledger_id: int, count: int) -> AsyncIterato
 
 
 def _pieces(run: EntryRun) -> Iterator[Piece]:
-    """Each with one tag."""
+    """The pieces of a run, each with one tag."""
     at, start = 0, run.first_entry_id
     for first, last, tag in run.tags:
         yield from _piece(run, at, first - start, b"")

@@ -146,7 +146,7 @@ async def _target(place: str, config: BrokerConfig) -> AsyncIterator[ImportTarge
 
 @asynccontextmanager
 async def _cluster(place: str, config: BrokerConfig) -> AsyncIterator[BookKeeperBackend]:
-    """`config` is of the brokers there. Raises BadSettings."""
+    """`config` is that of the cluster's brokers. Raises BadSettings."""
     servers = place.removeprefix(_CLUSTER)
     bundles = bundles_data(equal_boundaries(config.default_number_of_namespace_bundles))
     stored = in_apaches_formats(storage_config(config), config.cluster_name, bundles)
@@ -155,7 +155,7 @@ async def _cluster(place: str, config: BrokerConfig) -> AsyncIterator[BookKeeper
 
 
 def _config(options: argparse.Namespace) -> BrokerConfig:
-    """Of the brokers on the cluster. Raises ValueError."""
+    """The configuration of the cluster's brokers. Raises ValueError."""
     place = next(each for each in (options.source, options.target) if each and _is_cluster(each))
     servers = zookeeper_servers(f"the cluster {place[:200]}", place.removeprefix(_CLUSTER))
     config = BrokerConfig() if options.config is None else load_config(options.config)
@@ -173,7 +173,7 @@ def _config(options: argparse.Namespace) -> BrokerConfig:
 
 
 def _name(place: str) -> str:
-    """Equal for the same place, however it is spelled."""
+    """The name of a place, the same for all its spellings."""
     if not _is_cluster(place):
         return str(Path(place).resolve())
     return _CLUSTER + ",".join(sorted(place.removeprefix(_CLUSTER).split(",")))

@@ -1,8 +1,9 @@
-"""A move, step by step; it may stop anywhere, and a repetition continues from there.
+"""A move, step by step. It may stop anywhere, and a repetition continues from there.
 
 1. `move/state` is written: from now on no broker starts on the target.
-2. Ledgers, several at once: each is copied, closed, read back, and recorded.
-3. New ledger numbers follow those of the source. All other keys, which are also read back.
+2. The ledgers, several at once: each is copied, closed, read back and recorded.
+3. New ledger numbers are made to follow those of the source. All other keys are copied, and read
+   back.
 4. `move/state` says that everything is copied. Then the records are deleted, `move/state` last.
 
 The target must be empty; the source is only read.
@@ -40,7 +41,7 @@ class Move:
     def __init__(
         self, name: str, source: Source, plan: Plan, target: ImportTarget, progress: Progress
     ) -> None:
-        """`name` distinguishes the source from others."""
+        """`name` identifies the source."""
         self._name = name
         self._source = source
         self._plan = plan
@@ -49,8 +50,8 @@ class Move:
         self._progress = progress
 
     async def run(self) -> Sum:
-        """All entries that the target has now, without a checksum; none if an earlier attempt had
-        copied everything. Raises ManagedLedgerError.
+        """Complete the move. Returns the totals of the entries in the target, without a checksum;
+        zeros if an earlier attempt had copied everything. Raises ManagedLedgerError.
         """
         state = await self._begin()
         total = Sum()
@@ -85,7 +86,7 @@ class Move:
         return state
 
     async def _forget_unlisted(self) -> None:
-        """Ledgers that the source has deleted since an earlier attempt."""
+        """Delete ledgers that the source has deleted since an earlier attempt."""
         for key in self._metadata.keys(LEDGERS_PREFIX):
             ledger_id = int(key.removeprefix(LEDGERS_PREFIX))
             if ledger_id not in self._plan.ledgers:
@@ -146,8 +147,8 @@ class Move:
 
 
 async def discard(target: ImportTarget) -> int:
-    """Delete an unfinished copy; returns the number of its ledgers. Repeat it after a crash. Raises
-    MoveFailed, and deletes nothing, if there is none.
+    """Delete an unfinished copy; returns the number of its ledgers. Repeat it after a crash. If
+    there is no unfinished copy, raises MoveFailed and deletes nothing.
     """
     metadata = target.metadata
     found = metadata.get(STATE_KEY)
@@ -173,7 +174,7 @@ def _is_note(key: str) -> bool:
 
 
 def _is_of_set_up(key: str) -> bool:
-    """Apache Pulsar's set-up of a cluster makes these, and they are no reason to refuse it."""
+    """Whether Apache Pulsar's set-up of a cluster creates the key: then a target may have it."""
     return key.startswith(SET_UP)
 
 
@@ -182,7 +183,7 @@ def _stays(key: str) -> bool:
 
 
 async def _all(changes: Iterable[Awaitable[object]]) -> None:
-    """Runs some at a time. Raises the first failure."""
+    """Awaits all changes, a limited number at a time. Raises the first failure."""
     rest = iter(changes)
     while batch := list(islice(rest, _KEYS_AT_ONCE)):
         await all_done(batch)

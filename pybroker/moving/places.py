@@ -7,14 +7,14 @@ from managed_ledger.storage.backend import Backend, EntryRun, LedgerSummary
 
 
 class Source(Protocol):
-    """The source. It does not change while it is copied."""
+    """The storage to copy from. It does not change meanwhile."""
 
     def items(self) -> Mapping[str, bytes]:
-        """All keys, with their values."""
+        """All keys with their values."""
         ...
 
     def new_ledger_id(self) -> int:
-        """A number higher than any ledger id ever used there."""
+        """A number higher than all ledger ids that the source has ever used."""
         ...
 
     async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
@@ -29,7 +29,7 @@ class Source(Protocol):
         max_entries: int,
         max_bytes: int,
     ) -> EntryRun:
-        """As `LogStorage.read`."""
+        """Like `LogStorage.read`."""
         ...
 
 
@@ -47,8 +47,8 @@ class Entries(Protocol):
 
 
 class BackendSource:
-    """An open backend without other users. Of a cluster, call `refresh_ledgers` before: its mirror
-    has only a part of what is in ledgers.
+    """An open backend without other users. For a cluster, call `refresh_ledgers` first: its mirror
+    has only a part of the data that is stored in ledgers.
     """
 
     def __init__(self, backend: Backend) -> None:

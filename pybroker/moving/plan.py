@@ -1,7 +1,7 @@
-"""Plans a move: the ledgers that lists contain, and the keys as the target will have them.
+"""Plans a move: the ledgers to copy, and the keys as the target will have them.
 
-A ledger that was being written is copied as a closed one, also in its list: the next broker begins
-a new ledger. Ledgers that were being deleted are left out.
+A ledger that was being written is closed in the copy and in its list of ledgers: the next broker
+begins a new ledger. Ledgers that were being deleted are left out.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Plan:
     ledgers: dict[int, LedgerInfo]  # in the order of their numbers
-    names: dict[int, str]  # of their managed ledgers
+    names: dict[int, str]  # of the managed ledgers, by ledger number
     items: dict[str, bytes]
-    bound: int  # a ledger number above all that the source ever used
+    bound: int  # a number above all ledger numbers that the source has ever used
 
     @property
     def size_bytes(self) -> int:
@@ -33,7 +33,9 @@ class Plan:
 
 
 async def plan(source: Source, now_ms: int) -> Plan:
-    """Raises MoveFailed, CorruptStorage; a BookKeeperError if a ledger cannot be recovered now."""
+    """Raises MoveFailed, CorruptStorage, and BookKeeperError if a ledger cannot be recovered
+    now.
+    """
     items = dict(source.items())
     if any(key.startswith(MOVE_PREFIX) for key in items):
         raise MoveFailed(
@@ -61,7 +63,7 @@ async def plan(source: Source, now_ms: int) -> Plan:
 
 
 def _decoded(key: str, value: bytes) -> LedgerList:
-    """A deleted list records only the deletion."""
+    """The list of ledgers. That of a deleted managed ledger is reduced to the deletion."""
     found = LedgerList.decode(value, key)
     return LedgerList(deleted=True) if found.deleted else found
 
@@ -77,8 +79,9 @@ async def _settle(source: Source, key: str, info: LedgerInfo, now_ms: int) -> Le
 
 
 async def _at_most(count: int, work: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
-    """All results, running several at once. Raises the first failure after all that began have
-    ended."""
+    """Runs `work`, `count` at a time; returns all results. Raises the first failure of a batch once
+    the whole batch has ended.
+    """
     found: list[T] = []
     for start in range(0, len(work), count):
         batch = [each() for each in work[start : start + count]]

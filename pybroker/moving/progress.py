@@ -1,4 +1,4 @@
-"""Shows a move's progress: on a terminal in one line, otherwise a line now and then."""
+"""Shows the progress of a move: in one line on a terminal, otherwise in a new line now and then."""
 
 import time
 from typing import Final, TextIO
@@ -9,7 +9,7 @@ _MB: Final = 1_000_000
 
 
 class Progress:
-    """Everything is read twice: once to copy it, once to verify it."""
+    """Bytes count twice, because they are read twice: to copy them, and to verify the copy."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out

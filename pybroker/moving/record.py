@@ -1,8 +1,8 @@
-"""A move's records in its target, with which it continues after a crash.
+"""The records that a move keeps in its target, to continue after a crash.
 
-`move/state` contains the source; it is written first and deleted last, and no broker starts while
-it exists. `move/ledgers/<number>` is created with the ledger, empty, and gets the ledger's checksum
-once the copy has been read back.
+`move/state` names the source; it is written first and deleted last, and no broker starts while it
+exists. `move/ledgers/<number>` is created with the ledger, empty, and receives the ledger's
+checksum once the copy has been read back.
 """
 
 import json
@@ -15,8 +15,8 @@ from managed_ledger.storage.importing import MOVE_PREFIX
 LEDGERS_PREFIX: Final = f"{MOVE_PREFIX}ledgers/"
 _FORMAT: Final = 1
 COPYING: Final = "copying"
-COPIED: Final = "copied"  # only the records are left to delete
-DISCARDING: Final = "discarding"  # the records are no longer valid
+COPIED: Final = "copied"  # only the records must still be deleted
+DISCARDING: Final = "discarding"  # the copy is being deleted: the records are no longer valid
 
 
 class MoveFailed(ManagedLedgerError):
@@ -42,7 +42,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """The checksum of all entries of a ledger, with message counts and tags."""
+    """The totals of a ledger, and a checksum over its entries, message counts and tags."""
 
     entries: int = 0
     messages: int = 0
