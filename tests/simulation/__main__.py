@@ -25,6 +25,7 @@ for folder in (HERE.parents[1], HERE.parent / "bookkeeper", HERE):
     sys.path.insert(0, str(folder))
 
 import features  # noqa: E402
+from brokers import features as of_brokers  # noqa: E402
 from brokers.bugs import BUGS as CLUSTER_BUGS  # noqa: E402
 from brokers.simulation import ClusterSimulation  # noqa: E402
 from bugs import BUGS as BROKER_BUGS  # noqa: E402
@@ -56,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bug", choices=sorted(BUGS), help="switch a deliberate bug on")
     parser.add_argument(
         "--features",
-        help=f"enable these, whatever the seed draws; of {', '.join(features.ALL)}; '' for none",
+        help=f"enable these, whatever the seed draws; '' for none; of one broker: "
+        f"{', '.join(features.ALL)}; with --cluster: {', '.join(of_brokers.ALL)}",
     )
     parser.add_argument("--save", type=Path, help="add the counts to this file, as JSON")
     parser.add_argument(
