@@ -1,1 +1,1 @@
-"""Formats of pybroker's records in storage that it shares with others."""
+"""Formats of pybroker's records in storage that it shares with other software."""

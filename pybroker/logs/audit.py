@@ -1,8 +1,8 @@
-"""Who did what, from where, to what, and with which result: the lines of the area `audit`.
+"""The lines of the area `audit`: who did what to which object, from where, with which result.
 
-The actor travels in a context variable from the edge (a command of a connection, a request) to
-where something is created or deleted, through the tasks started on the way. Timed work is the
-broker's own doing.
+A context variable carries the actor from the edge (a command of a connection, a request) to the
+place where an object is created or deleted, through the tasks started on the way. For timed work
+the actor is the broker itself.
 """
 
 import logging
@@ -27,7 +27,9 @@ _LONGEST: Final = 300  # characters of a field that a peer chose
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """`who` is a role, empty without authentication; `address` is host:port; `why` is added."""
+    """`who` is a role, empty without authentication; `address` is host:port; `why` is the reason
+    for the actor's changes, if any.
+    """
 
     who: str
     address: str = ""
@@ -43,7 +45,7 @@ _ACTOR: ContextVar[Actor] = ContextVar("actor", default=BROKER)
 
 
 def act_as(actor: Actor) -> None:
-    """Sets the actor from here on, in this task and those that it starts."""
+    """Set the actor from now on, in this task and in the tasks that it starts."""
     _ACTOR.set(actor)
 
 
@@ -61,7 +63,7 @@ def current_actor() -> Actor:
 
 
 class Tally:
-    """Counts successful changes of one kind, for a command that makes many at once."""
+    """Counts successful changes of one kind, for a command that makes many of them."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -82,8 +84,10 @@ _TALLY: ContextVar[Tally | None] = ContextVar("tally", default=None)
 
 @contextmanager
 def in_one_line(what: str) -> Iterator[None]:
-    """Successful changes of this kind inside the block, in this task and those that it starts, are
-    logged as one line at its end: the first one and how many more. Also after an error."""
+    """Log all successful changes of this kind that are made inside the block, in this task and the
+    tasks that it starts, as one line at its end: the first change, and the number of others. Also
+    after an error.
+    """
     tally = Tally(what)
     token = _TALLY.set(tally)
     try:
@@ -98,7 +102,9 @@ def in_one_line(what: str) -> Iterator[None]:
 
 
 def done(what: str, on: object, result: str | int = OK, why: str = "") -> None:
-    """A change succeeded, or failed; `why` is a reason other than the actor's request."""
+    """Log a change that succeeded or failed. `why` is its reason, if it was not the actor's
+    request.
+    """
     tally = _TALLY.get()
     if tally is not None and tally.takes(what, on, result, why):
         return
@@ -107,7 +113,7 @@ def done(what: str, on: object, result: str | int = OK, why: str = "") -> None:
 
 
 def refused(actor: Actor, what: str, on: str, result: str | int, why: str) -> None:
-    """A login or an operation was refused."""
+    """Log a refused login or operation."""
     if log.isEnabledFor(logging.WARNING):
         _say(logging.WARNING, REFUSALS, actor, f"refused {what}", on, result, why)
 
@@ -135,8 +141,9 @@ def _say(
 
 
 def _kind(actor: Actor, is_refusal: bool) -> str:
-    """Lines of one kind share a limit. The role of a successful change is known, so it does not use
-    up the limit of others at its address (a proxy, say); a refused client may claim any name.
+    """The kind of a line; lines of one kind share a limit. Successful changes are limited per role,
+    so that one role does not use up the limit of others at its address (a proxy, say). Refusals are
+    not: a refused client may claim any role.
     """
     machine = machine_of(actor.host) if actor.host else "the broker itself"
     if is_refusal or not actor.who or not actor.host:

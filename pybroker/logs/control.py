@@ -1,4 +1,4 @@
-"""The log levels of a running broker: set by the admin API, or else the configuration's."""
+"""The log levels of a running broker: those set by the admin API, or the configured ones."""
 
 import logging
 from collections.abc import Callable
@@ -10,7 +10,7 @@ log = logging.getLogger("pybroker")
 
 class LogControl:
     def __init__(self, configured: Levels, recent: Callable[[], list[str]] = list) -> None:
-        """`recent` holds the lines written last."""
+        """`recent` returns the most recent lines."""
         self.recent = recent
         self._configured = configured
         self._applied = configured
@@ -22,7 +22,7 @@ class LogControl:
         return None if self._chosen is None else str(self._chosen)
 
     def choose(self, text: str) -> None:
-        """Until `reset`, or the end of the process. Raises ValueError with a sentence."""
+        """Set the levels until `reset`. Raises ValueError with a message for the user."""
         self._chosen = Levels.parse(text)
         self._apply()
 
@@ -31,12 +31,12 @@ class LogControl:
         self._apply()
 
     def configure(self, levels: Levels) -> None:
-        """The configuration was reloaded. Levels set at run time stay in effect."""
+        """Note the levels of a reloaded configuration. Levels set at run time stay in effect."""
         self._configured = levels
         self._apply()
 
     def _apply(self) -> None:
-        """Logs the change before it takes effect: it may silence the log."""
+        """Logs the change before it takes effect, because it may silence the log."""
         levels = self._chosen or self._configured
         if str(levels) != str(self._applied):
             log.warning("the log level changes from %s to %s", self._applied, levels)

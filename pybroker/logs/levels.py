@@ -1,7 +1,7 @@
 """Log levels by area: `info`, or `warning,storage=debug,access=info`.
 
-The first word without an area applies to all areas not named. Two areas differ: `access` logs
-nothing unless it is named, and `audit` logs refusals at `warning`, changes at `info`. Other
+The word without an area applies to all areas that are not named. Two areas differ: `access` logs
+nothing unless it is named, and `audit` logs refusals at `warning` and changes at `info`. Other
 libraries log from `warning` on.
 """
 
@@ -38,19 +38,19 @@ AREAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 _OURS: Final = ("pybroker", "managed_ledger")
 _SILENT_UNLESS_NAMED: Final = ("access",)
-_FOREIGN: Final = ("uvicorn",)  # which repeats at `info` what the broker has logged
+_FOREIGN: Final = ("uvicorn",)  # at `info` it only repeats the broker's lines
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Level names: the general one, and those of areas with their own."""
+    """Level names: the general level, and the levels of areas that have their own."""
 
     general: str = USUAL
     areas: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> "Levels":
-        """Raises ValueError with a sentence. An empty text is the usual level."""
+        """Raises ValueError with a message for the user. An empty text means the usual level."""
         general: str | None = None
         areas: dict[str, str] = {}
         for word in filter(None, (part.strip().lower() for part in text.split(","))):

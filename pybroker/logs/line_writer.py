@@ -1,7 +1,7 @@
-"""Writes lines in its own thread, because their reader may be slow or not read at all.
+"""Writes lines in a thread of its own, because the reader may be slow or not read at all.
 
-A full pipe would otherwise stop the event loop, and with it all messages. The queue is bounded;
-lines beyond that are dropped, and their number is logged once there is room again.
+Otherwise a full pipe would stop the event loop, and with it all messages. The queue is bounded:
+further lines are dropped, and their number is logged once there is room again.
 """
 
 import os
@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 MOST_WAITING_BYTES: Final = 4 * 1024 * 1024
-DRAIN_S: Final = 2.0  # at the end of the process, for a reader that is still reading
+DRAIN_S: Final = 2.0  # time for the reader at the end of the process
 
 
 class LineWriter:
@@ -41,10 +41,10 @@ class LineWriter:
         return len(text)
 
     def flush(self) -> None:
-        """Logging flushes after each line; see `drain`."""
+        """Does nothing: logging flushes after each line. See `drain`."""
 
     def drain(self, limit_s: float = DRAIN_S) -> None:
-        """Return when everything is written, or after `limit_s` if there is no reader."""
+        """Returns when all lines are written, but after `limit_s` at the latest."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting_bytes, limit_s)
 
@@ -63,6 +63,6 @@ class LineWriter:
                 self._changed.notify_all()
 
     def _write(self, lines: bytes) -> None:
-        with suppress(OSError):  # the reader is gone
+        with suppress(OSError):  # the reader has closed the pipe
             while lines:
                 lines = lines[os.write(self._descriptor, lines) :]

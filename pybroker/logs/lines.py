@@ -1,8 +1,8 @@
 """Formats a log record as a line of text or as a JSON object.
 
-A record may carry `fields` (`extra=fields(...)`): members in JSON, `name=value` after the message
-in text. Peers control some values, so control characters are escaped: lines cannot be forged, and
-no terminal obeys a name.
+A record may have fields (`extra=with_fields(...)`): members in JSON, `name=value` after the message
+in text. Peers control some values, so control characters are escaped: lines cannot be forged, and a
+name cannot control a terminal.
 """
 
 import json
@@ -32,7 +32,7 @@ def formatter(name: str) -> logging.Formatter:
 
 
 class TextLines(logging.Formatter):
-    """`2026-11-23T06:21:29.123Z WARNING pybroker.audit: … who=app`, and a traceback below it."""
+    """`2026-11-23T06:21:29.123Z WARNING pybroker.audit: … who=app`, then the traceback, if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         said = " ".join((_visible(record.getMessage()), *map(_pair, _fields(record).items())))
@@ -41,7 +41,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One object a line, with `time`, `level`, `logger`, `message`, the fields, `traceback`."""
+    """An object per line: `time`, `level`, `logger`, `message`, the fields, `traceback` if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         said: dict[str, Any] = {

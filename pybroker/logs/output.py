@@ -1,9 +1,9 @@
 """The output of log lines: one handler of the root logger, which limits repeated lines.
 
 Lines of one kind (the same message of the same logger; in `audit`, the same sort from the same
-address) are written while a token bucket lasts; the rest is counted, and the count is logged with
-the next line of any kind. So clients cannot fill the disk by making the broker log. `debug` and
-`access` are not limited: they were explicitly enabled.
+address) are written while a token bucket lasts. Further lines are counted, and the count is logged
+with the next line of any kind once this kind has been quiet for a while. So clients cannot fill the
+disk by making the broker log. `debug` and `access` are not limited: they were explicitly enabled.
 """
 
 import logging
@@ -17,17 +17,17 @@ from pybroker.logs.levels import Levels
 from pybroker.logs.line_writer import LineWriter
 from pybroker.logs.lines import TEXT, formatter
 
-KINDS: Final = 1000  # counted at a time
-EARLY_RECORDS: Final = 1000  # kept until the format is known
-RECENT_LINES: Final = 500  # kept in memory for inspection
+KINDS: Final = 1000  # kinds of lines that are counted at a time
+EARLY_RECORDS: Final = 1000  # records kept until the format is known
+RECENT_LINES: Final = 500  # lines kept in memory for inspection
 _LONGEST_KEPT: Final = 2000
-_QUIET_S: Final = 10.0  # after which a kind's count is logged
+_QUIET_S: Final = 10.0  # then the count of a kind is logged
 _NEVER_LIMITED: Final = ("pybroker.access",)
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A token bucket: a burst of lines, then a number per second."""
+    """A token bucket: `at_once` lines in a burst, then `per_second`."""
 
     at_once: int
     per_second: float
@@ -47,7 +47,7 @@ class _Kind:
 
 
 class LogOutput(logging.StreamHandler[IO[str] | LineWriter]):
-    """Writes lines from `begin` on; earlier lines are kept and written then."""
+    """Writes lines from `begin` on. Earlier lines are kept, and written by `begin`."""
 
     def __init__(
         self, stream: IO[str] | LineWriter, now_s: Callable[[], float] = time.monotonic
@@ -83,11 +83,11 @@ class LogOutput(logging.StreamHandler[IO[str] | LineWriter]):
         return line
 
     def recent(self) -> list[str]:
-        """The lines written last, the newest at the end."""
+        """The most recent lines, the newest at the end."""
         return list(self._recent)
 
     def close(self) -> None:
-        """Log the counts of suppressed lines."""
+        """Log the counts of suppressed lines, and wait until all lines are written."""
         if self._early is None:
             for unsaid in self._unsaid(float("inf")):
                 super().emit(unsaid)
@@ -95,7 +95,7 @@ class LogOutput(logging.StreamHandler[IO[str] | LineWriter]):
         super().close()
 
     def drain(self) -> None:
-        """Waits until all lines are written, if there is a reader."""
+        """Wait until all lines are written, if the reader reads them."""
         if isinstance(self.stream, LineWriter):
             self.stream.drain()
 
@@ -115,15 +115,15 @@ class LogOutput(logging.StreamHandler[IO[str] | LineWriter]):
             self._kinds.popitem(last=False)
         if kind.left < 1:
             kind.unsaid += 1
-            if kind.unsaid == 1:  # keep it as an example
+            if kind.unsaid == 1:  # keep the line as an example
                 kind.what = getattr(record, "kind", "") or record.getMessage()
             return False
         kind.left -= 1
         return True
 
     def _unsaid(self, before_s: float) -> Iterator[logging.LogRecord]:
-        """Logs the counts of kinds that have gone quiet, and drops them. The quietest come
-        first.
+        """The records with the counts of kinds that have been quiet since `before_s`; drops these
+        kinds.
         """
         while self._kinds:
             key, kind = next(iter(self._kinds.items()))
@@ -143,7 +143,7 @@ class LogOutput(logging.StreamHandler[IO[str] | LineWriter]):
 
 
 def log_to(stream: IO[str] | LineWriter) -> LogOutput:
-    """Takes over all loggers of this process at default levels; `begin` starts writing."""
+    """Take over all loggers of this process, at default levels. `begin` starts writing."""
     output = LogOutput(stream)
     logging.getLogger().handlers[:] = [output]
     Levels().apply()
@@ -156,7 +156,9 @@ def log_as(output: LogOutput, levels: Levels, lines: str = TEXT) -> None:
 
 
 def drain_log() -> None:
-    """Call before this process ends or writes to stderr itself."""
+    """Wait until all lines are written. Call it before the process ends or writes to stderr
+    itself.
+    """
     for handler in logging.getLogger().handlers:
         if isinstance(handler, LogOutput):
             handler.drain()

@@ -1,1 +1,1 @@
-"""The broker process: composition of its parts, sockets, the command line."""
+"""The broker process: the composition of its parts, its sockets, the command line."""

@@ -2,7 +2,7 @@
 
     storage → managed ledgers → tenants, topics ⇄ coordinators → binary protocol → admin REST
 
-Parts start in this order and stop in reverse. Everything from outside (storage, clock, randomness,
+Parts start in this order and stop in reverse. Everything external (storage, clock, randomness,
 sockets) is passed in, so that tests and simulations run the same broker.
 """
 
@@ -74,7 +74,7 @@ log = logging.getLogger("pybroker")
 _BOOTS: Final = "/boots"
 _LOOK_AGAIN_S: Final = 0.05
 
-# They stop a start, and their message already says what to do.
+# Errors that end a start, and whose message already says what to do.
 _Explained = ManagedLedgerError | KeyFailure | BadListeners | BadInterceptors
 
 
@@ -93,8 +93,9 @@ class Broker:
         membership: Membership | None = None,
     ) -> None:
         """For the admin API: `shut_down` asks the owner of the broker to stop it, and `logs` are
-        the process's levels if this broker may change them. With `faults` its steps pass the fault
-        points; without, nothing of that is loaded. Without `membership` it is alone.
+        the levels of the process, if this broker may change them. With `faults`, the broker's steps
+        pass the fault points; otherwise that code is not loaded. Without `membership`, the broker
+        is alone.
         """
         self._membership = membership
         self.faults = faults
@@ -169,11 +170,12 @@ class Broker:
         tls: TlsListener | None = None,
         https: TlsListener | None = None,
     ) -> None:
-        """Serve. Transactions are recovered before any client is accepted, so that no client of an
-        open one is told to retry later; decided ones complete in the background.
+        """Serve. Transactions are recovered before any client is accepted, so that clients of open
+        transactions are not told to retry later. Decided transactions complete in the background.
 
-        `http` is a bound socket for the admin REST, or where to listen; `tls` and `https` are the
-        sockets for both with TLS. Raises CorruptStorage, DirectoryInUse, OSError.
+        `http` is a bound socket for the admin REST API, or the endpoint to listen on; `tls` and
+        `https` are the sockets of the two protocols with TLS. Raises CorruptStorage,
+        DirectoryInUse, OSError.
         """
         self._tls = [listener.contexts for listener in (tls, https) if listener is not None]
         async with AsyncExitStack() as parts:
@@ -212,9 +214,9 @@ class Broker:
             self._running = parts.pop_all()
 
     async def _finish_what_a_crash_left(self) -> None:
-        """Of the whole storage: no other process uses it."""
+        """Clean up the whole storage: no other process uses it."""
         await self.ledgers.sweep()
-        if not self._backend.is_shared:  # else logs of such names are Apache Pulsar's
+        if not self._backend.is_shared:  # otherwise logs with such names are Apache Pulsar's
             await migrate_pending_ack_logs(self.ledgers)
         await self.topics.deletions.finish_all()
 
@@ -226,17 +228,17 @@ class Broker:
 
     @property
     def _is_private(self) -> bool:
-        """Whether everyone who can reach its admin API may do anything to it."""
+        """Whether only this machine can reach the broker, and everyone may do anything to it."""
         return self.authentication is None and self._config.local_only
 
     async def stop(self) -> None:
-        """Stop accepting, write out all state, release the storage. Idempotent."""
+        """Stop accepting connections, write all state, release the storage. Idempotent."""
         await self.server.stop_listening()
         await self._running.aclose()
 
     def reload_credentials(self) -> None:
-        """New certificates, passwords and token keys apply to new connections and logins; unusable
-        ones are logged.
+        """Apply renewed certificates, passwords and token keys to new connections and logins.
+        Unusable ones are logged.
         """
         for contexts in self._tls:
             contexts.reload()
@@ -246,8 +248,8 @@ class Broker:
             self.authentication.reload()
 
     async def abandon(self) -> None:
-        """Release sockets and storage without writing out in-memory state: leaves what a killed
-        process leaves.
+        """Release sockets and storage without writing in-memory state: the storage looks as after a
+        kill of the process.
         """
         if self._http is not None:
             await self._http.stop()
@@ -375,22 +377,22 @@ async def _send_metrics(services: "AdminServices", parts: AsyncExitStack) -> Non
         await metrics.start()
     except ImportError as missing:
         log.warning("no metrics are sent, though OTEL_… asks for them (%s): %s", missing, INSTALL)
-    except Exception:  # of the SDK, about a variable
+    except Exception:  # the SDK complains about a variable
         log.exception("no metrics are sent, though OTEL_… asks for them")
     else:
         parts.push_async_callback(metrics.stop)
 
 
 async def _count_boot(metadata: MetadataStore) -> int:
-    """How often a broker has started on this storage before; durable before it is used. Several
-    that start at once get different numbers.
+    """The number of earlier starts of brokers on this storage. The new count is durable when this
+    returns. Brokers that start at the same time get different numbers.
     """
     while True:
         stored = metadata.get(_BOOTS)
         boot, version = (0, -1) if stored is None else (int(stored.value) + 1, stored.version)
         try:
             await metadata.put(_BOOTS, str(boot).encode(), version)
-        except BadVersion:  # another broker's was first; what it wrote shows in a moment
+        except BadVersion:  # another broker was first; its write will be visible in a moment
             await asyncio.sleep(_LOOK_AGAIN_S)
         else:
             return boot
@@ -462,8 +464,8 @@ def memory_backend() -> Backend:
 def embedded_backend(
     config: BrokerConfig, data_dir: Path, on_disk_failure: Callable[[Exception], None]
 ) -> Backend:
-    """`on_disk_failure` is called when a write could not be made durable. It must end the process:
-    what the disk holds is unknown.
+    """`on_disk_failure` is called when a write could not be made durable. It must end the process,
+    because the contents of the disk are unknown.
     """
     from managed_ledger.storage.embedded.journal import EmbeddedBackend
     from managed_ledger.storage.embedded.os_disk import OsDisk

@@ -1,9 +1,9 @@
 """The `pybroker` command.
 
 `standalone` binds its ports first (so a taken port leaves the data directory untouched), then
-recovers the data directory, and listens only when that succeeded. A failed start prints one line on
-stderr; once the broker serves, one line on stdout says where. Imports are as late as possible, so
-that the binary port accepts connections within a few hundred milliseconds.
+recovers the data directory, and listens only after that has succeeded. A failed start prints one
+line on stderr; a successful start prints the URLs in one line on stdout. Imports are as late as
+possible, so that the binary port accepts connections within a few hundred milliseconds.
 """
 
 import argparse
@@ -43,8 +43,9 @@ EXIT_DISK_FAILED: Final = 70
 EXIT_SESSION_LOST: Final = 71
 _INTERRUPTED: Final = 130
 EXIT_SECOND_SIGNAL: Final = 130
-# Thresholds in objects, then in collections of the previous generation. Generation 1 visits about
-# 6,000 objects at a time: with 20,000 it paused everything for up to 30 ms on a busy machine.
+# Thresholds: a number of objects, then numbers of collections of the previous generation. A
+# collection of generation 1 visits about 6,000 objects; with 20,000 it paused everything for up to
+# 30 ms on a busy machine.
 GARBAGE_THRESHOLDS: Final = (2_000, 2, 9_000)
 
 log = logging.getLogger("pybroker")
@@ -61,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
     try:
         return _command(sys.argv[1:] if arguments is None else arguments)
-    except KeyboardInterrupt:  # while a command is imported, or one that nothing depends on
+    except KeyboardInterrupt:  # during an import, or a command without its own handling
         print("pybroker: interrupted", file=sys.stderr)
         return _INTERRUPTED
 
@@ -121,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pybroker", description="A message broker for official Apache Pulsar clients."
     )
-    # Handled before parsing: looking up the version takes a while.
+    # Handled in `_command`, before parsing; declared here for --help.
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     say_version = commands.add_parser("version", help="print the version")
@@ -193,7 +194,7 @@ def _add_print_config(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """The options that configure a broker; the doctor uses them too."""
+    """The options of a standalone broker; the doctor uses them too."""
     _add_common_settings(parser)
     add = parser.add_argument
     add(
@@ -215,7 +216,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common_settings(parser: argparse.ArgumentParser) -> None:
-    """Those of a broker on any storage."""
+    """The options of a broker on any storage."""
     add = parser.add_argument
     add("--bind", metavar="HOST", help="address to listen on (default 127.0.0.1)")
     add("--port", type=_port, help="binary port; 0 picks a free one (default 6650)")
@@ -382,7 +383,7 @@ async def _serve(
         broker = await started(config, stop.set)
     except StartFailed as error:
         return _refuse(error)
-    gc.freeze()  # what was loaded stays
+    gc.freeze()  # the objects loaded so far are permanent: collections skip them
     reload_on_hangup(partial(configuration, options), configured, broker, logs)
     log.info("version %s serves %s", version(), storage)
     print(_ready_line(broker), flush=True)
@@ -394,7 +395,7 @@ async def _serve(
 
 
 def _faults(clock: "VirtualClock") -> "Faults":
-    """Fault points at which this process can end as by kill -9."""
+    """Fault points at which the process can end as if by kill -9."""
     from pybroker.faults.registry import Faults
 
     faults = Faults(clock)
@@ -404,16 +405,17 @@ def _faults(clock: "VirtualClock") -> "Faults":
 
 
 def _collect_garbage_seldom() -> None:
-    """Little of what a broker allocates is cyclic: collecting again and again what it holds took a
-    fifth of the CPU of small transactions, and an eighth of that of a start beside many open ones.
-    Young objects are collected a few thousand at a time, because a collection pauses everything.
+    """A broker allocates few cyclic objects, but collections visit its live objects again and
+    again. That took a fifth of the CPU time of small transactions, and an eighth of the CPU time of
+    a broker's start with many open ones. Young objects are collected a few thousand at a time,
+    because a collection pauses everything.
     """
     gc.set_threshold(*GARBAGE_THRESHOLDS)
 
 
 def _keep_memory_at_hand() -> None:
     from pybroker.process.memory import (
-        keep_memory_at_hand,  # slow; the broker is already serving
+        keep_memory_at_hand,  # slow to import; the broker is already serving
     )
 
     keep_memory_at_hand()
@@ -444,7 +446,7 @@ def _refuse(error: Exception) -> int:
 
 
 def _session_lost(why: str) -> NoReturn:
-    """Nothing that this process has in memory may be answered with any more."""
+    """End the process at once: it must not answer from memory that may be outdated."""
     drain_log()
     print(
         f"pybroker: stopped, because {why}; no unsaved data was acknowledged; start it again",
@@ -455,7 +457,9 @@ def _session_lost(why: str) -> NoReturn:
 
 
 def _disk_failed(error: Exception) -> NoReturn:
-    """After a failed fsync the disk's contents are unknown: continuing could lose messages."""
+    """End the process at once: after a failed fsync the contents of the disk are unknown, and
+    continuing could lose messages.
+    """
     drain_log()
     print(
         f"pybroker: stopped, because the disk failed to store data: {error}; no unsaved data was "

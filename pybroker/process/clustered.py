@@ -1,13 +1,14 @@
-"""`pybroker broker`: a broker whose storage and topics are shared with others of its cluster.
+"""`pybroker broker`: a broker that shares storage and topics with the others of its cluster.
 
-What `Broker.start` does alone for the whole storage is done here for what this broker owns:
+A standalone `Broker.start` cleans up the whole storage. A member of a cluster is limited to the
+bundles that it owns:
 
-- deletions that a crash cut short are finished when their bundle comes, by its only owner;
-- a coordinator is opened only by the owner of its partition of the assign topic;
-- a managed ledger that was partly deleted is finished when it is opened, which its owner does;
-- ledgers that no list counts are not looked for: they may be another broker's new ones;
-- logs of former versions are not migrated: those versions could not write to BookKeeper;
-- boots are counted by compare-and-set, so no two brokers of a cluster get the same number.
+- deletions cut short by a crash are finished when the broker acquires their bundle; - a coordinator
+is opened only by the owner of its partition of the assign topic; - the deletion of a managed ledger
+is finished when its owner opens that managed ledger; - unlisted ledgers are not looked for: they
+may be new ledgers of another broker; - logs of former versions are not migrated: those versions
+could not write to BookKeeper; - boots are counted by compare-and-set, so no two brokers of a
+cluster get the same number.
 """
 
 import logging
@@ -61,7 +62,7 @@ class ClusterMembership:
         lost: Callable[[str], None],
         peers: PeerOptions,
     ) -> None:
-        """`peers`: how this broker logs in at the others. `lost` as for `Cluster`."""
+        """`peers`: this broker's login on the other brokers. `lost`: see `Cluster`."""
         self._cluster = Cluster(
             backend.zookeeper,
             backend.caught_up,
@@ -170,9 +171,10 @@ async def cluster_broker(
     logs: LogControl,
     lost: Callable[[str], None],
 ) -> Broker:
-    """A broker that serves, as a member of its cluster. Raises StartFailed.
+    """Start a broker that serves as a member of its cluster. Raises StartFailed.
 
-    `lost` is called when other brokers may have taken its topics. It must end the process.
+    `lost` is called when other brokers may have taken this broker's topics. It must end the
+    process.
     """
     clock, rng = SystemClock(), Random()
     config = reachable(config)
@@ -202,7 +204,9 @@ def shared_storage(config: BrokerConfig, clock: Clock, rng: Random) -> BookKeepe
 
 
 def reachable(config: BrokerConfig) -> BrokerConfig:
-    """With an address that other machines can use, where it listens on all of them."""
+    """Advertise this machine's name if the broker listens on all interfaces without an advertised
+    address: other machines need an address that they can use.
+    """
     if config.advertised_address or config.bind_address not in _EVERYWHERE:
         return config
     return replace(config, advertised_address=socket.getfqdn())

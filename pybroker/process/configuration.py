@@ -1,6 +1,6 @@
-"""The configuration of `pybroker standalone`: defaults, a file, the environment, the options.
+"""The configuration of a broker: defaults, a file, the environment, the command line's options.
 
-Each overrides the one before. `--print-config` shows every value with the place it comes from.
+Each source overrides the earlier ones. `--print-config` shows every value with its source.
 """
 
 import argparse
@@ -24,15 +24,14 @@ _HIDDEN: Final = "(hidden)"
 
 
 class UsageError(ValueError):
-    """The options are contradictory; the message is for the user."""
+    """The settings are contradictory or unsafe; the message is for the user."""
 
 
 def configuration(
     options: argparse.Namespace, origins: dict[str, str] | None = None
 ) -> BrokerConfig:
-    """`origins` receives where each field that is not at its default was set.
-
-    Raises ValueError, ConfigError and UsageError among them.
+    """`origins` receives the source of each field that was set. Raises ValueError, including its
+    subclasses ConfigError and UsageError.
     """
     config = BrokerConfig()
     if options.config is not None:
@@ -83,7 +82,7 @@ def _check_test_mode(config: BrokerConfig) -> None:
 
 
 def described(config: BrokerConfig, origins: dict[str, str]) -> str:
-    """A line for each key: its value, and where it comes from. Secrets are not shown."""
+    """A line for each key: its value and its source. Secrets are not shown."""
     from pybroker.base.config_file import camel_case  # only this needs it
 
     rows = [
@@ -96,7 +95,7 @@ def described(config: BrokerConfig, origins: dict[str, str]) -> str:
 
 
 def _shown(value: object, may_be_seen: bool) -> str:
-    """A secret kept in a file is shown as its path, which is not secret."""
+    """Hides a secret value. The path of a file with a secret is not secret."""
     if not may_be_seen and value and not str(value).startswith("file:"):
         return _HIDDEN
     if isinstance(value, bool):

@@ -1,6 +1,6 @@
-"""File descriptors: raises the limit as far as allowed, and limits connections accordingly.
+"""Raises the limit of file descriptors as far as allowed, and limits connections accordingly.
 
-The rest is for the storage, the HTTP port, the listening sockets and Python itself.
+The other descriptors are for the storage, the HTTP port, the listening sockets and Python itself.
 """
 
 import resource
@@ -8,13 +8,13 @@ from typing import Final
 
 from pybroker.security.tls_connection import most_handshakes
 
-_RESERVED: Final = 96  # the storage's spare ones, its files and threads, whatever Python opens
+_RESERVED: Final = 96  # the storage's files, threads and spare descriptors, and Python's own files
 _HTTP: Final = 200  # connections of the HTTP port
-_ENOUGH: Final = 1_048_576  # if there is no limit
+_ENOUGH: Final = 1_048_576  # the limit to set if the system has none
 
 
 def raise_limit() -> int:
-    """Take what the hard limit allows; returns how many descriptors there may be."""
+    """Raise the soft limit to the hard limit; returns the number of descriptors allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _ENOUGH if hard == resource.RLIM_INFINITY else hard
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -27,6 +27,6 @@ def raise_limit() -> int:
 
 
 def connections(max_connections: int, limit: int, tls_ports: int = 0) -> int:
-    """How many binary-protocol connections may be open; at least one."""
+    """The number of binary-protocol connections that may be open; at least one."""
     available = limit - _RESERVED - tls_ports * sum(most_handshakes(limit))
     return max(1, min(max_connections, available - min(_HTTP, available // 4)))

@@ -1,4 +1,4 @@
-"""The managed ledgers of a broker, as its configuration says."""
+"""Creates a broker's factory of managed ledgers, according to its configuration."""
 
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory

@@ -1,4 +1,6 @@
-"""What a broker needs of a cluster; a broker that is alone has none, and imports nothing of it."""
+"""The interface between a broker and its cluster. A broker that is alone does not load that
+code.
+"""
 
 from typing import Protocol
 
@@ -12,7 +14,7 @@ from pybroker.transaction.coordinator.participants import Participants
 
 
 class Parts(Protocol):
-    """Of the broker that is a member, which may replace `participants`."""
+    """The parts of the broker that its membership uses. The membership replaces `participants`."""
 
     participants: Participants
 
@@ -46,19 +48,19 @@ class Membership(Protocol):
         ...
 
     async def open(self, broker: Parts) -> None:
-        """The storage is open, and nothing else is. Raises ManagedLedgerError."""
+        """Call it when the storage is open, before everything else. Raises ManagedLedgerError."""
         ...
 
     async def join(self, address: BrokerAddress, listeners: Listeners) -> None:
-        """The broker listens. Others send clients there from now on."""
+        """Call it when the broker listens. Other brokers send clients to it from now on."""
         ...
 
     async def leave(self) -> None:
-        """All topics and coordinators are closed, and free for others, when this returns."""
+        """When this returns, all topics and coordinators are closed and free for other brokers."""
         ...
 
     async def close(self) -> None: ...
 
     def reload_certificates(self) -> None:
-        """Renewed ones are for new connections to others."""
+        """Use renewed certificates for new connections to other brokers."""
         ...

@@ -1,13 +1,13 @@
 """An event loop that reads many slow connections in ticks.
 
-When each of hundreds of connections sends an occasional message, nearly every message comes alone,
-and the wakeup, the commit and the hand-overs to and from its thread cost several times what the
-message costs. So while many events come from connections that had been quiet for long, the sockets
-are polled once per tick, and what came within it is one commit. Other threads, which report that a
-commit is durable, still wake the loop, so no request waits for two ticks. A connection that was
-quiet for `QUIET_S` does not notice a few milliseconds. A connection that responds at once to what
-it receives, such as a synchronous producer, is not quiet: with more than a few of those the loop
-wakes up for each event, like any loop.
+When each of hundreds of connections sends an occasional message, nearly every message arrives
+alone. Then the wakeup, the commit and the hand-overs to and from the commit's thread cost several
+times as much as the message itself. So while many events come from connections that had been quiet
+for a while, the sockets are polled once per tick, and the messages of a tick share a commit. Other
+threads, which report that a commit is durable, still wake the loop, so no request waits for two
+ticks. A connection that was quiet for `QUIET_S` does not notice a few milliseconds. A connection
+that responds at once to what it receives, such as a synchronous producer, is not quiet: with more
+than a few of those the loop wakes up for each event, like any other loop.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ QUIET_EVENTS_PER_S: Final = 1_000  # below this rate the loop wakes up for each 
 QUIET_SHARE: Final = 0.9
 
 Ready = list[tuple[selectors.SelectorKey, int]]
-# Waits up to a number of seconds; returns the descriptors that are ready to read.
+# Waits for descriptors, up to a number of seconds; returns those that are ready to read.
 Wait = Callable[[Sequence[int], float], list[int]]
 
 
@@ -40,22 +40,22 @@ def paced_loop() -> asyncio.AbstractEventLoop:
 
 
 class Pacing:
-    """Decides whether to use ticks, from which connections have events and when."""
+    """Decides whether to use ticks, depending on which connections have events, and when."""
 
     def __init__(self) -> None:
         self.by_ticks = False
         self._left_out: frozenset[int] = frozenset()
-        self._heard_s: dict[int, float] = {}  # by descriptor, so no more than can be open
+        self._heard_s: dict[int, float] = {}  # by descriptor: bounded by the limit of descriptors
         self._looked_s = 0.0
         self._since_s = 0.0
-        self._quiet = self._busy = 0  # events since then
+        self._quiet = self._busy = 0  # the number of events since `_since_s`
 
     def leave_out(self, descriptors: Collection[int]) -> None:
-        """Descriptors that say nothing about the load."""
+        """Ignore descriptors that say nothing about the load."""
         self._left_out = frozenset(descriptors)
 
     def rest_s(self, now_s: float) -> float:
-        """How long to wait before polling; 0 or less: poll now."""
+        """The time in seconds to wait before polling; 0 or less: poll now."""
         return self._looked_s + TICK_S - now_s if self.by_ticks else 0.0
 
     def looked(self, now_s: float, descriptors: Collection[int]) -> None:
@@ -102,7 +102,9 @@ class PacedSelector(selectors.DefaultSelector):
         return self._look(timeout)
 
     def _select_after(self, rest_s: float, timeout: float | None) -> Ready:
-        """Returns nothing before the tick is over, except for due timers and callbacks."""
+        """Poll when the tick is over; return earlier only for wakers, and for timers that are
+        due.
+        """
         if timeout is not None and timeout < rest_s:
             return self._woken(timeout) if timeout > 0 else []
         if woken := self._woken(rest_s):

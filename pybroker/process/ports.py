@@ -1,4 +1,4 @@
-"""The sockets that a standalone broker listens on: bound first, before anything is opened."""
+"""The sockets on which a broker listens. They are bound before the storage is opened."""
 
 import socket
 from typing import Final
@@ -32,7 +32,7 @@ class Ports:
         self._wanted = {name: getattr(config, name) for name in names}
 
     def bind(self) -> None:
-        """Raises StartFailed."""
+        """Bind all configured ports. Raises StartFailed."""
         if all(self._wanted[name] is None for name in _BINARY):
             raise StartFailed("no port to listen on: set brokerServicePort or brokerServicePortTls")
         for name, port in self._wanted.items():
@@ -51,7 +51,7 @@ class Ports:
 def _bind(host: str, port: int, option: str) -> socket.socket:
     """A bound socket that does not listen yet. Raises StartFailed."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio switches Nagle's delay off on accepted connections.
+    # With IPPROTO_TCP, asyncio sets TCP_NODELAY on accepted connections.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -66,7 +66,7 @@ def _bind(host: str, port: int, option: str) -> socket.socket:
 
 
 def tls_contexts(config: BrokerConfig, clock: Clock) -> TlsContexts | None:
-    """For the binary protocol; None if it has no TLS port. Raises KeyFailure."""
+    """The TLS contexts of the binary protocol; None if it has no TLS port. Raises KeyFailure."""
     if config.broker_service_port_tls is None:
         return None
     return _contexts(config, clock, config.tls_protocols, config.tls_ciphers)

@@ -1,8 +1,8 @@
-"""SIGHUP: reloads what may change while the broker runs. It never ends the broker.
+"""SIGHUP reloads the settings that may change while the broker runs. It never ends the broker.
 
-That is the certificates, the passwords, the token keys, and from the configuration file the log
-levels and the dynamic keys (`broker/dynamic_configuration.py`). Other changed keys are logged,
-because they need a restart; and an unusable file changes nothing.
+It reloads certificates, passwords and token keys, and from the configuration file the log levels
+and the dynamic keys (`broker/dynamic_configuration.py`). Other changed keys are logged, because
+they need a restart. An unusable file changes nothing.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ _LOG_LEVEL: Final = "log_level"
 def reload_on_hangup(
     read: Callable[[], BrokerConfig], configured: BrokerConfig, broker: "Broker", logs: LogControl
 ) -> None:
-    """`read` returns the current configuration, or raises ValueError if it is invalid; `configured`
-    is the configuration the broker was started with.
+    """`read` returns the current configuration, or raises ValueError if it is invalid. `configured`
+    is the configuration with which the broker was started.
     """
 
     def received() -> None:

@@ -1,1 +1,1 @@
-"""Converts text to bytes of a schema's type, and back."""
+"""Converts text to bytes according to a schema, and Avro bytes back."""

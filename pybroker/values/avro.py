@@ -1,9 +1,9 @@
-"""Avro's binary encoding of JSON values, and back: one function per type of schema node.
+"""Encodes JSON values in Avro's binary encoding, and decodes them: one function per schema type.
 
-It serves values typed on a command line or sent over HTTP, so it is small rather than fast. Bytes
-and fixed are strings of one character per byte, as Avro defines. A union's value may be an object
-that names its branch, as in Avro's JSON encoding; otherwise the first branch that accepts it is
-used.
+The values are typed on a command line or sent over HTTP, so the code is small rather than fast.
+Bytes and fixed are strings of one character per byte, as Avro defines. A union's value may be an
+object that names its branch, as in Avro's JSON encoding; otherwise the first branch that accepts
+the value is used.
 """
 
 import json
@@ -33,11 +33,11 @@ class NotAvro(ValueError):
 
 
 class TooMuchWork(NotAvro):
-    """It is undecided whether the value fits: too expensive."""
+    """Deciding whether the value fits its schema is too expensive."""
 
 
 class Codec:
-    """Encodes and decodes values of one schema. Raises NotAvro if that is not a schema."""
+    """Encodes and decodes values of one schema. Raises NotAvro if the definition is invalid."""
 
     def __init__(self, definition: str | bytes) -> None:
         self._names: Names = {}
@@ -49,7 +49,7 @@ class Codec:
             raise NotAvro(f"{str(definition)[:80]} is not an Avro schema: {error!r}") from None
 
     def encode(self, value: Any, most_steps: int = sys.maxsize) -> bytes:
-        """Raises NotAvro; also where finding each union's branch takes more than `most_steps`."""
+        """Raises NotAvro; also if this takes more than `most_steps`, as unions may require."""
         out = bytearray()
         self.steps_left = most_steps
         try:
@@ -59,8 +59,8 @@ class Codec:
         return bytes(out)
 
     def decode(self, data: bytes, most_values: int = sys.maxsize) -> Any:
-        """Raises NotAvro, also for a message of more than `most_values` values, each part of a
-        record, array or map counted.
+        """Raises NotAvro; also if the message has more than `most_values` values. Each part of a
+        record, array or map counts.
         """
         reader = _Reader(data, most_values)
         try:
@@ -72,7 +72,7 @@ class Codec:
         return value
 
     def _learn(self, node: Any, space: str) -> None:
-        """The schema's named types, by full and short name."""
+        """Collect the schema's named types, by full and short name."""
         if isinstance(node, list):
             for branch in node:
                 self._learn(branch, space)
@@ -90,7 +90,7 @@ class Codec:
                 self._learn(node["type"], space)
 
     def _resolved(self, node: Any) -> tuple[str, Any]:
-        """The type's name, and the node with its definition."""
+        """The name of a node's type, and the node that defines it."""
         if isinstance(node, list):
             return "union", node
         if isinstance(node, dict):
@@ -103,7 +103,7 @@ class Codec:
     def count(self, steps: int) -> None:
         before, self.steps_left = self.steps_left, self.steps_left - steps
         if before // _STEPS_A_BREATH != self.steps_left // _STEPS_A_BREATH:
-            time.sleep(0)  # runs in its own thread; let other threads have the interpreter
+            time.sleep(0)  # this may run in a thread: let other threads have the interpreter
         if self.steps_left < 0:
             raise TooMuchWork("the value is too expensive to match with its schema")
 
@@ -136,7 +136,9 @@ class Codec:
             raise NotAvro(f"{shortly(value)} is not one of {kinds}")
 
     def _write_branch(self, node: Any, value: Any, out: bytearray, name: str | None = None) -> bool:
-        """The first branch that accepts it, of those with the given name, if any."""
+        """Write the value with the first branch that accepts it, or that has the given name and
+        accepts it. False if there is none.
+        """
         self.count(len(node))
         for index, branch in enumerate(node):
             if name is not None and name not in (self._name_of(branch), self._short_of(branch)):
@@ -156,7 +158,7 @@ class Codec:
         return self._name_of(branch).rpartition(".")[2]
 
     def _name_of(self, branch: Any) -> str:
-        """The branch name used in an object for a union's value."""
+        """The name of a branch in the JSON encoding of a union's value."""
         kind, node = self._resolved(branch)
         if kind in _PRIMITIVE or not isinstance(node, dict) or "name" not in node:
             return str(kind)[:_SHOWN_CHARS]
@@ -218,7 +220,7 @@ class _Reader:
         self._values_left = min(most_values, _MAX_EMPTY_VALUES + len(data))
 
     def count_value(self) -> None:
-        """Limits values, also those without bytes of their own, such as null."""
+        """Limits the number of values, even of those without bytes, such as null."""
         self._values_left -= 1
         if self._values_left < 0:
             raise NotAvro(
@@ -247,7 +249,7 @@ class _Reader:
                 raise NotAvro("the message has a number of more than 64 bits")
 
     def items(self) -> Any:
-        """As many iterations as the blocks of an array or map declare."""
+        """One iteration for each item that the blocks of an array or map declare."""
         while count := self.varint():
             if count < 0:
                 count = -count
@@ -277,7 +279,7 @@ _READERS: Final[dict[str, Callable[[_Reader], Any]]] = {
 
 
 def _varint(number: int) -> bytes:
-    """Zigzag."""
+    """Zigzag encoding."""
     number = (number << 1) ^ (number >> 63)
     out = bytearray()
     while number > 0x7F:

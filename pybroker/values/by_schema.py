@@ -1,8 +1,8 @@
 """Converts text to the bytes of a schema's type, as the Java client encodes them.
 
-Numbers are big-endian. A timestamp is milliseconds, as a number or in ISO 8601; JSON is unchanged,
-and Avro is given as JSON. The work for Avro values is limited, for all values of a `TextEncoder`
-together.
+Numbers are big-endian. A timestamp is written in milliseconds or in ISO 8601. JSON is not changed,
+and Avro values are written in JSON. The work for Avro values is limited, for all values of a
+`TextEncoder` together.
 """
 
 import struct
@@ -28,7 +28,9 @@ class NotEncodable(ValueError):
 
 
 class TextEncoder:
-    """For one schema: `kind` is the type's name in the admin API. Raises NotEncodable."""
+    """Encodes values of one schema. `kind` is the name of its type in the admin API. Raises
+    NotEncodable.
+    """
 
     def __init__(self, kind: str, definition: bytes) -> None:
         self._kind = kind
@@ -46,7 +48,7 @@ class TextEncoder:
         try:
             return self._encode(text)
         except (ValueError, OverflowError, RecursionError, struct.error) as error:
-            why = str(error)[:_MOST_SAID]  # it may be repeated for each of many texts
+            why = str(error)[:_MOST_SAID]  # the caller may repeat it for many texts
             raise NotEncodable(f"{text[:80]!r} is not a valid {self._kind}: {why}") from None
 
 
@@ -99,7 +101,7 @@ def _milliseconds(text: str) -> int:
 
 
 def _since_1970_us(text: str) -> int:
-    """Without an offset it is UTC."""
+    """Microseconds since 1970. A text without an offset is in UTC."""
     moment = datetime.fromisoformat(text)
     since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _UNIX
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

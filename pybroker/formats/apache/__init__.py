@@ -1,1 +1,1 @@
-"""Tenants, namespaces and topics as Apache Pulsar stores them in ZooKeeper."""
+"""Tenants, namespaces, topics, schemas and deduplication as Apache Pulsar stores them."""

@@ -1,9 +1,9 @@
 """Deduplication's snapshot: the cursor `pulsar.dedup` of the topic's managed ledger.
 
-Its mark-delete position is the last entry that the snapshot covers, and its numbers by name are the
-producers' last durable sequence ids. The rest of pybroker's snapshot, such as ids that were
-returned, is in field 1001, which Apache's brokers drop when they write the cursor. As with any
-cursor, a large one is in a ledger.
+The mark-delete position is the last entry that the snapshot covers; the named numbers are the
+producers' last durable sequence ids. The rest of pybroker's snapshot, such as ids given back by
+aborted transactions, is in field 1001, which Apache's brokers drop when they write the cursor. Like
+any cursor, a large one is in a ledger.
 
 Source: MLDataFormats.proto; org.apache.pulsar.broker.service.persistent.MessageDeduplication.
 """
@@ -41,7 +41,7 @@ MAX_NODE_BYTES: Final = 64 * 1024
 
 
 class DeduplicationCursors:
-    """Implements Family. It must precede ManagedLedgers, which would take this cursor for a
+    """Implements Family. It must come before ManagedLedgers, which would mistake this cursor for a
     subscription.
     """
 
@@ -64,7 +64,7 @@ class DeduplicationCursors:
         return SNAPSHOTS + key.removeprefix(_LISTS)
 
     def has_children(self, path: str) -> bool:
-        return False  # the family of the nodes above says so
+        return False  # the family of the parent nodes lists the children
 
     def encode(self, key: str, value: bytes, kept: Kept, ledger_id: int = NO_LEDGER) -> bytes:
         position, ids = durable_ids(value, key)
@@ -119,7 +119,7 @@ def _decoded(
     ids: dict[str, int] = {}
     for field in fields(message, what):
         if field.number == _OWN and field.wire == BYTES:
-            durable_ids(field.blob, key)  # it can be read
+            durable_ids(field.blob, key)  # check that it can be read
             return Stored(field.blob, ledger_id=ledger_id)
         if field.number in place and field.wire == VARINT:
             found[field.number] = field.value

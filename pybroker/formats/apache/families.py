@@ -1,4 +1,4 @@
-"""All of these formats, for the storage of a broker that shares it with others."""
+"""Configures the storage of a cluster's broker with all formats of this package."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,14 +11,16 @@ from pybroker.formats.apache.namespaces import NamespaceNodes
 from pybroker.formats.apache.schemas import SchemaNodes
 from pybroker.formats.apache.tenants import ClusterNodes, PartitionedTopics, TenantNodes
 
-# What Apache Pulsar's set-up of a cluster writes, before there is any topic.
+# Prefixes of the keys that Apache Pulsar's set-up of a cluster writes, before any topic exists.
 SET_UP: Final = ("/clusters/", "/tenants/", "/namespaces/", "/permissions/", "/partitioned-topics/")
 
 
 def in_apaches_formats(
     config: ClusterConfig, cluster: str, bundles: Mapping[str, Any]
 ) -> ClusterConfig:
-    """`cluster` is this cluster's name, `bundles` the BundlesData of a new namespace."""
+    """`config` with Apache's formats. `cluster`: this cluster's name. `bundles`: the BundlesData of
+    a new namespace.
+    """
     ledgers = ManagedLedgers()
     deduplication = DeduplicationCursors(ledgers)
     return replace(

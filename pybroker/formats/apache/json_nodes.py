@@ -1,4 +1,4 @@
-"""What all nodes with a JSON object have in common."""
+"""Base classes of the families of nodes whose value is a JSON object."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from managed_ledger.storage.bookkeeper.formats.family import NO_LEDGER, Kept, St
 from managed_ledger.storage.bookkeeper.formats.java_names import escape, unescape
 
 Fields = dict[str, Any]
-_NODE: Final = 0  # kept of a node: its whole value
+_NODE: Final = 0  # the key in `kept` of the node's whole value
 _PLAIN: Final = re.compile(r"[-=:.\w]+", re.ASCII)  # a tenant, a namespace, a cluster
 DOMAINS: Final = ("persistent", "non-persistent")
 
@@ -35,12 +35,12 @@ def encoded(fields: Mapping[str, Any]) -> bytes:
 
 
 def compact(fields: Mapping[str, Any]) -> bytes:
-    """As Apache Pulsar writes it."""
+    """Encode JSON as Apache Pulsar writes it."""
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def is_plain(name: str) -> bool:
-    """Whether it can be a node's name unchanged."""
+    """Whether the name can be a node's name unchanged."""
     return _PLAIN.fullmatch(name) is not None and bool(name.strip("."))
 
 
@@ -51,15 +51,15 @@ def node_name(local: str) -> str | None:
 
 
 class JsonFamily:
-    """Keys that begin with `prefix`, each a JSON object with a node of its own below `root`.
+    """Keys that begin with `prefix`: each is a JSON object with a node of its own below `root`.
 
-    `known` are the fields of pybroker's own value; a node's other fields are kept.
+    `known` lists the fields of pybroker's value; other fields of a node are kept.
     """
 
     is_exact = False
 
     def __init__(self, prefix: str, root: str, parts: int, known: tuple[str, ...]) -> None:
-        """`parts`: how many names a key is made of."""
+        """`parts`: the number of names in a key."""
         self.root = root
         self._prefix = prefix
         self._parts = parts
@@ -103,23 +103,23 @@ class JsonFamily:
     def with_entry(self, key: str, stored: Stored, entry: bytes) -> Stored:
         return stored
 
-    # --- what subclasses change
+    # --- overridden by subclasses
 
     def new(self, key: str) -> Fields:
-        """Fields of a new node in addition to the value."""
+        """The fields of a new node in addition to the value."""
         return {}
 
     def said(self, value: Fields) -> Fields:
-        """The value in the node's form."""
+        """Convert the value to the node's form."""
         return value
 
     def read(self, fields: Fields, key: str) -> Fields:
-        """The value in the node's known fields. Raises CorruptStorage."""
+        """Convert the node's known fields to the value. Raises CorruptStorage."""
         return fields
 
 
 class TopicFamily(JsonFamily):
-    """Keys of topics: tenant, namespace, domain, and the topic's own name."""
+    """Keys of topics: tenant, namespace, domain and the topic's own name."""
 
     def __init__(self, prefix: str, root: str, known: tuple[str, ...]) -> None:
         super().__init__(prefix, root, 4, known)

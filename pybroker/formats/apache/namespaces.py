@@ -1,9 +1,9 @@
 """Namespaces: `/admin/policies/<tenant>/<namespace>` has policies, permissions and bundles.
 
 In pybroker, policies and permissions are separate keys; here they share one node. Where Apache
-Pulsar has a value for each cluster, only this cluster's is used. Policies that it does not have,
-such as limits of transactions, are additional fields: its brokers ignore them, and drop them when
-they change the policies.
+Pulsar has a value for each cluster, only this cluster's is used. Policies that Apache does not
+have, such as limits of transactions, are additional fields: Apache's brokers ignore them, and drop
+them when they change the policies.
 
 Source: org.apache.pulsar.common.policies.data.Policies.
 """
@@ -92,7 +92,9 @@ class NamespaceNodes:
             stands.pop(field, None)
 
     def _policies(self, fields: Mapping[str, Any]) -> Fields:
-        """The code that uses a value checks it; an invalid one is ignored."""
+        """The policies as pybroker stores them, unchecked: the code that uses a value checks it,
+        and ignores an invalid one.
+        """
         found: Fields = {}
         for field, level in NAMESPACE_LEVELS.items():
             value = fields.get(field)
@@ -113,7 +115,9 @@ def _object(value: Any) -> Fields:
 
 
 def _granted(value: Any, path: str) -> Fields:
-    """Raises CorruptStorage: an unreadable part must neither grant nor deny access."""
+    """The permissions. Raises CorruptStorage: an unreadable part must neither grant nor deny
+    access.
+    """
     if value is None:
         return {}
     found = {part: value.get(part, {}) for part in _PARTS} if isinstance(value, dict) else None
@@ -125,7 +129,7 @@ def _granted(value: Any, path: str) -> Fields:
 
 
 def _leaves(found: Mapping[str, Any]) -> list[Any]:
-    """Objects whose values must be lists of names."""
+    """The objects whose values must be lists of names."""
     topics = found["destination_auth"]
     by_topic = [*topics.values()] if isinstance(topics, dict) else [topics]
     return [found["namespace_auth"], found["subscription_auth_roles"], *by_topic]

@@ -1,13 +1,13 @@
-"""Schemas: `/schemas/<tenant>/<namespace>/<topic>` lists the versions; each is in a ledger.
+"""Schemas: `/schemas/<tenant>/<namespace>/<topic>` lists the versions; each version is in a ledger.
 
-    SchemaLocator {1 info, 2 index*}             of the node: the latest version, and all of them
+    SchemaLocator {1 info, 2 index*}             the node: the latest version, and all versions
     IndexEntry {1 version, 2 position, 3 hash}   position {1 ledger, 2 entry}
     SchemaEntry {2 schema_data, 5 index*}        the ledger's entry
     SchemaInfo {1 id, 2 user, 3 type, 4 schema, 5 timestamp, 6 deleted, 7 props*}
 
-A type counts from 1, the wire's from 0. Apache stores no name of a schema and uses the topic's; a
+Types are numbered from 1, on the wire from 0. Apache stores no schema name and uses the topic's; a
 different name is in field 1001 of SchemaInfo. Schemas of non-persistent topics stay in pybroker's
-own format, because Apache does not distinguish them from those of persistent ones.
+own format, because Apache does not distinguish them from those of persistent topics.
 
 Source: SchemaStorageFormat.proto, SchemaRegistryFormat.proto; BookkeeperSchemaStorage.
 """
@@ -112,7 +112,7 @@ class SchemaNodes:
             put_bytes(info, _NAME, own_name.encode())
         out = Writer()
         put_bytes(out, 2, info.getvalue())
-        # Apache also writes the earlier versions here, and never reads them: one is enough.
+        # Apache also writes earlier versions here, and never reads them: one line is enough.
         put_bytes(out, 5, _line(_number_of(key), -1, -1, b""))
         return out.getvalue()
 
@@ -158,7 +158,9 @@ class SchemaNodes:
 
 
 def _topic_of(key: str) -> tuple[str, str, str] | None:
-    """Tenant, namespace and own name; None if its schemas are not stored as Apache stores them."""
+    """The topic's tenant, namespace and own name; None if its schemas are not in Apache's
+    format.
+    """
     if not key.startswith(_PREFIX):
         return None
     quoted, _, number = key.removeprefix(_PREFIX).partition("/")

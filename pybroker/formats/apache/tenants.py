@@ -1,4 +1,4 @@
-"""Tenants, clusters and partitioned topics: a JSON object each.
+"""Tenants, clusters and partitioned topics: each has a node with a JSON object.
 
 /admin/policies/<tenant>                        TenantInfo
 /admin/clusters/<cluster>                       ClusterData
@@ -46,7 +46,9 @@ class TenantNodes(JsonFamily):
 
 
 class ClusterNodes(JsonFamily):
-    """Failure domains and isolation policies are additional fields, which Apache ignores."""
+    """The nodes of clusters. Failure domains and isolation policies are additional fields, which
+    Apache ignores.
+    """
 
     def __init__(self) -> None:
         super().__init__("/clusters/", "/admin/clusters", 1, ())
