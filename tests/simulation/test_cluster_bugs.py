@@ -22,7 +22,7 @@ CASES = {
     "group-half-decided": (("groups",), 1, "HALF TOGETHER"),
     "halves-count-before-the-split": (("divided bundles",), 3, "UNHANDLED"),
     "latest-aborts-are-not-handed-over": (("handing over",), 1, "UNNAMED"),
-    "members-are-told-once": (("groups", "restless bundles"), 16, "STILL OPEN"),
+    "members-are-told-once": (("groups", "restless bundles"), 18, "STILL OPEN"),
     "no-entry-by-timeout": (("exodus", "partitions"), 44, "STILL OPEN"),
     "others-are-not-asked-to-fence": (("fencing over brokers",), 25, "FENCED WRITE"),
     "promises-are-kept-to-oneself": (("sent bundles",), 0, "ASTRAY"),
