@@ -255,7 +255,7 @@ def test_members_are_named_completely(cluster: TxnCluster) -> None:
     payment = Payment(cluster)
     half = payment.step(_GROUP.PROMISE, payment.leader, payment.member)
     half.member_most.append(1)
-    with pytest.raises(NotAllowed, match="as many of each"):
+    with pytest.raises(NotAllowed, match="equally many"):
         payment.tell(payment.two, half)
 
 
