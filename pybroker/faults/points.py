@@ -94,9 +94,11 @@ STEPS: Final[Mapping[int, Step]] = {
     _T.GET_TOPICS_OF_NAMESPACE: Step(
         "topics.list", "the topics are not listed", "the topics are listed"
     ),
-    _T.WATCH_TOPIC_LIST: Step("topics.watch", "the pattern is not watched", "it is watched"),
+    _T.WATCH_TOPIC_LIST: Step(
+        "topics.watch", "the pattern is not watched", "the pattern is watched"
+    ),
     _T.WATCH_TOPIC_LIST_CLOSE: Step(
-        "topics.unwatch", "the pattern is still watched", "it is not watched any more"
+        "topics.unwatch", "the pattern is still watched", "the pattern is not watched"
     ),
     _T.ASK_TOPICS: Step("topics.ask", "nothing is answered", "the questions are answered"),
     _T.GET_SCHEMA: Step("schema.get", "the schema is not read", "the schema is read", _OF_TOPIC),
@@ -160,12 +162,12 @@ STEPS: Final[Mapping[int, Step]] = {
         _OF_TRANSACTION,
     ),
     _T.END_TXN_ON_PARTITION: Step(
-        "transaction.end_on_partition", "the topic has not ended it", "the topic has ended it",
-        (TOPIC, TRANSACTION),
+        "transaction.end_on_partition", "the topic has not ended the transaction",
+        "the topic has ended the transaction", (TOPIC, TRANSACTION),
     ),
     _T.END_TXN_ON_SUBSCRIPTION: Step(
-        "transaction.end_on_subscription", "the subscription has not ended it",
-        "the subscription has ended it", (*_OF_SUBSCRIPTION, TRANSACTION),
+        "transaction.end_on_subscription", "the subscription has not ended the transaction",
+        "the subscription has ended the transaction", (*_OF_SUBSCRIPTION, TRANSACTION),
     ),
 }  # fmt: skip
 
@@ -192,30 +194,30 @@ class Recorded:
 # By the class name of the record in a coordinator's log.
 RECORDS: Final[Mapping[str, Recorded]] = {
     "NewTransaction": Recorded(
-        "transaction.log.begin", "the transaction is not recorded", "its beginning is durable"
+        "transaction.log.begin", "the transaction is not recorded", "the beginning is durable"
     ),
     "AddPartitions": Recorded(
-        "transaction.log.add_partition", "the topics do not take part", "they take part, durably",
-        (TOPIC, TRANSACTION),
+        "transaction.log.add_partition", "the topics do not take part",
+        "the topics take part, durably", (TOPIC, TRANSACTION),
     ),
     "AddSubscriptions": Recorded(
         "transaction.log.add_subscription", "the subscriptions do not take part",
-        "they take part, durably", (*_OF_SUBSCRIPTION, TRANSACTION),
+        "the subscriptions take part, durably", (*_OF_SUBSCRIPTION, TRANSACTION),
     ),
     "BindSession": Recorded(
         "transaction.log.session", "the transaction belongs to no session of a transactional id",
-        "it belongs to one, durably",
+        "the session is durable",
     ),
     "SpanNamespace": Recorded(
         "transaction.log.namespace", "the transaction does not span a namespace",
-        "it spans one, durably",
+        "the namespace is durable",
     ),
     "Promise": Recorded(
         "transaction.log.promise", "the transaction has not promised to end as its leader does",
-        "its promise, or the end of it, is durable",
+        "the promise, or its end, is durable",
     ),
     "GroupMembers": Recorded(
-        "transaction.log.group", "the leader's group is not decided", "its decision is durable"
+        "transaction.log.group", "the leader's group is not decided", "the decision is durable"
     ),
 }  # fmt: skip
 DECIDED: Final = Recorded(

@@ -230,7 +230,7 @@ def _require_topics(sim: Simulation) -> None:
     outputs = [rule.topic for rule in sim.outputs]
     spelt: dict[TopicName, str] = {}
     for topic in (*inputs, *outputs, *sim.topics):
-        _require_name(topic, "topic")  # the topic of an output
+        _require_name(topic, "topic")  # for outputs and sim.topic
         try:
             name = TopicName.parse(topic)
         except InvalidTopicName as error:

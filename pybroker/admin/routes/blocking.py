@@ -1,4 +1,4 @@
-"""Which transactions hold readers back: across all topics, and on one."""
+"""Transactions that hold readers back: on all topics, and on one topic."""
 
 import heapq
 from typing import Final

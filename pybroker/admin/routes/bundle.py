@@ -194,7 +194,7 @@ class BundleRoutes:
                 await bundles.release(part)
 
     async def _places_to_split(self, request: Request, bundle: Bundle) -> list[int]:
-        """In ascending order."""
+        """The hashes at which to split, in ascending order. Raises HTTPException."""
         if said := await read_json(request):
             places = sorted(set(said))
         elif asked(request, "splitAlgorithmName") == "range_equally_divide":

@@ -115,7 +115,7 @@ async def _quota_change(request: Request) -> Change[Record]:
 
 
 def _part_change(name: str, part: Record | None) -> Change[Record]:
-    """Sets one of several values; None removes it."""
+    """Sets one of a policy's values, or removes it if `part` is None."""
 
     def change(now: Record | None) -> Record | None:
         rest = {other: kept for other, kept in (now or {}).items() if other != name}

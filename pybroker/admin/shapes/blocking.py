@@ -19,7 +19,7 @@ _OPEN: Final = record(
         **fields(TEXT, "txnId status"),
         **fields(or_null(TEXT), "owner startPosition"),
         **fields(COUNT, "blockedEntries openTimestamp ageMs"),
-        "topics": list_of(TEXT, most=None),  # the first ones
+        "topics": list_of(TEXT, most=None),  # not all
         **fields(or_null(COUNT), "timeLeftMs topicCount subscriptionCount"),
     },
 )

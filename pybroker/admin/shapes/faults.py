@@ -58,7 +58,7 @@ _PASSING: Final = record(
         **fields(COUNT, "number timestamp"),
         **fields(TEXT, "point topic subscription producer transaction client"),
         "connection": or_null(COUNT),
-        "positions": list_of(TEXT),  # the first ones, as ledger:entry
+        "positions": list_of(TEXT),  # the first, as ledger:entry
         "messages": COUNT,
         **fields(TEXT, "detail error struck"),
     },

@@ -22,7 +22,7 @@ _SUMMARY: Final = {
     "decidedBy": or_null(choice(*(by.value for by in DecidedBy))),
     "abortReason": TEXT,  # empty if the owner requested the abort, or at a timeout
     **fields(COUNT, "topicCount subscriptionCount"),
-    "topics": list_of(TEXT, most=None),  # the first ones
+    "topics": list_of(TEXT, most=None),  # not all
     "subscriptions": list_of(
         record("TransactionSubscription", fields(TEXT, "topic subscription")), most=None
     ),
@@ -89,7 +89,7 @@ SEGMENTS: Final = record(
         **fields(TEXT, "topic firstPosition lastStablePosition lastConfirmedEntry"),
         **fields(COUNT, "timestamp readableEntries blockedEntries openTransactions"),
         "cause": or_null(TEXT),
-        "transactions": list_of(_OPEN_THERE, most=None),  # the first ones, oldest first
+        "transactions": list_of(_OPEN_THERE, most=None),  # the oldest, oldest first
         "segments": list_of(_SEGMENT, most=None),
     },
 )

@@ -10,7 +10,7 @@ from pybroker.values.avro import Codec
 
 _MOST_BYTES: Final = 4096  # of the value, as shown
 _MOST_VALUES: Final = (
-    2000  # of an Avro value, which is decoded as a whole; a larger one is shown as bytes
+    2000  # in an Avro value, which is decoded completely; larger values are shown as bytes
 )
 _MOST_DECODED: Final = 64 * 1024
 _ROW: Final = 16
