@@ -118,7 +118,7 @@ class _Repair:
         self._done.append(f"{journal_name(generation)} created again, with {len(data)} bytes")
 
     def _move_leftovers(self, replay: Replay) -> None:
-        """Moves ledgers' files that no journal mentions: the next start would delete them."""
+        """Moves files of unknown ledgers: the next start would delete them."""
         for ledger_id in ledger_ids(self._disk):
             if ledger_id not in replay.ledgers:
                 self._move_file(ledger_file_name(ledger_id))

@@ -1,4 +1,4 @@
-"""Escapes text of others on a terminal.
+"""Escapes text from other people before a terminal shows it.
 
 Otherwise the publisher of a message could clear the terminal's screen, rename its window, or enter
 input. Files and pipes get the text unchanged.

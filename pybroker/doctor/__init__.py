@@ -1,1 +1,1 @@
-"""`pybroker doctor`: checks whether this machine is fit for a broker, and advises if not."""
+"""`pybroker doctor`: checks if this machine is fit for a broker, and says what to do if not."""

@@ -36,7 +36,7 @@ def check_ports(config: BrokerConfig) -> list[Finding]:
     return [
         _check_port(camel_case(name), config.bind_address, port)
         for name, port in wanted.items()
-        if port  # port 0 means any free port
+        if port  # None: no port; 0: any free port
     ]
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from pybroker.eos_check.marked_processes import with_mark
 
-# At its start a JVM mostly compiles code, which a pipeline with so few messages hardly runs.
+# A JVM spends most of its start compiling code that a pipeline with so few messages hardly runs.
 COMPILES_LESS: Final = "-XX:TieredStopAtLevel=1"
 _QUIET: Final = "-XX:+IgnoreUnrecognizedVMOptions -Xlog:cds*=off"
 _JVM: Final = "java"

@@ -50,7 +50,7 @@ _NO_VERSION: Final = -1
 _MOST_SAID: Final = 1500  # characters for each message: there may be many
 
 _Made = LocalMessage | str
-Parts = Callable[[], list[TopicName]]  # The topic's current partitions. Raises TopicNotFound
+Parts = Callable[[], list[TopicName]]  # the topic's current partitions; raises TopicNotFound
 
 
 class ProduceRoutes:

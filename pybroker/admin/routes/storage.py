@@ -119,7 +119,7 @@ class StorageRoutes:
         return infos.get(str(name)) or {"version": 0, "partitions": infos}
 
     async def trim(self, request: Request) -> None:
-        """Deletes the ledgers that retention allows to delete now, instead of waiting."""
+        """Deletes ledgers that retention no longer keeps, now instead of at the next check."""
         async for topic in each_part(self._topics, topic_of(request)):
             await topic.ledger.trim()
 

@@ -223,9 +223,7 @@ class SubscriptionRoutes:
         return await self._expire(topic, subscription, up_to)
 
     async def _older(self, topic: Topic, request: Request) -> tuple[int, Position]:
-        """The first time (ms) that is too young to expire, and the last position before messages of
-        that time.
-        """
+        """The earliest publish time (ms) that must not expire, and the last position before it."""
         younger_ms = self._clock.now_ms() - request.path_params["age_s"] * 1000 + 1
         younger = await first_published_at(topic.ledger, younger_ms)
         return younger_ms, topic.ledger.previous_position(younger)

@@ -113,7 +113,7 @@ def _positions(asked: Rest, path: str) -> Iterator[Shown]:
 
 
 def messages_of(answer: Answer) -> Iterator[Shown]:
-    """The messages of an entry, as its headers describe it; several for a batch that splits."""
+    """The messages of an entry, by its headers; several for a batch that can be split."""
     said = {name.lower(): text for name, text in answer.described(_HEADER).items()}
     singles = _singles(said, answer.data)
     if singles is None:

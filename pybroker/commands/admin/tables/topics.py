@@ -187,7 +187,7 @@ def _partitioned_lookup(rest: Rest, options: Namespace) -> dict[str, Any]:
 
 
 def _offload(rest: Rest, options: Namespace) -> Any:
-    """Offloads all ledgers but the newest: the fewest that are larger than the given size."""
+    """Offloads all but the newest ledgers, of which it keeps just more than the given size."""
     ledgers = rest.ask("GET", filled("{topic}/internalStats", options))["ledgers"]
     kept, first = 0, ledgers[-1]["ledgerId"]
     for ledger in reversed(ledgers):
