@@ -141,7 +141,7 @@ class BundleOwnership:
                 return (await self._boundaries.of(name)).range
 
     async def refreshed(self) -> None:
-        with as_not_ready("what others have written"):
+        with as_not_ready("the metadata written by other brokers"):
             async with asyncio.timeout(ANSWER_S):
                 await self._zookeeper.sync(ROOT)
                 await self._caught_up()
@@ -383,7 +383,7 @@ class BundleOwnership:
             self._states.pop(each, None)
 
     async def _release(self, bundle: Bundle) -> None:
-        log.info("gives %s back", bundle)
+        log.info("releases %s", bundle)
         await self._close_topics(bundle)
         try:
             await self._tell_promise(bundle)
@@ -400,7 +400,7 @@ class BundleOwnership:
             try:
                 await self._promises.tell()
             except ZooKeeperError as error:
-                log.warning("%s: other brokers are not told where it goes: %s", bundle, error)
+                log.warning("%s: cannot tell other brokers its destination: %s", bundle, error)
 
     async def _close_topics(self, bundle: Bundle) -> None:
         """Wait until the topics are closed, but not longer than a time limit, so that the bundle

@@ -26,8 +26,8 @@ class ForeignTopicPolicies:
         if any(self._ledger_exists(f"{namespace}/persistent/{name}") for name in _LOGS):
             self._said.add(namespace)
             log.warning(
-                "Apache Pulsar's brokers have served %s: policies that were set there for single "
-                "topics do not apply here. List them there, with pulsar-admin topicPolicies, and "
-                "set them here, too",
+                "Apache Pulsar's brokers have served %s: topic policies that were set on them do "
+                "not apply in pybroker. List them with pulsar-admin topicPolicies while one of "
+                "those brokers runs, and set them in pybroker, too",
                 namespace,
             )

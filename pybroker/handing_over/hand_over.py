@@ -109,7 +109,7 @@ class HandOver:
     def _live(self) -> list[tuple[TransactionCoordinator, TransactionMetadata]]:
         coordinators = self._broker.coordinators
         if not coordinators.are_all_open:
-            raise NotHandedOver("a coordinator's log failed, see the log; repeat the command")
+            raise NotHandedOver("a coordinator failed: see the log, then repeat the command")
         return [(each, live) for each in coordinators.served() for live in each.live()]
 
     def _abort(self, left: list[tuple[TransactionCoordinator, TransactionMetadata]]) -> None:

@@ -376,9 +376,9 @@ async def _send_metrics(services: "AdminServices", parts: AsyncExitStack) -> Non
     try:
         await metrics.start()
     except ImportError as missing:
-        log.warning("no metrics are sent, though OTEL_… asks for them (%s): %s", missing, INSTALL)
+        log.warning("no metrics are sent, though OTEL_… requests them (%s): %s", missing, INSTALL)
     except Exception:  # the SDK complains about a variable
-        log.exception("no metrics are sent, though OTEL_… asks for them")
+        log.exception("no metrics are sent, though OTEL_… requests them")
     else:
         parts.push_async_callback(metrics.stop)
 

@@ -224,7 +224,7 @@ class _Reader:
         self._values_left -= 1
         if self._values_left < 0:
             raise NotAvro(
-                "the message declares more values than its bytes can hold, or than wanted"
+                "the message declares more values than its bytes can hold, or than are allowed"
             )
 
     @property

@@ -294,7 +294,7 @@ class TransactionCoordinator:
         if error is not None or self._closed:
             # This coordinator has failed or is closed, and has failed its waiters. The next one
             # continues if the decision is durable.
-            log.info("Transaction (%s,%s) is not ended here", self.coordinator_id, local_id)
+            log.info("Transaction (%s,%s): its end is interrupted", self.coordinator_id, local_id)
             return
         self._endings.decided(local_id)
         self._participants.end_everywhere(

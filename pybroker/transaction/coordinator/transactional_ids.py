@@ -150,7 +150,7 @@ class TransactionalIds:
             elif key.startswith(_RECORDS):
                 self._read(key)
         except CorruptStorage as error:  # the previous state stays in force
-            log.error("A transactional id cannot be read: %s", error)
+            log.error("The record of a transactional id cannot be read: %s", error)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -171,10 +171,10 @@ class TransactionalIds:
         return record is not None and record.epoch > session.epoch
 
     async def begin(self, transactional_id: TransactionalId, session: str) -> SessionRef:
-        """Begin a newer session; durable when this returns. No other session of the id may begin
-        here meanwhile.
+        """Begin a newer session; durable when this returns. Do not begin another session of the
+        same id on this broker meanwhile.
 
-        Raises NotAllowed (too many ids, or too many sessions of this one), Overtaken,
+        Raises NotAllowed (too many ids, or the id has no epoch left), Overtaken,
         ManagedLedgerError.
         """
         while (change := self._changes.get(transactional_id)) is not None:

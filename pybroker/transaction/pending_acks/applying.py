@@ -117,7 +117,7 @@ class Applying:
             end.over()
         except Exception:  # an error in one end must not affect the others
             log.exception(
-                "The end of a transaction is in force only in part; a restart completes it"
+                "The end of a transaction is in effect only in part; a restart completes it"
             )
         end.settled.set_result(None)
         return 0

@@ -115,8 +115,8 @@ async def take_over(
     this = _Subscription(topic, subscription)
     if others := [each for each in _owners(factory, name) if each != this]:
         log.error(
-            "%s is the log of several subscriptions (%s; %s on %s), so acknowledgements in "
-            "transactions that were open there are given up: their messages are redelivered",
+            "%s is the log of several subscriptions (%s; %s on %s): acknowledgements of "
+            "transactions that were open are given up, and their messages are redelivered",
             name,
             "; ".join(f"{each.name} on {each.topic}" for each in others),
             subscription,

@@ -276,7 +276,8 @@ class CommitOrderBuffer:
         except TransactionCoordinatorNotFound:
             return  # the outcome is not known yet: ask again later
         if action is not None:
-            log.warning("%s: transaction %s was left open; %s", self._topic, txn_id, action.name)
+            what = "%s: transaction %s was left open; its outcome is %s"
+            log.warning(what, self._topic, txn_id, action.name)
             self.end(txn_id, action)
 
     def _go_on(self) -> None:

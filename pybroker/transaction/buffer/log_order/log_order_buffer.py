@@ -264,7 +264,8 @@ class LogOrderBuffer:
         except TransactionCoordinatorNotFound:
             return  # the outcome is not known yet: ask again later
         if action is not None:
-            log.warning("%s: transaction %s was left open; %s", self._topic, txn_id, action.name)
+            what = "%s: transaction %s was left open; its outcome is %s"
+            log.warning(what, self._topic, txn_id, action.name)
             self._append_marker(txn_id, transaction, action)
 
     # Copies of transactions kept aside (commit_order). Only the copier ends them.
@@ -485,7 +486,7 @@ class LogOrderBuffer:
             self._mark.require(self._visit_later)
             await self._snapshot()
         except ManagedLedgerError as error:
-            log.warning("%s: no snapshot, the next recovery reads more: %s", self._topic, error)
+            log.warning("%s: without a snapshot, recovery will read more: %s", self._topic, error)
 
     async def stop(self) -> None:
         """Stop writing: the topic is being deleted or unloaded."""
