@@ -22,7 +22,7 @@ BY_FILE := --dist loadfile --max-worker-restart 0
 LEFT_OUT = $(UNIT)$(if $(GO),, or go)$(if $(RUST),, or rust)$(if $(NODE),, or node)$(if $(BROWSER),, or browser)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser check bench simulate kill-rounds cluster-kill-rounds spark-kills spark-backlog extremes mutate proto clients docs release screenshots clean
+.PHONY: help demo test browser check bench simulate kill-rounds cluster-kill-rounds spark-kills spark-backlog extremes mutate proto clients docs release screenshots metrics clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14

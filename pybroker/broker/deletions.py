@@ -200,13 +200,16 @@ class Deletions:
                     await all_done(remove(each, decided) for each in topics[at : at + _AT_ONCE])
                 await self._belongings.remove_shared(doomed.topic, decided)
             decided()
+            await self._metadata.delete(doomed.key, stored.version)
         except BadVersion:
             await self._metadata.refresh(doomed.key)
-            if self._metadata.get(doomed.key) == stored:
+            now = self._metadata.get(doomed.key)
+            if now == stored:
                 raise
-            log.info("another broker has finished the deletion of %s", doomed)
-        else:
-            await self._metadata.delete(doomed.key)
+            if now is not None:  # another broker has decided it again
+                await self._remove(Doomed.decode(now.value))
+            else:
+                log.info("another broker has finished the deletion of %s", doomed)
 
     def _check_decided(self, key: str, version: int) -> KeyAt:
         """Raises BadVersion if the tombstone has changed: another broker may have finished the

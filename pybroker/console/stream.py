@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pybroker.admin.http.hanging_up import ENDLESS, unless_gone
-from pybroker.base.runtime import own_turn
+from pybroker.base.runtime import own_turn, sleep_in_real_time
 
 MEDIA_TYPE: Final = "text/event-stream"
 MOST_STREAMS: Final = 50
@@ -124,25 +124,8 @@ class EventStream(Response):
         loop = asyncio.get_running_loop()
         due_s = loop.time() + pause_s
         while self._is_open() and (left_s := due_s - loop.time()) > 0:
-            await _Pause().wait(min(left_s, _SOONEST_S))
+            await sleep_in_real_time(min(left_s, _SOONEST_S))
         return self._is_open()
-
-
-class _Pause:
-    only_looks = True  # when a clock is advanced, it does not stop at this timer
-
-    def __init__(self) -> None:
-        self._over = asyncio.Event()
-
-    async def wait(self, seconds: float) -> None:
-        timer = asyncio.get_running_loop().call_later(seconds, self.end)
-        try:
-            await self._over.wait()
-        finally:
-            timer.cancel()
-
-    def end(self) -> None:
-        self._over.set()
 
 
 def event_of(name: str, data: bytes) -> bytes:

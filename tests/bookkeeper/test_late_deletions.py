@@ -1,7 +1,7 @@
 """Deletions of keys that another process has recreated meanwhile, on the simulated cluster."""
 
 import asyncio
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from apache_storage import storage  # noqa: F401
@@ -15,7 +15,7 @@ from managed_ledger.storage.backend import KeyAt
 from pybroker.base.names import TopicName
 from pybroker.broker import tenants
 from pybroker.broker.belongings import Belongings
-from pybroker.broker.deletions import Doomed
+from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.simulation.world import SimulatedClock
 
 TOPIC = TopicName.parse("persistent://public/default/orders")
@@ -161,5 +161,35 @@ def test_a_late_deletion_spares_a_managed_ledger_and_a_subscription_that_were_ma
             ledger = await factory.open(LOG)
             assert ledger.cursors["sub"].backlog(ledger.last_confirmed) == 1
             await factory.close()
+
+    run(scenario())
+
+
+def test_a_deletion_that_another_broker_has_decided_again_is_carried_out_as_decided_last(
+    storage,  # noqa: F811
+    run,  # noqa: F811
+    life,  # noqa: F811
+):
+    partition = TOPIC.partition_at(1).ledger_name
+
+    async def scenario():
+        async with storage() as late, storage() as other:
+            await other.metadata.put(DECISION, Doomed(TOPIC).encode())
+            await late.seen()
+            known = late.metadata.get(DECISION)
+            factory = ManagedLedgerFactory(other.backend, SimulatedClock(life.world))
+            await factory.open(partition)
+            await factory.close()
+            await other.metadata.put(DECISION, Doomed(TOPIC, partitions=2).encode())
+            await late.seen()
+            late.metadata._durable[DECISION] = known
+
+            behind = ManagedLedgerFactory(late.backend, SimulatedClock(life.world))
+            permissions = Mock(forget_topic=AsyncMock())
+            await Deletions(behind, late.metadata, permissions)._remove(Doomed(TOPIC))
+            assert not behind.exists(partition)
+            await behind.close()
+            await other.seen()
+            assert other.metadata.get(DECISION) is None
 
     run(scenario())

@@ -1,5 +1,6 @@
 """Live parts as server-sent events: for permitted roles, while permitted, in limited number."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from pybroker.console.stream import (
 )
 from pybroker.testing import RunningBroker, VirtualClock
 from pybroker.testing.clock import AdvancingLoop
+from pybroker.testing.clock import _in_real_time as in_real_time
 
 OVERVIEW = "/console/overview/live"
 EVIL = "<script>alert(1)</script>"
@@ -157,6 +159,25 @@ def test_a_clock_that_is_moved_during_a_part_does_not_delay_the_next(
     finally:
         loop.close()
     assert sent[-2:] == [event_of("last", b"2"), b""]
+
+
+def test_an_advance_of_the_clock_does_not_stop_at_the_pauses_of_a_stream() -> None:
+    loop = AdvancingLoop(VirtualClock())
+
+    async def watch() -> None:
+        async def part() -> Part:
+            return Part(b"")
+
+        watched = EventStream(Streams(), "b", Part(b""), part, lambda: True)
+        pausing = loop.create_task(watched._stays_open(60.0))
+        await asyncio.sleep(0)
+        assert [in_real_time(timer) for timer in loop._scheduled] == [True]
+        pausing.cancel()
+
+    try:
+        loop.run_until_complete(watch())
+    finally:
+        loop.close()
 
 
 def test_a_broker_that_stops_does_not_wait_for_its_streams(

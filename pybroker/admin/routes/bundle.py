@@ -168,8 +168,8 @@ class BundleRoutes:
             except (Conflict, ServiceNotReady) as why:
                 bundles.withdraw(bundle, destination)
                 raise Conflict(
-                    f"{bundle} was unloaded, but {destination} did not take it: {why}. Any broker "
-                    "may take it now; to move it, repeat the command"
+                    f"{bundle} was unloaded, but {destination} did not take it: {why}. Lookups "
+                    "choose its broker now; to move it, repeat the command"
                 ) from why
 
     async def split(self, request: Request) -> None:
