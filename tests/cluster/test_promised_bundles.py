@@ -167,7 +167,7 @@ def test_a_bundle_is_given_back_even_if_nobody_can_be_told_where_it_goes(
     taken(world, a, NAMES[0])
     a.brokers.tell = AsyncMock(side_effect=NoAuth("/loadbalance"))  # type: ignore[method-assign]
     released(world, a, NAMES[0], b)
-    assert "other brokers are not told" in caplog.text
+    assert "cannot tell other brokers its destination" in caplog.text
     taken(world, b, NAMES[0])
 
 
