@@ -102,6 +102,10 @@ class MetadataTable:
         """Whether a mutation of the key is pending."""
         return key in self._queued
 
+    def outcomes(self, key: str) -> list[asyncio.Future[Any]]:
+        """Of the queued mutations of the key."""
+        return [each.done for each in self._queued.get(key, ())]
+
     def load(self, items: Iterable[tuple[str, Versioned]]) -> None:
         self._durable = SortedDict(items)
 

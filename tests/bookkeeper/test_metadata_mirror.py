@@ -2,10 +2,13 @@
 
 import asyncio
 
+import pytest
 from apache_storage import storage  # noqa: F401
 from simulated_storage import life, process, run  # noqa: F401
 
+from managed_ledger.errors import BadVersion
 from managed_ledger.storage.bookkeeper.looks import Looks
+from managed_ledger.storage.bookkeeper.metadata import Metadata
 from managed_ledger.storage.zookeeper.errors import ConnectionLoss
 from managed_ledger.storage.zookeeper.operations import EventType
 
@@ -70,6 +73,39 @@ def test_an_own_change_while_everything_is_read_anew_is_kept(storage, run):  # n
             go_on.set()
             await one.seen()
             assert set(heard) == {(b"new", 1)}
+
+    run(scenario())
+
+
+def test_a_change_of_another_process_is_seen_although_an_own_one_is_about_to_be_refused(
+    storage,  # noqa: F811
+    run,  # noqa: F811
+    monkeypatch,
+):
+    held = asyncio.Event()
+    write = Metadata._write
+
+    async def written_late(self, batch):
+        if any(each.key == "anything/1" and each.stored.value == b"own" for each in batch):
+            await held.wait()
+        return await write(self, batch)
+
+    monkeypatch.setattr(Metadata, "_write", written_late)
+
+    async def scenario():
+        async with storage() as one, storage() as two:
+            await one.metadata.put("anything/1", b"before")
+            await two.seen()
+            own = one.metadata.put("anything/1", b"own")
+            await two.metadata.put("anything/1", b"other")
+            seen = asyncio.ensure_future(one.seen())
+            await asyncio.sleep(1.0)
+            assert not seen.done()
+            held.set()
+            await seen
+            assert one.metadata.get("anything/1").value == b"other"
+            with pytest.raises(BadVersion):
+                await own
 
     run(scenario())
 

@@ -1,7 +1,18 @@
-"""Keys to read, in the order of their reports, and callers that wait for the reads."""
+"""Keys to read in the order of their reports, what was read, and the callers that wait."""
 
 import asyncio
 from collections import deque
+from typing import NamedTuple
+
+from managed_ledger.storage.bookkeeper.formats.family import Stored
+
+
+class Found(NamedTuple):
+    """The content of a node, or why it is unreadable; None and None: there is no node."""
+
+    stored: Stored | None = None
+    version: int = -1
+    unreadable: str | None = None
 
 
 class Looks:

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from managed_ledger.errors import BadVersion, CorruptStorage, ManagedLedgerError
 from managed_ledger.storage.backend import Versioned
@@ -30,7 +30,7 @@ from managed_ledger.storage.bookkeeper.formats.known import KnownFormats
 from managed_ledger.storage.bookkeeper.joined_nodes import ATTEMPTS, JoinedNodes
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
 from managed_ledger.storage.bookkeeper.listed_values import ListedValues
-from managed_ledger.storage.bookkeeper.looks import Looks
+from managed_ledger.storage.bookkeeper.looks import Found, Looks
 from managed_ledger.storage.bookkeeper.mirror_table import MirrorTable
 from managed_ledger.storage.bookkeeper.placed_values import Mutation, PlacedValues
 from managed_ledger.storage.bookkeeper.value_ledgers import ValueLedgers
@@ -75,14 +75,6 @@ class Ledgers(Protocol):
     def deleted(self, ledger_id: int) -> None: ...
 
 
-class Found(NamedTuple):
-    """The content of a node, or why it is unreadable; None and None: there is no node."""
-
-    stored: Stored | None = None
-    version: int = -1
-    unreadable: str | None = None
-
-
 class Metadata:
     def __init__(
         self,
@@ -107,6 +99,8 @@ class Metadata:
         self._queue: deque[Mutation] = deque()
         self._task: asyncio.Task[None] | None = None
         self._foreign = Looks()
+        # Keys with a skipped event, because changes of this process to them had no outcome yet.
+        self._unseen: set[str] = set()
         self._is_stale = False
         self._loading = asyncio.Lock()
         self._learned: set[str] | None = None  # keys with newer values, while everything is read
@@ -137,6 +131,12 @@ class Metadata:
         """Wait until the mirror shows the changes of all events received so far. After a change of
         this process these are all changes made before it.
         """
+        await self._events_handled()
+        if own := [each for key in self._unseen for each in self.table.outcomes(key)]:
+            await asyncio.wait(own)
+            await self._events_handled()
+
+    async def _events_handled(self) -> None:
         done = self._foreign.wait()
         self._refresh.request()
         await done
@@ -312,6 +312,8 @@ class Metadata:
             self._placed.failed(mutation)
             self.table.withdraw(mutation)
             self._look_at(mutation.key)
+        if not isinstance(mutation, DeleteLedger) and not self.table.is_queued(mutation.key):
+            self._unseen.discard(mutation.key)
         mutation.complete(error)
 
     def _settle_listed(self, mutation: Put | Remove, made: bool) -> None:
@@ -465,6 +467,7 @@ class Metadata:
 
     def _apply_foreign(self, key: str, found: Found, is_taken_over: bool = False) -> None:
         if self.table.is_queued(key):
+            self._unseen.add(key)
             return
         self._learn(key)
         version, stored = self.table.version(key), found.stored

@@ -98,12 +98,17 @@ class Committer(Transacting):
     async def _decide(self, client: Any, group: Group) -> None:
         """Asks for the decision. If it is refused, aborts the members."""
         group.decision = Outcome.UNKNOWN
+        for member in group.members:
+            member.commit = member.commit or Outcome.UNKNOWN
         self._about_to_decide()
         leader, *others = [member.txn_id for member in group.members]
         commit = partial(client.attach_transaction(leader).commit, together_with=others)
         group.decision = await self._until_answered(commit, f"commit of {group.name}")
         self.history.counts[f"committed together: {group.decision.value}"] += 1
         if group.decision is Outcome.REFUSED:
+            for number, member in enumerate(group.members):
+                if number != group.alone:  # that one may have committed
+                    member.commit = Outcome.REFUSED
             await self._abort_all(client, group)
             return
         for member in group.members:
@@ -112,9 +117,11 @@ class Committer(Transacting):
     async def _end_alone(self, client: Any, member: Txn) -> None:
         txn = client.attach_transaction(member.txn_id)
         if self.rng.random() < 0.5:
-            await self._until_answered(txn.abort, f"abort of {member.name} alone")
-        else:
-            await self._until_answered(txn.commit, f"commit of {member.name} alone")
+            member.abort = await self._until_answered(txn.abort, f"abort of {member.name} alone")
+            return
+        member.commit = member.commit or Outcome.UNKNOWN
+        if await self._until_answered(txn.commit, f"commit of {member.name} alone") is Outcome.DONE:
+            member.commit = Outcome.DONE
 
     async def _abort_all(self, client: Any, group: Group) -> None:
         for member in group.members:
