@@ -52,7 +52,13 @@ class Bundles(Protocol):
     """The bundles of the whole cluster."""
 
     async def of_namespace(self, namespace: str) -> tuple[Bundle, ...]:
-        """The bundles in order. Divides the namespace if no broker has done so. Raises
+        """The bundles in order, as far as this broker knows. Divides the namespace if no broker has
+        done so. Raises ServiceNotReady.
+        """
+        ...
+
+    async def current(self, namespace: str) -> tuple[Bundle, ...]:
+        """The bundles in order, as ZooKeeper says now; none if the namespace is not divided. Raises
         ServiceNotReady.
         """
         ...

@@ -34,6 +34,10 @@ class Bundle(NamedTuple):
         at = hash_of(name)
         return self.low <= at < self.high or at == self.high == LAST_HASH
 
+    def is_within(self, other: "Bundle") -> bool:
+        is_same = other.namespace == self.namespace
+        return is_same and other.low <= self.low and self.high <= other.high
+
     @property
     def range(self) -> str:
         return f"0x{self.low:08x}_0x{self.high:08x}"

@@ -27,7 +27,7 @@ PERMISSIONS: Final = "/permissions/"
 RESOURCE_QUOTAS: Final = "/resource-quotas/"
 _GOING: Final = "/namespaces-going/"
 PARTITIONED_PREFIX: Final = "/partitioned-topics/"
-_BUILT_IN: Final = ("public/default", "pulsar/system")
+BUILT_IN: Final = ("public/default", "pulsar/system")
 
 
 class Conflict(PulsarError):
@@ -75,7 +75,7 @@ class Tenants:
 
     def tenants(self) -> list[str]:
         stored = {key.removeprefix(_TENANTS) for key in self._metadata.keys(_TENANTS)}
-        return sorted(stored | {name.split("/")[0] for name in _BUILT_IN})
+        return sorted(stored | {name.split("/")[0] for name in BUILT_IN})
 
     def tenant(self, name: str) -> dict[str, Any]:
         """Raises NotFound."""
@@ -114,10 +114,10 @@ class Tenants:
     def namespaces(self, tenant: str) -> list[str]:
         """Full names, "tenant/namespace"."""
         stored = {k.removeprefix(NAMESPACES) for k in self._metadata.keys(NAMESPACES)}
-        return sorted(n for n in stored | set(_BUILT_IN) if n.split("/")[0] == tenant)
+        return sorted(n for n in stored | set(BUILT_IN) if n.split("/")[0] == tenant)
 
     def has_namespace(self, namespace: str) -> bool:
-        if namespace in _BUILT_IN:
+        if namespace in BUILT_IN:
             return True
         try:
             return self._metadata.get(NAMESPACES + namespace) is not None
@@ -191,7 +191,7 @@ class Tenants:
     def check_deletable(self, namespace: str) -> None:
         """Raises NotFound, NotAllowed."""
         self.check_namespace(namespace)
-        if namespace in _BUILT_IN:
+        if namespace in BUILT_IN:
             raise NotAllowed(f"Namespace {namespace} is built in and cannot be deleted")
 
     async def delete_namespace(self, namespace: str) -> None:
@@ -210,7 +210,7 @@ class Tenants:
         """
         cluster = self._config.cluster_name
         records: dict[str, Mapping[str, Any]] = {}
-        for namespace in _BUILT_IN:
+        for namespace in BUILT_IN:
             tenant = namespace.partition("/")[0]
             records[_TENANTS + tenant] = {"adminRoles": [], "allowedClusters": [cluster]}
             records[NAMESPACES + namespace] = {}

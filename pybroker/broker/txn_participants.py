@@ -7,11 +7,14 @@ is final.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
-from pybroker.base.errors import InvalidTopicName, NotAllowed
+from managed_ledger.prompt import Prompt, fail, prompt, when_done
+from managed_ledger.shared_task import shared_task
+from pybroker.base.errors import InvalidTopicName, NotAllowed, ServiceNotReady
 from pybroker.base.names import TopicName, TxnId, check_subscription_name
+from pybroker.base.runtime import Tasks
 from pybroker.broker.policies.bound_coordinators import (
     TRANSACTION_COORDINATORS,
     check_coordinator,
@@ -70,10 +73,23 @@ def subscription_to_add(
 
 
 class LocalParticipants:
-    """Implements transaction.participants.Participants."""
+    """Implements transaction.participants.Participants.
+
+    Ends on a topic that is not loaded wait for it, and begin in the order in which they came: a
+    topic in commit order shows the transactions in that order. Later ends queue behind them.
+    """
 
     def __init__(self, topics: LoadsTopics) -> None:
         self._topics = topics
+        self._waiting: dict[TopicName, list[tuple[End, Prompt[object]]]] = {}
+        self._tasks = Tasks("participants")
+
+    async def close(self) -> None:
+        """Fail the ends that wait for a topic; their coordinators repeat them."""
+        await self._tasks.close()
+        waiting, self._waiting = self._waiting, {}
+        for name, ends in waiting.items():
+            _begin_all(ends, None, ServiceNotReady(f"{name}: the broker is stopping; try again"))
 
     def end_on_partition(
         self,
@@ -85,13 +101,13 @@ class LocalParticipants:
     ) -> Awaitable[object] | None:
         """A deleted topic has no messages left: there is nothing to end."""
         name = participant_name(topic)
-        if (serving := self._topics.serving(name)) is not None:
+        if (serving := self._serving(name)) is not None:
             return serving.end_transaction(txn_id, action, low_watermark, not_later)
 
         def end(loaded: Topic) -> Awaitable[object] | None:
             return loaded.end_transaction(txn_id, action, low_watermark)
 
-        return self._not_loaded(name, end, not_later)
+        return self._when_loaded(name, end, not_later)
 
     def end_on_subscription(
         self,
@@ -103,7 +119,7 @@ class LocalParticipants:
         not_later: bool = False,
     ) -> Awaitable[object] | None:
         name = participant_name(topic)
-        if (serving := self._topics.serving(name)) is not None:
+        if (serving := self._serving(name)) is not None:
             found = serving.subscriptions.get(subscription)
             return None if found is None else found.end_transaction(txn_id, action, not_later)
 
@@ -111,25 +127,81 @@ class LocalParticipants:
             found = loaded.subscriptions.get(subscription)
             return None if found is None else found.end_transaction(txn_id, action)
 
-        return self._not_loaded(name, end, not_later)
+        return self._when_loaded(name, end, not_later)
 
-    def _not_loaded(self, name: TopicName, end: End, not_later: bool) -> Awaitable[object] | None:
-        if not self._topics.exists(name):
+    def _serving(self, name: TopicName) -> Topic | None:
+        """The topic if an end can begin on it at once."""
+        return None if name in self._waiting else self._topics.serving(name)
+
+    def _when_loaded(self, name: TopicName, end: End, not_later: bool) -> Awaitable[object] | None:
+        waiting = self._waiting.get(name)
+        if waiting is None and not self._topics.exists(name):
             return None
         if not_later:
             raise WouldWait
-        return self._load_and_end(name, end)
+        if waiting is None:
+            waiting = self._waiting[name] = []
+            self._tasks.start(self._load(name), f"loading {name}")
+        ended: Prompt[object] = prompt()
+        waiting.append((end, ended))
+        return ended
 
-    async def _load_and_end(self, name: TopicName, end: End) -> object:
-        loaded = await self._topics.get(name)
-        ending = None if loaded is None else end(loaded)
+    async def _load(self, name: TopicName) -> None:
+        """Load the topic and begin the ends that wait for it."""
+        loaded, failure = None, None
         try:
-            if isinstance(ending, asyncio.Future):
-                return await asyncio.shield(ending)  # others may wait for the same result
-            # The only reference: no other caller would see its failure.
-            return None if ending is None else await ending
-        finally:
-            del ending, loaded  # its failure refers to this frame, which must not refer back
+            loaded = await self._loaded(name)
+        except Exception as error:
+            failure = error
+        _begin_all(self._waiting.pop(name), loaded, failure)
+        del failure  # it refers to this frame, which must not refer back
+
+    async def _loaded(self, name: TopicName) -> Topic | None:
+        return await self._topics.get(name)
+
+
+def _begin_all(
+    ends: list[tuple[End, Prompt[object]]], loaded: Topic | None, failure: Exception | None
+) -> None:
+    for end, ended in ends:
+        if failure is not None:
+            fail(ended, failure)
+        elif loaded is None:  # a deleted topic
+            _succeed(ended, None)
+        else:
+            _begin(end, loaded, ended)
+
+
+def _begin(end: End, loaded: Topic, ended: Prompt[object]) -> None:
+    try:
+        ending = end(loaded)
+    except Exception as error:
+        fail(ended, error)
+        return
+    if ending is None:
+        _succeed(ended, None)
+        return
+    # Cancelling `ended` does not cancel it: others may wait for the same result.
+    started = ending if isinstance(ending, asyncio.Future) else shared_task(_result_of(ending))
+    when_done(started, partial(_pass_on, ended))
+
+
+async def _result_of(ending: Awaitable[object]) -> object:
+    return await ending
+
+
+def _pass_on(ended: Prompt[object], ending: "asyncio.Future[object]") -> None:
+    if ending.cancelled():
+        ended.cancel()
+    elif (error := ending.exception()) is not None:
+        fail(ended, error)
+    else:
+        _succeed(ended, ending.result())
+
+
+def _succeed(ended: Prompt[object], result: object) -> None:
+    if not ended.done():  # otherwise the request was cancelled
+        ended.set_result(result)
 
 
 @lru_cache(maxsize=1000)

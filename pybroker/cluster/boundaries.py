@@ -20,10 +20,11 @@ from managed_ledger.storage.zookeeper.errors import (
     NodeExists,
     NoNode,
 )
-from managed_ledger.storage.zookeeper.operations import Node
+from managed_ledger.storage.zookeeper.operations import Check, Create, Node
 from pybroker.base.errors import MetadataError
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import Bundle, hash_of
+from pybroker.broker.tenants import BUILT_IN, NotFound
 from pybroker.cluster.node_values import boundaries_of, boundaries_value, equal_boundaries
 from pybroker.cluster.tree_mirror import TreeMirror, make_parents
 
@@ -72,7 +73,7 @@ class Boundaries:
 
     async def of(self, name: TopicName) -> Bundle:
         """The bundle of the topic. Divides the namespace if no broker has done so. Raises
-        ZooKeeperError, MetadataError.
+        ZooKeeperError, MetadataError, NotFound.
         """
         await self._divided(name.namespace_name)
         found = self.bundle_of(name)
@@ -81,10 +82,9 @@ class Boundaries:
 
     async def of_namespace(self, namespace: str) -> tuple[Bundle, ...]:
         """The bundles in order. Divides the namespace if no broker has done so. Raises
-        ZooKeeperError, MetadataError.
+        ZooKeeperError, MetadataError, NotFound.
         """
-        bounds = await self._divided(namespace)
-        return tuple(Bundle(namespace, low, high) for low, high in pairwise(bounds))
+        return _between(namespace, await self._divided(namespace))
 
     async def divide(self, namespace: str, bundles: int) -> None:
         """Divide the namespace into `bundles` bundles of equal size, even if it is divided
@@ -115,6 +115,15 @@ class Boundaries:
             except (NoNode, ConnectionLoss):
                 continue
 
+    async def current(self, namespace: str) -> tuple[Bundle, ...]:
+        """The bundles in order, as ZooKeeper says now; none if the namespace is not divided. Raises
+        ZooKeeperError.
+        """
+        path = f"{ROOT}/{namespace}"
+        await self._zookeeper.sync(path)
+        await self._mirror.look(path)
+        return _between(namespace, self.known(namespace))
+
     async def look(self, namespace: str, insist: bool = False) -> None:
         """Read the division from ZooKeeper. Raises ZooKeeperError; with `insist`, only
         SessionExpired.
@@ -141,25 +150,32 @@ class Boundaries:
             node = await self._mirror.look(path)
             try:
                 if node is None:
-                    value = await self._of_policies(namespace) or self._default
-                    await make_parents(self._zookeeper, path)
-                    await self._zookeeper.create(path, value)
-                    self._mirror.put(path, Node(value, 0, 0))
+                    await self._divide_first(namespace)
                 elif (completed := self._completed(node.value)) is not None:
                     version = await self._zookeeper.set(path, completed, node.version)
                     self._mirror.put(path, Node(completed, version, 0))
                 return
-            except (NodeExists, BadVersionError, ConnectionLoss):
+            except (NodeExists, BadVersionError, ConnectionLoss, NoNode):
                 continue  # look at the node again
 
-    async def _of_policies(self, namespace: str) -> bytes | None:
-        """The division requested when the namespace was created; None if unknown."""
+    async def _divide_first(self, namespace: str) -> None:
+        """Create the division that was requested when the namespace was created, or the default. A
+        broker may learn late that the namespace was deleted: then raises NotFound.
+        """
+        path, of_policies = f"{ROOT}/{namespace}", f"{POLICIES}/{namespace}"
+        value, exists = self._default, []
         try:
-            node = await self._zookeeper.get(f"{POLICIES}/{namespace}")
+            policies = await self._zookeeper.get(of_policies)
         except NoNode:
-            return None
-        found = boundaries_of(node.value)
-        return None if found is None else boundaries_value(found)
+            if namespace not in BUILT_IN:  # these need no policies
+                raise NotFound("Namespace does not exist") from None
+        else:
+            exists = [Check(of_policies, policies.version)]
+            if (found := boundaries_of(policies.value)) is not None:
+                value = boundaries_value(found)
+        await make_parents(self._zookeeper, path)
+        await self._zookeeper.multi([*exists, Create(path, value)])
+        self._mirror.put(path, Node(value, 0, 0))
 
     def _completed(self, value: bytes) -> bytes | None:
         """The node's value with the default boundaries, if it has none; None if the node must stay
@@ -191,6 +207,10 @@ class Boundaries:
         if before != found:
             log.info("%s has %d bundles now", namespace, len(found) - 1)
             self.on_change(namespace)
+
+
+def _between(namespace: str, bounds: tuple[int, ...]) -> tuple[Bundle, ...]:
+    return tuple(Bundle(namespace, low, high) for low, high in pairwise(bounds))
 
 
 def _nobody_cares(namespace: str) -> None:

@@ -26,11 +26,20 @@ class ClusterBundles:
             async with asyncio.timeout(_PATIENCE_S):
                 return await self._boundaries.of_namespace(namespace)
 
+    async def current(self, namespace: str) -> tuple[Bundle, ...]:
+        with _as_not_ready(namespace):
+            async with asyncio.timeout(_PATIENCE_S):
+                return await self._boundaries.current(namespace)
+
     async def served_of(self, namespace: str) -> list[Bundle]:
         with _as_not_ready(namespace):
             async with asyncio.timeout(_PATIENCE_S):
-                bundles = await self._boundaries.of_namespace(namespace)
-                are = await asyncio.gather(*map(self._ownership.is_served, bundles))
+                bundles = await self._boundaries.current(namespace)
+                while True:
+                    are = await asyncio.gather(*map(self._ownership.is_served, bundles))
+                    before, bundles = bundles, await self._boundaries.current(namespace)
+                    if bundles == before:
+                        break  # otherwise a split may have replaced a node by those of the halves
                 return [bundle for bundle, is_served in zip(bundles, are, strict=True) if is_served]
 
     async def divide(self, namespace: str, bundles: int) -> None:

@@ -37,7 +37,7 @@ from pybroker.broker.permissions import Permissions
 from pybroker.broker.policies.transaction_limits import namespace_limits
 from pybroker.broker.tenants import Tenants
 from pybroker.broker.topics import Topics
-from pybroker.broker.txn_participants import LocalParticipants, check_may_join
+from pybroker.broker.txn_participants import check_may_join
 from pybroker.logs.control import LogControl
 from pybroker.process.ledger_factory import ledger_factory
 from pybroker.process.membership import Membership
@@ -147,9 +147,9 @@ class Broker:
             disconnections=Disconnections(self.coordinators, self.topics.policies),
             storage_refusal=backend.refusal,
         )
-        self.participants: Participants = LocalParticipants(self.topics)
         if faults is not None:
             self._pass_faults(faults)
+        self.participants: Participants = self._services.participants
         self.server = _server(self._services, audited_handlers(handlers), faults)
         self.revocations: Revocations | None = None
         if self.authorizer is not None:
@@ -161,7 +161,7 @@ class Broker:
         from pybroker.transaction.coordinator.faulty_log import FaultyTransactionLog
 
         self.coordinators.open_log = partial(FaultyTransactionLog.opened, faults)
-        self.participants = FaultyParticipants(self.topics, faults)
+        self._services.participants = FaultyParticipants(self.topics, faults)
 
     async def start(
         self,
@@ -192,6 +192,7 @@ class Broker:
                 await self._finish_what_a_crash_left()
             parts.push_async_callback(self.topics.close)
             parts.push_async_callback(self._lost_logs.close)
+            parts.push_async_callback(self._services.participants.close)
             parts.push_async_callback(self.coordinators.close)
             self.coordinators.count = self.topics.tenants.partitions(COORDINATOR_ASSIGN)
             self.coordinators.joining.check = partial(check_may_join, self.topics.policies)

@@ -16,7 +16,6 @@ from pybroker.base.names import TopicName, TxnId
 from pybroker.broker.ownership import Ownership, check_owned
 from pybroker.broker.policies.bound_coordinators import BoundElsewhere
 from pybroker.broker.txn_participants import (
-    LocalParticipants,
     check_may_join,
     partition_to_add,
     subscription_to_add,
@@ -352,7 +351,7 @@ async def end_on_partition(session: Connection, command: pb.CommandEndTxnOnParti
         raise InvalidTxnStatus(
             f"Transaction {txn_id} does not write to {topic}: there is nothing to end"
         )
-    participants = LocalParticipants(session.services.topics)
+    participants = session.services.participants
     low_watermark = _low_watermark(command)
     await _end(lambda: participants.end_on_partition(txn_id, topic, action, low_watermark))
     done(session, command, txn_id)
@@ -370,7 +369,7 @@ async def end_on_subscription(session: Connection, command: pb.CommandEndTxnOnSu
             f"Transaction {txn_id} does not acknowledge on {topic}, subscription {name}: there is "
             "nothing to end"
         )
-    participants = LocalParticipants(session.services.topics)
+    participants = session.services.participants
     low_watermark = _low_watermark(command)
     await _end(lambda: participants.end_on_subscription(txn_id, topic, name, action, low_watermark))
     done(session, command, txn_id)

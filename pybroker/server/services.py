@@ -12,6 +12,7 @@ from pybroker.base.server_counts import ServerCounts
 from pybroker.broker.publishing import Published
 from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topics import Topics
+from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.security.authentication import Authentication
 from pybroker.security.identity import Identity
 from pybroker.server.disconnections import Disconnections
@@ -62,9 +63,11 @@ class Services:
     _encoded_topics: dict[tuple[str, int], tuple[TopicList, bytes]] = field(default_factory=dict)
     # The buffer that sockets are read into; a new one per read would be mapped and unmapped.
     receive_buffer: memoryview = field(default_factory=_receive_buffer)
+    participants: LocalParticipants = field(init=False)
     sessions: TransactionalSessions = field(init=False)
 
     def __post_init__(self) -> None:
+        self.participants = LocalParticipants(self.topics)
         self.sessions = TransactionalSessions(self.coordinators)
 
     def encoded_topics(self, namespace: str, mode: int, topics: TopicList) -> bytes:

@@ -5,9 +5,12 @@ import gc
 import weakref
 from typing import Any
 
-from pybroker.base.errors import PersistenceError
+import pytest
+
+from pybroker.base.errors import PersistenceError, ServiceNotReady
 from pybroker.base.names import TxnId
 from pybroker.broker.txn_participants import LocalParticipants
+from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
 
 
@@ -89,3 +92,78 @@ def test_the_failure_of_an_end_keeps_no_topic() -> None:
         asyncio.run(scenario())
     finally:
         gc.enable()
+
+
+class NotingTopic:
+    """Notes the order in which ends begin; loaded once `go` is set."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.begun: list[TxnId] = []
+
+    def serving(self, name: Any) -> Any:
+        return self if self.go.is_set() else None
+
+    def exists(self, name: Any) -> bool:
+        return True
+
+    async def get(self, name: Any) -> Any:
+        await self.go.wait()
+        for _ in range(3):  # waiters of a load continue some turns later
+            await asyncio.sleep(0)
+        return self
+
+    def end_transaction(self, txn_id: TxnId, *_: Any) -> None:
+        self.begun.append(txn_id)
+
+
+def _end(participants: LocalParticipants, local_id: int, not_later: bool = False) -> Any:
+    topic = "persistent://public/default/late"
+    return participants.end_on_partition(TxnId(0, local_id), topic, TxnAction.COMMIT, 0, not_later)
+
+
+def test_an_end_does_not_overtake_those_that_wait_for_the_topic_to_be_loaded() -> None:
+    async def scenario() -> None:
+        topic: Any = NotingTopic()
+        participants = LocalParticipants(topic)
+        first, second = _end(participants, 2), _end(participants, 3)
+        await asyncio.sleep(0)
+        topic.go.set()  # the topic is loaded, and its waiters have not continued yet
+        with pytest.raises(WouldWait):
+            _end(participants, 1, not_later=True)
+        third = _end(participants, 1)
+        await asyncio.gather(first, second, third)
+        assert [each.least for each in topic.begun] == [2, 3, 1]
+        assert _end(participants, 4) is None  # at once: nothing waits any more
+
+    asyncio.run(scenario())
+
+
+def test_ends_that_wait_for_a_topic_fail_when_the_broker_stops() -> None:
+    async def scenario() -> None:
+        topic: Any = NotingTopic()
+        participants = LocalParticipants(topic)
+        endings = [_end(participants, 1), _end(participants, 2)]
+        await participants.close()
+        failures = await asyncio.gather(*endings, return_exceptions=True)
+        assert all(isinstance(each, ServiceNotReady) for each in failures)
+
+    asyncio.run(scenario())
+
+
+def test_ends_for_a_topic_that_cannot_be_loaded_fail_and_the_next_one_tries_again() -> None:
+    async def scenario() -> None:
+        topic: Any = NotingTopic()
+        topic.get = lambda name: fail()
+        participants = LocalParticipants(topic)
+
+        async def fail() -> None:
+            raise PersistenceError("no room")
+
+        for _ in range(2):
+            failures = await asyncio.gather(
+                _end(participants, 1), _end(participants, 2), return_exceptions=True
+            )
+            assert [str(each) for each in failures] == ["no room"] * 2
+
+    asyncio.run(scenario())

@@ -12,10 +12,12 @@ from sim_zookeeper import ADDRESS
 from managed_ledger.errors import DirectoryInUse
 from managed_ledger.storage.bookkeeper import move_lock
 from managed_ledger.storage.zookeeper.client import ZooKeeper
+from managed_ledger.storage.zookeeper.errors import NoNode
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.base.errors import MetadataError, ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import BrokerAddress
+from pybroker.broker.tenants import NotFound
 from pybroker.cluster.bundle_ownership import path_of
 from pybroker.cluster.node_values import (
     boundaries_value,
@@ -23,6 +25,7 @@ from pybroker.cluster.node_values import (
     owner_of,
     owner_value,
 )
+from pybroker.cluster.tree_mirror import make_parents
 
 NAMES = [TopicName.parse(f"persistent://public/default/t{number}") for number in range(40)]
 ORDERS = NAMES[0]
@@ -303,6 +306,21 @@ def test_bundles_are_divided_once_for_all_brokers(world: ClusterWorld) -> None:
     ]
     world.until(lambda: all(task.done() for task in tasks))
     assert tasks[0].result() == tasks[1].result()
+
+
+def test_a_namespace_that_is_gone_is_not_divided_any_more(world: ClusterWorld) -> None:
+    member = world.member("a")
+    name, division = TopicName.parse("acme/shop/orders"), "/admin/local-policies/acme/shop"
+    policies = "/admin/policies/acme/shop"
+    world.call(member, make_parents(member.zookeeper, policies))
+    world.call(member, member.zookeeper.create(policies, b"{}"))
+    assert world.call(member, member.ownership.lookup(name, True)) is None
+    world.call(member, member.zookeeper.delete(policies))
+    world.call(member, member._boundaries.forget("acme/shop"))
+    with pytest.raises(NotFound):
+        world.call(member, member.ownership.lookup(name, True))
+    with pytest.raises(NoNode):
+        world.call(member, member.zookeeper.get(division))
 
 
 def test_what_apache_pulsar_wrote_beside_the_bundles_stays(world: ClusterWorld) -> None:

@@ -10,13 +10,16 @@ from documents import ROOT, blocks
 from rest import Rest
 from txn_cluster import TxnBroker, TxnCluster
 
+from managed_ledger.storage.zookeeper.operations import Node
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import Bundle
+from pybroker.cluster.bundles import ClusterBundles
 from pybroker.cluster.promises import PROMISE_S
 from pybroker.commands.admin.main import group_parser
 from pybroker.commands.admin.rest import Rest as CommandRest
 
 NAMESPACE = "public/default"
+DIVISION = f"/admin/local-policies/{NAMESPACE}"
 BUNDLES = f"v2/namespaces/{NAMESPACE}"
 
 
@@ -38,6 +41,20 @@ class World:
         for name in found:
             self.cluster.call(self.cluster.send(broker, str(name), b"x"))
         return found
+
+
+def _division_known_to(broker: TxnBroker) -> tuple[tuple[int, ...], Node]:
+    boundaries = broker.ownership._boundaries
+    node = boundaries.node(NAMESPACE)
+    assert node is not None
+    return boundaries.known(NAMESPACE), node
+
+
+def _believes(world: World, broker: TxnBroker, division: tuple[tuple[int, ...], Node]) -> None:
+    """The broker forgets a later division."""
+    boundaries = broker.ownership._boundaries
+    world.cluster.until(lambda: boundaries.known(NAMESPACE) != division[0])
+    boundaries._known[NAMESPACE], boundaries._mirror.nodes[DIVISION] = division
 
 
 @pytest.fixture
@@ -82,18 +99,57 @@ def test_a_bundle_is_divided_where_it_is_said(world: World) -> None:
 def test_a_broker_that_knows_only_the_former_division_takes_nothing_of_it(world: World) -> None:
     names = world.topics_of(world.one, 4)
     bundle = world.bundle_of(world.one, names[0])
-    behind = world.two.ownership._boundaries
-    before, node = behind.known(NAMESPACE), behind.node(NAMESPACE)
-    assert node is not None
+    division = _division_known_to(world.two)
     world.rest.do("PUT", f"{BUNDLES}/{bundle.range}/split", unload="true")
-    behind._known[NAMESPACE] = before
-    behind._mirror.nodes[f"/admin/local-policies/{NAMESPACE}"] = node
+    _believes(world, world.two, division)
     found = world.cluster.world.call(
         world.two.node, world.two.ownership.lookup(names[0], authoritative=True)
     )
     assert found is None
     assert bundle not in world.two.ownership.owned()
     assert world.bundle_of(world.two, names[0]) != bundle
+
+
+def test_a_namespace_is_unloaded_also_where_the_asked_broker_does_not_know_of_a_split(
+    world: World,
+) -> None:
+    names = world.topics_of(world.one, 4)
+    bundle, division = world.bundle_of(world.one, names[0]), _division_known_to(world.two)
+    world.rest.do("PUT", f"{BUNDLES}/{bundle.range}/split")
+    _believes(world, world.two, division)
+    world.other_rest.do("PUT", f"{BUNDLES}/unload")
+    assert not any(map(world.one.broker.topics.serving, names))
+
+
+def test_halves_of_a_bundle_that_is_split_while_its_namespace_is_unloaded_are_unloaded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = world.topics_of(world.one, 4)
+    bundle = world.bundle_of(world.one, names[0])
+    served_of, splits = ClusterBundles.served_of, [bundle]
+
+    async def before_a_split(bundles: ClusterBundles, namespace: str) -> list[Bundle]:
+        found = await served_of(bundles, namespace)
+        for each in splits:
+            await world.one.ownership.split(each, (each.low + each.high) // 2)
+        splits.clear()
+        return found
+
+    monkeypatch.setattr(ClusterBundles, "served_of", before_a_split)
+    world.rest.do("PUT", f"{BUNDLES}/unload")
+    assert not splits and not any(map(world.one.broker.topics.serving, names))
+
+
+def test_half_of_a_bundle_is_found_by_a_broker_that_does_not_know_of_the_split(
+    world: World,
+) -> None:
+    (name,) = world.topics_of(world.one, 1)
+    bundle, division = world.bundle_of(world.one, name), _division_known_to(world.two)
+    world.rest.do("PUT", f"{BUNDLES}/{bundle.range}/split", unload="false")
+    half = world.bundle_of(world.one, name)
+    _believes(world, world.two, division)
+    world.other_rest.do("PUT", f"{BUNDLES}/{half.range}/unload")
+    assert world.one.broker.topics.serving(name) is None
 
 
 def test_a_bundle_moves_to_the_broker_that_is_named_without_errors_at_clients(

@@ -91,7 +91,9 @@ def test_every_broker_sends_clients_to_the_one_that_was_named(
     )
     taken(world, a, of_c)
     world.call(a, a.ownership.release(bundle_of(a, of_c), "b:8080"))
-    world.until(lambda: c.ownership.place_elsewhere(c._boundaries.bundle_of(of_c)) is None)  # type: ignore[arg-type]
+    bundle = c._boundaries.bundle_of(of_c)
+    assert bundle is not None
+    world.until(lambda: not any(m.ownership.place_elsewhere(bundle) for m in members.values()))
     assert sent_to(world, c, of_c, authoritative) == "b"
     assert sent_to(world, members["b"], of_c, False) == "b", "it takes it"
     assert sent_to(world, a, of_c, authoritative) == "b"

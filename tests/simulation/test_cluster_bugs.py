@@ -16,6 +16,7 @@ CASES = {
     "any-bundle-is-given-back": (("balanced bundles",), 0, "RESTLESS"),
     "conflicts-are-believed": (("administration", "sent bundles"), 284, "STUCK"),
     "decided-one-by-one": (("committing together",), 0, "HALF TOGETHER"),
+    "divisions-are-believed": (("divided bundles", "unloading"), 1, "UNMOVED"),
     "end-without-the-bundle-is-ok": (("restless bundles",), 8, "STILL OPEN"),
     "forgotten-logs-stay": (("copying", "restless bundles"), 17, "STUCK"),
     "former-bundles-stay": (("administration",), 3, "LEFT"),

@@ -1,8 +1,10 @@
 """Routes for all topics of a namespace, whose bundles several brokers serve."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from pybroker.admin.finding import check_empty
@@ -12,7 +14,7 @@ from pybroker.admin.over_brokers.everybody import Whole
 from pybroker.admin.over_brokers.parts import PartRoutes
 from pybroker.admin.replies import check
 from pybroker.admin.routing import flag, namespace_of, tenant_of
-from pybroker.base.errors import TopicNotFound
+from pybroker.base.errors import ServiceNotReady, TopicNotFound
 from pybroker.base.names import TopicName
 from pybroker.broker.other_brokers import Bundles, Reply
 from pybroker.broker.ownership import Bundle
@@ -20,6 +22,7 @@ from pybroker.broker.topics import Topics
 
 _NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 _NOT_FOUND: Final = 404
+_DIVISIONS: Final = 10  # during one request
 
 
 class NamespaceRoutesOverBrokers:
@@ -47,32 +50,54 @@ class NamespaceRoutesOverBrokers:
     def _on_bundles(self, method: str, path: str) -> Whole:
         """Sends the request to each bundle that has topics."""
 
-        async def work(request: Request, own: Endpoint) -> None:
-            namespace = self._namespace(request)
+        async def with_topics(namespace: str) -> list[Bundle]:
             await self._topics.ownership.refreshed()  # another broker may have just created topics
             names = [TopicName.parse(n) for n in (await self._topics.lists.get(namespace)).names]
-            bundles = [
-                each
-                for each in await self._bundles.of_namespace(namespace)
-                if any(map(each.holds, names))
-            ]
-            await self._ask(request, bundles, method, path)
+            bundles = await self._bundles.of_namespace(namespace)
+            return [each for each in bundles if any(map(each.holds, names))]
+
+        async def work(request: Request, own: Endpoint) -> None:
+            await self._ask(request, self._namespace(request), with_topics, method, path)
 
         return work
 
     async def _unload(self, request: Request, own: Endpoint) -> None:
         """Unloads the served bundles; others stay as they are."""
-        served = await self._bundles.served_of(self._namespace(request))
-        await self._ask(request, served, "PUT", "unload")
+        await self._unload_served(request, self._namespace(request))
 
-    async def _ask(self, request: Request, bundles: list[Bundle], method: str, path: str) -> None:
+    async def _unload_served(self, request: Request, namespace: str) -> None:
+        await self._ask(request, namespace, self._bundles.served_of, "PUT", "unload")
+
+    async def _ask(
+        self,
+        request: Request,
+        namespace: str,
+        find: Callable[[str], Awaitable[list[Bundle]]],
+        method: str,
+        path: str,
+    ) -> None:
+        """Sends the request to each bundle that `find` returns. If one is split before its broker
+        answers, its halves are asked.
+        """
         template = f"{_NAMESPACE}/{{bundle}}/{path}"
 
-        async def ask(bundle: Bundle) -> Reply:
-            return await self._asking.bundle(request, bundle, method, template)
+        async def ask(bundle: Bundle) -> bool:
+            try:
+                check(await self._asking.bundle(request, bundle, method, template))
+            except (HTTPException, ServiceNotReady):
+                if bundle in await self._bundles.current(namespace):
+                    raise
+                return False
+            return True
 
-        async for _, reply in all_of(bundles, ask):
-            check(reply)
+        done: list[Bundle] = []
+        for _ in range(_DIVISIONS):
+            left = [each for each in await find(namespace) if not any(map(each.is_within, done))]
+            answers = [answer async for answer in all_of(left, ask)]
+            done += [bundle for bundle, is_done in answers if is_done]
+            if len(answers) == sum(is_done for _, is_done in answers):
+                return
+        raise ServiceNotReady(f"{namespace} is divided again and again; try again later")
 
     async def _delete(self, request: Request, own: Endpoint) -> None:
         namespace, force = namespace_of(request), flag(request, "force")
@@ -95,7 +120,7 @@ class NamespaceRoutesOverBrokers:
             await topics.at_rest(namespace)
             # A broker that was creating a topic has finished when it gives the bundle back. A
             # broker that takes the bundle from now on knows that the namespace is being deleted.
-            await self._ask(request, await self._bundles.served_of(namespace), "PUT", "unload")
+            await self._unload_served(request, namespace)
             await topics.ownership.refreshed()
             topics.tenants.check_going(namespace)
             if not force:

@@ -246,7 +246,10 @@ class BundleRoutes:
         if (named := request.path_params.get("bundle")) is None:
             return whole
         there = (whole,) if bundles is None else await bundles.of_namespace(namespace)
-        found = next((each for each in there if each.range == named), None)
+        found = _of_range(named, there)
+        if found is None and bundles is not None:  # perhaps another broker has just split one
+            there = await bundles.current(namespace) or there
+            found = _of_range(named, there)
         if found is None:
             ranges = ", ".join(each.range for each in there[:_SAID])
             more = f" and {len(there) - _SAID} more" if len(there) > _SAID else ""
@@ -267,6 +270,10 @@ class BundleRoutes:
             topic = await self._topics.get(name)
             if topic is not None:  # None: deleted in the meantime
                 yield topic
+
+
+def _of_range(named: str, bundles: Iterable[Bundle]) -> Bundle | None:
+    return next((each for each in bundles if each.range == named), None)
 
 
 async def _taken_by(

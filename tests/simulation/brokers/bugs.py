@@ -18,12 +18,14 @@ from pybroker.admin.routes import topic as topic_routes
 from pybroker.base.names import TopicName
 from pybroker.broker import releasing
 from pybroker.broker.lost_logs import LostLogs
-from pybroker.broker.ownership import Elsewhere, NotServedHere
+from pybroker.broker.ownership import Bundle, Elsewhere, NotServedHere
+from pybroker.broker.topic import Topic
 from pybroker.broker.topics import Topics
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.broker.usable_names import check_free
 from pybroker.cluster import balancing, bundle_ownership
 from pybroker.cluster.bundle_ownership import _SERVED, BundleOwnership, BundleState
+from pybroker.cluster.bundles import ClusterBundles
 from pybroker.cluster.cluster import Cluster
 from pybroker.cluster.live_brokers import LiveBrokers
 from pybroker.cluster.transactions.fencing import SharedFencing
@@ -83,20 +85,20 @@ def forgotten_logs_stay() -> Iterator[None]:
 @contextmanager
 def an_end_without_the_bundle_is_ok() -> Iterator[None]:
     """A topic that this broker does not serve counts as nonexistent."""
-    load_and_end = LocalParticipants._load_and_end
+    loaded = LocalParticipants._loaded
 
     async def required(ownership: Any, name: TopicName) -> None:
         """Does nothing."""
 
-    async def believed(self: LocalParticipants, name: TopicName, end: Any) -> object:
+    async def believed(self: LocalParticipants, name: TopicName) -> Topic | None:
         try:
-            return await load_and_end(self, name, end)
+            return await loaded(self, name)
         except NotServedHere:
             return None
 
     with (
         patch.object(on_transaction, "_require_owned", required),
-        patch.object(LocalParticipants, "_load_and_end", believed),
+        patch.object(LocalParticipants, "_loaded", believed),
     ):
         yield
 
@@ -136,6 +138,18 @@ def latest_aborts_are_not_handed_over() -> Iterator[None]:
 def unloaded_wherever_it_is() -> AbstractContextManager[Any]:
     """A broker without the topic has nothing to unload, and reports success."""
     return patch.object(topic_routes, "check_owned", lambda ownership, name: None)
+
+
+@contextmanager
+def divisions_are_believed() -> Iterator[None]:
+    """A namespace is unloaded by the division that the asked broker remembers."""
+
+    async def served_of(self: ClusterBundles, namespace: str) -> list[Bundle]:
+        bundles = await self._boundaries.of_namespace(namespace)
+        return [each for each in bundles if await self._ownership.is_served(each)]
+
+    with patch.object(ClusterBundles, "served_of", served_of):
+        yield
 
 
 def halves_count_before_the_split() -> AbstractContextManager[Any]:
@@ -184,6 +198,7 @@ BUGS: Final[dict[str, Bug]] = {
     "any-bundle-is-given-back": any_bundle_is_given_back,
     "conflicts-are-believed": conflicts_are_believed,
     "decided-one-by-one": decided_one_by_one,
+    "divisions-are-believed": divisions_are_believed,
     "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
     "forgotten-logs-stay": forgotten_logs_stay,
     "former-bundles-stay": former_bundles_stay,

@@ -83,7 +83,7 @@ class HandingOver(Feature):
     async def _hand_over(self, node: Any) -> None:
         clock, rng = SimulatedClock(self.world), self.world.stream(node.name)
         config, topology = self.simulation.scenario.broker_config(), self.broker.topology
-        broker = Broker(config, storage(clock, rng, topology), clock, rng)
+        broker = Broker(config, storage(clock, rng, topology, config), clock, rng)
         work = Watched(broker, clock, self.note, _MAX_MESSAGE_SIZE)
         abort_open = self.rng.random() < 0.7
         aborted = [

@@ -15,7 +15,10 @@ from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Clock
 from pybroker.broker.topics import Topics
+from pybroker.cluster.node_values import bundles_data, equal_boundaries
+from pybroker.cluster.transactions.formats import FOREIGN, message_count
 from pybroker.cluster.transactions.peers import PeerOptions
+from pybroker.formats.apache.families import in_apaches_formats
 from pybroker.process.app import Broker
 from pybroker.process.clustered import ClusterMembership
 from pybroker.simulation.broker import PORT
@@ -26,9 +29,14 @@ START_AGAIN_S = 0.5  # like a service manager
 HTTP = 1000  # offset of the HTTP port
 
 
-def storage(clock: Clock, rng: Random, topology: Topology) -> BookKeeperBackend:
-    config = ClusterConfig(session_timeout_ms=SESSION_MS, quorums=topology.quorums, limits=LIMITS)
-    return BookKeeperBackend(ADDRESS, clock, rng, config)
+def storage(
+    clock: Clock, rng: Random, topology: Topology, config: BrokerConfig
+) -> BookKeeperBackend:
+    """In Apache Pulsar's formats, like a real broker's."""
+    cluster = ClusterConfig(session_timeout_ms=SESSION_MS, quorums=topology.quorums, limits=LIMITS)
+    bundles = bundles_data(equal_boundaries(config.default_number_of_namespace_bundles))
+    cluster = in_apaches_formats(cluster, config.cluster_name, bundles)
+    return BookKeeperBackend(ADDRESS, clock, rng, cluster, message_count, FOREIGN)
 
 
 class Member:
@@ -83,7 +91,7 @@ class Member:
     async def _run(self) -> None:
         node = self.node
         clock, rng = SimulatedClock(self.world), self.world.stream(node.name)
-        self.backend = storage(clock, rng, self._topology)
+        self.backend = storage(clock, rng, self._topology, self._config)
         self.membership = ClusterMembership(
             self.backend, self._config, clock, self._lost, PeerOptions()
         )

@@ -99,7 +99,7 @@ def left_open_and_not_asked_about() -> Iterator[None]:
     transactions that it finds open.
     """
     with (
-        patch.object(LocalParticipants, "_not_loaded", lambda self, name, end, not_later: None),
+        patch.object(LocalParticipants, "_when_loaded", lambda self, name, end, not_later: None),
         patch.object(LogOrderBuffer, "_settle", lambda self, txn_id: None),
     ):
         yield
