@@ -17,15 +17,8 @@ from pybroker.wire.message_metadata import parse_metadata
 
 
 def holding_back(topic: Any) -> list[TxnId]:
-    """Transactions that hold a topic's readers back, except those whose entries were trimmed."""
-    if not topic.buffer.open_count:
-        return []
-    start = topic.ledger.first_position
-    return [
-        each.txn_id
-        for each in topic.buffer.ongoing()
-        if each.first_position is None or each.first_position >= start
-    ]
+    """Transactions that hold a topic's readers back, or wait aside."""
+    return [each.txn_id for each in topic.buffer.ongoing()] if topic.buffer.open_count else []
 
 
 class BrokerProcess(SimulatedBroker):
@@ -67,11 +60,7 @@ class BrokerProcess(SimulatedBroker):
     # --- an administrator's view
 
     def open_in_topics(self) -> list[tuple[str, TxnId]]:
-        """Open transactions that hold a topic's readers back.
-
-        It excludes those whose entries were trimmed, perhaps with their marker: a topic that has
-        just been loaded is asking for their outcome. If that lasts, `unsettled` reports it.
-        """
+        """Open transactions that hold a topic's readers back, or wait aside."""
         if not self.serving or self.broker is None:
             return []
         return [

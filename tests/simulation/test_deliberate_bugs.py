@@ -108,6 +108,7 @@ CASES = {
     "tombstone-takes-a-live-key": Case("COMPACTED AWAY", 0, ("compacting",)),
     "topics-commit-in-an-order-of-their-own": Case("COMMIT ORDER", 1, ENDS_AT_ONCE),
     "transactions-cover-what-others-hold": Case("CURSOR AHEAD", 1, ("succession",)),
+    "trimmed-ones-hold-back": Case("STILL OPEN", 40, ("returning producers", "unloads")),
     "truncation-stops-at-deduplication": Case("KEPT", 4, ("truncating",)),
     "truncation-takes-what-is-open": Case("LOSS", 2, ("truncating",)),
     "uncommitted-reads-stick": Case("STUCK", 6, ("isolation",)),

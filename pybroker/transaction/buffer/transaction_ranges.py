@@ -41,3 +41,8 @@ class TransactionRanges:
     @property
     def first_position(self) -> Position | None:
         return Position(self.flat[0], self.flat[1]) if self.flat else None
+
+    @property
+    def last_ledger_id(self) -> int | None:
+        """The ledger of the last entry."""
+        return self.flat[-3] if self.flat else None

@@ -9,6 +9,7 @@ from managed_ledger.position import Position
 from managed_ledger.storage.embedded.journal_writer import JournalWriter
 from pybroker.base.errors import InvalidTxnStatus
 from pybroker.broker.txn_participants import LocalParticipants
+from pybroker.transaction.buffer.log_order.books import Books
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.buffer.log_order.open_transactions import OpenTransactions
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadataStore
@@ -105,6 +106,13 @@ def left_open_and_not_asked_about() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def trimmed_ones_hold_back() -> Iterator[None]:
+    """A topic that is loaded waits for a transaction that was trimmed with its marker."""
+    with patch.object(Books, "forget_trimmed", lambda *_: False):
+        yield
+
+
 BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "receipt-before-the-fsync": receipt_before_the_fsync,
     "marker-skipped": marker_skipped,
@@ -114,4 +122,5 @@ BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "opposite-end-answered": opposite_end_answered,
     "left-open-and-not-asked-about": left_open_and_not_asked_about,
     "max-read-position-moved-early": max_read_position_moved_early,
+    "trimmed-ones-hold-back": trimmed_ones_hold_back,
 }

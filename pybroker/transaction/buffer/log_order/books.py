@@ -1,17 +1,19 @@
 """The state of a log-order buffer, and its recovery from a snapshot and the log after it.
 
 The snapshot covers the log up to its position; recovery scans the rest. Entries that both cover do
-no harm.
+no harm. A snapshot may name a transaction that was trimmed since, along with its marker.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container
+from contextlib import suppress
 from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.errors import TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock
 from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
@@ -33,7 +35,7 @@ from pybroker.transaction.buffer.transactional_entries import (
     position_text,
     transactional_entries,
 )
-from pybroker.transaction.txn_status import TxnAction
+from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction, TxnStatus
 
 _SCAN_ENTRIES: Final = 1000
 _SCAN_BYTES: Final = 4 * 1024 * 1024
@@ -134,6 +136,23 @@ class Books:
             if txn_id in aside:
                 self.give_up(txn_id, transaction)
                 self._given_up.append(txn_id)
+
+    def forget_trimmed(self, txn_id: TxnId, outcomes: TransactionOutcomes) -> bool:
+        """After recovery. True if no entry of the transaction is left here. Its marker was trimmed
+        with them, or it has nothing to show or to hide: readers, who may have passed it, need not
+        wait until its outcome is known.
+
+        A transaction that is certainly open stays, because deduplication needs its outcome.
+        """
+        transaction = self.open.get(txn_id)
+        last = None if transaction is None else transaction.ranges.last_ledger_id
+        if last is None or last > self._gone_up_to:
+            return False
+        with suppress(TransactionCoordinatorNotFound):
+            if outcomes.status(txn_id) is TxnStatus.OPEN:
+                return False
+        self.open.remove(txn_id)
+        return True
 
     def take_aside(self) -> tuple[list[TxnId], list[TxnId]]:
         """The transactions kept aside that ended after the snapshot, and those with an incomplete

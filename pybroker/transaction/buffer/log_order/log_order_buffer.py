@@ -437,7 +437,8 @@ class LogOrderBuffer:
         await self._books.recover(self._clock, aside)
         pace = Pace(A_TURN)
         for txn_id in self._open.ids():
-            self._settle(txn_id)
+            if not self._books.forget_trimmed(txn_id, self._outcomes):
+                self._settle(txn_id)
             await pace.step()
 
     # Snapshots and timed work
