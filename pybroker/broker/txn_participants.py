@@ -6,7 +6,7 @@ is final.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache, partial
 from typing import Protocol
 
@@ -182,12 +182,9 @@ def _begin(end: End, loaded: Topic, ended: Prompt[object]) -> None:
         _succeed(ended, None)
         return
     # Cancelling `ended` does not cancel it: others may wait for the same result.
-    started = ending if isinstance(ending, asyncio.Future) else shared_task(_result_of(ending))
+    started = shared_task(ending) if isinstance(ending, Coroutine) else ending
+    assert isinstance(started, asyncio.Future), "an end is a coroutine or a future"
     when_done(started, partial(_pass_on, ended))
-
-
-async def _result_of(ending: Awaitable[object]) -> object:
-    return await ending
 
 
 def _pass_on(ended: Prompt[object], ending: "asyncio.Future[object]") -> None:
