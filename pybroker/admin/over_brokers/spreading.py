@@ -6,10 +6,13 @@
 
 Every other route concerns one topic. Its handler raises NotServedHere, and the client is
 redirected. A broker that asks another (ASKED_BY_A_BROKER) gets only the asked broker's own part.
+
+What a client has just created or deleted at one broker, another learns a little later. So a refusal
+because something is missing, or is there, is given only with up-to-date metadata.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,7 +29,7 @@ from pybroker.admin.services import AdminServices
 from pybroker.base.errors import PulsarError, TopicNotFound
 from pybroker.broker.other_brokers import ASKED_BY_A_BROKER, Bundles, OtherBrokers
 
-_NOT_FOUND: Final = 404
+_NOT_FOUND, _CONFLICT = 404, 409
 
 
 def over_brokers(
@@ -53,7 +56,7 @@ def over_brokers(
             return route.behind(lambda own: _over_all(services, route, own, work))
         return route.behind(lambda own: _up_to_date(services, own))
 
-    return [spread(route) for route in routes]
+    return [spread(route).behind(partial(_not_too_early, services)) for route in routes]
 
 
 def _over_parts(
@@ -82,6 +85,26 @@ def _over_all(
             return await own_part(request)
         route.operation.begin(request)
         return await answered(await work(request, own))
+
+    return endpoint
+
+
+def _not_too_early(services: AdminServices, whole: Endpoint) -> Endpoint:
+    """Repeats a client's request that finds something missing, or there, with up-to-date metadata.
+    A deletion is not repeated, because it may have begun: it needs up-to-date metadata first.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        if ASKED_BY_A_BROKER in request.headers:
+            return await whole(request)
+        if request.method != "DELETE":
+            try:
+                return await whole(request)
+            except PulsarError as error:
+                if error.http_status not in (_NOT_FOUND, _CONFLICT):
+                    raise
+        await services.topics.ownership.refreshed()
+        return await whole(request)
 
     return endpoint
 

@@ -167,9 +167,10 @@ class BundleRoutes:
                 await _taken_by(address, target, bundle, bundles, brokers)
             except (Conflict, ServiceNotReady) as why:
                 bundles.withdraw(bundle, destination)
-                raise Conflict(
+                raise HTTPException(
+                    409,
                     f"{bundle} was unloaded, but {destination} did not take it: {why}. Lookups "
-                    "choose its broker now; to move it, repeat the command"
+                    "choose its broker now; to move it, repeat the command",
                 ) from why
 
     async def split(self, request: Request) -> None:
