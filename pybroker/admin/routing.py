@@ -49,6 +49,7 @@ NAMESPACE: Final = "/admin/v2/namespaces/{tenant:segment}/{namespace:segment}"
 TOPICS: Final = "/admin/v2/{domain:domain}/{tenant:segment}/{namespace:segment}"
 BODY: Final = "pybroker.body"  # key in the scope of a request
 PARSED: Final = "pybroker.parsed"
+_FORGOTTEN: Final = "pybroker.forgotten"
 TOPIC: Final = TOPICS + "/{topic:form}"
 
 
@@ -190,9 +191,15 @@ async def _received_body(request: Request) -> bytes:
 
 
 def forget_body(request: Request) -> None:
-    """Frees the body, which may be large."""
+    """Frees the body, which may be large. The handler cannot be called again."""
     for kept in (BODY, PARSED):
         request.scope.pop(kept, None)
+    request.scope[_FORGOTTEN] = True
+
+
+def is_forgotten(request: Request) -> bool:
+    """Whether the body was freed: see `forget_body`."""
+    return _FORGOTTEN in request.scope
 
 
 async def read_json(request: Request, default: Any = None) -> Any:

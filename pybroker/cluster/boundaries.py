@@ -164,6 +164,7 @@ class Boundaries:
         """
         path, of_policies = f"{ROOT}/{namespace}", f"{POLICIES}/{namespace}"
         value, exists = self._default, []
+        await self._zookeeper.sync(of_policies)  # another broker may have just created it
         try:
             policies = await self._zookeeper.get(of_policies)
         except NoNode:

@@ -82,3 +82,12 @@ def test_what_no_broker_knows_is_not_found(world: World) -> None:
     assert world.two.ask("GET", NAMESPACE[0]).status == 404
     world.one.do("PUT", *TENANT)
     assert world.two.ask("PUT", *TENANT).status == 409
+
+
+def test_messages_that_the_topic_refuses_are_refused_once(world: World) -> None:
+    """The handler has freed them: it cannot be called again."""
+    topic = "persistent/public/default/orders"
+    client = world.cluster.client_at(world.two.broker)
+    world.cluster.call(client.create_producer(f"persistent://{topic[11:]}", producer_name="mine"))
+    body = b'{"producerName": "mine", "messages": [{"payload": "p"}]}'
+    assert world.two.ask("POST", f"/topics/{topic}", body).status == 409

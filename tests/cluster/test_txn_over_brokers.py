@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from rest import Rest
 from txn_cluster import COORDINATOR, TxnBroker, TxnCluster
 
 from pybroker.base.errors import (
@@ -365,3 +366,31 @@ def test_both_brokers_die_after_the_decision(cluster: TxnCluster) -> None:
     cluster.crash(payment.two)
     three = cluster.start("three")
     assert payment.read(three) == BOTH
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deletes_at", ["one", "two"])
+def test_a_transaction_ends_although_the_namespace_of_its_topic_was_deleted(
+    deletes_at: str,
+) -> None:
+    cluster = TxnCluster(0, serves_http=True)
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.serve_coordinator(one)
+    rest = Rest(cluster, one if deletes_at == "one" else two)
+    rest.do("PUT", "v2/tenants/acme", b'{"allowedClusters": ["standalone"]}')
+    rest.do("PUT", "v2/namespaces/acme/shop")
+    topic = "persistent://acme/shop/orders"
+
+    async def work() -> Transaction:
+        consumer = await cluster.consumer(one, topic, "reads")
+        await cluster.send(one, topic, b"invoice")
+        txn = await cluster.begin(one, timeout_ms=600_000)
+        await consumer.acknowledge(await consumer.receive(), txn=txn)
+        await cluster.send(one, topic, b"paid", txn)
+        await consumer.close()
+        return txn
+
+    txn = cluster.call(work())
+    rest.do("DELETE", "v2/namespaces/acme/shop", force="true")
+    cluster.call(txn.commit())
+    cluster.close()

@@ -24,7 +24,7 @@ from pybroker.admin.over_brokers.everybody import EverybodyRoutes, Whole
 from pybroker.admin.over_brokers.namespaces import NamespaceRoutesOverBrokers
 from pybroker.admin.over_brokers.parts import PartRoutes, Spread
 from pybroker.admin.over_brokers.transaction_lists import TransactionLists
-from pybroker.admin.routing import answered, topic_of
+from pybroker.admin.routing import answered, is_forgotten, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.base.errors import PulsarError, TopicNotFound
 from pybroker.broker.other_brokers import ASKED_BY_A_BROKER, Bundles, OtherBrokers
@@ -101,7 +101,7 @@ def _not_too_early(services: AdminServices, whole: Endpoint) -> Endpoint:
             try:
                 return await whole(request)
             except PulsarError as error:
-                if error.http_status not in (_NOT_FOUND, _CONFLICT):
+                if error.http_status not in (_NOT_FOUND, _CONFLICT) or is_forgotten(request):
                     raise
         await services.topics.ownership.refreshed()
         return await whole(request)

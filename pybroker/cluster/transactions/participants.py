@@ -5,20 +5,26 @@
 
 The coordinator repeats a failed END, with a new lookup, until the participant has completed it; an
 END is idempotent there. A broker that does not serve the topic answers with an error, never with
-"ok".
+"ok". No broker serves the topics of a namespace that was deleted: they count as ended, if this
+broker's metadata, brought up to date, has no such topic either.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from pybroker.base.names import TopicName, TxnId
 from pybroker.broker.ownership import NotServedHere, Ownership
+from pybroker.broker.tenants import NotFound
 from pybroker.broker.txn_participants import participant_name
 from pybroker.cluster.transactions.peers import Peers
 from pybroker.transaction.coordinator.participants import Participants
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
+
+# Ends the transaction here; receives `not_later`.
+EndHere = Callable[[bool], Awaitable[object] | None]
 
 
 class SharedParticipants:
@@ -37,12 +43,13 @@ class SharedParticipants:
         low_watermark: int,
         not_later: bool = False,
     ) -> Awaitable[object] | None:
+        end = partial(self._local.end_on_partition, txn_id, topic, action, low_watermark)
         name = participant_name(topic)
         if self._ownership.owns(name):
-            return self._local.end_on_partition(txn_id, topic, action, low_watermark, not_later)
+            return end(not_later)
         if not_later:
             raise WouldWait
-        return self._end(name, None, txn_id, action, low_watermark)
+        return self._end(name, end, _command(name, None, txn_id, action, low_watermark))
 
     def end_on_subscription(
         self,
@@ -53,27 +60,26 @@ class SharedParticipants:
         low_watermark: int,
         not_later: bool = False,
     ) -> Awaitable[object] | None:
+        end = partial(
+            self._local.end_on_subscription, txn_id, topic, subscription, action, low_watermark
+        )
         name = participant_name(topic)
         if self._ownership.owns(name):
-            return self._local.end_on_subscription(
-                txn_id, topic, subscription, action, low_watermark, not_later
-            )
+            return end(not_later)
         if not_later:
             raise WouldWait
-        return self._end(name, subscription, txn_id, action, low_watermark)
+        return self._end(name, end, _command(name, subscription, txn_id, action, low_watermark))
 
-    async def _end(
-        self,
-        name: TopicName,
-        subscription: str | None,
-        txn_id: TxnId,
-        action: TxnAction,
-        low_watermark: int,
-    ) -> None:
-        broker = await self._ownership.owner_of(name)
+    async def _end(self, name: TopicName, end_here: EndHere, command: Any) -> None:
+        try:
+            broker = await self._ownership.owner_of(name)
+        except NotFound:  # the namespace was deleted
+            await self._ownership.refreshed()
+            if end_here(True) is not None:  # raises WouldWait if the topic exists
+                raise
+            return
         if broker is None:  # this broker has just taken it: the next attempt is local
             raise NotServedHere(name)
-        command = _command(name, subscription, txn_id, action, low_watermark)
         await self._peers.request(broker, command)
 
 
