@@ -14,7 +14,7 @@ from managed_ledger.prompt import Prompt, fail, prompt, when_done
 from managed_ledger.shared_task import shared_task
 from pybroker.base.errors import InvalidTopicName, NotAllowed, ServiceNotReady
 from pybroker.base.names import TopicName, TxnId, check_subscription_name
-from pybroker.base.runtime import Tasks
+from pybroker.base.runtime import Tasks, is_a_sentence
 from pybroker.broker.policies.bound_coordinators import (
     TRANSACTION_COORDINATORS,
     check_coordinator,
@@ -176,6 +176,8 @@ def _begin(end: End, loaded: Topic, ended: Prompt[object]) -> None:
     try:
         ending = end(loaded)
     except Exception as error:
+        if is_a_sentence(error):
+            error = error.with_traceback(None)  # its frames refer to the topic, and to `ended`
         fail(ended, error)
         return
     if ending is None:

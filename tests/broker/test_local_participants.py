@@ -67,9 +67,17 @@ class FullTopic(LateTopic):
         return ending
 
 
-def test_the_failure_of_an_end_keeps_no_topic() -> None:
+class ClosingTopic(LateTopic):
+    """A topic that refuses ends at once."""
+
+    def end_transaction(self, *_: Any) -> Any:
+        raise PersistenceError("it closes")
+
+
+@pytest.mark.parametrize("kind", [FullTopic, ClosingTopic])
+def test_the_failure_of_an_end_keeps_no_topic(kind: type[LateTopic]) -> None:
     async def scenario() -> None:
-        loaded: list[Any] = [FullTopic()]
+        loaded: list[Any] = [kind()]
         topics: Any = LateTopic()
         topics.get = lambda name: get()
 
