@@ -26,8 +26,7 @@ from pybroker.base.errors import (
 from pybroker.base.names import SYSTEM_NAMESPACE, TopicName, TxnId
 from pybroker.base.runtime import Tasks, nobody_cares
 from pybroker.broker.compaction.compaction import NO_TURN, PROPERTY, Compaction
-from pybroker.broker.deduplication import Deduplication, Taken
-from pybroker.broker.deduplication.snapshot import forget as forget_sequence_ids
+from pybroker.broker.deduplication import Deduplication, Taken, snapshot
 from pybroker.broker.dispatch.delayed import Delays, delay_policy
 from pybroker.broker.dispatch.delayed_account import DelayedAccount
 from pybroker.broker.entry_metadata import stamping
@@ -177,13 +176,14 @@ class Topic(Life[Subscription]):
             self.clock,
             self.config,
             self.notify,
+            lambda: snapshot.undecided(self.metadata, self.ledger.name),
         )
         self.buffer.on_ended = self._transaction_ended
         try:
             if self.to_be_deduplicated:
                 await self.enable_deduplication()
             else:
-                await forget_sequence_ids(self.metadata, self.ledger.name)
+                await snapshot.forget(self.metadata, self.ledger.name)
         except BaseException:
             await self.buffer.stop()
             raise

@@ -4,7 +4,8 @@ from txn_world import ABORT, COMMIT, ORDERS, World, soon
 
 __all__ = ["ABORT", "COMMIT", "ORDERS", "AsideWorld", "in_aside_world", "side_entries", "soon"]
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
+from functools import partial
 from typing import Any
 
 from virtual_loop import run_virtually
@@ -30,12 +31,17 @@ class AsideWorld(World):
                     self.clock,
                     self.config,
                     lambda: self.stable_moves.append(topic),
+                    partial(self.undecided, ledger),
                 )
                 await self.recovered(topic, buffers[topic])
                 buffers[topic].loaded()
                 buffers[topic].in_commit_order = self.in_commit_order
             buffer: TopicTransactions = buffers[topic]
             return buffer
+
+    async def undecided(self, ledger: ManagedLedger) -> Container[TxnId]:
+        """The transactions whose ends deduplication does not know."""
+        return ()
 
     async def recovered(self, topic: str, buffer: TopicTransactions) -> None:
         """Deduplication's part of recovery, if it is on."""

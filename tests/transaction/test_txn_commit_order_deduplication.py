@@ -3,7 +3,7 @@ waiting messages.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from typing import Any
 from unittest.mock import patch
 
@@ -12,13 +12,15 @@ from aside_world import ABORT, COMMIT, ORDERS, AsideWorld, soon
 from virtual_loop import run_virtually
 
 from managed_ledger.errors import StorageFull
+from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.base.names import TxnId
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New
-from pybroker.broker.deduplication.snapshot import forget
+from pybroker.broker.deduplication.snapshot import forget, undecided
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.buffer.topic_transactions import TopicTransactions
 from pybroker.transaction.buffer.transactional_entries import with_sent
+from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 
@@ -42,6 +44,9 @@ class Run:
 
 class DeduplicatedWorld(AsideWorld):
     deduplication: Deduplication
+
+    async def undecided(self, ledger: ManagedLedger) -> Container[TxnId]:
+        return await undecided(self.storage.metadata, ledger.name)
 
     async def recovered(self, topic: str, buffer: TopicTransactions) -> None:
         ledger = await self.ledger(topic)
@@ -350,3 +355,33 @@ async def test_an_abort_gives_back_a_message_whose_chunks_were_not_complete(
     await world.buffer()
     assert await world.publish(5) == "new"
     assert await world.publish(6) == "duplicate"
+
+
+class InLogOrder(DeduplicatedWorld):
+    in_commit_order = False
+
+
+@pytest.mark.parametrize(("action", "again"), [(ABORT, "new"), (COMMIT, "duplicate")])
+def test_deduplication_learns_the_end_of_a_transaction_that_was_trimmed_before(
+    action: TxnAction, again: str
+) -> None:
+    """Even if nobody knew the outcome when the topic was loaded after a crash."""
+
+    async def test() -> None:
+        world = await InLogOrder().start()
+        buffer, txn_id = await world.buffer(), await world.begin_on(ORDERS)
+        await world.publish(0, txn_id)
+        ledger = await world.ledger(ORDERS)
+        await ledger.roll_over()
+        await world.publish(1)
+        await world.snapshot()
+        await buffer._log.write_snapshot()
+        await ledger.trim()
+        assert ledger.first_position > Position(0, 0)
+        world = InLogOrder(world.storage.durable_copy())
+        await world.buffer()
+        await world.start()
+        await world.end(txn_id, action)
+        assert await world.publish(0) == again
+
+    run_virtually(test())

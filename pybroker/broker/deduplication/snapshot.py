@@ -95,6 +95,19 @@ def decode(value: bytes, key: str) -> tuple[Position, dict[str, ProducerSequence
     return position, dict(_read_producers(data))
 
 
+async def undecided(metadata: MetadataStore, ledger_name: str) -> set[TxnId]:
+    """The transactions whose ends deduplication did not know when it wrote the snapshot; none if
+    there is no snapshot. Raises ManagedLedgerError.
+    """
+    (key,) = snapshot_keys(metadata, ledger_name)
+    await metadata.refresh(key)
+    if (stored := metadata.get(key)) is None:
+        return set()
+    states = decode(stored.value, key)[1].values()
+    holders = {txn_id for state in states for txn_id in (*state.open, state.chunk_txn)}
+    return {txn_id for txn_id in holders if txn_id is not None}
+
+
 def durable_ids(value: bytes, key: str) -> tuple[Position, dict[str, int]]:
     """The position, and each producer's last durable id; less work than `decode`. Raises
     CorruptStorage.

@@ -21,6 +21,7 @@ from pybroker.transaction.buffer.buffer_times import BufferTimes
 from pybroker.transaction.buffer.commit_order.commit_order_buffer import CommitOrderBuffer
 from pybroker.transaction.buffer.commit_order.copying import SequenceIds
 from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
+from pybroker.transaction.buffer.log_order.books import Undecided
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.buffer.ongoing import Marked, OngoingTransaction
 from pybroker.transaction.buffer.open_contents import OnEnded, TopicContents, held_in
@@ -72,15 +73,18 @@ class TopicTransactions:
         clock: Clock,
         config: BrokerConfig,
         stable_moved: Callable[[], None],
+        undecided: Undecided | None = None,
     ) -> "TopicTransactions":
-        """`stable_moved` is called whenever `max_read_position` may have moved."""
+        """`stable_moved` is called whenever `max_read_position` may have moved. `undecided`: see
+        `LogOrderBuffer.recover`.
+        """
         aside = None
         if factory.exists(side_log(ledger.name)):
             aside = await CommitOrderBuffer.recover(factory, ledger.name, outcomes, clock, config)
         try:
             kept: Container[TxnId] = () if aside is None else aside.open
             log_order = await LogOrderBuffer.recover(
-                ledger, metadata, outcomes, clock, config, stable_moved, kept
+                ledger, metadata, outcomes, clock, config, stable_moved, kept, undecided
             )
         except BaseException:
             if aside is not None:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from bugs.believing import nothing
-from pybroker.broker import topic
+from pybroker.broker.deduplication import snapshot
 from pybroker.broker.deduplication.deduplication import Deduplication
 from pybroker.broker.deduplication.producer_sequence import ProducerSequence
 
@@ -22,7 +22,7 @@ def resent_never_answered() -> Iterator[None]:
     """A message waits forever for a transaction that ended while deduplication was off."""
     with (
         patch.object(Deduplication, "_outcome_lost", lambda *_: None),
-        patch.object(topic, "forget_sequence_ids", nothing),
+        patch.object(snapshot, "forget", nothing),
     ):
         yield
 

@@ -15,7 +15,7 @@ from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.errors import TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
-from pybroker.base.runtime import Clock
+from pybroker.base.runtime import Clock, Pace
 from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
 from pybroker.transaction.buffer.log_order.buffer_snapshot import (
     BufferHead,
@@ -35,6 +35,7 @@ from pybroker.transaction.buffer.transactional_entries import (
     position_text,
     transactional_entries,
 )
+from pybroker.transaction.paced_visits import A_TURN
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction, TxnStatus
 
 _SCAN_ENTRIES: Final = 1000
@@ -48,6 +49,10 @@ _ENTRIES_PER_RANGE: Final = 16
 # For topics without transactions; never changed.
 NOTHING_HIDDEN: Final = HiddenEntries()
 NONE_OPEN: Final = OpenTransactions()
+
+
+# Finds the transactions whose ends deduplication does not know. Raises ManagedLedgerError.
+Undecided = Callable[[], Awaitable[Container[TxnId]]]
 
 
 class Books:
@@ -137,22 +142,28 @@ class Books:
                 self.give_up(txn_id, transaction)
                 self._given_up.append(txn_id)
 
-    def forget_trimmed(self, txn_id: TxnId, outcomes: TransactionOutcomes) -> bool:
-        """After recovery. True if no entry of the transaction is left here. Its marker was trimmed
-        with them, or it has nothing to show or to hide: readers, who may have passed it, need not
-        wait until its outcome is known.
+    async def forget_trimmed(
+        self, outcomes: TransactionOutcomes, find_undecided: Undecided | None
+    ) -> None:
+        """After recovery. Forget the transactions of which no entry is left here. Their markers
+        were trimmed with them, or they have nothing to show or to hide: readers, who may have
+        passed them, need not wait until their outcomes are known.
 
-        A transaction that is certainly open stays, because deduplication needs its outcome.
+        Those stay that have certainly not ended here: a coordinator says that they are open, or
+        deduplication waits for their ends. The log keeps what deduplication does not know yet, so
+        their markers were not trimmed. Raises ManagedLedgerError.
         """
-        transaction = self.open.get(txn_id)
-        last = None if transaction is None else transaction.ranges.last_ledger_id
-        if last is None or last > self._gone_up_to:
-            return False
-        with suppress(TransactionCoordinatorNotFound):
-            if outcomes.status(txn_id) is TxnStatus.OPEN:
-                return False
-        self.open.remove(txn_id)
-        return True
+        pace, trimmed = Pace(A_TURN), list[TxnId]()
+        for txn_id, transaction in list(self.open.items()):
+            last = transaction.ranges.last_ledger_id
+            if last is not None and last <= self._gone_up_to:
+                trimmed.append(txn_id)
+            await pace.step()
+        undecided = await find_undecided() if trimmed and find_undecided is not None else ()
+        for txn_id in trimmed:
+            if txn_id not in undecided and not _is_open(outcomes, txn_id):
+                self.open.remove(txn_id)
+            await pace.step()
 
     def take_aside(self) -> tuple[list[TxnId], list[TxnId]]:
         """The transactions kept aside that ended after the snapshot, and those with an incomplete
@@ -221,3 +232,9 @@ class Books:
         self._gone_up_to = ledger_id
         self.hidden.drop_ledger(ledger_id)
         self._trimmed.append(ledger_id)
+
+
+def _is_open(outcomes: TransactionOutcomes, txn_id: TxnId) -> bool:
+    with suppress(TransactionCoordinatorNotFound):
+        return outcomes.status(txn_id) is TxnStatus.OPEN
+    return False

@@ -36,7 +36,7 @@ from pybroker.base.errors import (
 from pybroker.base.names import TxnId, topic_of_ledger
 from pybroker.base.runtime import Clock, Pace, Tasks, nobody_cares
 from pybroker.transaction.buffer.buffer_times import BufferTimes
-from pybroker.transaction.buffer.log_order.books import NONE_OPEN, NOTHING_HIDDEN, Books
+from pybroker.transaction.buffer.log_order.books import NONE_OPEN, NOTHING_HIDDEN, Books, Undecided
 from pybroker.transaction.buffer.log_order.ledger_mark import (
     LedgerMark,
     may_have_foreign_transactions,
@@ -416,14 +416,16 @@ class LogOrderBuffer:
         config: BrokerConfig,
         stable_moved: Callable[[], None],
         aside: Container[TxnId] = (),
+        undecided: Undecided | None = None,
     ) -> "LogOrderBuffer":
         """`stable_moved` is called whenever `max_read_position` may have moved. `aside`: the
-        transactions that the topic keeps aside, of which the log may have copies.
+        transactions that the topic keeps aside, of which the log may have copies. `undecided`: see
+        `Books.forget_trimmed`.
         """
         buffer = cls(ledger, metadata, outcomes, clock, config, stable_moved)
         if SINCE in ledger.properties or may_have_foreign_transactions(ledger, metadata):
             try:
-                await buffer._recover(aside)
+                await buffer._recover(aside, undecided)
             except BaseException:
                 await buffer.stop()  # its state is incomplete; the next recovery starts over
                 raise
@@ -432,13 +434,13 @@ class LogOrderBuffer:
             buffer._visit_later()
         return buffer
 
-    async def _recover(self, aside: Container[TxnId]) -> None:
+    async def _recover(self, aside: Container[TxnId], undecided: Undecided | None) -> None:
         self._keep_books()
         await self._books.recover(self._clock, aside)
+        await self._books.forget_trimmed(self._outcomes, undecided)
         pace = Pace(A_TURN)
         for txn_id in self._open.ids():
-            if not self._books.forget_trimmed(txn_id, self._outcomes):
-                self._settle(txn_id)
+            self._settle(txn_id)
             await pace.step()
 
     # Snapshots and timed work
