@@ -5,27 +5,24 @@ logs may contain names that fail the check: for these the coordinator gets Canno
 is final.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import lru_cache, partial
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Protocol
 
-from managed_ledger.prompt import Prompt, fail, prompt, when_done
-from managed_ledger.shared_task import shared_task
-from pybroker.base.errors import InvalidTopicName, NotAllowed, ServiceNotReady
+from pybroker.base.errors import InvalidTopicName, NotAllowed
 from pybroker.base.names import TopicName, TxnId, check_subscription_name
-from pybroker.base.runtime import Tasks, is_a_sentence
 from pybroker.broker.policies.bound_coordinators import (
     TRANSACTION_COORDINATORS,
     check_coordinator,
 )
 from pybroker.broker.policies.policies import Policies
 from pybroker.broker.topic import Topic
+from pybroker.broker.waiting_ends import WaitingEnds
 from pybroker.transaction.coordinator.participants import CannotParticipate
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
 
-End = Callable[[Topic], Awaitable[object] | None]
+EndOnTopic = Callable[[Topic], Awaitable[object] | None]
 
 
 class LoadsTopics(Protocol):
@@ -81,15 +78,11 @@ class LocalParticipants:
 
     def __init__(self, topics: LoadsTopics) -> None:
         self._topics = topics
-        self._waiting: dict[TopicName, list[tuple[End, Prompt[object]]]] = {}
-        self._tasks = Tasks("participants")
+        self._waiting = WaitingEnds("participants", self._loaded)
 
     async def close(self) -> None:
         """Fail the ends that wait for a topic; their coordinators repeat them."""
-        await self._tasks.close()
-        waiting, self._waiting = self._waiting, {}
-        for name, ends in waiting.items():
-            _begin_all(ends, None, ServiceNotReady(f"{name}: the broker is stopping; try again"))
+        await self._waiting.close()
 
     def end_on_partition(
         self,
@@ -133,74 +126,18 @@ class LocalParticipants:
         """The topic if an end can begin on it at once."""
         return None if name in self._waiting else self._topics.serving(name)
 
-    def _when_loaded(self, name: TopicName, end: End, not_later: bool) -> Awaitable[object] | None:
-        waiting = self._waiting.get(name)
-        if waiting is None and not self._topics.exists(name):
+    def _when_loaded(
+        self, name: TopicName, end: EndOnTopic, not_later: bool
+    ) -> Awaitable[object] | None:
+        if name not in self._waiting and not self._topics.exists(name):
             return None
         if not_later:
             raise WouldWait
-        if waiting is None:
-            waiting = self._waiting[name] = []
-            self._tasks.start(self._load(name), f"loading {name}")
-        ended: Prompt[object] = prompt()
-        waiting.append((end, ended))
-        return ended
-
-    async def _load(self, name: TopicName) -> None:
-        """Load the topic and begin the ends that wait for it."""
-        loaded, failure = None, None
-        try:
-            loaded = await self._loaded(name)
-        except Exception as error:
-            failure = error
-        _begin_all(self._waiting.pop(name), loaded, failure)
-        del failure  # it refers to this frame, which must not refer back
+        return self._waiting.add(name, lambda loaded: None if loaded is None else end(loaded))
 
     async def _loaded(self, name: TopicName) -> Topic | None:
+        """The topic; None if it was deleted."""
         return await self._topics.get(name)
-
-
-def _begin_all(
-    ends: list[tuple[End, Prompt[object]]], loaded: Topic | None, failure: Exception | None
-) -> None:
-    for end, ended in ends:
-        if failure is not None:
-            fail(ended, failure)
-        elif loaded is None:  # a deleted topic
-            _succeed(ended, None)
-        else:
-            _begin(end, loaded, ended)
-
-
-def _begin(end: End, loaded: Topic, ended: Prompt[object]) -> None:
-    try:
-        ending = end(loaded)
-    except Exception as error:
-        if is_a_sentence(error):
-            error = error.with_traceback(None)  # its frames refer to the topic, and to `ended`
-        fail(ended, error)
-        return
-    if ending is None:
-        _succeed(ended, None)
-        return
-    # Cancelling `ended` does not cancel it: others may wait for the same result.
-    started = shared_task(ending) if isinstance(ending, Coroutine) else ending
-    assert isinstance(started, asyncio.Future), "an end is a coroutine or a future"
-    when_done(started, partial(_pass_on, ended))
-
-
-def _pass_on(ended: Prompt[object], ending: "asyncio.Future[object]") -> None:
-    if ending.cancelled():
-        ended.cancel()
-    elif (error := ending.exception()) is not None:
-        fail(ended, error)
-    else:
-        _succeed(ended, ending.result())
-
-
-def _succeed(ended: Prompt[object], result: object) -> None:
-    if not ended.done():  # otherwise the request was cancelled
-        ended.set_result(result)
 
 
 @lru_cache(maxsize=1000)

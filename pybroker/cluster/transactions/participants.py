@@ -11,12 +11,13 @@ broker's metadata, brought up to date, has no such topic either.
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pybroker.base.names import TopicName, TxnId
-from pybroker.broker.ownership import NotServedHere, Ownership
+from pybroker.broker.ownership import BrokerAddress, NotServedHere, Ownership
 from pybroker.broker.tenants import NotFound
 from pybroker.broker.txn_participants import participant_name
+from pybroker.broker.waiting_ends import WaitingEnds
 from pybroker.cluster.transactions.peers import Peers
 from pybroker.transaction.coordinator.participants import Participants
 from pybroker.transaction.this_turn import WouldWait
@@ -25,6 +26,15 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 # Ends the transaction here; receives `not_later`.
 EndHere = Callable[[bool], Awaitable[object] | None]
+# Makes the request to another broker.
+Command = Callable[[TopicName], Any]
+
+
+class Found(NamedTuple):
+    """The other broker that serves a topic; None: this broker, or none since it is deleted."""
+
+    owner: BrokerAddress | None
+    is_deleted: bool = False
 
 
 class SharedParticipants:
@@ -34,6 +44,11 @@ class SharedParticipants:
         self._local = local
         self._ownership = ownership
         self._peers = peers
+        self._waiting = WaitingEnds("participants of several brokers", self._found)
+
+    async def close(self) -> None:
+        """Fail the ends that wait until it is known which broker serves their topic."""
+        await self._waiting.close()
 
     def end_on_partition(
         self,
@@ -44,12 +59,8 @@ class SharedParticipants:
         not_later: bool = False,
     ) -> Awaitable[object] | None:
         end = partial(self._local.end_on_partition, txn_id, topic, action, low_watermark)
-        name = participant_name(topic)
-        if self._ownership.owns(name):
-            return end(not_later)
-        if not_later:
-            raise WouldWait
-        return self._end(name, end, _command(name, None, txn_id, action, low_watermark))
+        command = partial(_command, txn_id, action, low_watermark, None)
+        return self._end(participant_name(topic), end, command, not_later)
 
     def end_on_subscription(
         self,
@@ -63,32 +74,43 @@ class SharedParticipants:
         end = partial(
             self._local.end_on_subscription, txn_id, topic, subscription, action, low_watermark
         )
-        name = participant_name(topic)
-        if self._ownership.owns(name):
-            return end(not_later)
+        command = partial(_command, txn_id, action, low_watermark, subscription)
+        return self._end(participant_name(topic), end, command, not_later)
+
+    def _end(
+        self, name: TopicName, end_here: EndHere, command: Command, not_later: bool
+    ) -> Awaitable[object] | None:
+        if name not in self._waiting and self._ownership.owns(name):
+            return end_here(not_later)
         if not_later:
             raise WouldWait
-        return self._end(name, end, _command(name, subscription, txn_id, action, low_watermark))
+        return self._waiting.add(name, partial(self._end_there, name, end_here, command))
 
-    async def _end(self, name: TopicName, end_here: EndHere, command: Any) -> None:
+    async def _found(self, name: TopicName) -> Found:
         try:
-            broker = await self._ownership.owner_of(name)
+            return Found(await self._ownership.owner_of(name))
         except NotFound:  # the namespace was deleted
             await self._ownership.refreshed()
-            if end_here(True) is not None:  # raises WouldWait if the topic exists
-                raise
-            return
-        if broker is None:  # this broker has just taken it: the next attempt is local
+            return Found(None, is_deleted=True)
+
+    def _end_there(
+        self, name: TopicName, end_here: EndHere, command: Command, found: Found
+    ) -> Awaitable[object] | None:
+        if found.owner is not None:
+            return self._peers.request(found.owner, command(name))
+        if found.is_deleted:
+            return end_here(True)  # WouldWait if the topic exists, so it is repeated
+        if not self._ownership.owns(name):
             raise NotServedHere(name)
-        await self._peers.request(broker, command)
+        return end_here(False)  # this broker has just taken it
 
 
 def _command(
-    name: TopicName,
-    subscription: str | None,
     txn_id: TxnId,
     action: TxnAction,
     low_watermark: int,
+    subscription: str | None,
+    name: TopicName,
 ) -> Any:
     known: dict[str, Any] = {
         "txnid_most_bits": txn_id.most,

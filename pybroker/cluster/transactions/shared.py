@@ -47,6 +47,7 @@ class SharedTransactions:
     async def close(self) -> None:
         """Idempotent. The coordinators' next broker repeats ends in progress on other brokers."""
         await self._coordinators.close()
+        await self.participants.close()
         await self.peers.close()
 
 
