@@ -91,3 +91,16 @@ def test_messages_that_the_topic_refuses_are_refused_once(world: World) -> None:
     world.cluster.call(client.create_producer(f"persistent://{topic[11:]}", producer_name="mine"))
     body = b'{"producerName": "mine", "messages": [{"payload": "p"}]}'
     assert world.two.ask("POST", f"/topics/{topic}", body).status == 409
+
+
+def test_a_change_reaches_the_partitions_that_were_just_added_at_another_broker(
+    world: World,
+) -> None:
+    orders, billing = "v2/persistent/public/default/orders", "subscription/billing"
+    world.one.do("PUT", f"{orders}/partitions", b"2")
+    world.two.get(f"{orders}/partitions")
+    world.one.do("POST", f"{orders}/partitions", b"4")
+    world.two.do("PUT", f"{orders}/{billing}", b"")
+    for number in range(4):
+        there = world.one.get(f"{orders}-partition-{number}/subscriptions")
+        assert there == ["billing"], number

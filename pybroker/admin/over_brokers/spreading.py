@@ -8,7 +8,8 @@ Every other route concerns one topic. Its handler raises NotServedHere, and the 
 redirected. A broker that asks another (ASKED_BY_A_BROKER) gets only the asked broker's own part.
 
 What a client has just created or deleted at one broker, another learns a little later. So a refusal
-because something is missing, or is there, is given only with up-to-date metadata.
+because something is missing, or is there, is given only with up-to-date metadata, and a change to
+all partitions of a topic is made only with it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -65,9 +66,13 @@ def _over_parts(
     tenants, own_part = services.topics.tenants, _up_to_date(services, own)
 
     async def endpoint(request: Request) -> Response:
+        if ASKED_BY_A_BROKER in request.headers:
+            return await own_part(request)
+        if request.method not in ("GET", "DELETE"):  # `_not_too_early` refreshes for deletions
+            await services.topics.ownership.refreshed()  # a change must reach all partitions
         name = topic_of(request)
         count = tenants.partitions(name) or tenants.doomed_partitions(name)
-        if not count or ASKED_BY_A_BROKER in request.headers:
+        if not count:
             return await own_part(request)
         route.operation.begin(request)
         return await answered(await spread(request, name, count))
