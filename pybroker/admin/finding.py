@@ -1,5 +1,6 @@
 """Finds the topics that a request names."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Final
@@ -9,10 +10,11 @@ from pybroker.base.names import TopicName
 from pybroker.base.runtime import Pace
 from pybroker.broker.ownership import take_all
 from pybroker.broker.served import ServedTopic, persistent
-from pybroker.broker.tenants import Conflict
+from pybroker.broker.tenants import Conflict, NotFound
 from pybroker.broker.topic import Topic
 from pybroker.broker.topics import Topics
 
+log = logging.getLogger(__name__)
 _PARTS_A_TURN: Final = 100
 
 
@@ -86,6 +88,22 @@ async def delete_namespace(topics: Topics, namespace: str, force: bool = True) -
                 await topics.delete(TopicName.parse(name), force=True)
         await topics.schemas.forget_namespace(namespace)
         await topics.tenants.delete_namespace(namespace)
+
+
+async def finish_deletions_of_a_cluster(topics: Topics) -> None:
+    """Finishes what brokers of a cluster had begun when its data was moved to this broker, which is
+    alone. Raises ManagedLedgerError.
+    """
+    tenants = topics.tenants
+    for name in tenants.doomed_topics():
+        log.warning("the deletion of %s was interrupted; finishing it", name)
+        await topics.delete_partitioned(name, force=True)
+    for namespace in tenants.marked():
+        log.warning("the deletion of namespace %s was interrupted; finishing it", namespace)
+        force = any(mark.forced for mark in tenants.marks(namespace))
+        with suppress(NotFound, Conflict):  # Conflict: it needed an empty namespace
+            await delete_namespace(topics, namespace, force)
+        await tenants.unmark(namespace, forced_too=True)
 
 
 async def _all_of(topics: Topics, namespace: str) -> list[TopicName]:

@@ -7,6 +7,13 @@
 
 A crash in between leaves the tombstone, and `finish_all` continues from there before clients are
 served. While there is a tombstone, its name can be neither opened nor created.
+
+    /deletions/<topic>                   a topic
+    /deletions/<topic>/<subscription>    a subscription
+    the same and @<random>               in a cluster
+
+So in a cluster the key of a tombstone is never used again: whoever requires it cannot take a later
+deletion of the same name for his own, and several brokers may carry out the same deletion at once.
 """
 
 import asyncio
@@ -15,6 +22,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from random import Random
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -31,7 +39,7 @@ from pybroker.logs import audit
 
 log = logging.getLogger(__name__)
 
-_PREFIX: Final = "/deletions/"
+PREFIX: Final = "/deletions/"
 _AT_ONCE: Final = 64  # partitions
 _RETRY_S: Final = 1.0
 
@@ -46,6 +54,7 @@ class Doomed:
 
     @property
     def key(self) -> str:
+        """What the keys of its tombstones begin with."""
         part = "" if self.subscription is None else "/" + quote(self.subscription, safe="")
         return tombstone_key(self.topic) + part
 
@@ -68,7 +77,7 @@ class Doomed:
 
 
 def tombstone_key(topic: TopicName) -> str:
-    return _PREFIX + quote(topic.ledger_name, safe="")
+    return PREFIX + quote(topic.ledger_name, safe="")
 
 
 class Deletions:
@@ -77,17 +86,34 @@ class Deletions:
     ) -> None:
         self._metadata = metadata
         self._belongings = Belongings(factory, metadata, permissions)
-        self._running: dict[str, asyncio.Task[None]] = {}  # by the tombstone's key
+        self.rng: Random | None = None  # None: the broker is alone
+        self._tombstones: dict[str, list[str]] = {}  # their keys, by Doomed.key
+        self._running: dict[str, asyncio.Task[None]] = {}  # by Doomed.key
         self._concerned: dict[str, TopicName] = {}  # the topics of running deletions
         self._tasks = Tasks("deletions")
+        metadata.watch(PREFIX, self._changed)
+        self._look()
+
+    def _look(self) -> None:
+        for key in self._metadata.keys(PREFIX):
+            self._changed(key)
+
+    def _changed(self, key: str) -> None:
+        what = key.partition("@")[0]
+        keys = {*self._tombstones.pop(what, ()), key}
+        if self._metadata.get(key) is None:
+            keys.remove(key)
+        if keys:
+            self._tombstones[what] = sorted(keys)
 
     async def finish_all(self) -> None:
         """Finish interrupted deletions, at start, before anything is opened. Raises
         ManagedLedgerError.
         """
         await self._belongings.remove_strays()
-        for key in self._metadata.keys(_PREFIX):
-            doomed = self._stored(key)
+        self._look()  # what a backend reads at its start is not reported
+        for keys in list(self._tombstones.values()):
+            doomed = self._stored(keys[0])
             log.warning("the deletion of %s was interrupted; resuming it", doomed)
             await self._remove(doomed)
 
@@ -95,25 +121,31 @@ class Deletions:
         """Finish interrupted deletions in the background, for topics that this broker serves from
         now on. Until then the topics can be neither opened nor created, and requests for them wait.
         """
-        for key in self._metadata.keys(_PREFIX):
-            doomed = self._stored(key)
-            if serves(doomed.topic) and key not in self._running:
+        for what, keys in self._tombstones.items():
+            doomed = self._stored(keys[0])
+            if what not in self._running and serves(doomed.topic):
                 log.warning("the deletion of %s was interrupted; resuming it", doomed)
                 self._start(doomed, self._remove_until_done(doomed))
 
-    async def delete(self, doomed: Doomed, vacate: Callable[[], Awaitable[None]]) -> None:
+    async def delete(
+        self,
+        doomed: Doomed,
+        vacate: Callable[[], Awaitable[None]],
+        only_while: KeyAt | None = None,
+    ) -> None:
         """Returns when the deletion is complete. Concurrent callers for the same topic or
         subscription share the outcome. Raises ManagedLedgerError if the tombstone could not be
-        written: then nothing has changed.
+        written: then nothing has changed. It is BadVersion if the condition does not hold.
         """
         if doomed.key not in self._running:
-            self._start(doomed, self._decide_and_remove(doomed, vacate))
+            self._start(doomed, self._decide_and_remove(doomed, vacate, only_while))
         await asyncio.shield(self._running[doomed.key])
 
     def concerns(self, topic: TopicName) -> bool:
         """Whether this topic, or the partitioned topic that it belongs to, is being deleted."""
-        for key in _keys_of(topic):  # kept fast: every command of a transaction asks
-            if key in self._running or self._metadata.get(key) is not None:
+        # Kept fast, without a generator: every command of a transaction asks.
+        for key in _keys_of(topic):  # noqa: SIM110
+            if key in self._running or key in self._tombstones:
                 return True
         return False
 
@@ -124,8 +156,8 @@ class Deletions:
     async def subscriptions_settled(self, topic: TopicName) -> None:
         """Return when no subscription of this topic is being deleted. Raises ServiceNotReady."""
         prefix = tombstone_key(topic) + "/"
-        running = [key for key in self._running if key.startswith(prefix)]
-        await self._finish([*running, *self._metadata.keys(prefix)])
+        there = [*self._running, *self._tombstones]
+        await self._finish([what for what in there if what.startswith(prefix)])
 
     async def subscription_settled(self, topic: TopicName, name: str) -> None:
         """Return when this subscription is not being deleted. Raises ServiceNotReady."""
@@ -135,13 +167,14 @@ class Deletions:
         """Stop; the next start continues interrupted deletions."""
         await self._tasks.close()
 
-    async def _finish(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            if key not in self._running and self._metadata.get(key) is not None:
-                doomed = self._stored(key)
+    async def _finish(self, whats: Iterable[str]) -> None:
+        """`whats` are those of Doomed.key."""
+        for what in whats:
+            if what not in self._running and what in self._tombstones:
+                doomed = self._stored(self._tombstones[what][0])
                 self._start(doomed, self._remove_until_done(doomed))
-            if key in self._running:
-                await self._waited_for(self._running[key])
+            if what in self._running:
+                await self._waited_for(self._running[what])
 
     async def _waited_for(self, running: "asyncio.Task[None]") -> None:
         await asyncio.wait([running])  # yields to the loop even if it is done and still listed
@@ -162,9 +195,10 @@ class Deletions:
         task.add_done_callback(ended)
 
     async def _decide_and_remove(
-        self, doomed: Doomed, vacate: Callable[[], Awaitable[None]]
+        self, doomed: Doomed, vacate: Callable[[], Awaitable[None]], only_while: KeyAt | None
     ) -> None:
-        await self._metadata.put(doomed.key, doomed.encode(), makes_room=True)
+        key = doomed.key + ("" if self.rng is None else f"@{self.rng.getrandbits(64):016x}")
+        await self._metadata.put(key, doomed.encode(), makes_room=True, only_while=only_while)
         audit.done("delete topic" if doomed.subscription is None else "delete subscription", doomed)
         try:
             await vacate()
@@ -184,11 +218,14 @@ class Deletions:
                 return
 
     async def _remove(self, doomed: Doomed) -> None:
-        """May be repeated. Also returns if another broker has finished the deletion."""
-        stored = self._metadata.get(doomed.key)
-        if stored is None:
-            return
-        decided = partial(self._check_decided, doomed.key, stored.version)
+        """May be repeated. Also returns if other brokers have finished the deletion."""
+        while keys := self._tombstones.get(doomed.key):
+            await self._carry_out(keys[0])
+
+    async def _carry_out(self, key: str) -> None:
+        stored = self._metadata.get(key)
+        assert stored is not None, key
+        doomed, decided = Doomed.decode(stored.value), partial(self._decided, key, stored.version)
         try:
             if doomed.subscription is not None:
                 await self._belongings.remove_subscription(
@@ -200,18 +237,14 @@ class Deletions:
                     await all_done(remove(each, decided) for each in topics[at : at + _AT_ONCE])
                 await self._belongings.remove_shared(doomed.topic, decided)
             decided()
-            await self._metadata.delete(doomed.key, stored.version)
+            await self._metadata.delete(key, stored.version)
         except BadVersion:
-            await self._metadata.refresh(doomed.key)
-            now = self._metadata.get(doomed.key)
-            if now == stored:
+            await self._metadata.refresh(key)
+            if self._metadata.get(key) == stored:
                 raise
-            if now is not None:  # another broker has decided it again
-                await self._remove(Doomed.decode(now.value))
-            else:
-                log.info("another broker has finished the deletion of %s", doomed)
+            log.info("another broker has finished the deletion of %s", doomed)
 
-    def _check_decided(self, key: str, version: int) -> KeyAt:
+    def _decided(self, key: str, version: int) -> KeyAt:
         """Raises BadVersion if the tombstone has changed: another broker may have finished the
         deletion, and the name may be in use again. The tombstone is removed before anything new is
         created, and this broker learns of both in the same order.
@@ -220,6 +253,10 @@ class Deletions:
         if stored is None or stored.version != version:
             raise BadVersion(f"{key} has changed")
         return KeyAt(key, version)
+
+    def topic_of(self, key: str) -> TopicName:
+        """The topic that the tombstone with this key names."""
+        return self._stored(key).topic
 
     async def at_rest(self, concerned: Callable[[TopicName], bool]) -> None:
         """Waits for running deletions of the topics that `concerned` accepts."""

@@ -10,6 +10,10 @@ from pybroker.broker.ownership import BrokerAddress, Bundle, Elsewhere
 # Marks a request from another broker: the answer covers only this broker's part.
 ASKED_BY_A_BROKER: Final = "X-Pybroker-Asked-By-A-Broker"
 
+# In the query of a deletion: it is part of a larger one, or continues one that was interrupted, and
+# must not touch what was created since then. See Tenants.is_doomed.
+ONLY_DOOMED: Final = "onlyDoomed"
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:

@@ -6,12 +6,13 @@ They are in the metadata store as JSON; a namespace's record holds its policies,
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from random import Random
+from typing import Any, Final, NamedTuple
 
 from managed_ledger.errors import BadVersion, CorruptStorage
-from managed_ledger.storage.backend import MetadataStore
+from managed_ledger.storage.backend import KeyAt, MetadataStore
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import NotAllowed, PulsarError
 from pybroker.base.names import (
@@ -25,7 +26,7 @@ _TENANTS: Final = "/tenants/"
 NAMESPACES: Final = "/namespaces/"
 PERMISSIONS: Final = "/permissions/"
 RESOURCE_QUOTAS: Final = "/resource-quotas/"
-_GOING: Final = "/namespaces-going/"
+GOING: Final = "/namespaces-going/"
 PARTITIONED_PREFIX: Final = "/partitioned-topics/"
 BUILT_IN: Final = ("public/default", "pulsar/system")
 
@@ -60,14 +61,28 @@ class NotFound(PulsarError):
     http_status = 404
 
 
+class Mark(NamedTuple):
+    """States that a namespace is being deleted from all brokers of a cluster.
+
+    The key of a mark is never used again. So whoever requires the mark cannot take a later deletion
+    of the same namespace for his own.
+    """
+
+    at: KeyAt
+    forced: bool  # the topics are deleted, too; otherwise it ends if there are topics
+
+
 def partitions_key(name: TopicName) -> str:
     return PARTITIONED_PREFIX + name.ledger_name
 
 
 class Tenants:
-    def __init__(self, metadata: MetadataStore, config: BrokerConfig) -> None:
+    def __init__(
+        self, metadata: MetadataStore, config: BrokerConfig, rng: Random | None = None
+    ) -> None:
         self._metadata = metadata
         self._config = config
+        self._rng = rng or Random()
         self._writing = asyncio.Lock()
         self._going: list[str] = []  # namespaces, once per deletion in progress
 
@@ -138,6 +153,10 @@ class Tenants:
         check_namespace_name(namespace)
         async with self._writing:
             self.tenant(namespace.split("/")[0])
+            if self._is_going(namespace):
+                raise Conflict(
+                    f"Namespace {namespace} is being deleted", "try again when that is finished"
+                )
             if self.has_namespace(namespace):
                 raise Conflict(f"Namespace {namespace} already exists")
             # Queued in this order: if a crash keeps only the first, nothing is granted.
@@ -156,24 +175,46 @@ class Tenants:
         finally:
             self._going.remove(namespace)
 
-    @asynccontextmanager
-    async def going_everywhere(self, namespace: str) -> AsyncIterator[None]:
-        """Like `going`, for all brokers of a cluster. If this broker dies meanwhile, the mark
-        stays, and the deletion has to be requested again.
+    def marks(self, namespace: str) -> list[Mark]:
+        """The deletions of the namespace that have begun and not ended, on any broker. Several only
+        if they began at the same time, or if a forced one followed another.
         """
-        key = _GOING + namespace
-        version = await self._metadata.put(key, b"")
-        try:
-            yield
-        finally:
-            with suppress(BadVersion):  # another request has marked it since, and needs the mark
-                await self._metadata.delete(key, version)
+        return [
+            Mark(KeyAt(key, stored.version), json.loads(stored.value)["force"])
+            for key in self._metadata.keys(f"{GOING}{namespace}/")
+            if (stored := self._metadata.get(key)) is not None
+        ]
 
-    def check_going(self, namespace: str) -> None:
-        """For the broker that deletes the namespace everywhere. Raises NotFound if another request
-        has deleted it; the namespace may exist again.
+    def marked(self) -> list[str]:
+        """The namespaces that are being deleted from all brokers of a cluster."""
+        keys = self._metadata.keys(GOING)
+        return sorted({"/".join(key.removeprefix(GOING).split("/")[:2]) for key in keys})
+
+    async def mark_going(self, namespace: str, force: bool) -> Mark:
+        """Begin to delete the namespace from all brokers, or join a deletion that has begun. No
+        broker creates anything in the namespace, nor the namespace itself, while it has a mark. The
+        mark survives this broker: then another broker finishes the deletion.
         """
-        if self._metadata.get(_GOING + namespace) is None:
+        for mark in self.marks(namespace):
+            if mark.forced or not force:
+                return mark
+        key = f"{GOING}{namespace}/{self._rng.getrandbits(64):016x}"
+        await self._metadata.put(key, json.dumps({"force": force}).encode(), -1)
+        return Mark(KeyAt(key, 0), force)
+
+    async def unmark(self, namespace: str, forced_too: bool) -> None:
+        """The deletions have ended. Without `forced_too`, only those that needed an empty
+        namespace.
+        """
+        for mark in self.marks(namespace):
+            if forced_too or not mark.forced:
+                await self._metadata.delete(mark.at.key)
+
+    def check_marked(self, namespace: str, mark: Mark) -> None:
+        """Raises NotFound if the deletion has ended: another request or another broker has finished
+        it. The namespace may exist again.
+        """
+        if self._metadata.get(mark.at.key) is None:
             raise NotFound(f"Namespace {namespace} was deleted by another request")
 
     def check_takes_topics(self, namespace: str) -> None:
@@ -186,7 +227,7 @@ class Tenants:
         return self.has_namespace(namespace) and not self._is_going(namespace)
 
     def _is_going(self, namespace: str) -> bool:
-        return namespace in self._going or self._metadata.get(_GOING + namespace) is not None
+        return namespace in self._going or bool(self.marks(namespace))
 
     def check_deletable(self, namespace: str) -> None:
         """Raises NotFound, NotAllowed."""
@@ -194,14 +235,15 @@ class Tenants:
         if namespace in BUILT_IN:
             raise NotAllowed(f"Namespace {namespace} is built in and cannot be deleted")
 
-    async def delete_namespace(self, namespace: str) -> None:
-        """The caller must have deleted all topics."""
+    async def delete_namespace(self, namespace: str, only_while: KeyAt | None = None) -> None:
+        """The caller must have deleted all topics. Raises NotFound, NotAllowed; BadVersion if the
+        condition does not hold: then nothing has changed.
+        """
         self.check_deletable(namespace)
         # All three are queued at once, in this order.
+        kinds = (RESOURCE_QUOTAS, PERMISSIONS, NAMESPACES)
         await asyncio.gather(
-            self._metadata.delete(RESOURCE_QUOTAS + namespace),
-            self._metadata.delete(PERMISSIONS + namespace),
-            self._metadata.delete(NAMESPACES + namespace),
+            *(self._metadata.delete(kind + namespace, only_while=only_while) for kind in kinds)
         )
 
     async def put_built_in(self) -> None:
@@ -233,17 +275,32 @@ class Tenants:
         record = self._get(partitions_key(name))
         return int(record.get("partitions", 0)) if record.get("deleted") else 0
 
+    def doom_of(self, name: TopicName) -> KeyAt | None:
+        """The record that states that all partitions are being deleted; None if they are not."""
+        stored = self._metadata.get(partitions_key(name))
+        is_doomed = stored is not None and self.doomed_partitions(name) > 0
+        return KeyAt(partitions_key(name), stored.version) if stored and is_doomed else None
+
+    def doomed_topics(self) -> list[TopicName]:
+        """All partitioned topics that several brokers are deleting. Looks at all of them."""
+        keys = self._metadata.keys(PARTITIONED_PREFIX)
+        names = [TopicName.of_ledger(key.removeprefix(PARTITIONED_PREFIX)) for key in keys]
+        return [name for name in names if self.doomed_partitions(name)]
+
     def is_doomed(self, name: TopicName) -> bool:
         """Whether the topic is being deleted with all its partitions, or with its namespace."""
         going = not self.takes_topics(name.namespace_name)
         return going or self.doomed_partitions(name.partitioned_name) > 0
 
-    async def doom_partitions(self, name: TopicName) -> None:
-        """Marks all partitions as being deleted, so that no broker recreates one. Source: Apache
-        Pulsar's field `deleted`.
+    async def doom_partitions(self, name: TopicName, only_while: KeyAt | None = None) -> None:
+        """Marks all partitions as being deleted, so that no broker recreates one. The mark survives
+        this broker: then another broker finishes the deletion. Raises BadVersion if the condition
+        does not hold. Source: Apache Pulsar's field `deleted`.
         """
-        if record := self._get(partitions_key(name)):
-            await self._put(partitions_key(name), {**record, "deleted": True})
+        record = self._get(partitions_key(name))
+        if record and not record.get("deleted"):
+            value = json.dumps({**record, "deleted": True}).encode()
+            await self._metadata.put(partitions_key(name), value, only_while=only_while)
 
     def partitioned_properties(self, name: TopicName) -> dict[str, str]:
         """The properties of a partitioned topic."""

@@ -17,7 +17,7 @@ from managed_ledger.deletion import all_done
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.shared_task import shared_task
-from managed_ledger.storage.backend import MetadataStore
+from managed_ledger.storage.backend import KeyAt, MetadataStore
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import NoSuchPartition, NotAllowed, TooManyTopics, TopicNotFound
 from pybroker.base.names import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TopicName
@@ -338,12 +338,12 @@ class Topics:
             )
         check_last_partition(name, partitions)
 
-    async def doom_partitions(self, name: TopicName) -> None:
+    async def doom_partitions(self, name: TopicName, only_while: KeyAt | None = None) -> None:
         """Lets no broker recreate a partition that is to be deleted. Raises TopicNotFound."""
         await self.settled(name)
         if not self.tenants.partitions(name) and not self.tenants.doomed_partitions(name):
             raise TopicNotFound(f"{name} is not a partitioned topic")
-        await self._change(name, self.tenants.doom_partitions(name))
+        await self._change(name, self.tenants.doom_partitions(name, only_while))
 
     async def change_properties(self, name: TopicName, change: Change) -> None:
         """For a partitioned topic. Raises Conflict if it is not partitioned."""
@@ -375,28 +375,30 @@ class Topics:
         await self._delete(Doomed(name), force)
 
     async def delete_partitioned(self, name: TopicName, force: bool = False) -> None:
-        """Raises TopicNotFound; Conflict for an unpartitioned topic; InUse unless forced."""
+        """Raises TopicNotFound, Conflict (unpartitioned), InUse, BadVersion (deleted elsewhere)."""
         await self.settled(name)
         while loading := self._loading_of(self._parts(name)):
             await asyncio.wait(loading)
             await self.settled(name)  # it may have grown meanwhile
-        if not (partitions := self.tenants.doomed_partitions(name)):
-            partitions = self.tenants.partitions(name)
-            await take_all(self.ownership, self._parts(name))
+        doom = self.tenants.doom_of(name)
+        partitions = self.tenants.partitions(name) or self.tenants.doomed_partitions(name)
+        parts = [name.partition_at(index) for index in range(partitions)]
+        if doom is None or any(self._factory.exists(part.ledger_name) for part in parts):
+            await take_all(self.ownership, parts)
         if not partitions and self.exists(name):
             raise Conflict(f"{name} is not a partitioned topic: delete it as a topic")
         if not partitions:
             raise TopicNotFound(f"{name} is not a partitioned topic")
-        await self._delete(Doomed(name, partitions), force)
+        await self._delete(Doomed(name, partitions), force, doom)
 
-    async def _delete(self, doomed: Doomed, force: bool) -> None:
+    async def _delete(self, doomed: Doomed, force: bool, only_while: KeyAt | None = None) -> None:
         names = dict.fromkeys(doomed.topics())
         await self._loads_of(names)
         if not force and any(topic.in_use for topic in self.loaded_of(names)):
             raise InUse(
                 f"{doomed.topic} has connected producers or consumers; close them or use force"
             )
-        await self.deletions.delete(doomed, partial(self._vacate, names))
+        await self.deletions.delete(doomed, partial(self._vacate, names), only_while)
 
     async def _delete_inactive(self, topic: ServedTopic) -> None:
         """The topic must be inactive at the time of the call."""

@@ -20,6 +20,6 @@ def check_free(tenants: Tenants, name: TopicName, exists: bool) -> None:
     """`exists`: whether the topic exists without partitions. Raises Conflict, NotFound."""
     tenants.check_takes_topics(name.namespace_name)
     if tenants.doomed_partitions(name):
-        raise Conflict(f"{name} is being deleted", "delete it again to finish that")
+        raise Conflict(f"{name} is being deleted", "try again when that is finished")
     if exists or tenants.partitions(name):
         raise Conflict("This topic already exists", f"choose a name other than {name}")

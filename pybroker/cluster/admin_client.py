@@ -48,6 +48,18 @@ class AdminClient:
     async def ask(
         self, broker: BrokerAddress, method: str, target: str, body: bytes = b""
     ) -> Reply:
+        return await self._ask(broker, method, target, body, by_a_broker=True)
+
+    async def ask_as_a_client(self, method: str, target: str) -> Reply:
+        """Ask this broker for the answer of the whole cluster. Raises as `ask`."""
+        place = self._brokers.place(self._brokers.own_id)
+        if place is None:
+            raise ServiceNotReady("this broker is not in the cluster; try again")
+        return await self._ask(place.address, method, target, b"", by_a_broker=False)
+
+    async def _ask(
+        self, broker: BrokerAddress, method: str, target: str, body: bytes, by_a_broker: bool
+    ) -> Reply:
         tls = self._options.tls
         url = broker.http_url if tls is None else broker.http_url_tls
         if not url:
@@ -57,7 +69,7 @@ class AdminClient:
             room = self._room_of.setdefault(url, asyncio.Semaphore(_AT_ONCE_TO_ONE))
             async with asyncio.timeout(_CONNECT_S + _ANSWER_S), room, self._room:
                 return await request_over_http(
-                    url, method, target, body, self._options.authentication, context, True
+                    url, method, target, body, self._options.authentication, context, by_a_broker
                 )
         except TimeoutError:
             raise ServiceNotReady(f"{url} did not answer within {_ANSWER_S:g} s") from None

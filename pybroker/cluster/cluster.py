@@ -46,27 +46,27 @@ class Cluster:
         self._zookeeper = zookeeper
         self._clock = clock
         self._boundaries = Boundaries(zookeeper, bundles)
-        self._brokers = LiveBrokers(zookeeper)
+        self.live = LiveBrokers(zookeeper)
         self._session_timeout_s = session_timeout_ms / 1000
         self._lost = lost
-        self.ownership = BundleOwnership(zookeeper, self._boundaries, self._brokers, caught_up)
+        self.ownership = BundleOwnership(zookeeper, self._boundaries, self.live, caught_up)
         self.bundles = ClusterBundles(self._boundaries, self.ownership)
-        self.admin = AdminClient(self._brokers, peers)
+        self.admin = AdminClient(self.live, peers)
         self._suspended: list[Callable[[], None]] = []
         zookeeper.on_state(self._session_is)
 
     @property
     def broker_id(self) -> str:
-        return self._brokers.own_id
+        return self.live.own_id
 
     def brokers(self) -> list[str]:
-        return list(self._brokers.all())
+        return list(self.live.all())
 
     async def others(self) -> list[BrokerAddress]:
         """Implements Neighbours."""
         with as_not_ready("which brokers are in the cluster"):
             async with timeout(ANSWER_S):
-                places = await self._brokers.current()
+                places = await self.live.current()
         for broker_id, place in places.items():
             if place is None:
                 raise ServiceNotReady(
@@ -92,7 +92,7 @@ class Cluster:
     async def open(self) -> None:
         """Read the cluster's state; ZooKeeper's client must be open. Raises ZooKeeperError."""
         await self._boundaries.open()
-        await self._brokers.open()
+        await self.live.open()
         await self.ownership.open()
 
     async def join(self, broker_id: str, place: Place) -> None:
@@ -101,17 +101,17 @@ class Cluster:
         """
         value = broker_value(place, version(), self._clock.now_ms())
         # An earlier process with this address remains registered until its session ends.
-        await self._brokers.join(broker_id, value, 2 * self._session_timeout_s + 5)
+        await self.live.join(broker_id, value, 2 * self._session_timeout_s + 5)
         self.ownership.serve(place)
 
     async def leave(self) -> None:
         """Unregister this broker and give all bundles back. Idempotent. Raises ZooKeeperError."""
-        await self._brokers.leave()
+        await self.live.leave()
         await self.ownership.give_all_back()
 
     async def close(self) -> None:
         await self.ownership.close()
-        await self._brokers.close()
+        await self.live.close()
         await self._boundaries.close()
 
     def _session_is(self, state: SessionState) -> None:

@@ -24,6 +24,7 @@ from managed_ledger.errors import BadVersion, ManagedLedgerError
 from managed_ledger.storage.backend import Backend, MetadataStore
 from managed_ledger.storage.importing import check_complete
 from managed_ledger.storage.memory import MemoryBackend
+from pybroker.admin.finding import finish_deletions_of_a_cluster
 from pybroker.base.config import BrokerConfig
 from pybroker.base.listeners import BadListeners, parse_listeners
 from pybroker.base.names import COORDINATOR_ASSIGN
@@ -114,12 +115,13 @@ class Broker:
         metadata = backend.metadata
         self.ledgers = ledgers = ledger_factory(backend, clock, config)
         self.coordinators = Coordinators(ledgers, metadata, clock, config)
-        tenants = Tenants(metadata, config)
+        tenants = Tenants(metadata, config, rng)
         self.topics = Topics(ledgers, metadata, tenants, self.coordinators, clock, config)
         self._lost_logs = LostLogs(self.topics)
         ledgers.on_fenced = self._lost_logs.lost
         if membership is not None:
             self.topics.ownership = membership.ownership
+            self.topics.deletions.rng = rng
         self.coordinators.admission.limits_of = namespace_limits(self.topics.policies, config)
         self.topics.open_contents.owner_of = self.coordinators.owner_of
         self.dynamic = DynamicConfiguration(metadata, config, self.topics.policies.configure)
@@ -220,6 +222,7 @@ class Broker:
         if not self._backend.is_shared:  # otherwise logs with such names are Apache Pulsar's
             await migrate_pending_ack_logs(self.ledgers)
         await self.topics.deletions.finish_all()
+        await finish_deletions_of_a_cluster(self.topics)
 
     @property
     def _address(self) -> BrokerAddress:

@@ -3,12 +3,13 @@
 A standalone `Broker.start` cleans up the whole storage. A member of a cluster is limited to the
 bundles that it owns:
 
-- deletions cut short by a crash are finished when the broker acquires their bundle; - a coordinator
-is opened only by the owner of its partition of the assign topic; - the deletion of a managed ledger
-is finished when its owner opens that managed ledger; - unlisted ledgers are not looked for: they
-may be new ledgers of another broker; - logs of former versions are not migrated: those versions
-could not write to BookKeeper; - boots are counted by compare-and-set, so no two brokers of a
-cluster get the same number.
+- Deletions cut short by a crash are finished when the broker acquires their bundle. Those of what
+  several brokers serve are finished by any broker, after a while (`cluster/finishing.py`).
+- A coordinator is opened only by the owner of its partition of the assign topic.
+- The deletion of a managed ledger is finished when its owner opens that managed ledger.
+- Unlisted ledgers are not looked for: they may be new ledgers of another broker.
+- Logs of former versions are not migrated: those versions could not write to BookKeeper.
+- Boots are counted by compare-and-set, so no two brokers of a cluster get the same number.
 """
 
 import logging
@@ -34,6 +35,7 @@ from pybroker.cluster.balancing import Balancing, BundleSize
 from pybroker.cluster.bundle_ownership import BundleOwnership
 from pybroker.cluster.bundles import ClusterBundles
 from pybroker.cluster.cluster import Cluster
+from pybroker.cluster.finishing import Finishing
 from pybroker.cluster.foreign_policies import ForeignTopicPolicies
 from pybroker.cluster.node_values import Place, bundles_data, equal_boundaries
 from pybroker.cluster.settings import cluster_settings, storage_config
@@ -72,12 +74,14 @@ class ClusterMembership:
             lost,
             peers,
         )
+        self._metadata = backend.metadata
         self._clock = clock
         self._peers = peers
         self._config = config
         self._storage_tls = backend.tls
         self.transactions: SharedTransactions | None = None
         self.balancing: Balancing | None = None
+        self.finishing: Finishing | None = None
 
     @property
     def ownership(self) -> BundleOwnership:
@@ -118,6 +122,9 @@ class ClusterMembership:
 
         self.ownership.on_change(came, partial(release_topics, broker.topics, broker.ledgers))
         self.balancing = self._cluster.balancing(partial(size_of, broker.topics), self._config)
+        self.finishing = Finishing(
+            broker.topics, self._metadata, self._cluster.live, self._cluster.admin
+        )
         await broker.topics.tenants.put_built_in()
         await self._cluster.open()
 
@@ -129,8 +136,12 @@ class ClusterMembership:
             self.transactions.start()
         if self.balancing is not None:
             self.balancing.start()
+        if self.finishing is not None and (address.http_url or address.http_url_tls):
+            self.finishing.start()
 
     async def leave(self) -> None:
+        if self.finishing is not None:
+            await self.finishing.close()
         if self.balancing is not None:
             await self.balancing.close()
         if self.transactions is not None:
@@ -139,6 +150,8 @@ class ClusterMembership:
         await self._end_transactions()
 
     async def close(self) -> None:
+        if self.finishing is not None:
+            await self.finishing.close()
         if self.balancing is not None:
             await self.balancing.close()
         await self._end_transactions()

@@ -6,6 +6,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from apache_storage import storage  # noqa: F401
 from simulated_storage import life, process, run  # noqa: F401
+from sortedcontainers import SortedDict
 
 from managed_ledger import deletion
 from managed_ledger.errors import BadVersion
@@ -191,5 +192,33 @@ def test_a_deletion_that_another_broker_has_decided_again_is_carried_out_as_deci
             await behind.close()
             await other.seen()
             assert other.metadata.get(DECISION) is None
+
+    run(scenario())
+
+
+def test_who_finishes_a_deletion_late_leaves_the_tombstone_of_a_second_one(
+    storage,  # noqa: F811
+    run,  # noqa: F811
+    life,  # noqa: F811
+):
+    """Both tombstones say the same and were written once, so they have the same version."""
+    first, second = f"{DECISION}@1", f"{DECISION}@2"
+
+    async def scenario():
+        async with storage() as late, storage() as other:
+            await other.metadata.put(first, Doomed(TOPIC).encode())
+            await late.seen()
+            known = late.metadata.get(first)
+            await other.metadata.delete(first)
+            await other.metadata.put(second, Doomed(TOPIC).encode())
+            await late.seen()
+            late.metadata._durable = SortedDict({first: known})
+
+            behind = ManagedLedgerFactory(late.backend, SimulatedClock(life.world))
+            permissions = Mock(forget_topic=AsyncMock())
+            await Deletions(behind, late.metadata, permissions)._remove(Doomed(TOPIC))
+            await behind.close()
+            await other.seen()
+            assert other.metadata.get(second) == known
 
     run(scenario())

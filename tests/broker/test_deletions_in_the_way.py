@@ -1,21 +1,25 @@
 """Deletions that block others: which calls wait for them, and what follows a failed one."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from test_deletions import ORDERS, PARTITIONS, SUBSCRIPTION, Life, run
 from topics_world import World
 from topics_world import run as run_virtually
 
-from managed_ledger.errors import StorageFailed, StorageFull
+from managed_ledger.errors import BadVersion, StorageFailed, StorageFull
 from managed_ledger.position import EARLIEST
+from pybroker.admin.finding import finish_deletions_of_a_cluster
 from pybroker.base.errors import ServiceNotReady, TopicNotFound
 from pybroker.broker import deletions
 from pybroker.broker.deletions import Doomed
-from pybroker.broker.ownership import LAST_HASH, Bundle
+from pybroker.broker.ownership import ALONE, LAST_HASH, BrokerAddress, Bundle, OnSeveralBrokers
 from pybroker.broker.releasing import release_topics
 from pybroker.broker.schemas.registry import Schemas, StoredSchema
+from pybroker.broker.tenants import partitions_key
 
 
 class Removal:
@@ -147,18 +151,19 @@ def test_a_deletion_that_another_broker_has_finished_spares_what_is_new(
         deleting = asyncio.ensure_future(life.topics.delete(ORDERS))
         await removal.begun.wait()
         # As the mirror shows it after another broker has deleted and created the topic.
-        deletions, key = life.topics.deletions, Doomed(ORDERS).key
-        await deletions._metadata.delete(key)
+        metadata = life.backend.metadata
+        (key,) = metadata.keys(Doomed(ORDERS).key)
+        await metadata.delete(key)
         if is_decided_again:
-            for _ in range(2):
-                await deletions._metadata.put(key, Doomed(ORDERS).encode())
+            await metadata.put(f"{Doomed(ORDERS).key}@again", Doomed(ORDERS).encode())
         log = await life.topics._factory.open(ORDERS.ledger_name)
         await log.append_one(b"new")
         await log.close()
         removal.may_go_on.set()
         await deleting
         assert life.topics._factory.exists(ORDERS.ledger_name) == (not is_decided_again)
-        assert deletions._metadata.get(key) is None
+        assert not metadata.keys(Doomed(ORDERS).key)
+        assert not life.topics.deletions.concerns(ORDERS)
 
     run(scenario)
 
@@ -275,5 +280,84 @@ def test_a_schema_that_is_compared_while_its_topic_is_deleted_does_not_outlive_i
         await deleting
         with pytest.raises(TopicNotFound):
             world.topics.schemas.get(ORDERS)
+
+    run_virtually(scenario)
+
+
+def test_who_decides_a_deletion_late_spares_a_partitioned_topic_that_was_created_anew() -> None:
+    async def scenario(world: World) -> None:
+        topics, tenants = world.topics, world.tenants
+        await topics.create_partitioned(ORDERS, PARTITIONS)
+        await topics.doom_partitions(ORDERS)
+        late = tenants.doom_of(ORDERS)
+        await topics.delete_partitioned(ORDERS)
+        await topics.create_partitioned(ORDERS, PARTITIONS)
+        await world.topic(ORDERS.partition_at(0))
+        with pytest.raises(BadVersion):
+            await topics._delete(Doomed(ORDERS, PARTITIONS), True, late)
+        assert tenants.partitions(ORDERS) == PARTITIONS
+        assert world.exists(ORDERS.partition_at(0))
+        assert not topics.deletions.concerns(ORDERS)
+
+    run_virtually(scenario)
+
+
+def test_a_doomed_topic_is_not_deleted_over_the_heads_of_its_partitions_brokers() -> None:
+    async def scenario(world: World) -> None:
+        topics = world.topics
+        await topics.create_partitioned(ORDERS, PARTITIONS)
+        partition = ORDERS.partition_at(1)
+        await world.topic(partition)
+        await topics.doom_partitions(ORDERS)
+        elsewhere: Any = SimpleNamespace(
+            owns=lambda name: name != partition,
+            owner_of=AsyncMock(return_value=BrokerAddress("pulsar://other:6650")),
+        )
+        topics.ownership = elsewhere
+        with pytest.raises(OnSeveralBrokers):
+            await topics.delete_partitioned(ORDERS, force=True)
+        assert world.exists(partition)
+        topics.ownership = ALONE
+
+    run_virtually(scenario)
+
+
+@pytest.mark.parametrize(("forced", "stays"), [(True, False), (False, True)])
+def test_deletions_that_a_cluster_had_begun_are_finished_by_a_broker_that_is_alone(
+    forced: bool, stays: bool
+) -> None:
+    async def scenario(world: World) -> None:
+        topics, tenants = world.topics, world.tenants
+        await tenants.create_namespace("public/shop", {})
+        carts = ORDERS._replace(namespace="shop", local="carts")
+        for name in (carts, ORDERS):
+            await topics.create_partitioned(name, PARTITIONS)
+            await world.topic(name.partition_at(1))
+        await topics.doom_partitions(ORDERS)
+        await tenants.mark_going("public/shop", forced)
+        await finish_deletions_of_a_cluster(topics)
+        assert not world.exists(ORDERS.partition_at(1))
+        assert world.exists(carts.partition_at(1)) is stays
+        assert tenants.takes_topics("public/shop") is stays
+        assert not tenants.marked() and not tenants.doomed_topics()
+        await topics.create_partitioned(ORDERS, PARTITIONS)
+
+    run_virtually(scenario)
+
+
+def test_a_name_is_free_as_soon_as_another_broker_has_deleted_the_topic() -> None:
+    """This broker does not know it yet."""
+
+    async def scenario(world: World) -> None:
+        topics = world.topics
+        await topics.create_partitioned(ORDERS, PARTITIONS)
+
+        async def refreshed() -> None:
+            await world.backend.metadata.delete(partitions_key(ORDERS))
+
+        behind: Any = SimpleNamespace(owns=lambda name: True, refreshed=refreshed)
+        topics.ownership = behind
+        await topics.create_partitioned(ORDERS, PARTITIONS + 1)
+        assert world.tenants.partitions(ORDERS) == PARTITIONS + 1
 
     run_virtually(scenario)

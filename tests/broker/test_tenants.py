@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from managed_ledger.errors import BadVersion
+from managed_ledger.storage.backend import KeyAt
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import InvalidTopicName, NotAllowed
 from pybroker.base.names import TopicName
-from pybroker.broker.tenants import Conflict, NotFound, Tenants
+from pybroker.broker.tenants import Conflict, NotFound, Tenants, partitions_key
 
 ORDERS = TopicName.parse("orders")
 
@@ -51,20 +53,82 @@ def test_a_namespace_needs_its_tenant_and_a_tenant_outlives_its_namespaces() -> 
     run(scenario)
 
 
-def test_who_has_deleted_a_namespace_leaves_the_mark_of_another_deletion() -> None:
+GONE = "public/gone"
+
+
+def test_a_deletion_of_a_namespace_is_joined_by_the_next_one() -> None:
     async def scenario(tenants: Tenants) -> None:
-        await tenants.create_namespace("public/gone", {})
-        async with tenants.going_everywhere("public/gone"):
-            async with tenants.going_everywhere("public/gone"):
-                pass
-            with pytest.raises(NotFound):  # only the own mark is gone
-                tenants.check_going("public/gone")
-        first = tenants.going_everywhere("public/gone")
-        await first.__aenter__()
-        async with tenants.going_everywhere("public/gone"):
-            await first.__aexit__(None, None, None)
-            tenants.check_going("public/gone")
-        assert tenants.takes_topics("public/gone")
+        await tenants.create_namespace(GONE, {})
+        mark = await tenants.mark_going(GONE, force=False)
+        assert await tenants.mark_going(GONE, force=False) == mark
+        forced = await tenants.mark_going(GONE, force=True)
+        assert forced != mark and forced.forced
+        assert await tenants.mark_going(GONE, force=False) in (mark, forced)
+        assert sorted(tenants.marks(GONE)) == sorted([mark, forced])
+        assert not tenants.takes_topics(GONE)
+
+    run(scenario)
+
+
+def test_a_deletion_that_is_given_up_does_not_end_a_forced_one() -> None:
+    async def scenario(tenants: Tenants) -> None:
+        await tenants.create_namespace(GONE, {})
+        mark = await tenants.mark_going(GONE, force=False)
+        forced = await tenants.mark_going(GONE, force=True)
+        await tenants.unmark(GONE, forced_too=False)
+        with pytest.raises(NotFound):
+            tenants.check_marked(GONE, mark)
+        tenants.check_marked(GONE, forced)
+        await tenants.unmark(GONE, forced_too=True)
+        assert tenants.takes_topics(GONE)
+
+    run(scenario)
+
+
+def test_who_deletes_late_cannot_take_a_second_deletion_for_his_own() -> None:
+    async def scenario(tenants: Tenants) -> None:
+        await tenants.create_namespace(GONE, {})
+        late = await tenants.mark_going(GONE, force=True)
+        await tenants.delete_namespace(GONE, late.at)
+        await tenants.unmark(GONE, forced_too=True)
+        await tenants.create_namespace(GONE, {})
+        await tenants.mark_going(GONE, force=False)
+        with pytest.raises(NotFound):
+            tenants.check_marked(GONE, late)
+        with pytest.raises(BadVersion):
+            await tenants.delete_namespace(GONE, late.at)
+        assert tenants.has_namespace(GONE)
+
+    run(scenario)
+
+
+def test_a_namespace_is_not_created_before_its_deletion_has_ended() -> None:
+    async def scenario(tenants: Tenants) -> None:
+        await tenants.create_namespace(GONE, {})
+        mark = await tenants.mark_going(GONE, force=True)
+        await tenants.delete_namespace(GONE, mark.at)
+        with pytest.raises(Conflict, match="is being deleted"):
+            await tenants.create_namespace(GONE, {})
+        await tenants.unmark(GONE, forced_too=True)
+        await tenants.create_namespace(GONE, {})
+        assert tenants.takes_topics(GONE)
+
+    run(scenario)
+
+
+def test_partitions_are_not_doomed_by_a_deletion_that_has_ended() -> None:
+    async def scenario(tenants: Tenants) -> None:
+        await tenants.create_namespace(GONE, {})
+        mark = await tenants.mark_going(GONE, force=True)
+        await tenants.unmark(GONE, forced_too=True)
+        await tenants.set_partitions(ORDERS, 3)
+        with pytest.raises(BadVersion):
+            await tenants.doom_partitions(ORDERS, mark.at)
+        assert tenants.partitions(ORDERS) == 3 and tenants.doom_of(ORDERS) is None
+        await tenants.doom_partitions(ORDERS)
+        assert tenants.doom_of(ORDERS) == KeyAt(partitions_key(ORDERS), 1)
+        await tenants.doom_partitions(ORDERS)  # joins it
+        assert tenants.doom_of(ORDERS) == KeyAt(partitions_key(ORDERS), 1)
 
     run(scenario)
 

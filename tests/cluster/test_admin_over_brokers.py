@@ -3,46 +3,17 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 from rest import Rest
-from txn_cluster import TxnBroker, TxnCluster
+from two_brokers import ORDERS, PARTITIONS, SHOP, TwoBrokers, bundles_of
 
-from pybroker.admin.over_brokers import asking as asking_module
 from pybroker.base.names import TopicName
 from pybroker.broker.deletions import Doomed
 from pybroker.broker.ownership import NotServedHere
 from pybroker.broker.tenants import Conflict
 
 pytestmark = pytest.mark.slow  # two brokers for each test
-
-ORDERS = "v2/persistent/public/default/orders"
-PARTITIONS = 8
-
-
-class TwoBrokers:
-    """Two brokers and a topic with eight partitions; each broker serves some of them."""
-
-    def __init__(self, seed: int) -> None:
-        self.cluster = TxnCluster(seed, serves_http=True)
-        self.one, self.two = self.cluster.start("one"), self.cluster.start("two")
-        self.rest = Rest(self.cluster, self.one)
-        self.other_rest = Rest(self.cluster, self.two)
-        self.rest.do("PUT", f"{ORDERS}/partitions", b"%d" % PARTITIONS)
-        self.names = [
-            TopicName.parse("orders").partition_at(number) for number in range(PARTITIONS)
-        ]
-        for number, name in enumerate(self.names):
-            self.cluster.take((self.one, self.two)[number % 2], name)
-
-    def owner(self, name: TopicName) -> TxnBroker:
-        return next(each for each in (self.one, self.two) if each.ownership.owns(name))
-
-    def publish(self, messages: int = 1) -> None:
-        for name in self.names:
-            for _ in range(messages):
-                self.cluster.call(self.cluster.send(self.owner(name), str(name), b"order"))
 
 
 @pytest.fixture
@@ -173,18 +144,6 @@ def test_a_partitioned_topic_is_deleted_on_all_brokers(brokers: TwoBrokers) -> N
     assert brokers.rest.get(f"{ORDERS}/partitioned-stats")["msgInCounter"] == 0
 
 
-def test_a_deletion_that_a_crash_interrupted_is_finished_by_the_next_request(
-    brokers: TwoBrokers,
-) -> None:
-    brokers.publish()
-    topics = brokers.one.broker.topics
-    name = TopicName.parse("orders")
-    brokers.cluster.world.call(brokers.one.node, topics.doom_partitions(name))
-    assert brokers.other_rest.ask("PUT", f"{ORDERS}/partitions", b"3").status == 409
-    brokers.other_rest.do("DELETE", f"{ORDERS}/partitions", force="true")
-    assert brokers.rest.get("v2/persistent/public/default") == []
-
-
 def test_a_namespaces_backlog_and_subscriptions_are_cleared_on_all_brokers(
     brokers: TwoBrokers,
 ) -> None:
@@ -240,14 +199,6 @@ def test_a_namespace_leaves_no_bundles_behind(brokers: TwoBrokers) -> None:
     assert refused.status == 412 and b"4096" in refused.body
 
 
-SHOP = "public/shop"
-
-
-def bundles_of(brokers: TwoBrokers, namespace: str) -> list[object]:
-    both = (brokers.one, brokers.two)
-    return [b for each in both for b in each.ownership.owned() if b.namespace == namespace]
-
-
 def test_no_topic_outlives_its_namespace_because_another_broker_knew_it_late(
     brokers: TwoBrokers,
 ) -> None:
@@ -277,44 +228,6 @@ def test_no_topic_outlives_its_namespace_because_another_broker_knew_it_late(
     brokers.cluster.world.sleep(1.0)
     for broker in (brokers.one, brokers.two):
         assert not broker.broker.ledgers.exists(name.ledger_name)
-
-
-@pytest.mark.parametrize("what", ["partitions", "namespace"])
-def test_who_deletes_slowly_spares_what_was_created_anew(brokers: TwoBrokers, what: str) -> None:
-    """Meanwhile another request has finished the deletion."""
-    rest, other = brokers.rest, brokers.other_rest
-    rest.do("PUT", f"v2/namespaces/{SHOP}")
-    brokers.cluster.until(lambda: brokers.two.broker.topics.tenants.has_namespace(SHOP))
-    carts = f"v2/persistent/{SHOP}/carts/partitions"
-    path = carts if what == "partitions" else f"v2/namespaces/{SHOP}"
-    rest.do("PUT", carts, b"4")
-    # The first request only gets as far as its mark.
-    ask, may_go_on, begun = brokers.one.membership.others.ask, asyncio.Event(), asyncio.Event()
-    here = asking_module.Asking._here
-
-    async def late(work: object, *told: object) -> object:
-        begun.set()
-        await may_go_on.wait()
-        return await work(*told)  # type: ignore[operator]
-
-    brokers.one.membership.others.ask = partial(late, ask)  # type: ignore[method-assign]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asking_module.Asking, "_here", lambda *told: late(here, *told))
-        slow = brokers.cluster.client.create_task(
-            rest._ask(brokers.one.http_url, "DELETE", f"/admin/{path}?force=true", b""), name="slow"
-        )
-        brokers.cluster.until(begun.is_set)
-    other.do("DELETE", path, force="true")
-    if what == "namespace":
-        other.do("PUT", path)
-    other.do("PUT", carts, b"4")
-    names = [TopicName.parse(f"persistent://{SHOP}/carts-partition-{n}") for n in range(4)]
-    for name in names:  # the client is redirected to the broker that serves it
-        brokers.cluster.call(brokers.cluster.send(brokers.two, str(name), b"new"))
-    may_go_on.set()
-    brokers.cluster.until(slow.done)
-    for name in names:
-        assert brokers.cluster.call(brokers.cluster.read(brokers.two, str(name))) == [b"new"]
 
 
 def test_an_answer_about_all_brokers_is_not_given_without_one_of_them(brokers: TwoBrokers) -> None:

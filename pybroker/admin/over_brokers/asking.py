@@ -19,13 +19,12 @@ from pybroker.admin.routing import BODY, PARSED
 from pybroker.admin.shapes.common import refusal
 from pybroker.base.errors import PulsarError, ServiceNotReady
 from pybroker.base.names import TopicName
-from pybroker.broker.other_brokers import BundleElsewhere, Bundles, OtherBrokers, Reply
+from pybroker.broker.other_brokers import ONLY_DOOMED, BundleElsewhere, Bundles, OtherBrokers, Reply
 from pybroker.broker.ownership import BrokerAddress, Bundle, NotServedHere, Ownership
 
 T = TypeVar("T")
 R = TypeVar("R")
 DELETION: Final = ("DELETE", "/admin/v2/{domain}/{tenant}/{namespace}/{topic}")
-ONLY_DOOMED: Final = "onlyDoomed"  # in the query of a deletion; see Tenants.is_doomed
 _ATTEMPTS: Final = 40
 _PAUSE_S: Final = 0.25  # while a bundle has no owner
 _AT_ONCE: Final = 16  # topics or bundles
@@ -146,6 +145,13 @@ async def all_of(
         some = waiting[at : at + _AT_ONCE]
         for each, result in zip(some, await asyncio.gather(*map(work, some)), strict=True):
             yield each, result
+
+
+def continues(request: Request) -> bool:
+    """Whether the request only continues a deletion. The parameter is not for users, so the routes
+    do not declare it.
+    """
+    return request.query_params.get(ONLY_DOOMED) == "true"
 
 
 def reply_of(response: Response) -> Reply:

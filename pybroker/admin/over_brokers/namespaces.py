@@ -7,17 +7,19 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from managed_ledger.errors import BadVersion
 from pybroker.admin.finding import check_empty
 from pybroker.admin.operation import Endpoint
-from pybroker.admin.over_brokers.asking import DELETION, ONLY_DOOMED, Asking, all_of
+from pybroker.admin.over_brokers.asking import DELETION, Asking, all_of, continues
 from pybroker.admin.over_brokers.everybody import Whole
 from pybroker.admin.over_brokers.parts import PartRoutes
 from pybroker.admin.replies import check
 from pybroker.admin.routing import flag, namespace_of, tenant_of
 from pybroker.base.errors import ServiceNotReady, TopicNotFound
 from pybroker.base.names import TopicName
-from pybroker.broker.other_brokers import Bundles, Reply
+from pybroker.broker.other_brokers import ONLY_DOOMED, Bundles, Reply
 from pybroker.broker.ownership import Bundle
+from pybroker.broker.tenants import Conflict, Mark, NotFound
 from pybroker.broker.topics import Topics
 
 _NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -100,48 +102,87 @@ class NamespaceRoutesOverBrokers:
         raise ServiceNotReady(f"{namespace} is divided again and again; try again later")
 
     async def _delete(self, request: Request, own: Endpoint) -> None:
-        namespace, force = namespace_of(request), flag(request, "force")
-        self._topics.tenants.check_deletable(namespace)
-        if not force:
-            await check_empty(self._topics, namespace)
+        """If this is interrupted, brokers finish it (`cluster/finishing.py`)."""
+        tenants, namespace = self._topics.tenants, namespace_of(request)
+        force = flag(request, "force")
+        if not tenants.marks(namespace):
+            if continues(request):
+                raise NotFound(f"The deletion of namespace {namespace} has been finished")
+            tenants.check_deletable(namespace)
+            if not force:
+                await check_empty(self._topics, namespace)
         await self._delete_namespace(request, namespace, force)
 
     async def _delete_tenant(self, request: Request, own: Endpoint) -> Any:
         tenant = tenant_of(request)
         if flag(request, "force"):
-            for namespace in self._topics.tenants.namespaces(tenant):
+            namespaces = self._topics.tenants.namespaces(tenant)
+            for namespace in namespaces:
+                self._topics.tenants.check_deletable(namespace)
+            for namespace in namespaces:
                 await self._delete_namespace(request, namespace, force=True)
         return await own(request)
 
     async def _delete_namespace(self, request: Request, namespace: str, force: bool) -> None:
-        """May be repeated. Once this has begun, no broker creates a topic in the namespace."""
+        """May be repeated. Once this has begun, no broker creates a topic in the namespace, and the
+        deletion is given up only if the namespace must be empty and is not.
+        """
+        tenants = self._topics.tenants
+        mark = await tenants.mark_going(namespace, force)
+        if tenants.has_namespace(namespace):
+            await self._delete_all(request, namespace, mark)
+        await self._refreshed(namespace, mark)
+        await self._bundles.forget(namespace)
+        await tenants.unmark(namespace, forced_too=True)
+
+    async def _delete_all(self, request: Request, namespace: str, mark: Mark) -> None:
+        """Deletes the topics, then the namespace's records. Raises NotFound if another request has
+        finished the deletion.
+        """
+        try:
+            await self._delete_topics(request, namespace, mark)
+            await self._topics.schemas.forget_namespace(namespace, only_while=mark.at)
+            await self._topics.tenants.delete_namespace(namespace, only_while=mark.at)
+        except BadVersion:
+            await self._refreshed(namespace, mark)
+            raise
+
+    async def _delete_topics(self, request: Request, namespace: str, mark: Mark) -> None:
         topics = self._topics
-        async with topics.tenants.going_everywhere(namespace):
-            await topics.at_rest(namespace)
-            # A broker that was creating a topic has finished when it gives the bundle back. A
-            # broker that takes the bundle from now on knows that the namespace is being deleted.
-            await self._unload_served(request, namespace)
-            await topics.ownership.refreshed()
-            topics.tenants.check_going(namespace)
-            if not force:
-                await check_empty(topics, namespace)
-            forced = {"force": "true", ONLY_DOOMED: "true"}
-            for name in topics.tenants.partitioned_topics(namespace):
-                with suppress(TopicNotFound):  # another request has deleted it
-                    await self._parts.delete(request, name, force=True)
-            names = [TopicName.parse(n) for n in (await topics.lists.get(namespace)).names]
+        await topics.at_rest(namespace)
+        # A broker that was creating a topic has finished when it gives the bundle back. A broker
+        # that takes the bundle from now on knows that the namespace is being deleted.
+        await self._unload_served(request, namespace)
+        if not mark.forced:
+            await self._check_still_empty(namespace)
+        await self._refreshed(namespace, mark)
+        forced = {"force": "true", ONLY_DOOMED: "true"}
+        for name in topics.tenants.partitioned_topics(namespace):
+            with suppress(TopicNotFound):  # another request has deleted it
+                await self._parts.delete(request, name, only_while=mark.at)
+        names = [TopicName.parse(n) for n in (await topics.lists.get(namespace)).names]
 
-            async def delete(name: TopicName) -> Reply:
-                return await self._asking.topic(request, name, *DELETION, forced)
+        async def delete(name: TopicName) -> Reply:
+            return await self._asking.topic(request, name, *DELETION, forced)
 
-            async for _, reply in all_of(names, delete):
-                if reply.status != _NOT_FOUND:
-                    check(reply)
-            await topics.ownership.refreshed()
-            topics.tenants.check_going(namespace)
-            await topics.schemas.forget_namespace(namespace)
-            await topics.tenants.delete_namespace(namespace)
-            await self._bundles.forget(namespace)
+        async for _, reply in all_of(names, delete):
+            if reply.status != _NOT_FOUND:
+                check(reply)
+        await self._refreshed(namespace, mark)
+
+    async def _check_still_empty(self, namespace: str) -> None:
+        """Raises Conflict if the namespace has topics; then the deletion has ended."""
+        await self._topics.ownership.refreshed()
+        try:
+            await check_empty(self._topics, namespace)
+        except Conflict:
+            await self._topics.tenants.unmark(namespace, forced_too=False)
+            raise
+
+    async def _refreshed(self, namespace: str, mark: Mark) -> None:
+        """Learns what other brokers have deleted. Raises NotFound if they have finished."""
+        await self._topics.ownership.refreshed()
+        self._topics.tenants.check_marked(namespace, mark)
 
     def _namespace(self, request: Request) -> str:
         namespace = namespace_of(request)

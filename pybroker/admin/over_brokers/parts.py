@@ -13,13 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from managed_ledger.position import EARLIEST
-from pybroker.admin.over_brokers.asking import DELETION, ONLY_DOOMED, Asking, all_of
+from managed_ledger.storage.backend import KeyAt
+from pybroker.admin.over_brokers.asking import DELETION, Asking, all_of, continues
 from pybroker.admin.replies import check
 from pybroker.admin.routes.compaction import TELLING
 from pybroker.admin.routing import flag, partitioned_metadata, read_json
 from pybroker.admin.stats.topic import merged_stats
 from pybroker.base.names import TopicName
-from pybroker.broker.other_brokers import Reply
+from pybroker.broker.other_brokers import ONLY_DOOMED, Reply
 from pybroker.broker.topics import Topics
 
 _T: Final = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
@@ -174,23 +175,42 @@ class PartRoutes:
                     check(reply)
 
     async def _delete(self, request: Request, name: TopicName, count: int) -> Any:
-        """May be repeated. Once this has begun, no broker creates a partition."""
-        await self.delete(request, name, flag(request, "force"))
-
-    async def delete(self, request: Request, name: TopicName, force: bool) -> None:
-        """Deletes all partitions, then the topic. Raises TopicNotFound, HTTPException."""
+        """May be repeated. Once this has begun, no broker creates a partition, and if it is
+        interrupted, brokers finish it (`cluster/finishing.py`).
+        """
         tenants = self._topics.tenants
-        names = _parts(name, tenants.partitions(name) or tenants.doomed_partitions(name))
-        if not force:
-            for part, stats in await self._stats_of(request, names):
-                used = any(each["consumers"] for each in stats["subscriptions"].values())
-                if stats["publishers"] or used:
-                    raise HTTPException(
-                        _IN_USE,
-                        f"{part} has connected producers or consumers; close them or use force",
-                    )
-        await self._topics.doom_partitions(name)
-        forced = {"force": str(force).lower(), ONLY_DOOMED: "true"}
+        if tenants.doomed_partitions(name):
+            await self._delete_doomed(request, name)
+        elif not continues(request):  # otherwise it has been finished meanwhile
+            if not flag(request, "force"):
+                await self._check_unused(request, name)
+            await self.delete(request, name)
+
+    async def _check_unused(self, request: Request, name: TopicName) -> None:
+        """Raises HTTPException if the topic has connected clients."""
+        names = _parts(name, self._topics.tenants.partitions(name))
+        for part, stats in await self._stats_of(request, names):
+            used = any(each["consumers"] for each in stats["subscriptions"].values())
+            if stats["publishers"] or used:
+                raise HTTPException(
+                    _IN_USE,
+                    f"{part} has connected producers or consumers; close them or use force",
+                )
+
+    async def delete(
+        self, request: Request, name: TopicName, only_while: KeyAt | None = None
+    ) -> None:
+        """Deletes all partitions, then the topic, even if it is in use. Raises TopicNotFound,
+        HTTPException; BadVersion if the condition does not hold.
+        """
+        await self._topics.doom_partitions(name, only_while)
+        await self._delete_doomed(request, name)
+
+    async def _delete_doomed(self, request: Request, name: TopicName) -> None:
+        """It has been decided: clients that came since then are disconnected."""
+        tenants = self._topics.tenants
+        names = _parts(name, tenants.doomed_partitions(name))
+        forced = {"force": "true", ONLY_DOOMED: "true"}
         for _, reply in await self._ask(request, names, *DELETION, forced):
             if reply.status != _NOT_FOUND:
                 check(reply)

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from pybroker.admin.http.permitted import plain_path
 from pybroker.admin.operation import DescribedRoute, Endpoint
-from pybroker.admin.over_brokers.asking import DELETION, ONLY_DOOMED, Asking
+from pybroker.admin.over_brokers.asking import DELETION, Asking, continues
 from pybroker.admin.over_brokers.everybody import EverybodyRoutes, Whole
 from pybroker.admin.over_brokers.namespaces import NamespaceRoutesOverBrokers
 from pybroker.admin.over_brokers.parts import PartRoutes, Spread
@@ -72,6 +72,8 @@ def _over_parts(
             await services.topics.ownership.refreshed()  # a change must reach all partitions
         name = topic_of(request)
         count = tenants.partitions(name) or tenants.doomed_partitions(name)
+        if not count and continues(request):
+            raise TopicNotFound(f"The deletion of {name} has been finished")
         if not count:
             return await own_part(request)
         route.operation.begin(request)
@@ -148,7 +150,7 @@ def _checked(services: AdminServices, route: DescribedRoute) -> DescribedRoute:
 
     def checked(own: Endpoint) -> Endpoint:
         async def endpoint(request: Request) -> Response:
-            if request.query_params.get(ONLY_DOOMED) == "true":
+            if continues(request):
                 await topics.ownership.refreshed()
                 if not topics.tenants.is_doomed(name := topic_of(request)):
                     raise TopicNotFound(f"Another request has finished the deletion of {name}")

@@ -89,6 +89,8 @@ class NamespaceRoutes:
         if (why := misfit(said, AUTH_POLICIES_TAKEN, "auth_policies")) is not None:
             raise HTTPException(400, why)
         granted, bundles = record_of(namespace, said), _bundles_said(body)
+        # Another broker may just have deleted it, or may be about to.
+        await self._topics.ownership.refreshed()
         await self._tenants.create_namespace(namespace, policies, granted)
         if bundles and self._services.bundles is not None:
             await self._services.bundles.divide(namespace, bundles)

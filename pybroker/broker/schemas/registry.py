@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from managed_ledger.deletion import all_done
 from managed_ledger.errors import BadVersion
-from managed_ledger.storage.backend import MetadataStore
+from managed_ledger.storage.backend import KeyAt, MetadataStore
 from pybroker.base.errors import IncompatibleSchema, ServiceNotReady, TopicNotFound
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Clock, Pace
@@ -266,16 +266,17 @@ class Schemas:
         async with self._locked(topic):
             pass
 
-    async def forget_namespace(self, namespace: str) -> None:
+    async def forget_namespace(self, namespace: str, only_while: KeyAt | None = None) -> None:
         """Deletes all schemas of a namespace that is being deleted, even of topics that never
-        existed. None is added any more.
+        existed. None is added any more. Raises BadVersion if the condition does not hold.
         """
         within = folders_of(namespace)
         adding = [lock for where, lock in self._adding.items() if where.startswith(within)]
         for lock in adding:
             async with lock:
                 pass
-        await all_done(map(self._metadata.delete, self._metadata.keys(within)))
+        delete, keys = self._metadata.delete, self._metadata.keys(within)
+        await all_done(delete(key, only_while=only_while) for key in keys)
 
     def _locked(self, topic: TopicName) -> asyncio.Lock:
         return self._adding.setdefault(folder(topic), asyncio.Lock())

@@ -9,7 +9,9 @@ from clients.plain import Process, value_of
 from features.feature import Feature
 
 from brokers import trouble
+from pybroker.broker.deletions import PREFIX as TOMBSTONES
 from pybroker.broker.other_brokers import Reply
+from pybroker.broker.tenants import GOING
 from pybroker.client import aio
 from pybroker.client.errors import Timeout
 from pybroker.cluster.admin_client import request_over_http
@@ -21,6 +23,7 @@ _ANSWER_S: Final = 100.0  # longer than a broker waits for another broker
 _REDIRECTS: Final = 8
 _LOOK_S: Final = 60.0
 _SETTLED_S: Final = 15.0  # several sessions
+_FINISHED_S: Final = 100.0  # as long as three brokers wait together, and more
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
 
@@ -31,8 +34,9 @@ class Unanswered(Exception):
 
 class Administrator(Process):
     """Creates a namespace with a partitioned topic, publishes and looks. Then it deletes the topic
-    or the namespace, at up to two brokers at once. Messages confirmed after a deletion must remain
-    until the next one.
+    or the namespace, at up to two brokers at once. After a failure it often does not ask again:
+    what has begun, the brokers must finish. Messages confirmed after a deletion must remain until
+    the next one.
     """
 
     def __init__(self, *args: Any, cluster: Any) -> None:
@@ -126,6 +130,9 @@ class Administrator(Process):
             if done and all(each.is_done or each.status == _NOT_FOUND for each in done):
                 return is_sure
             self.note(f"delete: {replies}")
+            if len(done) == count and self.rng.random() < 0.5:
+                self.history.counts["deletions given up"] += 1
+                return is_sure
             await self.pause(1.0)
 
     # --- requests
@@ -160,14 +167,29 @@ class Administration(Feature):
         )
 
     def rest(self) -> None:
-        """A deleted namespace leaves no bundles and no topics."""
+        """A deleted namespace leaves no bundles and no topics, and every deletion ends."""
         self.found: dict[str, None] = {}
         self.world.sleep(_SETTLED_S)
+        until_s = self.world.now + _FINISHED_S
+        while (unfinished := self._unfinished()) and self.world.now < until_s:
+            self.world.sleep(1.0)
+        self.found |= {f"UNFINISHED: the deletion {each}": None for each in unfinished}
         for member in self.broker.members:
             if member.serving and not member.topics.tenants.has_namespace(_NAMESPACE):
                 bundles = [str(each) for each in member.owned() if each.namespace == _NAMESPACE]
                 left = [*bundles, *member.broker.ledgers.names(f"{_NAMESPACE}/")]
                 self.found |= {f"LEFT: {each} of a namespace that is gone": None for each in left}
+
+    def _unfinished(self) -> set[str]:
+        """The keys of deletions that have begun and not ended."""
+        found: set[str] = set()
+        for member in self.broker.members:
+            if member.serving:
+                metadata, tenants = member.backend.metadata, member.topics.tenants
+                topics = tenants.partitioned_topics(_NAMESPACE)
+                found.update(*map(metadata.keys, (GOING, TOMBSTONES)))
+                found.update(str(each) for each in topics if tenants.doomed_partitions(each))
+        return found
 
     def account(self, logs: Logs) -> list[str]:
         return list(self.found)

@@ -10,23 +10,26 @@ from bugs import grouping
 from bugs.committing import decided_one_by_one
 from sim_bugs import no_entry_by_timeout, recovery_add_on_the_normal_path
 
+from managed_ledger.storage.backend import KeyAt
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
 from managed_ledger.storage.bookkeeper.metadata import Metadata
+from managed_ledger.storage.bookkeeper.mirror_table import MirrorTable
 from managed_ledger.storage.operations import DeleteLedger
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.admin.routes import topic as topic_routes
 from pybroker.base.names import TopicName
 from pybroker.broker import releasing
+from pybroker.broker.deletions import Deletions
 from pybroker.broker.lost_logs import LostLogs
 from pybroker.broker.ownership import Bundle, Elsewhere, NotServedHere
+from pybroker.broker.tenants import Tenants
 from pybroker.broker.topic import Topic
-from pybroker.broker.topics import Topics
 from pybroker.broker.txn_participants import LocalParticipants
-from pybroker.broker.usable_names import check_free
 from pybroker.cluster import balancing, bundle_ownership
 from pybroker.cluster.bundle_ownership import _SERVED, BundleOwnership, BundleState
 from pybroker.cluster.bundles import ClusterBundles
 from pybroker.cluster.cluster import Cluster
+from pybroker.cluster.finishing import Finishing
 from pybroker.cluster.live_brokers import LiveBrokers
 from pybroker.cluster.transactions.fencing import SharedFencing
 from pybroker.handing_over import hand_over
@@ -103,18 +106,14 @@ def an_end_without_the_bundle_is_ok() -> Iterator[None]:
         yield
 
 
-def conflicts_are_believed() -> AbstractContextManager[Any]:
-    """A broker refuses a name by what it knows, even if another one has just freed it."""
-
-    async def check(self: Topics, name: TopicName) -> None:
-        return check_free(self.tenants, name, self.exists(name))
-
-    return patch.object(Topics, "_check_free", check)
-
-
 def former_bundles_stay() -> AbstractContextManager[Any]:
     """Bundles keep their owners although the namespace's division was deleted or recreated."""
     return patch.object(BundleOwnership, "_divided_anew", lambda self, namespace: None)
+
+
+def interrupted_deletions_stay() -> AbstractContextManager[Any]:
+    """Nobody finishes a deletion that a broker has begun, unless a client requests it again."""
+    return patch.object(Finishing, "start", lambda self: None)
 
 
 def any_bundle_is_given_back() -> AbstractContextManager[Any]:
@@ -176,7 +175,9 @@ def promises_are_kept_to_oneself() -> AbstractContextManager[Any]:
 
 @contextmanager
 def reasons_are_not_compared() -> Iterator[None]:
-    """A change that requires another key is made without a check of that key."""
+    """Whatever a deletion requires is not checked: neither that other keys exist, in memory or in
+    ZooKeeper, nor that a topic is still to be deleted.
+    """
     parts = Metadata._parts
 
     async def of_the_change_alone(self: Any, mutation: Any) -> Any:
@@ -190,13 +191,15 @@ def reasons_are_not_compared() -> Iterator[None]:
     with (
         patch.object(Metadata, "_parts", of_the_change_alone),
         patch.object(Metadata, "_nothing_to_delete", nothing_to_delete),
+        patch.object(MirrorTable, "_holds", lambda self, condition, done: True),
+        patch.object(Deletions, "_decided", lambda self, *at: KeyAt(*at)),
+        patch.object(Tenants, "is_doomed", lambda self, name: True),
     ):
         yield
 
 
 BUGS: Final[dict[str, Bug]] = {
     "any-bundle-is-given-back": any_bundle_is_given_back,
-    "conflicts-are-believed": conflicts_are_believed,
     "decided-one-by-one": decided_one_by_one,
     "divisions-are-believed": divisions_are_believed,
     "end-without-the-bundle-is-ok": an_end_without_the_bundle_is_ok,
@@ -204,6 +207,7 @@ BUGS: Final[dict[str, Bug]] = {
     "former-bundles-stay": former_bundles_stay,
     "group-half-decided": grouping.group_half_decided,
     "halves-count-before-the-split": halves_count_before_the_split,
+    "interrupted-deletions-stay": interrupted_deletions_stay,
     "latest-aborts-are-not-handed-over": latest_aborts_are_not_handed_over,
     "members-are-told-once": grouping.members_are_told_once,
     "no-entry-by-timeout": no_entry_by_timeout,
