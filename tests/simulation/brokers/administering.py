@@ -57,11 +57,12 @@ class Administrator(Process):
         return f"persistent://{_NAMESPACE}/{self.local}"
 
     async def work(self, client: Any) -> None:
+        former = None
         while self.left:
             if not self.begun:
                 await self._create()
                 await self._fill(client)
-                await self._look(client)
+                former = await self._look(client, former)
                 self.begun = True
             if await self._delete():
                 self.history.counts["deletions over brokers"] += 1
@@ -97,8 +98,13 @@ class Administrator(Process):
             self.confirmed.append(value)
             await self.pause(0.1)
 
-    async def _look(self, client: Any) -> None:
-        """The producer stays, and reconnects while the topic is deleted."""
+    async def _look(self, client: Any, former: Any = None) -> Any:
+        """Returns the consumer. Producer and consumer stay, and reconnect while the topic is
+        deleted. If that was created again before they tried, the `former` consumer has the
+        subscription, which is Exclusive.
+        """
+        if former is not None:
+            await former.close()
         consumer = await client.subscribe(
             self.topic, "look", initial_position=aio.InitialPosition.Earliest
         )
@@ -110,6 +116,7 @@ class Administrator(Process):
                 continue
         if missing:
             self.history.failures.append(f"SWALLOWED: {sorted(missing)} are not in {self.topic}")
+        return consumer
 
     async def _delete(self) -> bool:
         """True if no earlier request can take effect any more."""
