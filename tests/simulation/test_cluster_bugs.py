@@ -21,7 +21,7 @@ CASES = {
     "former-bundles-stay": (("administration",), 3, "LEFT"),
     "group-half-decided": (("groups",), 1, "HALF TOGETHER"),
     "halves-count-before-the-split": (("divided bundles",), 3, "UNHANDLED"),
-    "interrupted-deletions-stay": (("administration", "exodus"), 12, "UNFINISHED"),
+    "interrupted-deletions-stay": (("administration", "exodus"), 7, "UNFINISHED"),
     "latest-aborts-are-not-handed-over": (("handing over",), 1, "UNNAMED"),
     "members-are-told-once": (("groups", "restless bundles"), 18, "STILL OPEN"),
     "no-entry-by-timeout": (("exodus", "partitions"), 44, "STILL OPEN"),
