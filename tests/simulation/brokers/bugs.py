@@ -10,19 +10,13 @@ from bugs import grouping
 from bugs.committing import decided_one_by_one
 from sim_bugs import no_entry_by_timeout, recovery_add_on_the_normal_path
 
-from managed_ledger.storage.backend import KeyAt
 from managed_ledger.storage.bookkeeper.backend import BookKeeperBackend
-from managed_ledger.storage.bookkeeper.metadata import Metadata
-from managed_ledger.storage.bookkeeper.mirror_table import MirrorTable
-from managed_ledger.storage.operations import DeleteLedger
 from managed_ledger.storage.zookeeper.session import SessionState
 from pybroker.admin.routes import topic as topic_routes
 from pybroker.base.names import TopicName
 from pybroker.broker import releasing
-from pybroker.broker.deletions import Deletions
 from pybroker.broker.lost_logs import LostLogs
 from pybroker.broker.ownership import Bundle, Elsewhere, NotServedHere
-from pybroker.broker.tenants import Tenants
 from pybroker.broker.topic import Topic
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.cluster import balancing, bundle_ownership
@@ -173,31 +167,6 @@ def promises_are_kept_to_oneself() -> AbstractContextManager[Any]:
     return patch.object(LiveBrokers, "told", lambda self, bundle: [])
 
 
-@contextmanager
-def reasons_are_not_compared() -> Iterator[None]:
-    """Whatever a deletion requires is not checked: neither that other keys exist, in memory or in
-    ZooKeeper, nor that a topic is still to be deleted.
-    """
-    parts = Metadata._parts
-
-    async def of_the_change_alone(self: Any, mutation: Any) -> Any:
-        if isinstance(mutation, DeleteLedger):
-            return await parts(self, mutation)
-        return await self._change_parts(mutation)
-
-    async def nothing_to_delete(self: Any, deletion: Any) -> None:
-        return None
-
-    with (
-        patch.object(Metadata, "_parts", of_the_change_alone),
-        patch.object(Metadata, "_nothing_to_delete", nothing_to_delete),
-        patch.object(MirrorTable, "_holds", lambda self, condition, done: True),
-        patch.object(Deletions, "_decided", lambda self, *at: KeyAt(*at)),
-        patch.object(Tenants, "is_doomed", lambda self, name: True),
-    ):
-        yield
-
-
 BUGS: Final[dict[str, Bug]] = {
     "any-bundle-is-given-back": any_bundle_is_given_back,
     "decided-one-by-one": decided_one_by_one,
@@ -213,7 +182,6 @@ BUGS: Final[dict[str, Bug]] = {
     "no-entry-by-timeout": no_entry_by_timeout,
     "others-are-not-asked-to-fence": others_are_not_asked_to_fence,
     "promises-are-kept-to-oneself": promises_are_kept_to_oneself,
-    "reasons-are-not-compared": reasons_are_not_compared,
     "recovery-add-on-the-normal-path": recovery_add_on_the_normal_path,
     "serving-after-the-session-is-lost": serving_after_the_session_is_lost,
     "torn-appends-taken-for-whole": torn_appends_taken_for_whole,
