@@ -332,8 +332,8 @@ class Subscription:
     ) -> asyncio.Future[None]:
         if cumulative:
             consumer.left_out.check_clear(acks)
-            not_given = self._transactional.not_given(acks[0], self._given(consumer))
-            return pending.acknowledge_cumulative(txn_id, acks[0], not_given)
+            given = self._given(consumer)
+            return self._transactional.acknowledge_cumulative(pending, txn_id, acks[0], given)
         if consumer.left_out:
             acks = consumer.left_out.spare(acks)
         return pending.acknowledge(txn_id, acks, partial(self._withhold, consumer, acks))

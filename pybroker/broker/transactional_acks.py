@@ -13,7 +13,7 @@ from typing import Protocol
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, Position
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import PersistenceError, ServiceNotReady, TransactionConflict
 from pybroker.base.names import TopicName, TxnId, foreign_pending_ack_log, pending_ack_log
@@ -152,11 +152,14 @@ class TransactionalAcks:
                 # The client that acknowledged is no longer known, and may reconnect.
                 passed.last_acknowledged.suppose(self._cursor.last_acknowledged)
             self.opened = self._reader.withheld = opened
+            self._reader.note_holder()
             return opened
         finally:
             self._opening = None
 
-    def _committed(self) -> None:
+    def _committed(self, txn_id: TxnId) -> None:
+        if (under := self._reader.given_under) is not None:
+            under.committed(txn_id, self._reader.position)
         if self._topic.ended:
             self._notify()
 
@@ -261,7 +264,26 @@ class TransactionalAcks:
         else:
             self._cursor.delete(*position)
 
-    def not_given(self, ack: PendingAck, given: GivenSoFar) -> Mapping[Position, Held]:
+    def acknowledge_cumulative(
+        self, pending: PendingAcks, txn_id: TxnId, ack: PendingAck, given: GivenSoFar
+    ) -> asyncio.Future[None]:
+        """Raises, or fails with, the errors of PendingAcks.acknowledge_cumulative. Raises
+        TransactionConflict if another transaction has consumed messages that the consumer may have
+        processed, or if it is unclear which messages `ack` covers.
+        """
+        under = None if given.read_to == EARLIEST else self._reader.given_under
+        if under is not None and under.is_committed:
+            raise TransactionConflict(
+                f"Transaction {under.holder} had acknowledged messages that the consumer was "
+                "given, and has committed in the meantime: abort, ask for redelivery, and "
+                "acknowledge the messages you then receive"
+            )
+        done = pending.acknowledge_cumulative(txn_id, ack, self._not_given(ack, given))
+        if under is not None and under.holder == txn_id:
+            self._reader.given_under = None  # the consumer acts in that transaction
+        return done
+
+    def _not_given(self, ack: PendingAck, given: GivenSoFar) -> Mapping[Position, Held]:
         """The messages up to `ack` that aborted transactions withheld from the consumer.
 
         Raises TransactionConflict if that is unclear: excluded messages would be redelivered

@@ -122,7 +122,8 @@ class PendingAcks:
         # Called after an abort or a failed write with the messages that were held individually, in
         # order. Messages held cumulatively were delivered: the aborting client requests them again.
         self.on_restored: Callable[[Mapping[Position, Held]], None] = lambda restored: None
-        self.on_committed = _nothing  # the cursor has moved
+        # Called with each committed transaction: the cursor has moved.
+        self.on_committed: Callable[[TxnId], None] = lambda txn_id: None
         # The messages passed to `on_restored` that might still be covered by mistake.
         self.passed_over = _nothing_passed_over
         self._replayed: dict[Position, Held] = {}
@@ -206,6 +207,10 @@ class PendingAcks:
     def pending_indexes(self, position: tuple[int, int]) -> int:
         """The indexes of a batch that open transactions hold individually, as bits."""
         return self._state.pending_indexes(position)
+
+    @property
+    def cumulative_owner(self) -> TxnId | None:
+        return self._state.cumulative_owner
 
     @property
     def holds_singly(self) -> bool:
@@ -368,17 +373,17 @@ class PendingAcks:
                 self._state.commit(txn_id)
             else:
                 self.on_restored(self._state.drop(txn_id))
-            self._ended(action, ending)
+            self._ended(txn_id, action, ending)
             return
         if action is TxnAction.COMMIT:
             pieces = commit_in_pieces(self._state, txn_id)
         else:
             pieces = abort_in_pieces(self._state, txn_id, lambda some: self.on_restored(some))
-        self._applying.start(pieces, partial(self._ended, action, ending))
+        self._applying.start(pieces, partial(self._ended, txn_id, action, ending))
 
-    def _ended(self, action: TxnAction, ending: asyncio.Future[None]) -> None:
+    def _ended(self, txn_id: TxnId, action: TxnAction, ending: asyncio.Future[None]) -> None:
         if action is TxnAction.COMMIT:
-            self.on_committed()
+            self.on_committed(txn_id)
         ending.set_result(None)
         self._checkpoint_if_long()
 

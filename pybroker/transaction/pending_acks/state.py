@@ -117,6 +117,11 @@ class PendingAckState:
     def size(self) -> int:
         return len(self._whole) + len(self._indexes) + len(self.transactions)
 
+    @property
+    def cumulative_owner(self) -> TxnId | None:
+        """The transaction that holds messages cumulatively."""
+        return self._cumulative_owner
+
     def cumulative(self) -> PendingAck | None:
         owner = self._cumulative_owner
         return None if owner is None else self.transactions[owner].cumulative[-1].last
