@@ -122,8 +122,7 @@ class PendingAcks:
         # Called after an abort or a failed write with the messages that were held individually, in
         # order. Messages held cumulatively were delivered: the aborting client requests them again.
         self.on_restored: Callable[[Mapping[Position, Held]], None] = lambda restored: None
-        # Called with each committed transaction: the cursor has moved.
-        self.on_committed: Callable[[TxnId], None] = lambda txn_id: None
+        self.on_committed: Callable[[TxnId], None] = lambda txn_id: None  # the cursor has moved
         # The messages passed to `on_restored` that might still be covered by mistake.
         self.passed_over = _nothing_passed_over
         self._replayed: dict[Position, Held] = {}
@@ -346,9 +345,7 @@ class PendingAcks:
         with WouldWait if the record cannot be queued in the storage in this turn.
         """
         held = self._state.transactions.get(txn_id)
-        if held is None:
-            return None
-        return held.ending or self._start_end(txn_id, action, not_later)
+        return None if held is None else held.ending or self._start_end(txn_id, action, not_later)
 
     def _start_end(
         self, txn_id: TxnId, action: TxnAction, not_later: bool = False
