@@ -108,12 +108,11 @@ CASES = {
     "tombstone-takes-a-live-key": Case("COMPACTED AWAY", 0, ("compacting",)),
     "topics-commit-in-an-order-of-their-own": Case("COMMIT ORDER", 1, ENDS_AT_ONCE),
     "transactions-cover-what-others-hold": Case("CURSOR AHEAD", 1, ("succession",)),
-    "trimmed-ones-hold-back": Case("STILL OPEN", 40, ("returning producers", "unloads")),
+    "trimmed-ones-hold-back": Case("STILL OPEN", 1, ("returning producers", "unloads")),
     "truncation-stops-at-deduplication": Case("KEPT", 4, ("truncating",)),
     "truncation-takes-what-is-open": Case("LOSS", 2, ("truncating",)),
     "uncommitted-reads-stick": Case("STUCK", 6, ("isolation",)),
     "unread-counts-as-unwanted": Case("STUCK", 39, ("slow reads",)),
-    "unload-cancels-who-waits": Case("STUCK", 28, ("unloads",)),
     "unload-drops-pending-acks": Case("ACKNOWLEDGED TWICE", 9, ("unloads",)),
     "what-comes-meanwhile-expires": Case("DROPPED", 6, ("perishing", "slow reads")),
 }

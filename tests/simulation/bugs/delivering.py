@@ -1,6 +1,5 @@
 """Wrong dispatch, pending acknowledgements and cursors."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +15,6 @@ from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.broker.dispatch.left_out import LeftOut
 from pybroker.broker.dispatch.redelivery import RedeliveryQueue
 from pybroker.broker.subscription import Subscription
-from pybroker.broker.transactional_acks import TransactionalAcks
 from pybroker.client.consuming.acks import AckGroup, all_bits
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
 from pybroker.transaction.pending_acks.records import AckRecord
@@ -181,17 +179,6 @@ def unload_drops_pending_acks() -> Iterator[None]:
 
 
 @contextmanager
-def unload_cancels_who_waits() -> Iterator[None]:
-    """An unload that cancels a replay also cancels its waiters, such as a coordinator's end."""
-
-    async def open_(self: TransactionalAcks) -> PendingAcks:
-        return self.opened or await asyncio.shield(self._opening or self._start_opening())
-
-    with patch.object(TransactionalAcks, "open", open_):
-        yield
-
-
-@contextmanager
 def markers_tell_the_time() -> Iterator[None]:
     """A seek by time uses the times of markers, although the broker's clock may have been set."""
 
@@ -234,6 +221,5 @@ BUGS = {
     "seek-leaves-old-records": seek_leaves_old_records,
     "seek-keeps-single-acknowledgements": seek_keeps_single_acknowledgements,
     "unload-drops-pending-acks": unload_drops_pending_acks,
-    "unload-cancels-who-waits": unload_cancels_who_waits,
     "markers-tell-the-time": markers_tell_the_time,
 }

@@ -23,7 +23,7 @@ from pybroker.broker.topics import Topics
 def deletion_without_a_tombstone() -> Iterator[None]:
     """A crash in the middle leaves partitions that no topic knows."""
 
-    async def remove(self: Deletions, doomed: Any, vacate: Any) -> None:
+    async def remove(self: Deletions, doomed: Any, vacate: Any, only_while: Any) -> None:
         await vacate()
         await self._belongings.remove_shared(doomed.topic, lambda: None)
         for topic in doomed.topics():
