@@ -5,40 +5,29 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scenario import SOON_MS, assert_nothing_more, drain, subscribe
+from scenario import (
+    SINGLE,
+    SOON_MS,
+    acknowledge_up_to,
+    assert_nothing_more,
+    drain,
+    publish,
+    publish_batch,
+    receive,
+    subscribe,
+)
 
 import pybroker.testing
 from pybroker.client import Client, ConsumerType, TransactionConflict
-
-
-def _receive(consumer: Any, count: int) -> list[Any]:
-    return [consumer.receive(timeout_millis=SOON_MS) for _ in range(count)]
-
-
-def _publish(client: Client, topic: str, count: int, **options: Any) -> None:
-    producer = client.create_producer(topic, **options)
-    for number in range(count):
-        producer.send_async(b"%d" % number, None)
-    producer.flush()
-    producer.close()
-
-
-def _acknowledge_up_to(consumer: Any, message: Any, transactions: Client | None) -> None:
-    """In a transaction of `transactions`, if given."""
-    if transactions is None:
-        consumer.acknowledge_cumulative(message)
-    else:
-        with transactions.new_transaction() as txn:
-            consumer.acknowledge_cumulative(message, txn=txn)
 
 
 def test_a_transactional_acknowledgement_is_not_redelivered_after_the_commit(
     client: Client, topic: str
 ) -> None:
     consumer = subscribe(client, topic)
-    _publish(client, topic, 3)
+    publish(client, topic, 3)
     with client.new_transaction() as txn:
-        for message in _receive(consumer, 3):
+        for message in receive(consumer, 3):
             consumer.acknowledge(message, txn=txn)
     consumer.close()
     assert_nothing_more(subscribe(client, topic))
@@ -46,9 +35,9 @@ def test_a_transactional_acknowledgement_is_not_redelivered_after_the_commit(
 
 def test_an_aborted_acknowledgement_comes_back(client: Client, topic: str) -> None:
     consumer = subscribe(client, topic, consumer_type=ConsumerType.Shared)
-    _publish(client, topic, 3)
+    publish(client, topic, 3)
     txn = client.new_transaction()
-    for message in _receive(consumer, 3):
+    for message in receive(consumer, 3):
         consumer.acknowledge(message, txn=txn)
     txn.abort()
     assert sorted(drain(consumer, 3)) == [b"0", b"1", b"2"]
@@ -56,7 +45,7 @@ def test_an_aborted_acknowledgement_comes_back(client: Client, topic: str) -> No
 
 def test_two_transactions_cannot_acknowledge_the_same_message(client: Client, topic: str) -> None:
     consumer = subscribe(client, topic)
-    _publish(client, topic, 1)
+    publish(client, topic, 1)
     message = consumer.receive(timeout_millis=SOON_MS)
     first, second = client.new_transaction(), client.new_transaction()
     consumer.acknowledge(message, txn=first)
@@ -73,7 +62,7 @@ def test_two_transactions_cannot_acknowledge_the_same_message(client: Client, to
 
 def test_a_message_that_is_acknowledged_already_conflicts(client: Client, topic: str) -> None:
     consumer = subscribe(client, topic)
-    _publish(client, topic, 1)
+    publish(client, topic, 1)
     message = consumer.receive(timeout_millis=SOON_MS)
     with client.new_transaction() as txn:
         consumer.acknowledge(message, txn=txn)
@@ -87,8 +76,8 @@ def test_different_indexes_of_a_batch_do_not_conflict_but_the_same_one_does(
     client: Client, topic: str
 ) -> None:
     consumer = subscribe(client, topic, consumer_type=ConsumerType.Shared)
-    _publish_batch(client, topic, 4)
-    messages = _receive(consumer, 4)
+    publish_batch(client, topic, 4)
+    messages = receive(consumer, 4)
     first, second, third = (client.new_transaction() for _ in range(3))
     consumer.acknowledge(messages[0], txn=first)
     consumer.acknowledge(messages[1], txn=second)
@@ -103,18 +92,12 @@ def test_different_indexes_of_a_batch_do_not_conflict_but_the_same_one_does(
     assert_nothing_more(again)
 
 
-def _publish_batch(client: Client, topic: str, count: int) -> None:
-    """Publishes one entry of `count` messages."""
-    options = {"batching_max_messages": count, "batching_max_publish_delay_ms": 60_000}
-    _publish(client, topic, count, batching_enabled=True, **options)
-
-
 def test_a_cumulative_acknowledgement_at_or_below_another_conflicts(
     client: Client, topic: str
 ) -> None:
     consumer = subscribe(client, topic)
-    _publish(client, topic, 5)
-    messages = _receive(consumer, 5)
+    publish(client, topic, 5)
+    messages = receive(consumer, 5)
     txn = client.new_transaction()
     consumer.acknowledge_cumulative(messages[2], txn=txn)
     for lower in (messages[1], messages[2]):
@@ -127,8 +110,8 @@ def test_a_second_transaction_cannot_acknowledge_cumulatively_meanwhile(
     client: Client, topic: str
 ) -> None:
     consumer = subscribe(client, topic)
-    _publish(client, topic, 5)
-    messages = _receive(consumer, 5)
+    publish(client, topic, 5)
+    messages = receive(consumer, 5)
     first, second = client.new_transaction(), client.new_transaction()
     consumer.acknowledge_cumulative(messages[1], txn=first)
     with pytest.raises(TransactionConflict):
@@ -145,16 +128,13 @@ def test_after_a_cumulative_abort_the_whole_range_comes_again_in_order(
     client: Client, topic: str
 ) -> None:
     consumer = subscribe(client, topic)
-    _publish(client, topic, 5)
-    messages = _receive(consumer, 5)
+    publish(client, topic, 5)
+    messages = receive(consumer, 5)
     txn = client.new_transaction()
     consumer.acknowledge_cumulative(messages[4], txn=txn)
     txn.abort()
     consumer.redeliver_unacknowledged_messages()
     assert drain(consumer, 5) == [b"0", b"1", b"2", b"3", b"4"]
-
-
-SINGLE = pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
 
 
 @SINGLE
@@ -164,19 +144,19 @@ def test_what_an_aborted_transaction_held_cumulatively_is_lost_to_no_successor(
 ) -> None:
     """A processor dies with an open transaction. Its successor acknowledges cumulatively."""
     consumer = subscribe(client, topic, consumer_type=kind)
-    _publish(client, topic, 10)
+    publish(client, topic, 10)
     left_open = client.new_transaction()
-    consumer.acknowledge_cumulative(_receive(consumer, 5)[-1], txn=left_open)
+    consumer.acknowledge_cumulative(receive(consumer, 5)[-1], txn=left_open)
     consumer.close()
     successor = subscribe(client, topic, consumer_type=kind)
-    messages = _receive(successor, 6)
+    messages = receive(successor, 6)
     assert [message.data() for message in messages] == [b"%d" % number for number in range(6)]
     refused = client.new_transaction()
     with pytest.raises(TransactionConflict):
         successor.acknowledge_cumulative(messages[-1], txn=refused)
     refused.abort()
     left_open.abort()
-    _acknowledge_up_to(successor, messages[-1], client if in_a_transaction else None)
+    acknowledge_up_to(successor, messages[-1], client if in_a_transaction else None)
     successor.close()
     assert drain(subscribe(client, topic, consumer_type=kind), 4) == [b"6", b"7", b"8", b"9"]
 
@@ -187,14 +167,14 @@ def test_a_cumulative_acknowledgement_does_not_cover_what_another_transaction_ke
     client: Client, topic: str, kind: ConsumerType, in_a_transaction: bool
 ) -> None:
     consumer = subscribe(client, topic, consumer_type=kind)
-    _publish(client, topic, 5)
+    publish(client, topic, 5)
     left_open = client.new_transaction()
-    consumer.acknowledge(_receive(consumer, 3)[-1], txn=left_open)
+    consumer.acknowledge(receive(consumer, 3)[-1], txn=left_open)
     consumer.close()
     successor = subscribe(client, topic, consumer_type=kind)
-    messages = _receive(successor, 4)
+    messages = receive(successor, 4)
     assert [message.data() for message in messages] == [b"0", b"1", b"3", b"4"]
-    _acknowledge_up_to(successor, messages[-1], client if in_a_transaction else None)
+    acknowledge_up_to(successor, messages[-1], client if in_a_transaction else None)
     left_open.abort()
     assert drain(successor, 1) == [b"2"]
     assert_nothing_more(successor)
@@ -208,12 +188,12 @@ def test_after_a_restart_an_older_acknowledgement_does_not_cover_what_an_abort_g
     with pybroker.testing.broker() as broker:
         client = Client(broker.service_url, enable_transaction=True)
         consumer = subscribe(client, topic)
-        _publish(client, topic, 5)
+        publish(client, topic, 5)
         left_open = client.new_transaction()
-        consumer.acknowledge(_receive(consumer, 3)[-1], txn=left_open)
+        consumer.acknowledge(receive(consumer, 3)[-1], txn=left_open)
         consumer.close()
         successor = subscribe(client, topic, receiver_queue_size=1)
-        messages = _receive(successor, 4)
+        messages = receive(successor, 4)
         assert [message.data() for message in messages] == [b"0", b"1", b"3", b"4"]
         left_open.abort()
         assert drain(successor, 1, acknowledge=False) == [b"2"]
@@ -235,7 +215,7 @@ def test_cumulative_acknowledgement_is_refused_on_shared_subscriptions(
     client: Client, topic: str, kind: ConsumerType
 ) -> None:
     consumer = subscribe(client, topic, consumer_type=kind)
-    _publish(client, topic, 1)
+    publish(client, topic, 1)
     message = consumer.receive(timeout_millis=SOON_MS)
     txn = client.new_transaction()
     with pytest.raises(Exception, match=r"(?i)cumulative"):
@@ -254,13 +234,13 @@ def test_an_abort_gives_the_same_messages_again_in_order_by_key(
     for number in range(12):
         producer.send(b"%d" % number, partition_key=f"key-{number % 3}")
     txn = client.new_transaction()
-    for message in _receive(consumer, 12):
+    for message in receive(consumer, 12):
         consumer.acknowledge(message, txn=txn)
     txn.abort()
     if kind is ConsumerType.Failover:
         consumer.redeliver_unacknowledged_messages()
     by_key: dict[str, list[int]] = defaultdict(list)
-    for message in _receive(consumer, 12):
+    for message in receive(consumer, 12):
         by_key[message.partition_key()].append(int(message.data()))
         consumer.acknowledge(message)
     assert by_key == {f"key-{key}": list(range(key, 12, 3)) for key in range(3)}
@@ -270,8 +250,8 @@ def test_cumulative_and_individual_acknowledgements_of_two_transactions_both_app
     client: Client, topic: str
 ) -> None:
     consumer = subscribe(client, topic)
-    _publish(client, topic, 6)
-    messages = _receive(consumer, 6)
+    publish(client, topic, 6)
+    messages = receive(consumer, 6)
     cumulative, individual = client.new_transaction(), client.new_transaction()
     consumer.acknowledge_cumulative(messages[2], txn=cumulative)
     consumer.acknowledge(messages[4], txn=individual)
@@ -289,8 +269,8 @@ def test_pending_acknowledgements_are_withheld_across_a_restart_and_commit_after
     with pybroker.testing.broker() as broker:
         client = Client(broker.service_url, enable_transaction=True)
         consumer = subscribe(client, topic, consumer_type=ConsumerType.Shared)
-        _publish(client, topic, 4)
-        messages = _receive(consumer, 4)
+        publish(client, topic, 4)
+        messages = receive(consumer, 4)
         txn = client.new_transaction()
         for message in messages[:2]:
             consumer.acknowledge(message, txn=txn)
@@ -306,7 +286,7 @@ def test_a_plain_acknowledgement_of_a_pending_message_is_dropped(
     client: Client, topic: str
 ) -> None:
     consumer = subscribe(client, topic, consumer_type=ConsumerType.Shared)
-    _publish(client, topic, 1)
+    publish(client, topic, 1)
     message = consumer.receive(timeout_millis=SOON_MS)
     txn = client.new_transaction()
     consumer.acknowledge(message, txn=txn)
@@ -319,8 +299,8 @@ def test_a_pending_message_is_not_redelivered_whatever_the_client_asks(
     client: Client, topic: str
 ) -> None:
     consumer = subscribe(client, topic, consumer_type=ConsumerType.Shared)
-    _publish(client, topic, 2)
-    messages = _receive(consumer, 2)
+    publish(client, topic, 2)
+    messages = receive(consumer, 2)
     txn = client.new_transaction()
     consumer.acknowledge(messages[0], txn=txn)
     consumer.redeliver_unacknowledged_messages()
@@ -332,8 +312,8 @@ def test_a_pending_message_is_not_redelivered_whatever_the_client_asks(
 @pytest.mark.slow
 def test_the_pending_ack_log_stays_bounded(client: Client, shared_broker: Any, topic: str) -> None:
     consumer = subscribe(client, topic)
-    _publish(client, topic, 60)
-    for message in _receive(consumer, 60):
+    publish(client, topic, 60)
+    for message in receive(consumer, 60):
         with client.new_transaction() as txn:
             consumer.acknowledge(message, txn=txn)
     shared_broker.wait_until(lambda: shared_broker.pending_ack_log_entries(topic, "sub") < 20)
@@ -343,8 +323,8 @@ def test_the_unacked_count_returns_after_an_abort(
     client: Client, shared_broker: Any, topic: str
 ) -> None:
     consumer = subscribe(client, topic, consumer_type=ConsumerType.Shared, receiver_queue_size=3)
-    _publish(client, topic, 3)
-    messages = _receive(consumer, 3)
+    publish(client, topic, 3)
+    messages = receive(consumer, 3)
     shared_broker.wait_until(lambda: shared_broker.unacked_messages(topic, "sub") == 3)
     txn = client.new_transaction()
     for message in messages:
@@ -360,10 +340,10 @@ def test_several_subscriptions_are_acknowledged_in_one_transaction(
     names = topics(2)
     consumers = [subscribe(client, name, f"sub-{name[-1]}") for name in names]
     for name in names:
-        _publish(client, name, 2)
+        publish(client, name, 2)
     with client.new_transaction() as txn:
         for consumer in consumers:
-            for message in _receive(consumer, 2):
+            for message in receive(consumer, 2):
                 consumer.acknowledge(message, txn=txn)
     for name, consumer in zip(names, consumers, strict=True):
         consumer.close()
@@ -372,7 +352,7 @@ def test_several_subscriptions_are_acknowledged_in_one_transaction(
 
 def test_redelivery_counts_go_on_across_aborts(client: Client, topic: str) -> None:
     consumer = subscribe(client, topic, consumer_type=ConsumerType.Shared)
-    _publish(client, topic, 1)
+    publish(client, topic, 1)
     counts = []
     for _ in range(3):
         message = consumer.receive(timeout_millis=SOON_MS)
@@ -391,8 +371,8 @@ def test_input_is_acknowledged_exactly_when_output_is_visible_after_a_kill(
         client = Client(broker.service_url, enable_transaction=True)
         output = client.create_producer(sink)
         consumer = subscribe(client, source)
-        _publish(client, source, 3)
-        committed, lost, _ = _receive(consumer, 3)
+        publish(client, source, 3)
+        committed, lost, _ = receive(consumer, 3)
         with client.new_transaction() as txn:
             output.send(committed.data(), txn=txn)
             consumer.acknowledge(committed, txn=txn)
@@ -423,8 +403,8 @@ def test_subscriptions_whose_names_join_to_the_same_are_not_confused(
         consumers = []
         for topic, name in pairs:
             consumers.append(subscribe(client, topic, name))
-            _publish(client, topic, 5)
-        received = [_receive(consumer, 5) for consumer in consumers]
+            publish(client, topic, 5)
+        received = [receive(consumer, 5) for consumer in consumers]
         with client.new_transaction() as txn:
             consumers[0].acknowledge(received[0][0], txn=txn)
         with client.new_transaction() as txn:
@@ -442,22 +422,22 @@ def test_a_message_that_came_late_behind_a_plain_cumulative_acknowledgement_is_n
 ) -> None:
     """Its client may have dropped it. A new consumer, after this one has closed, receives it."""
     processor = subscribe(client, topic, consumer_name="processor")
-    _publish(client, topic, 3)
+    publish(client, topic, 3)
     txn = client.new_transaction()
-    processor.acknowledge(_receive(processor, 3)[1], txn=txn)
+    processor.acknowledge(receive(processor, 3)[1], txn=txn)
     processor.close()
     consumer = subscribe(client, topic, consumer_name="first")
-    _, last = _receive(consumer, 2)
+    _, last = receive(consumer, 2)
     consumer.acknowledge_cumulative(last)
     txn.abort()
     assert drain(consumer, 1, acknowledge=False) == [b"1"]
-    _publish(client, topic, 1)
-    (last,) = _receive(consumer, 1)
+    publish(client, topic, 1)
+    (last,) = receive(consumer, 1)
     consumer.acknowledge_cumulative(last)
     consumer.close()
     consumer = subscribe(client, topic, consumer_name=name)
-    _publish(client, topic, 1)
-    late, last = _receive(consumer, 2)
+    publish(client, topic, 1)
+    late, last = receive(consumer, 2)
     assert late.data() == b"1"
     consumer.acknowledge_cumulative(last)
     consumer.close()

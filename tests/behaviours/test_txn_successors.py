@@ -3,20 +3,21 @@
 from collections.abc import Callable
 
 import pytest
-from scenario import assert_nothing_more, subscribe
-from test_txn_acknowledgements import (
+from scenario import (
     SINGLE,
-    _acknowledge_up_to,
-    _publish,
-    _publish_batch,
-    _receive,
+    acknowledge_up_to,
+    assert_nothing_more,
+    publish,
+    publish_batch,
+    receive,
+    subscribe,
 )
 
 from pybroker.client import Client, ConsumerType, TransactionConflict
 
 
 @SINGLE
-@pytest.mark.parametrize("publish", [_publish, _publish_batch])  # entries, or a part of a batch
+@pytest.mark.parametrize("publish", [publish, publish_batch])  # entries, or a part of a batch
 def test_what_a_successor_was_given_before_the_commit_is_not_consumed_twice(
     client: Client, topic: str, kind: ConsumerType, publish: Callable[..., None]
 ) -> None:
@@ -26,19 +27,19 @@ def test_what_a_successor_was_given_before_the_commit_is_not_consumed_twice(
     consumer = subscribe(client, topic, consumer_type=kind)
     publish(client, topic, 10)
     late = client.new_transaction()
-    consumer.acknowledge_cumulative(_receive(consumer, 5)[-1], txn=late)
+    consumer.acknowledge_cumulative(receive(consumer, 5)[-1], txn=late)
     consumer.close()
     successor = subscribe(client, topic, consumer_type=kind)
-    messages = _receive(successor, 10)
+    messages = receive(successor, 10)
     late.commit()
     refused = client.new_transaction()
     with pytest.raises(TransactionConflict, match="redelivery"):
         successor.acknowledge_cumulative(messages[-1], txn=refused)
     refused.abort()
     successor.redeliver_unacknowledged_messages()
-    messages = _receive(successor, 5)
+    messages = receive(successor, 5)
     assert [message.data() for message in messages] == [b"%d" % number for number in range(5, 10)]
-    _acknowledge_up_to(successor, messages[-1], client)
+    acknowledge_up_to(successor, messages[-1], client)
     assert_nothing_more(successor)
 
 
@@ -47,12 +48,12 @@ def test_a_consumer_goes_on_in_its_transaction_after_a_redelivery(
     client: Client, topic: str, kind: ConsumerType
 ) -> None:
     consumer = subscribe(client, topic, consumer_type=kind)
-    _publish(client, topic, 10)
+    publish(client, topic, 10)
     txn = client.new_transaction()
-    consumer.acknowledge_cumulative(_receive(consumer, 5)[-1], txn=txn)
+    consumer.acknowledge_cumulative(receive(consumer, 5)[-1], txn=txn)
     consumer.redeliver_unacknowledged_messages()
-    messages = _receive(consumer, 10)
+    messages = receive(consumer, 10)
     consumer.acknowledge_cumulative(messages[7], txn=txn)
     txn.commit()
-    _acknowledge_up_to(consumer, messages[-1], client)
+    acknowledge_up_to(consumer, messages[-1], client)
     assert_nothing_more(consumer)
