@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 from managed_ledger.position import EARLIEST
+from pybroker.broker.dispatch.clients import Client
 from pybroker.broker.dispatch.delivery import Delivery, EntryIds
 from pybroker.broker.dispatch.left_out import LeftOut
 from pybroker.broker.last_times import LastTimes
@@ -176,6 +177,7 @@ class Consumer:
         "at_end",
         "blocked",
         "bytes_out",
+        "client",
         "closed_by_client",
         "consumer_id",
         "entries_acknowledged",
@@ -207,6 +209,7 @@ class Consumer:
         self.unacked = UnackedEntries()
         self.left_out = LeftOut()
         self.given_earlier = EARLIEST  # on Failover: see GivenSoFar
+        self.client = Client()  # on Exclusive and Failover
         self.closed_by_client = False  # its client may return as a new consumer
         self.at_end = False  # the client was told of the topic's end
         self.blocked = False  # too many unacknowledged messages

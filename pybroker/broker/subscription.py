@@ -155,7 +155,7 @@ class Subscription:
         elif counts is NO_REDELIVERIES:
             counts = RedeliveryCounts(self.cursor.is_deleted)
         if not kind.single_active:  # there are no cumulative acknowledgements
-            self.reader.passed_over = None
+            self.reader.passed_over = self.reader.clients = None
         self._redelivery_counts, limits = counts, topic.policies.made(unacked_limits)
         means = (self.reader, counts, limits, topic.delays, self.notify)
         reading = (topic, self.cursor, self.reader, self.notify, self._found_damage)
@@ -332,11 +332,12 @@ class Subscription:
     ) -> asyncio.Future[None]:
         if cumulative:
             consumer.left_out.check_clear(acks)
-            given = self._given(consumer)
-            return self._transactional.acknowledge_cumulative(pending, txn_id, acks[0], given)
+            given, to = self._given(consumer), self._transactional
+            return to.acknowledge_cumulative(pending, txn_id, acks[0], given, consumer.client)
         if consumer.left_out:
             acks = consumer.left_out.spare(acks)
-        return pending.acknowledge(txn_id, acks, partial(self._withhold, consumer, acks))
+        withheld = partial(self._withhold, consumer, acks)
+        return self._transactional.acknowledge(pending, txn_id, acks, consumer.client, withheld)
 
     def _withhold(self, consumer: Consumer, acks: Sequence[PendingAck]) -> None:
         """Removes the messages of `acks` from the consumer's unacknowledged messages."""
@@ -388,9 +389,8 @@ class Subscription:
         self._damage = None
         self.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(position, still_unacked, batch_size)
-        self.reader.passed_over = None
         self._redelivery_counts.clear()
-        self.reader.rewind()
+        self.reader.moved()
         if not self.durable:
             if self._return is not None:  # left by the previous seek
                 self._return.cancel()

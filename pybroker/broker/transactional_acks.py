@@ -13,11 +13,12 @@ from typing import Protocol
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.position import EARLIEST, Position
+from managed_ledger.position import Position
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import PersistenceError, ServiceNotReady, TransactionConflict
 from pybroker.base.names import TopicName, TxnId, foreign_pending_ack_log, pending_ack_log
 from pybroker.base.runtime import Tasks, nobody_cares
+from pybroker.broker.dispatch.clients import Client
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.passed_over import GivenSoFar, PassedOver
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
@@ -145,22 +146,25 @@ class TransactionalAcks:
             ) from error
         else:
             opened.on_restored = self._on_restored
-            opened.on_committed = self._committed
+            opened.follow(self._ended, self._cumulative_commits)
             opened.passed_over = self._passed_over
             opened.tell_replayed()
             if (passed := self._reader.passed_over) is not None:
                 # The client that acknowledged is no longer known, and may reconnect.
                 passed.last_acknowledged.suppose(self._cursor.last_acknowledged)
             self.opened = self._reader.withheld = opened
-            self._reader.note_holder()
             return opened
         finally:
             self._opening = None
 
-    def _committed(self, txn_id: TxnId) -> None:
-        if (under := self._reader.given_under) is not None:
-            under.committed(txn_id, self._reader.position)
-        if self._topic.ended:
+    def _cumulative_commits(self, txn_id: TxnId) -> None:
+        if (clients := self._reader.clients) is not None:
+            clients.cumulative_commits(txn_id, self._reader.position, self._reader.first)
+
+    def _ended(self, txn_id: TxnId, action: TxnAction) -> None:
+        if (clients := self._reader.clients) is not None:
+            clients.ended(txn_id, action)
+        if action is TxnAction.COMMIT and self._topic.ended:
             self._notify()
 
     def end(self, txn_id: TxnId, action: TxnAction, not_later: bool) -> Awaitable[None] | None:
@@ -264,23 +268,43 @@ class TransactionalAcks:
         else:
             self._cursor.delete(*position)
 
+    def acknowledge(
+        self,
+        pending: PendingAcks,
+        txn_id: TxnId,
+        acks: Sequence[PendingAck],
+        client: Client,
+        withheld: Callable[[], None],
+    ) -> asyncio.Future[None]:
+        """Like PendingAcks.acknowledge. Also raises TransactionConflict if another transaction has
+        consumed a part of a batch that `client` acknowledges as a whole.
+        """
+        if client.consumed_by is not None:
+            unacked = self._cursor.unacked_indexes
+            if any(not each.still_unacked and unacked(each.position) for each in acks):
+                raise _consumed(client.consumed_by)
+        done = pending.acknowledge(txn_id, acks, withheld)
+        if (clients := self._reader.clients) is not None:
+            positions = [each.position for each in acks]
+            clients.taken(client, txn_id, positions, self._reader.position, self._reader.first)
+        return done
+
     def acknowledge_cumulative(
-        self, pending: PendingAcks, txn_id: TxnId, ack: PendingAck, given: GivenSoFar
+        self,
+        pending: PendingAcks,
+        txn_id: TxnId,
+        ack: PendingAck,
+        given: GivenSoFar,
+        client: Client,
     ) -> asyncio.Future[None]:
         """Raises, or fails with, the errors of PendingAcks.acknowledge_cumulative. Raises
-        TransactionConflict if another transaction has consumed messages that the consumer may have
+        TransactionConflict if another transaction has acknowledged messages that `client` may have
         processed, or if it is unclear which messages `ack` covers.
         """
-        under = None if given.read_to == EARLIEST else self._reader.given_under
-        if under is not None and under.is_committed:
-            raise TransactionConflict(
-                f"Transaction {under.holder} had acknowledged messages that the consumer was "
-                "given, and has committed in the meantime: abort, ask for redelivery, and "
-                "acknowledge the messages you then receive"
-            )
+        if (rival := client.rival(txn_id)) is not None:
+            raise _consumed(rival)
         done = pending.acknowledge_cumulative(txn_id, ack, self._not_given(ack, given))
-        if under is not None and under.holder == txn_id:
-            self._reader.given_under = None  # the consumer acts in that transaction
+        client.holds(txn_id)
         return done
 
     def _not_given(self, ack: PendingAck, given: GivenSoFar) -> Mapping[Position, Held]:
@@ -345,10 +369,18 @@ class TransactionalAcks:
             await asyncio.wait([opening])
         if self.opened is not None:
             await self.opened.close()
-            self.opened.on_restored = self.opened.on_committed = nobody_cares
+            self.opened.on_restored = nobody_cares
+            self.opened.follow(nobody_cares, nobody_cares)
             self.opened.passed_over = lambda: NOTHING_HELD
         self._on_restored = self._notify = nobody_cares
 
     async def delete(self) -> None:
         if self.exist:
             await self._topic.factory.delete(pending_ack_log(self._topic.name, self._cursor.name))
+
+
+def _consumed(rival: TxnId) -> TransactionConflict:
+    return TransactionConflict(
+        f"Transaction {rival} has acknowledged messages that this consumer was given, too: abort, "
+        "ask for redelivery, and acknowledge the messages you then receive"
+    )

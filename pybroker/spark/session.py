@@ -189,6 +189,9 @@ class Session:
         """Moves the cursor in `txn`. Raises TransactionConflict if another transaction holds it, or
         it is past `position`."""
         consumer = self._consumer(name, InitialPosition.Earliest)
+        # Nobody reads what it was given. Without this, the broker would refuse to acknowledge if a
+        # transaction that held those messages has committed since.
+        consumer.redeliver_unacknowledged_messages()
         consumer.acknowledge_cumulative(message_id_at(name.topic, position), txn=txn)
 
     def let_go(self, name: CursorName, position: Position) -> None:

@@ -219,6 +219,9 @@ class FakeConsumer:
     def get_backlog(self) -> int:
         return self.broker.topic(self.cursor[0]).backlog(self.broker.cursors[self.cursor])
 
+    def redeliver_unacknowledged_messages(self) -> None:
+        pass
+
     def acknowledge_cumulative(
         self, message_id: MessageId, txn: FakeTransaction | None = None
     ) -> None:

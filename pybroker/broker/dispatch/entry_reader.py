@@ -19,10 +19,9 @@ from managed_ledger.errors import DamagedEntries, LedgerClosed
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
-from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks, nobody_cares
+from pybroker.broker.dispatch.clients import Clients
 from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, nothing
-from pybroker.broker.dispatch.given_under import GivenUnder
 from pybroker.broker.dispatch.passed_over import PassedOver
 
 log = logging.getLogger(__name__)
@@ -53,12 +52,12 @@ class ReadableTopic(Protocol):
 
 
 class WithheldEntries(Protocol):
-    """Messages that open transactions have acknowledged; implemented in transaction.pending_ack."""
+    """Messages that open transactions have acknowledged individually; implemented in
+    transaction.pending_ack.
+    """
 
     @property
     def holds_singly(self) -> bool: ...
-    @property
-    def cumulative_owner(self) -> TxnId | None: ...
     def is_pending(self, ledger_id: int, entry_id: int) -> bool: ...
     def pending_indexes(self, position: Position) -> int: ...
 
@@ -174,7 +173,7 @@ class EntryReader:
         "_messages_per_entry",
         "_settled_to",
         "_topic",
-        "given_under",
+        "clients",
         "most_bytes",
         "most_messages",
         "passed_over",
@@ -203,7 +202,7 @@ class EntryReader:
         self.most_bytes = 0
         # Messages that aborted transactions had withheld from the active consumer.
         self.passed_over: PassedOver | None = None
-        self.given_under: GivenUnder | None = None  # if a transaction holds messages cumulatively
+        self.clients: Clients | None = None  # on Exclusive and Failover
 
     @property
     def limit(self) -> Position:
@@ -221,16 +220,19 @@ class EntryReader:
         self._settled_to = EARLIEST
         if self.passed_over is not None:
             self.passed_over.read_anew()
-        self.note_holder()
         self.read_anew()
 
-    def note_holder(self) -> None:
-        """Note which transaction holds cumulatively what the active consumer is given from the
-        first unacknowledged entry on.
-        """
-        holder = None if self.withheld is None else self.withheld.cumulative_owner
-        begin = self._cursor.mark_delete_position.after
-        self.given_under = None if holder is None else GivenUnder(holder, begin)
+    def moved(self) -> None:
+        """Begin at the cursor, which a seek has moved."""
+        self.passed_over = None
+        if self.clients is not None:
+            self.clients.forget_gone()
+        self.rewind()
+
+    @property
+    def first(self) -> Position:
+        """The first unacknowledged entry, or the next one to be appended."""
+        return self._ledger.next_position(self._cursor.mark_delete_position)
 
     def break_cycles(self) -> None:
         """Drops references, because the subscription has ended."""

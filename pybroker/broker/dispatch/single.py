@@ -9,6 +9,7 @@ from typing import Final
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer
+from pybroker.broker.dispatch.clients import Clients
 from pybroker.broker.dispatch.compacted_reader import CompactedReader
 from pybroker.broker.dispatch.delivery import ROUND_BYTES, ROUND_STEPS, Delivery, by_ledger
 from pybroker.broker.dispatch.election import Election
@@ -30,6 +31,7 @@ class SingleActiveDispatcher:
         a consumer that reads compacted.
         """
         self._plain = reader
+        self._clients = reader.clients = reader.clients or Clients()
         self._new_compacted = compacted
         self._reader: EntryReader | CompactedReader = reader  # for the active consumer
         self._failover = failover
@@ -46,6 +48,7 @@ class SingleActiveDispatcher:
     def add(self, consumer: Consumer) -> None:
         """Raises ConsumerAssignError for unusable key ranges. Failover ignores all ranges."""
         ranges = None if self._failover else ranges_of(consumer)
+        consumer.client = self._clients.arrive(consumer.name)
         before = self.active
         if self._election.add(consumer):
             self._ranges = ranges
@@ -57,6 +60,8 @@ class SingleActiveDispatcher:
             self._plain.passed_over.last_acknowledged.forget(consumer.name)
         if self._election.remove(consumer):
             self._begin(before)
+        closed = consumer.closed_by_client
+        self._clients.leave(consumer.client, consumer.name, closed, self._plain.first)
 
     def _begin(self, before: Consumer | None) -> None:
         """Call when the active consumer has changed or left; `before` may still be connected,
@@ -137,6 +142,7 @@ class SingleActiveDispatcher:
         consumer.left_out.asked_again(None)
         if consumer is self.active:
             self.rewind()
+        consumer.client.asked_again()
 
     def restore(self, positions: Iterable[Position]) -> None:
         """Redeliver entries that an aborted transaction had acknowledged."""
@@ -146,6 +152,8 @@ class SingleActiveDispatcher:
             self._aborted.add(by_ledger(positions))
 
     def rewind(self) -> None:
+        client = None if self.active is None else self.active.client
+        self._clients.begin(client, self._plain.position, self._plain.first)
         self._aborted.clear()
         self._reader.rewind()
 

@@ -38,7 +38,7 @@ from pybroker.base.errors import (
     TransactionCoordinatorNotFound,
 )
 from pybroker.base.names import TopicName, TxnId
-from pybroker.base.runtime import Tasks
+from pybroker.base.runtime import Tasks, nobody_cares
 from pybroker.transaction.paced_visits import PacedVisits
 from pybroker.transaction.pending_acks.applying import (
     Applying,
@@ -90,10 +90,6 @@ def _stats(txn_id: TxnId, held: AcksOfTransaction) -> PendingAckStats:
     return PendingAckStats(txn_id, individual, last)
 
 
-def _nothing() -> None:
-    """No dispatcher is attached."""
-
-
 def _nothing_passed_over() -> Mapping[Position, Held]:
     """No dispatcher tracks such messages."""
     return NOTHING_HELD
@@ -122,7 +118,7 @@ class PendingAcks:
         # Called after an abort or a failed write with the messages that were held individually, in
         # order. Messages held cumulatively were delivered: the aborting client requests them again.
         self.on_restored: Callable[[Mapping[Position, Held]], None] = lambda restored: None
-        self.on_committed: Callable[[TxnId], None] = lambda txn_id: None  # the cursor has moved
+        self._on_ended: Callable[[TxnId, TxnAction], object] = nobody_cares
         # The messages passed to `on_restored` that might still be covered by mistake.
         self.passed_over = _nothing_passed_over
         self._replayed: dict[Position, Held] = {}
@@ -192,6 +188,14 @@ class PendingAcks:
             await asyncio.sleep(0)
         self._replayed = dict(sorted(left.items()))
 
+    def follow(
+        self, ended: Callable[[TxnId, TxnAction], object], commits: Callable[[TxnId], object]
+    ) -> None:
+        """`ended` is called once an end is in effect; `commits` before a cumulative acknowledgement
+        of a committed transaction moves the cursor.
+        """
+        self._on_ended, self._state.on_cumulative = ended, commits
+
     def tell_replayed(self) -> None:
         """Report to `on_restored` the released messages that replay has found in the log."""
         replayed, self._replayed = self._replayed, {}
@@ -206,10 +210,6 @@ class PendingAcks:
     def pending_indexes(self, position: tuple[int, int]) -> int:
         """The indexes of a batch that open transactions hold individually, as bits."""
         return self._state.pending_indexes(position)
-
-    @property
-    def cumulative_owner(self) -> TxnId | None:
-        return self._state.cumulative_owner
 
     @property
     def holds_singly(self) -> bool:
@@ -243,7 +243,7 @@ class PendingAcks:
     # Acknowledge
 
     def acknowledge(
-        self, txn_id: TxnId, acks: Sequence[PendingAck], withheld: Callable[[], None] = _nothing
+        self, txn_id: TxnId, acks: Sequence[PendingAck], withheld: Callable[[], None] = nobody_cares
     ) -> asyncio.Future[None]:
         """Acknowledge all messages or none. Durable when the future completes; in effect when the
         transaction commits.
@@ -264,7 +264,7 @@ class PendingAcks:
         """
         self._check(txn_id, [ack])
         record = self._state.take_cumulative(txn_id, ack, not_given)
-        return self._log(record, self._give_back_cumulative, _nothing)
+        return self._log(record, self._give_back_cumulative, nobody_cares)
 
     def _give_back(self, record: AckRecord) -> None:
         self._state.give_back(record.txn_id, record.acks)
@@ -379,8 +379,7 @@ class PendingAcks:
         self._applying.start(pieces, partial(self._ended, txn_id, action, ending))
 
     def _ended(self, txn_id: TxnId, action: TxnAction, ending: asyncio.Future[None]) -> None:
-        if action is TxnAction.COMMIT:
-            self.on_committed(txn_id)
+        self._on_ended(txn_id, action)
         ending.set_result(None)
         self._checkpoint_if_long()
 

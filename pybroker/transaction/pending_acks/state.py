@@ -16,7 +16,7 @@ the same message only one passes. `give_back` undoes this if the write fails.
 
 import asyncio
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.base.errors import TransactionConflict
 from pybroker.base.names import TxnId
+from pybroker.base.runtime import nobody_cares
 from pybroker.transaction.pending_acks.records import (
     ALL_INDEXES,
     HELD_WHOLE,
@@ -106,6 +107,8 @@ class PendingAckState:
         self._indexes: dict[tuple[int, int], int] = {}
         self._batch_sizes: dict[tuple[int, int], int] = {}
         self._cumulative_owner: TxnId | None = None
+        # Called before a committed cumulative acknowledgement moves the cursor.
+        self.on_cumulative: Callable[[TxnId], object] = nobody_cares
 
     # Pending messages
 
@@ -116,11 +119,6 @@ class PendingAckState:
     @property
     def size(self) -> int:
         return len(self._whole) + len(self._indexes) + len(self.transactions)
-
-    @property
-    def cumulative_owner(self) -> TxnId | None:
-        """The transaction that holds messages cumulatively."""
-        return self._cumulative_owner
 
     def cumulative(self) -> PendingAck | None:
         owner = self._cumulative_owner
@@ -335,6 +333,7 @@ class PendingAckState:
         for position, left in transaction.indexes.items():
             self._acknowledge_part(position, left, transaction.batch_sizes[position])
         if transaction.cumulative:
+            self.on_cumulative(txn_id)
             record = transaction.cumulative[-1]
             last = record.last
             unacked, size = last.still_unacked, last.batch_size

@@ -1,0 +1,169 @@
+"""What the clients of an Exclusive or Failover subscription were given, and other clients'
+transactions have acknowledged.
+
+Messages are given to several clients: a consumer loses its connection or is no longer active, and
+the next one receives whatever is unacknowledged. The first client may still acknowledge in its
+transaction, and messages that a transaction holds cumulatively are given to the next consumer
+anyway: see `pending_acks.state`. Of two individual acknowledgements of a message, the second is
+refused. A cumulative one covers only what is unacknowledged, but its client may have processed the
+rest, too: two committed transactions would have consumed the same messages. So once another
+client's transaction has acknowledged messages that the client was given, the client must ask for
+redelivery before it acknowledges cumulatively in a transaction.
+
+A client outlives its connection, and is recognised by its consumer's name, which may be empty,
+unless it has closed the consumer. When the topic is unloaded, everything is forgotten.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from managed_ledger.position import EARLIEST, Position
+from pybroker.base.names import TxnId
+from pybroker.transaction.txn_status import TxnAction
+
+MOST_GONE: Final = 100  # of one subscription; beyond that, the oldest are forgotten
+
+
+class Client:
+    """What a consumer's client was given since it last asked for redelivery."""
+
+    __slots__ = ("_begins_anew", "_holds_in", "consumed_by", "given_to", "taken_by")
+
+    def __init__(self) -> None:
+        # Everything unacknowledged before this; Clients notes it for the active one.
+        self.given_to = EARLIEST
+        self.taken_by: frozenset[TxnId] = frozenset()  # open transactions of others
+        self.consumed_by: TxnId | None = None  # a committed one
+        self._holds_in: TxnId | None = None  # acknowledged cumulatively what it was given
+        self._begins_anew = False  # since then, reading has restarted
+
+    def given(self, read_to: Position, first: Position) -> None:
+        """It was given everything before `read_to`; `first` is the first unacknowledged entry."""
+        if read_to > first:
+            self.given_to = max(self.given_to, read_to)
+            if self._begins_anew:
+                self._holds_in = None
+
+    def begin_anew(self) -> None:
+        """It is given everything unacknowledged from now on."""
+        self._begins_anew = True
+
+    def asked_again(self) -> None:
+        """It has asked for redelivery, and forgets what it has."""
+        self.given_to, self.taken_by = EARLIEST, frozenset()
+        self.consumed_by = self._holds_in = None
+
+    def holds(self, txn_id: TxnId) -> None:
+        """It has acknowledged cumulatively in the transaction."""
+        self._holds_in, self._begins_anew = txn_id, False
+
+    def cumulative_commits(self, txn_id: TxnId, first: Position) -> None:
+        if self.given_to > first and txn_id != self._holds_in:
+            self.consumed_by = txn_id
+
+    def ended(self, txn_id: TxnId, action: TxnAction) -> None:
+        if txn_id in self.taken_by:
+            self.taken_by -= {txn_id}
+            if action is TxnAction.COMMIT and txn_id != self._holds_in:
+                self.consumed_by = txn_id
+
+    def is_also(self, other: "Client") -> None:
+        """What `other` was given, this client may have been given."""
+        self.given_to = max(self.given_to, other.given_to)
+        self.taken_by |= other.taken_by
+        self.consumed_by = self.consumed_by or other.consumed_by
+        if self._holds_in != other._holds_in:
+            self._holds_in = None
+
+    def rival(self, txn_id: TxnId) -> TxnId | None:
+        """Another transaction that has acknowledged what the client was given, if any."""
+        return self.consumed_by or next((each for each in self.taken_by if each != txn_id), None)
+
+    @property
+    def is_affected(self) -> bool:
+        return bool(self.taken_by or self.consumed_by)
+
+
+class Clients:
+    """Of one subscription, present and gone. Parameters: `read_to` is how far the active client was
+    given everything, `first` the first unacknowledged entry.
+    """
+
+    __slots__ = ("_active", "_gone", "_present")
+
+    def __init__(self) -> None:
+        self._active: Client | None = None
+        self._present: list[Client] = []
+        self._gone: dict[str, Client] = {}  # by the consumer's name; the latest is last
+
+    def arrive(self, name: str) -> Client:
+        client = self._gone.pop(name, None) or Client()
+        self._present.append(client)
+        return client
+
+    def leave(self, client: Client, name: str, closed: bool, first: Position) -> None:
+        """Call after `begin`. `closed`: it has closed its consumer."""
+        self._present.remove(client)
+        self._forget_gone(first)
+        if not closed:
+            if (namesake := self._gone.pop(name, None)) is not None:
+                client.is_also(namesake)
+            self._gone[name] = client
+            if len(self._gone) > MOST_GONE:
+                del self._gone[next(iter(self._gone))]
+
+    def forget_gone(self) -> None:
+        """Call when the subscription was moved."""
+        self._gone.clear()
+
+    def _forget_gone(self, first: Position) -> None:
+        """Forget those that have nothing unacknowledged."""
+        for name, client in list(self._gone.items()):
+            if client.given_to <= first and not client.is_affected:
+                del self._gone[name]
+
+    def begin(self, active: Client | None, read_to: Position, first: Position) -> None:
+        """From now on, `active` is given everything unacknowledged."""
+        self._note(read_to, first)
+        self._active = active
+        if active is not None:
+            active.begin_anew()
+
+    def _note(self, read_to: Position, first: Position) -> None:
+        if self._active is not None:
+            self._active.given(read_to, first)
+
+    def _all(self) -> Iterator[Client]:
+        yield from self._present
+        yield from self._gone.values()
+
+    def taken(
+        self,
+        client: Client,
+        txn_id: TxnId,
+        positions: Sequence[Position],
+        read_to: Position,
+        first: Position,
+    ) -> None:
+        """`client` has acknowledged these individually in the transaction."""
+        if self._gone:
+            self._forget_gone(first)
+        if not positions or (not self._gone and self._present == [client]):
+            return
+        self._note(read_to, first)
+        lowest = min(positions)
+        for each in self._all():
+            if each is not client and each.given_to > lowest:
+                each.taken_by |= {txn_id}
+
+    def cumulative_commits(self, txn_id: TxnId, read_to: Position, first: Position) -> None:
+        """The transaction, which holds messages cumulatively, commits; call this before the cursor
+        moves.
+        """
+        self._note(read_to, first)
+        for each in self._all():
+            each.cumulative_commits(txn_id, first)
+
+    def ended(self, txn_id: TxnId, action: TxnAction) -> None:
+        for each in self._all():
+            each.ended(txn_id, action)

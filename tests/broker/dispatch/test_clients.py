@@ -1,0 +1,186 @@
+"""What clients were given, and other clients' transactions have acknowledged."""
+
+import pytest
+from dispatch_fakes import EXCLUSIVE, FAILOVER, FakeTopic, with_topic
+from test_dispatch_transactions import ABORT, COMMIT, T1, T2, acknowledge, end
+
+from managed_ledger.position import EARLIEST, Position
+from pybroker.base.errors import TransactionConflict
+from pybroker.base.names import TxnId
+from pybroker.broker.consumer import Consumer
+from pybroker.broker.dispatch import clients
+from pybroker.broker.dispatch.clients import Clients
+from pybroker.broker.subscription import Subscription
+from pybroker.transaction.pending_acks.pending_ack import PendingAck
+
+
+async def _acknowledge_up_to(
+    subscription: Subscription, consumer: Consumer, txn_id: TxnId, position: Position
+) -> None:
+    acks = [PendingAck(position)]
+    await subscription.acknowledge_in_transaction(consumer, txn_id, acks, cumulative=True)
+
+
+async def _is_refused(subscription: Subscription, consumer: Consumer, up_to: Position) -> None:
+    with pytest.raises(TransactionConflict, match="ask for redelivery"):
+        await _acknowledge_up_to(subscription, consumer, T2, up_to)
+
+
+@pytest.mark.parametrize("cumulative", [True, False])
+@pytest.mark.parametrize("name", ["c", ""])  # a client need not name its consumer
+def test_a_client_that_returns_is_refused_what_was_consumed_meanwhile(
+    cumulative: bool, name: str
+) -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, FAILOVER, 100, name=name)
+        positions = await topic.publish(5)
+        subscription.remove_consumer(consumer)
+        await topic.consumer(subscription, FAILOVER, 100, name="other")
+        await acknowledge(subscription, T1, positions[2], cumulative=cumulative)
+        await end(subscription, T1, COMMIT)
+        consumer, _ = await topic.consumer(subscription, FAILOVER, 100, name=name)
+        await _is_refused(subscription, consumer, positions[4])
+        subscription.redeliver(consumer, None)
+        await _acknowledge_up_to(subscription, consumer, T2, positions[4])
+
+    with_topic(scenario)
+
+
+def test_a_client_that_has_closed_its_consumer_is_forgotten() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, FAILOVER, 100)
+        positions = await topic.publish(5)
+        consumer.closed_by_client = True
+        subscription.remove_consumer(consumer)
+        await topic.consumer(subscription, FAILOVER, 100, name="other")
+        await acknowledge(subscription, T1, positions[2], cumulative=True)
+        await end(subscription, T1, COMMIT)
+        consumer, _ = await topic.consumer(subscription, FAILOVER, 100)
+        await _acknowledge_up_to(subscription, consumer, T2, positions[4])
+
+    with_topic(scenario)
+
+
+def test_what_a_client_holds_itself_does_not_hinder_it_after_it_has_returned() -> None:
+    """It was given nothing again before its transaction committed."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(5)
+        await acknowledge(subscription, T1, positions[2], cumulative=True)
+        subscription.remove_consumer(consumer)
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE)
+        await end(subscription, T1, COMMIT)
+        subscription.flow(consumer, 100)
+        await topic.settled()
+        await _acknowledge_up_to(subscription, consumer, T2, positions[4])
+
+    with_topic(scenario)
+
+
+def test_a_client_that_was_given_nothing_yet_is_not_refused() -> None:
+    """Hidden entries, which reading passes over, are nothing that it was given."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(5)
+        await acknowledge(subscription, T1, positions[2], cumulative=True)
+        await topic.hide(positions[:1])
+        subscription.remove_consumer(consumer)
+        consumer, sink = await topic.consumer(subscription, EXCLUSIVE, name="other")
+        await end(subscription, T1, COMMIT)
+        assert sink.take() == []
+        await _acknowledge_up_to(subscription, consumer, T2, positions[4])
+
+    with_topic(scenario)
+
+
+def test_an_aborted_transaction_has_consumed_nothing() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        first, _ = await topic.consumer(subscription, FAILOVER, 100, name="b")
+        positions = await topic.publish(5)
+        active, _ = await topic.consumer(subscription, FAILOVER, 100, name="a")
+        acks = [PendingAck(positions[2])]
+        await subscription.acknowledge_in_transaction(first, T1, acks, cumulative=False)
+        await _is_refused(subscription, active, positions[4])
+        await end(subscription, T1, ABORT)
+        assert active.client.rival(T2) is None
+
+    with_topic(scenario)
+
+
+def test_two_clients_may_act_in_one_transaction() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        first, _ = await topic.consumer(subscription, FAILOVER, 100, name="b")
+        positions = await topic.publish(5)
+        active, _ = await topic.consumer(subscription, FAILOVER, 100, name="a")
+        acks = [PendingAck(positions[2])]
+        await subscription.acknowledge_in_transaction(first, T1, acks, cumulative=False)
+        await _acknowledge_up_to(subscription, active, T1, positions[4])
+        await end(subscription, T1, COMMIT)
+        assert active.client.rival(T2) is None
+
+    with_topic(scenario)
+
+
+def test_a_batch_that_others_consumed_in_part_is_not_acknowledged_as_a_whole() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        first, _ = await topic.consumer(subscription, FAILOVER, 100, name="b")
+        (batch,) = await topic.publish(1, batch=4)
+        active, _ = await topic.consumer(subscription, FAILOVER, 100, name="a")
+        acks = [PendingAck(batch, 0b1110, 4)]
+        await subscription.acknowledge_in_transaction(first, T1, acks, cumulative=False)
+        await end(subscription, T1, COMMIT)
+        whole, rest = [PendingAck(batch)], [PendingAck(batch, 0b0001, 4)]
+        with pytest.raises(TransactionConflict, match="ask for redelivery"):
+            await subscription.acknowledge_in_transaction(active, T2, whole, cumulative=False)
+        await subscription.acknowledge_in_transaction(active, T2, rest, cumulative=False)
+
+    with_topic(scenario)
+
+
+def test_an_acknowledgement_of_nothing_takes_nothing() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        first, _ = await topic.consumer(subscription, FAILOVER, 100, name="b")
+        await topic.publish(5)
+        active, _ = await topic.consumer(subscription, FAILOVER, 100, name="a")
+        await subscription.acknowledge_in_transaction(first, T1, [], cumulative=False)
+        assert active.client.rival(T2) is None
+
+    with_topic(scenario)
+
+
+def test_a_seek_forgets_who_was_given_what() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(5)
+        await subscription.seek(positions[0])
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        assert consumer.client.given_to == EARLIEST
+
+    with_topic(scenario)
+
+
+def test_few_clients_are_remembered_and_none_whose_messages_are_all_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clients, "MOST_GONE", 2)
+    first, read_to = Position(0, 0), Position(0, 5)
+    known = Clients()
+    for name in ("a", "b", "c"):
+        client = known.arrive(name)
+        known.begin(client, first, first)
+        known.begin(None, read_to, first)
+        known.leave(client, name, closed=False, first=first)
+    assert [known.arrive(name).given_to for name in ("a", "b")] == [EARLIEST, read_to]
+    known.leave(known.arrive("d"), "d", closed=True, first=read_to)
+    assert known.arrive("c").given_to == EARLIEST
