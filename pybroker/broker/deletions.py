@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from random import Random
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from managed_ledger.deletion import all_done
-from managed_ledger.errors import BadVersion, ManagedLedgerError, StorageFull
+from managed_ledger.errors import BadVersion, CorruptStorage, ManagedLedgerError, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import KeyAt, MetadataStore
 from pybroker.base.errors import ServiceNotReady
@@ -67,6 +67,7 @@ class Doomed:
 
     @classmethod
     def decode(cls, value: bytes) -> "Doomed":
+        """Raises ValueError, TypeError."""
         topic, partitions, subscription = json.loads(value)
         return cls(TopicName(*topic), partitions, subscription)
 
@@ -121,11 +122,21 @@ class Deletions:
         """Finish interrupted deletions in the background, for topics that this broker serves from
         now on. Until then the topics can be neither opened nor created, and requests for them wait.
         """
-        for what, keys in self._tombstones.items():
-            doomed = self._stored(keys[0])
-            if what not in self._running and serves(doomed.topic):
-                log.warning("the deletion of %s was interrupted; resuming it", doomed)
-                self._start(doomed, self._remove_until_done(doomed))
+        for what, keys in list(self._tombstones.items()):
+            try:
+                if serves(self.topic_of(what)):
+                    self.finish(keys[0])
+            except CorruptStorage as error:  # it must not stop the others
+                log.error("%s", error)
+
+    def finish(self, key: str) -> None:
+        """Finish an interrupted deletion in the background; `key` is that of its tombstone. Raises
+        CorruptStorage.
+        """
+        if key.partition("@")[0] not in self._running:
+            doomed = self._stored(key)
+            log.warning("the deletion of %s was interrupted; resuming it", doomed)
+            self._start(doomed, self._remove_until_done(doomed))
 
     async def delete(
         self,
@@ -223,9 +234,9 @@ class Deletions:
             await self._carry_out(keys[0])
 
     async def _carry_out(self, key: str) -> None:
-        stored = self._metadata.get(key)
+        stored, doomed = self._metadata.get(key), self._stored(key)
         assert stored is not None, key
-        doomed, decided = Doomed.decode(stored.value), partial(self._decided, key, stored.version)
+        decided = partial(self._decided, key, stored.version)
         try:
             if doomed.subscription is not None:
                 await self._belongings.remove_subscription(
@@ -255,8 +266,12 @@ class Deletions:
         return KeyAt(key, version)
 
     def topic_of(self, key: str) -> TopicName:
-        """The topic that the tombstone with this key names."""
-        return self._stored(key).topic
+        """The topic that the tombstone with this key names. Raises CorruptStorage."""
+        name = unquote(key.partition("@")[0].removeprefix(PREFIX).partition("/")[0])
+        try:
+            return TopicName.of_ledger(name)
+        except ValueError:
+            raise CorruptStorage(f"{key!r} does not name a topic; delete it") from None
 
     async def at_rest(self, concerned: Callable[[TopicName], bool]) -> None:
         """Waits for running deletions of the topics that `concerned` accepts."""
@@ -267,7 +282,10 @@ class Deletions:
     def _stored(self, key: str) -> Doomed:
         stored = self._metadata.get(key)
         assert stored is not None, key
-        return Doomed.decode(stored.value)
+        try:
+            return Doomed.decode(stored.value)
+        except (ValueError, TypeError) as why:
+            raise CorruptStorage(f"the tombstone {key!r} cannot be read: {why}") from None
 
 
 @lru_cache(maxsize=1000)

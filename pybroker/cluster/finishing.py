@@ -53,6 +53,7 @@ class Finishing:
         self._admin = admin
         self._waiting: dict[str, _Waiting] = {}  # by the key of the deletion's record
         self._works = False
+        self._closed = False
         self._tasks = Tasks("finishing of deletions")
 
     def start(self) -> None:
@@ -64,11 +65,12 @@ class Finishing:
 
     async def close(self) -> None:
         """Idempotent."""
+        self._closed = True
         self._waiting.clear()
         await self._tasks.close()
 
     def _look_at(self, key: str) -> None:
-        if not self._is_begun(key):
+        if self._closed or not self._is_begun(key):
             self._waiting.pop(key, None)
         elif key not in self._waiting:
             self._waiting[key] = _Waiting(_now_s())
@@ -95,6 +97,8 @@ class Finishing:
                     await self._finish(key)
                 except (PulsarError, ManagedLedgerError) as error:
                     log.warning("a deletion is not finished now, %s: %s", key, error)
+                except Exception:  # it must not stop the others
+                    log.exception("a deletion is not finished now, %s", key)
                 waiting.since_s, waiting.attempts = _now_s(), waiting.attempts + 1
         self._works = False
 
@@ -115,12 +119,13 @@ class Finishing:
                 path = f"{name.domain}/{name.namespace_name}/{local}/partitions"
                 await self._ask(str(name), path)
         else:
-            await self._finish_tombstone(self._topics.deletions.topic_of(key))
+            await self._finish_tombstone(key)
 
-    async def _finish_tombstone(self, name: TopicName) -> None:
+    async def _finish_tombstone(self, key: str) -> None:
+        name = self._topics.deletions.topic_of(key)
         has_namespace = self._topics.tenants.has_namespace(name.namespace_name)
         if self._topics.ownership.owns(name) or not has_namespace:
-            self._topics.deletions.finish_of(lambda topic: topic == name)
+            self._topics.deletions.finish(key)
         elif self._is_free(name):  # a broker that takes the topic's bundle finishes it
             await self._topics.ownership.owner_of(name)
 

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, Final
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, patch
 
 import pytest
 from topics_world import ORDERS, World, run
@@ -190,5 +190,61 @@ def test_a_tombstone_of_a_namespace_that_is_gone_is_carried_out_by_any_broker() 
         await world.backend.metadata.put(Doomed(CARTS).key, Doomed(CARTS).encode())
         await asyncio.sleep(2 * PATIENCE_S)
         assert world.backend.metadata.get(Doomed(CARTS).key) is None
+
+    play(scenario)
+
+
+def test_a_tombstone_that_cannot_be_read_hinders_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(world: World, brokers: Brokers) -> None:
+        metadata, unreadable = world.backend.metadata, Doomed(CARTS).key
+        brokers.finishing.start()
+        await metadata.put("/deletions/nameless", b"{}")
+        await metadata.put(unreadable, b"{}")
+        await metadata.put(Doomed(ORDERS).key, Doomed(ORDERS).encode())
+        await asyncio.sleep(2 * PATIENCE_S)
+        assert metadata.keys("/deletions/") == ["/deletions/nameless", unreadable]
+        world.topics.deletions.finish_of(lambda topic: True)
+        assert caplog.text.count("does not name a topic") == 2
+        assert caplog.text.count("cannot be read") == 2
+
+    play(scenario)
+
+
+def test_a_mistake_in_one_deletion_does_not_end_the_work(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(world: World, brokers: Brokers) -> None:
+        asking = AsyncMock(side_effect=[RuntimeError("a mistake"), Reply(204)])
+        brokers.finishing._admin.ask_as_a_client = asking  # type: ignore[method-assign]
+        brokers.finishing.start()
+        await world.tenants.mark_going(SHOP, force=True)
+        await asyncio.sleep(A_WHILE_S / 2)
+        assert asking.await_count == 2
+        assert "a mistake" in caplog.text
+
+    play(scenario)
+
+
+def test_of_many_tombstones_each_is_read_a_few_times_only() -> None:
+    async def scenario(world: World, brokers: Brokers) -> None:
+        many = [Doomed(ORDERS._replace(local=f"orders-{number}")) for number in range(100)]
+        for doomed in many:
+            await world.backend.metadata.put(doomed.key, doomed.encode())
+        with patch.object(Doomed, "decode", side_effect=Doomed.decode) as read:
+            brokers.finishing.start()
+            await asyncio.sleep(2 * PATIENCE_S)
+        assert not world.backend.metadata.keys("/deletions/")
+        assert read.call_count <= 3 * len(many)
+
+    play(scenario)
+
+
+def test_what_begins_after_the_end_is_not_watched() -> None:
+    async def scenario(world: World, brokers: Brokers) -> None:
+        brokers.finishing.start()
+        await brokers.finishing.close()
+        await world.tenants.mark_going(SHOP, force=True)
+        await asyncio.sleep(A_WHILE_S)
+        assert not brokers.asked
 
     play(scenario)
