@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Protocol
 
-from managed_ledger.position import EARLIEST
 from pybroker.broker.dispatch.clients import Client
 from pybroker.broker.dispatch.delivery import Delivery, EntryIds
 from pybroker.broker.dispatch.left_out import LeftOut
@@ -182,7 +181,6 @@ class Consumer:
         "consumer_id",
         "entries_acknowledged",
         "entries_out",
-        "given_earlier",
         "left_out",
         "messages_out",
         "messages_redelivered",
@@ -208,7 +206,6 @@ class Consumer:
         self.permits = 0
         self.unacked = UnackedEntries()
         self.left_out = LeftOut()
-        self.given_earlier = EARLIEST  # on Failover: see GivenSoFar
         self.client = Client()  # on Exclusive and Failover
         self.closed_by_client = False  # its client may return as a new consumer
         self.at_end = False  # the client was told of the topic's end

@@ -318,7 +318,10 @@ class TransactionalAcks:
             return {}
         given = self._judged(passed, ack.position, ack.still_unacked, given)
         covered = passed.covered(ack.position, ack.still_unacked, given)
-        if passed.is_unclear(ack.position, given, covered):
+        restored = passed.not_given(cursor.mark_delete_position, ack.position, covered)
+        spared = {at: held for at, held in restored.items() if not cursor.is_deleted(at)}
+        unclear = passed.is_unclear(ack.position, given, covered)
+        if unclear or given.may_include(ack.position, spared):
             raise TransactionConflict(
                 f"Messages up to {ack.position} were redelivered in the meantime, some for the "
                 "first time: abort, ask for redelivery, and acknowledge the messages you then "
@@ -331,8 +334,7 @@ class TransactionalAcks:
                     "without a transaction, and clients drop such a message: acknowledge it "
                     "individually, or continue with another consumer"
                 )
-        restored = passed.not_given(cursor.mark_delete_position, ack.position, covered)
-        return {at: held for at, held in restored.items() if not cursor.is_deleted(at)}
+        return spared
 
     def restored(self, restored: Mapping[Position, Held]) -> None:
         """Notes messages that an abort has given back, on an Exclusive or Failover subscription or

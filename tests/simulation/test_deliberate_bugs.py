@@ -115,6 +115,7 @@ CASES = {
     "unread-counts-as-unwanted": Case("STUCK", 39, ("slow reads",)),
     "unload-drops-pending-acks": Case("ACKNOWLEDGED TWICE", 9, ("unloads",)),
     "what-comes-meanwhile-expires": Case("DROPPED", 6, ("perishing", "slow reads")),
+    "what-others-consumed-consumed-again": Case("ACKNOWLEDGED TWICE", 53, ("succession",)),
 }
 
 

@@ -27,11 +27,21 @@ MOST_GONE: Final = 100  # of one subscription; beyond that, the oldest are forgo
 class Client:
     """What a consumer's client was given since it last asked for redelivery."""
 
-    __slots__ = ("_begins_anew", "_holds_in", "consumed_by", "given_to", "taken_by")
+    __slots__ = (
+        "_begins_anew",
+        "_holds_in",
+        "consumed_by",
+        "earlier",
+        "given_to",
+        "had",
+        "taken_by",
+    )
 
     def __init__(self) -> None:
         # Everything unacknowledged before this; Clients notes it for the active one.
         self.given_to = EARLIEST
+        self.earlier = EARLIEST  # the same, before reading restarted or another became active
+        self.had = EARLIEST  # the same, when others last took some of it individually
         self.taken_by: frozenset[TxnId] = frozenset()  # open transactions of others
         self.consumed_by: TxnId | None = None  # a committed one
         self._holds_in: TxnId | None = None  # acknowledged cumulatively what it was given
@@ -50,12 +60,18 @@ class Client:
 
     def asked_again(self) -> None:
         """It has asked for redelivery, and forgets what it has."""
-        self.given_to, self.taken_by = EARLIEST, frozenset()
+        self.given_to = self.earlier = self.had = EARLIEST
+        self.taken_by = frozenset()
         self.consumed_by = self._holds_in = None
 
     def holds(self, txn_id: TxnId) -> None:
         """It has acknowledged cumulatively in the transaction."""
         self._holds_in, self._begins_anew = txn_id, False
+
+    def is_taken(self, txn_id: TxnId) -> None:
+        """Another client's transaction has taken some of what it was given."""
+        self.taken_by |= {txn_id}
+        self.had = self.given_to
 
     def cumulative_commits(self, txn_id: TxnId, first: Position) -> None:
         if self.given_to > first and txn_id != self._holds_in:
@@ -70,6 +86,8 @@ class Client:
     def is_also(self, other: "Client") -> None:
         """What `other` was given, this client may have been given."""
         self.given_to = max(self.given_to, other.given_to)
+        self.earlier = max(self.earlier, other.earlier)
+        self.had = max(self.had, other.had)
         self.taken_by |= other.taken_by
         self.consumed_by = self.consumed_by or other.consumed_by
         if self._holds_in != other._holds_in:
@@ -125,6 +143,8 @@ class Clients:
     def begin(self, active: Client | None, read_to: Position, first: Position) -> None:
         """From now on, `active` is given everything unacknowledged."""
         self._note(read_to, first)
+        if self._active is not None:
+            self._active.earlier = self._active.given_to
         self._active = active
         if active is not None:
             active.begin_anew()
@@ -154,7 +174,7 @@ class Clients:
         lowest = min(positions)
         for each in self._all():
             if each is not client and each.given_to > lowest:
-                each.taken_by |= {txn_id}
+                each.is_taken(txn_id)
 
     def cumulative_commits(self, txn_id: TxnId, read_to: Position, first: Position) -> None:
         """The transaction, which holds messages cumulatively, commits; call this before the cursor

@@ -36,9 +36,10 @@ MOST_CLIENTS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class GivenSoFar:
-    """What a consumer was given: everything before `read_to` since reading last restarted, and
-    everything before `earlier` during an earlier time as the active consumer. A client that
-    requests redelivery forgets what it has, so only what it was given after that counts.
+    """What a consumer's client was given: everything before `read_to` since reading last restarted,
+    and everything before `earlier` at an earlier time: on another connection, or before another
+    consumer became active. A client that requests redelivery forgets what it has, so only what it
+    was given after that counts.
     """
 
     read_to: Position = EARLIEST  # EARLIEST also for a consumer that is not active
@@ -47,12 +48,20 @@ class GivenSoFar:
     # False: the acknowledgement may refer to an earlier delivery of this batch, which left out
     # messages that the consumer was given since.
     sure: bool = True
+    had: Position = EARLIEST  # it was given everything before this when others took some of it
 
     def once(self, position: Position) -> bool:
         """Whether the consumer was given the entry, if at all, during its present time as the
         active one.
         """
         return self.earlier <= position < self.read_to
+
+    def may_include(self, position: Position, late: Iterable[Position]) -> bool:
+        """Whether the client may have had some of the `late` messages when it acknowledged up to
+        `position`, although they were delivered after it, or not yet.
+        """
+        before = self.had if self.once(position) else max(self.had, self.earlier)
+        return any(each < before for each in late)
 
 
 class LastAcknowledged:

@@ -49,26 +49,20 @@ class SingleActiveDispatcher:
         """Raises ConsumerAssignError for unusable key ranges. Failover ignores all ranges."""
         ranges = None if self._failover else ranges_of(consumer)
         consumer.client = self._clients.arrive(consumer.name)
-        before = self.active
         if self._election.add(consumer):
             self._ranges = ranges
-            self._begin(before)
+            self._begin()
 
     def remove(self, consumer: Consumer) -> None:
-        before = self.active
         if consumer.closed_by_client and self._plain.passed_over is not None:
             self._plain.passed_over.last_acknowledged.forget(consumer.name)
         if self._election.remove(consumer):
-            self._begin(before)
+            self._begin()
         closed = consumer.closed_by_client
         self._clients.leave(consumer.client, consumer.name, closed, self._plain.first)
 
-    def _begin(self, before: Consumer | None) -> None:
-        """Call when the active consumer has changed or left; `before` may still be connected,
-        inactive.
-        """
-        if before is not None:
-            before.given_earlier = max(before.given_earlier, self._plain.position)
+    def _begin(self) -> None:
+        """Call when the active consumer has changed or left."""
         if isinstance(self._reader, CompactedReader):
             self._reader.retire()
         compacted = self.active is not None and self.active.read_compacted
@@ -77,7 +71,8 @@ class SingleActiveDispatcher:
 
     def given(self, consumer: Consumer, sure: bool = True) -> GivenSoFar:
         read_to = self._plain.position if consumer is self.active else EARLIEST
-        return GivenSoFar(read_to, consumer.given_earlier, consumer.name, sure)
+        client = consumer.client
+        return GivenSoFar(read_to, client.earlier, consumer.name, sure, client.had)
 
     # -- delivering
 
@@ -138,7 +133,6 @@ class SingleActiveDispatcher:
         """Redeliver everything unacknowledged, whatever was requested: these types guarantee
         order.
         """
-        consumer.given_earlier = EARLIEST
         consumer.left_out.asked_again(None)
         if consumer is self.active:
             self.rewind()

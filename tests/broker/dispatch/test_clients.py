@@ -2,6 +2,7 @@
 
 import pytest
 from dispatch_fakes import EXCLUSIVE, FAILOVER, FakeTopic, with_topic
+from test_dispatch_cumulative import left
 from test_dispatch_transactions import ABORT, COMMIT, T1, T2, acknowledge, end
 
 from managed_ledger.position import EARLIEST, Position
@@ -184,3 +185,76 @@ def test_few_clients_are_remembered_and_none_whose_messages_are_all_acknowledged
     assert [known.arrive(name).given_to for name in ("a", "b")] == [EARLIEST, read_to]
     known.leave(known.arrive("d"), "d", closed=True, first=read_to)
     assert known.arrive("c").given_to == EARLIEST
+
+
+@pytest.mark.parametrize("in_a_transaction", [True, False])
+def test_what_came_late_while_a_client_was_away_is_not_covered_by_what_it_had_before(
+    in_a_transaction: bool,
+) -> None:
+    """It acknowledges what it was given before its connection broke."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(5)
+        await acknowledge(subscription, T1, positions[2])
+        subscription.remove_consumer(consumer)
+        await end(subscription, T1, ABORT)
+        consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 100)
+        assert sink.take() == [0, 1, 2, 3, 4]
+        if not in_a_transaction:
+            subscription.acknowledge_cumulative(consumer, positions[4])
+            assert left(subscription, *positions) == [2]
+            return
+        await _is_refused(subscription, consumer, positions[4])
+        subscription.redeliver(consumer, None)
+        await topic.settled()
+        await _acknowledge_up_to(subscription, consumer, T2, positions[4])
+        await end(subscription, T2, COMMIT)
+        assert left(subscription, *positions) == []
+
+    with_topic(scenario)
+
+
+def test_what_came_late_to_a_consumer_that_is_not_active_any_more_is_not_spared_silently() -> None:
+    """It may have processed the late message, too, which would be delivered again."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        first, sink = await topic.consumer(subscription, FAILOVER, 100, name="b")
+        positions = await topic.publish(5)
+        await acknowledge(subscription, T1, positions[2])
+        await end(subscription, T1, ABORT)
+        await topic.settled()
+        assert sink.take()[-1] == 2
+        await topic.consumer(subscription, FAILOVER, name="a")
+        await _is_refused(subscription, first, positions[4])
+        subscription.redeliver(first, None)
+        await _acknowledge_up_to(subscription, first, T2, positions[4])
+
+    with_topic(scenario)
+
+
+def test_what_a_consumer_was_given_before_another_one_held_it_is_not_spared_after_an_abort() -> (
+    None
+):
+    """It has processed the message, which would be delivered again."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        first, _ = await topic.consumer(subscription, FAILOVER, 100, name="b")
+        positions = await topic.publish(5)
+        active, sink = await topic.consumer(subscription, FAILOVER, 100, name="a")
+        acks = [PendingAck(positions[2])]
+        await subscription.acknowledge_in_transaction(first, T1, acks, cumulative=False)
+        positions += await topic.publish(1)
+        await end(subscription, T1, ABORT)
+        await topic.settled()
+        assert sink.take() == [0, 1, 2, 3, 4, 5, 2]
+        await _is_refused(subscription, active, positions[4])
+        await _is_refused(subscription, active, positions[5])
+        subscription.redeliver(active, None)
+        await topic.settled()
+        await _acknowledge_up_to(subscription, active, T2, positions[5])
+
+    with_topic(scenario)

@@ -16,7 +16,8 @@ SINGLE = pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
 async def successor(
     topic: FakeTopic, subscription: Subscription, kind: SubscriptionType = EXCLUSIVE
 ) -> tuple[Consumer, RecordingSink]:
-    """Replaces the only consumer by a new one."""
+    """Replaces the only consumer, which its client closes, by a new one."""
+    subscription.consumers[0].closed_by_client = True
     subscription.remove_consumer(subscription.consumers[0])
     return await topic.consumer(subscription, kind, 100)
 

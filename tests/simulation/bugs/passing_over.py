@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from managed_ledger.position import EARLIEST, Position
+from pybroker.broker.dispatch.clients import Client
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.left_out import _Batch
 from pybroker.broker.dispatch.passed_over import LastAcknowledged, PassedOver
@@ -99,6 +100,13 @@ def clients_drop_nothing() -> Iterator[None]:
 
 
 @contextmanager
+def what_others_consumed_consumed_again() -> Iterator[None]:
+    """A consumer's transaction may cover what it was given before another one consumed it."""
+    with patch.object(Client, "rival", lambda self, txn_id: None):
+        yield
+
+
+@contextmanager
 def the_whole_is_the_latest() -> Iterator[None]:
     """An acknowledgement of a batch that came twice counts for the last delivery."""
     with (
@@ -117,4 +125,5 @@ BUGS = {
     "plain-ones-cover-what-is-held": plain_ones_cover_what_is_held,
     "spared-forgotten-by-the-log": spared_forgotten_by_the_log,
     "transactions-cover-what-others-hold": transactions_cover_what_others_hold,
+    "what-others-consumed-consumed-again": what_others_consumed_consumed_again,
 }

@@ -7,6 +7,7 @@ processor never received.
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -32,9 +33,17 @@ class Deeds:
 
     plainly: dict[Read, None] = field(default_factory=dict)  # perhaps
     txns: list[tuple[Txn, list[Read], bool]] = field(default_factory=list)  # cumulatively?
+    # Without what the same consumer had consumed in transactions before. Only while the broker
+    # remembers who was given what: see ARCHITECTURE.md, "What dispatch skips".
+    consumed: list[tuple[Txn, list[Read]]] = field(default_factory=list)
     # Cumulative ones of messages from before a reconnect: it is unknown whether they cover
     # redelivered messages. See ARCHITECTURE.md, "What dispatch skips".
     ambiguously: list[tuple[Txn | None, tuple[int, int, int]]] = field(default_factory=list)
+
+    def consumed_twice(self) -> list[Read]:
+        """The messages that several committed transactions consumed."""
+        counts = Counter(read for txn, reads in self.consumed if txn.committed for read in {*reads})
+        return [read for read, count in counts.items() if count > 1]
 
     def may_cover(self, read: Read) -> bool:
         return any(
@@ -66,9 +75,11 @@ class Processor(Transacting):
         self.subscription = f"inherited-{kind}"
         self.deeds = deeds
         self.held: list[Held] = []  # since reading began, in order of arrival
+        self.consumed: set[Read] = set()  # by this consumer, in transactions that committed
         self.is_like_java = self.world.stream(f"manners {self.name}").random() < 0.5
         self.dropping = Dropping()
         self.unload: Callable[[], None] | None = None  # set if topics are unloaded
+        self.is_remembered: Callable[[], bool] = lambda: False
 
     async def work(self, client: Any) -> None:
         consumer = await self._take_up(client)
@@ -84,7 +95,7 @@ class Processor(Transacting):
         await consumer.close()
 
     async def _take_up(self, client: Any) -> Any:
-        self.held, self.dropping = [], Dropping()
+        self.held, self.consumed, self.dropping = [], set(), Dropping()
         self.note("subscribes")
         return await subscribe(self, client, self.topic, self.subscription, self.kind)
 
@@ -148,6 +159,9 @@ class Processor(Transacting):
             chosen = sorted(self.rng.sample(lately, self.rng.randint(1, min(3, len(lately)))))
             reads = [read_of(self.held[index].message) for index in chosen]
         self.deeds.txns.append((record, reads, cumulative))
+        if self.is_remembered():
+            fresh = [each for each in reads if each not in self.consumed]
+            self.deeds.consumed.append((record, fresh))
         how = "up to " * cumulative
         self.note(f"{record.name}: {how}{[self.held[index].order_key for index in chosen]}")
         self.history.counts["acknowledged by a processor"] += 1
@@ -166,6 +180,8 @@ class Processor(Transacting):
             self.history.counts["left open for a successor"] += 1
             return True
         await self.end(client, txn, record)
+        if record.committed:
+            self.consumed.update(reads)
         aborted = record.abort is Outcome.DONE
         if aborted and not cumulative:  # these are redelivered
             self.held = [each for each in self.held if read_of(each.message) not in reads]
@@ -204,6 +220,9 @@ class Succession(Feature):
         if "unloads" in self.simulation.enabled:
             for processor in self.processors:
                 processor.unload = self._unload
+        else:
+            for processor in self.processors:
+                processor.is_remembered = lambda: self.broker.incarnation == 1
         self.simulation.others += self.processors
         batching = self.simulation.scenario.batching
         self.simulation.producers.append(
@@ -248,6 +267,7 @@ class Succession(Feature):
         )
         return [
             *(f"ACKNOWLEDGEMENT LOST: {r} is delivered again" for r in left if r in committed),
+            *(f"ACKNOWLEDGED TWICE: {r}" for r in self.deeds.consumed_twice()),
             *(f"CURSOR AHEAD: {r}, acknowledged by nobody who got it, is gone" for r in ahead),
         ]
 
