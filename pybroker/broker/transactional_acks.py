@@ -285,7 +285,7 @@ class TransactionalAcks:
                 raise _consumed(client.consumed_by)
         done = pending.acknowledge(txn_id, acks, withheld)
         if (clients := self._reader.clients) is not None:
-            positions = [each.position for each in acks]
+            positions = (each.position for each in acks)
             clients.taken(client, txn_id, positions, self._reader.position, self._reader.first)
         return done
 

@@ -14,7 +14,7 @@ A client outlives its connection, and is recognised by its consumer's name, whic
 unless it has closed the consumer. When the topic is unloaded, everything is forgotten.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from managed_ledger.position import EARLIEST, Position
@@ -161,19 +161,19 @@ class Clients:
         self,
         client: Client,
         txn_id: TxnId,
-        positions: Sequence[Position],
+        positions: Iterable[Position],
         read_to: Position,
         first: Position,
     ) -> None:
         """`client` has acknowledged these individually in the transaction."""
         if self._gone:
             self._forget_gone(first)
-        if not positions or (not self._gone and self._present == [client]):
+        if not self._gone and len(self._present) == 1 and self._present[0] is client:
             return
         self._note(read_to, first)
-        lowest = min(positions)
+        lowest = min(positions, default=None)
         for each in self._all():
-            if each is not client and each.given_to > lowest:
+            if each is not client and lowest is not None and each.given_to > lowest:
                 each.is_taken(txn_id)
 
     def cumulative_commits(self, txn_id: TxnId, read_to: Position, first: Position) -> None:
