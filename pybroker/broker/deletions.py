@@ -283,9 +283,12 @@ class Deletions:
         stored = self._metadata.get(key)
         assert stored is not None, key
         try:
-            return Doomed.decode(stored.value)
+            doomed = Doomed.decode(stored.value)
         except (ValueError, TypeError) as why:
             raise CorruptStorage(f"the tombstone {key!r} cannot be read: {why}") from None
+        if doomed.key != key.partition("@")[0]:
+            raise CorruptStorage(f"the tombstone {key!r} cannot be read: it names {doomed}")
+        return doomed
 
 
 @lru_cache(maxsize=1000)

@@ -194,14 +194,15 @@ def test_a_tombstone_of_a_namespace_that_is_gone_is_carried_out_by_any_broker() 
     play(scenario)
 
 
+@pytest.mark.parametrize("value", [b"{}", b"[[], 0, null]", Doomed(ORDERS, 2, None).encode()])
 def test_a_tombstone_that_cannot_be_read_hinders_no_other(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, value: bytes
 ) -> None:
     async def scenario(world: World, brokers: Brokers) -> None:
         metadata, unreadable = world.backend.metadata, Doomed(CARTS).key
         brokers.finishing.start()
         await metadata.put("/deletions/nameless", b"{}")
-        await metadata.put(unreadable, b"{}")
+        await metadata.put(unreadable, value)
         await metadata.put(Doomed(ORDERS).key, Doomed(ORDERS).encode())
         await asyncio.sleep(2 * PATIENCE_S)
         assert metadata.keys("/deletions/") == ["/deletions/nameless", unreadable]
