@@ -333,9 +333,10 @@ class PendingAckState:
         for position, left in transaction.indexes.items():
             self._acknowledge_part(position, left, transaction.batch_sizes[position])
         if transaction.cumulative:
-            self.on_cumulative(txn_id)
             record = transaction.cumulative[-1]
             last = record.last
+            if last.position > self._cursor.mark_delete_position:
+                self.on_cumulative(txn_id)
             unacked, size = last.still_unacked, last.batch_size
             if record.spared:
                 self._cursor.mark_delete_around(last.position, record.spared, unacked, size)

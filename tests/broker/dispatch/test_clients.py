@@ -115,6 +115,20 @@ def test_an_aborted_transaction_has_consumed_nothing() -> None:
     with_topic(scenario)
 
 
+def test_a_transaction_consumes_nothing_that_was_acknowledged_before_its_commit() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        first, _ = await topic.consumer(subscription, FAILOVER, 100, name="b")
+        positions = await topic.publish(5)
+        active, _ = await topic.consumer(subscription, FAILOVER, 100, name="a")
+        await _acknowledge_up_to(subscription, first, T1, positions[1])
+        subscription.acknowledge_cumulative(active, positions[2])
+        await end(subscription, T1, COMMIT)
+        await _acknowledge_up_to(subscription, active, T2, positions[4])
+
+    with_topic(scenario)
+
+
 def test_two_clients_may_act_in_one_transaction() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
