@@ -202,13 +202,17 @@ class Tenants:
         await self._metadata.put(key, json.dumps({"force": force}).encode(), -1)
         return Mark(KeyAt(key, 0), force)
 
-    async def unmark(self, namespace: str, forced_too: bool) -> None:
+    async def unmark(self, namespace: str, forced_too: bool, own: Mark | None = None) -> None:
         """The deletions have ended. Without `forced_too`, only those that needed an empty
-        namespace.
+        namespace. With `own`, raises BadVersion if others have ended that deletion: the marks that
+        are there may be those of later ones.
         """
+        only_while = None if own is None else own.at
         for mark in self.marks(namespace):
-            if forced_too or not mark.forced:
-                await self._metadata.delete(mark.at.key)
+            if mark.at != only_while and (forced_too or not mark.forced):
+                await self._metadata.delete(mark.at.key, only_while=only_while)
+        if own is not None:
+            await self._metadata.delete(own.at.key)
 
     def check_marked(self, namespace: str, mark: Mark) -> None:
         """Raises NotFound if the deletion has ended: another request or another broker has finished

@@ -97,7 +97,20 @@ def test_who_deletes_late_cannot_take_a_second_deletion_for_his_own() -> None:
             tenants.check_marked(GONE, late)
         with pytest.raises(BadVersion):
             await tenants.delete_namespace(GONE, late.at)
-        assert tenants.has_namespace(GONE)
+        with pytest.raises(BadVersion):
+            await tenants.unmark(GONE, forced_too=True, own=late)
+        assert tenants.has_namespace(GONE) and tenants.marks(GONE)
+
+    run(scenario)
+
+
+def test_who_ends_a_deletion_ends_others_that_began_with_it() -> None:
+    async def scenario(tenants: Tenants) -> None:
+        await tenants.create_namespace(GONE, {})
+        await tenants.mark_going(GONE, force=False)
+        own = await tenants.mark_going(GONE, force=True)
+        await tenants.unmark(GONE, forced_too=True, own=own)
+        assert not tenants.marks(GONE)
 
     run(scenario)
 

@@ -12,6 +12,7 @@ from pybroker.admin.over_brokers import asking as asking_module
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import Bundle
+from pybroker.cluster.boundaries import Boundaries
 
 pytestmark = pytest.mark.slow  # two brokers for each test
 
@@ -232,3 +233,32 @@ def test_who_deletes_a_namespace_slowly_leaves_no_bundles_of_it(brokers: TwoBrok
     assert slow.result().status == 404
     brokers.cluster.until(lambda: not bundles_of(brokers, SHOP))
     assert f"/admin/local-policies/{SHOP}" not in brokers.cluster.life.tree.nodes
+
+
+def test_who_ends_a_deletion_late_does_not_end_a_later_one_halfway(brokers: TwoBrokers) -> None:
+    stock(brokers)
+    forget, may_go_on, begun = Boundaries.forget, asyncio.Event(), asyncio.Event()
+
+    async def late(boundaries: Boundaries, namespace: str) -> None:
+        if not begun.is_set():
+            begun.set()
+            await may_go_on.wait()
+        await forget(boundaries, namespace)
+
+    tenants = brokers.one.broker.topics.tenants
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Boundaries, "forget", late)
+        path = f"/admin/v2/namespaces/{SHOP}?force=true"
+        slow = brokers.cluster.client.create_task(
+            brokers.rest._ask(brokers.one.http_url, "DELETE", path, b""), name="slow"
+        )
+        brokers.cluster.until(begun.is_set)
+        for method in ("DELETE", "PUT"):
+            brokers.other_rest.do(method, f"v2/namespaces/{SHOP}")
+        marking = brokers.two.broker.topics.tenants.mark_going(SHOP, force=True)
+        brokers.cluster.world.call(brokers.two.node, marking)
+        brokers.cluster.until(lambda: tenants.has_namespace(SHOP) and tenants.marks(SHOP))
+        may_go_on.set()
+        brokers.cluster.until(slow.done)
+    assert slow.result().status == 404
+    assert tenants.marks(SHOP)

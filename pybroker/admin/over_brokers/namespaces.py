@@ -133,7 +133,15 @@ class NamespaceRoutesOverBrokers:
             await self._delete_all(request, namespace, mark)
         await self._refreshed(namespace, mark)
         await self._bundles.forget(namespace)
-        await tenants.unmark(namespace, forced_too=True)
+        await self._unmark(namespace, mark, forced_too=True)
+
+    async def _unmark(self, namespace: str, mark: Mark, forced_too: bool) -> None:
+        """Raises NotFound if another request has ended the deletion."""
+        try:
+            await self._topics.tenants.unmark(namespace, forced_too, mark)
+        except BadVersion:
+            await self._refreshed(namespace, mark)
+            raise
 
     async def _delete_all(self, request: Request, namespace: str, mark: Mark) -> None:
         """Deletes the topics, then the namespace's records. Raises NotFound if another request has
@@ -154,7 +162,7 @@ class NamespaceRoutesOverBrokers:
         # that takes the bundle from now on knows that the namespace is being deleted.
         await self._unload_served(request, namespace)
         if not mark.forced:
-            await self._check_still_empty(namespace)
+            await self._check_still_empty(namespace, mark)
         await self._refreshed(namespace, mark)
         forced = {"force": "true", ONLY_DOOMED: "true"}
         for name in topics.tenants.partitioned_topics(namespace):
@@ -170,13 +178,13 @@ class NamespaceRoutesOverBrokers:
                 check(reply)
         await self._refreshed(namespace, mark)
 
-    async def _check_still_empty(self, namespace: str) -> None:
+    async def _check_still_empty(self, namespace: str, mark: Mark) -> None:
         """Raises Conflict if the namespace has topics; then the deletion has ended."""
         await self._topics.ownership.refreshed()
         try:
             await check_empty(self._topics, namespace)
         except Conflict:
-            await self._topics.tenants.unmark(namespace, forced_too=False)
+            await self._unmark(namespace, mark, forced_too=False)
             raise
 
     async def _refreshed(self, namespace: str, mark: Mark) -> None:
