@@ -262,6 +262,8 @@ def test_a_client_refuses_to_work_in_a_forked_process(client: Client):
     process = context.Process(target=work)
     process.start()
     process.join(60)
+    process.kill()
+    assert not answers.empty()
     assert "does not survive a fork" in answers.get()
 
 

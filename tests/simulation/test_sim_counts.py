@@ -3,6 +3,7 @@
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 
 from sim_counts import Chunk, save, table
 
@@ -10,7 +11,8 @@ from sim_counts import Chunk, save, table
 def test_runs_at_the_same_time_add_to_one_file(tmp_path):
     path = tmp_path / "counts.json"
     chunks = [Chunk(20, ["one"], Counter({"crash": 3})), Chunk(5, [], Counter({"stop": 1}))] * 10
-    with ProcessPoolExecutor(3) as pool:
+    # A fork would copy locks that threads of other tests' brokers hold.
+    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
         list(pool.map(partial(save, path), chunks))
     lines = table([path]).splitlines()
     assert "| seeds | 250 |" in lines
