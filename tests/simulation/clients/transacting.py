@@ -154,9 +154,7 @@ class Transformer(Transacting):
 
     async def work(self, client: Any) -> None:
         self._reached.clear()
-        # A cumulative acknowledgement covers what an open predecessor withholds, so end that one
-        # first.
-        if self.cumulative or self.rng.random() < 0.5:
+        if self.rng.random() < 0.5:
             await self.settle_the_last(client)
         consumer = await subscribe(self, client, self.topic, self.subscription, self.kind)
         producer = await client.create_producer(self.output)
@@ -224,6 +222,6 @@ class Transformer(Transacting):
     async def _rewind(self, client: Any, consumer: Any) -> None:
         """Makes received but uncommitted messages come again."""
         await self.pause(0.5)
-        if self.cumulative:
+        if self.cumulative and self.rng.random() < 0.5:
             await self.settle_the_last(client)
         consumer.redeliver_unacknowledged_messages()

@@ -1,7 +1,7 @@
 """Processors that die or leave, and successors that continue from the subscription's position.
 
 They acknowledge singly and cumulatively, plainly and in transactions. They leave transactions open,
-which time out while the successor works. An acknowledgement must not cover a message that its
+which end while the successor works. An acknowledgement must not cover a message that its
 processor never received.
 """
 
@@ -20,7 +20,7 @@ from sim_scenario import Scenario
 
 from features.feature import Feature
 from pybroker.base.names import TopicName
-from pybroker.client.errors import Timeout
+from pybroker.client import Timeout, TransactionConflict
 
 KINDS: Final = ("Failover", "Exclusive")
 TOPIC: Final = "inherited"
@@ -33,8 +33,8 @@ class Deeds:
 
     plainly: dict[Read, None] = field(default_factory=dict)  # perhaps
     txns: list[tuple[Txn, list[Read], bool]] = field(default_factory=list)  # cumulatively?
-    # Without what the same consumer had consumed in transactions before. Only while the broker
-    # remembers who was given what: see ARCHITECTURE.md, "What dispatch skips".
+    # Without what the same consumer had acknowledged before. Only while the broker remembers who
+    # was given what: see ARCHITECTURE.md, "What dispatch skips".
     consumed: list[tuple[Txn, list[Read]]] = field(default_factory=list)
     # Cumulative ones of messages from before a reconnect: it is unknown whether they cover
     # redelivered messages. See ARCHITECTURE.md, "What dispatch skips".
@@ -75,19 +75,23 @@ class Processor(Transacting):
         self.subscription = f"inherited-{kind}"
         self.deeds = deeds
         self.held: list[Held] = []  # since reading began, in order of arrival
-        self.consumed: set[Read] = set()  # by this consumer, in transactions that committed
+        self.consumed: set[Read] = set()  # by this consumer, not in transactions that aborted
         self.is_like_java = self.world.stream(f"manners {self.name}").random() < 0.5
         self.dropping = Dropping()
+        self.late: tuple[Any, Txn] | None = None  # to end while a successor works
         self.unload: Callable[[], None] | None = None  # set if topics are unloaded
         self.is_remembered: Callable[[], bool] = lambda: False
 
     async def work(self, client: Any) -> None:
+        self.late = None  # belonged to an earlier client
         consumer = await self._take_up(client)
         moves = self._receive, self._plainly, self._in_transaction, self._again
         while not self.stopping:
             (move,) = self.rng.choices(moves, (10, 3, 8, 1))
             leaves = await move(client, consumer)
             await self.pause(0.3)
+            if self.late is not None and not leaves and self.rng.random() < 0.3:
+                await self._end_late(client)
             if leaves or self.rng.random() < 0.05:
                 await consumer.close()
                 await self.pause(1.0)
@@ -133,14 +137,18 @@ class Processor(Transacting):
             await self._up_to(consumer, index)
         else:
             self.note(f"acknowledges {self.held[index].order_key}")
-            self.deeds.plainly[read_of(self.held[index].message)] = None
+            self._has_acknowledged([read_of(self.held[index].message)])
             await consumer.acknowledge(self.held[index].message)
+
+    def _has_acknowledged(self, reads: list[Read]) -> None:
+        self.deeds.plainly.update(dict.fromkeys(reads))
+        self.consumed.update(reads)
 
     async def _up_to(self, consumer: Any, index: int) -> None:
         last = self.held[index].message
         if self.is_like_java and self.dropping.drops(last):
             return  # nor does it acknowledge an earlier message
-        self.deeds.plainly.update(dict.fromkeys(self._covered_by(consumer, index)))
+        self._has_acknowledged(self._covered_by(consumer, index))
         self.note(f"acknowledges up to {last.order_key}")
         self.dropping.acknowledged_up_to(last)
         await consumer.acknowledge_cumulative(last)
@@ -175,9 +183,14 @@ class Processor(Transacting):
         except FAILURES as error:
             self.note(f"{record.name} failed: {error!r}")
             await self.abort(txn, record)
-            return True
+            if not isinstance(error, TransactionConflict):
+                return True
+            await self._again(client, consumer)
+            return False
         if self.rng.random() < 0.3:
             self.history.counts["left open for a successor"] += 1
+            if self.rng.random() < 0.5:
+                self.late = txn, record
             return True
         await self.end(client, txn, record)
         if record.committed:
@@ -187,6 +200,15 @@ class Processor(Transacting):
             self.held = [each for each in self.held if read_of(each.message) not in reads]
             await self._acknowledge_over_an_unload(consumer)
         return not (record.committed or aborted)
+
+    async def _end_late(self, client: Any) -> None:
+        assert self.late is not None
+        (txn, record), self.late = self.late, None
+        self.history.counts["ended behind a successor"] += 1
+        if self.rng.random() < 0.5:
+            await self.end(client, txn, record)
+        else:
+            await self.abort(txn, record)
 
     async def _acknowledge_over_an_unload(self, consumer: Any) -> None:
         """Acknowledges everything it holds while disconnected, before a redelivery."""
