@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from bookkeeper_client import append, appending, client_of, payloads_of
-from servers import Cluster, JavaServer
+from servers import Cluster
 
 from managed_ledger.storage.bookkeeper.bookies import BookieLimits
 from managed_ledger.storage.bookkeeper.client import BookKeeper
@@ -81,43 +81,37 @@ def test_a_bookie_that_hangs_is_replaced_and_nothing_is_lost(cluster):
         frozen[0].thaw()
 
 
-def test_a_ledger_that_auto_recovery_heals_while_it_is_written_is_not_fenced(cluster):
-    started: list[JavaServer] = []
-    killed: list[JavaServer] = []
+def test_a_ledger_that_auto_recovery_heals_while_it_is_written_is_not_fenced():
+    # On servers of its own: auto-recovery tries one ledger after the other, and pauses after each
+    # that needs all three bookies.
+    with Cluster() as cluster:
+        asyncio.run(_is_healed_while_it_is_written(cluster))
 
-    async def scenario() -> None:
-        address = cluster.zookeeper_address
-        limits = replace(LIMITS, quarantine_s=0.1)
-        async with client_of(address, Quorums(2, 2, 2), limits) as client:
-            await registered(client, 3)
-            writer = await client.create()
-            await append(writer, *PAYLOADS)
-            killed.append(cluster.bookies[position(cluster, writer, 1)])
-            await asyncio.to_thread(killed[0].kill)
-            await append(writer, b"on another")
-            # Auto-recovery fences a ledger whose last segment has lost a bookie, and it postpones
-            # for minutes what it cannot heal at once. So it starts when the writer has replaced the
-            # bookie and ZooKeeper has forgotten it.
-            await registered(client, 2)
-            started.append(cluster.start_auto_recovery())
+
+async def _is_healed_while_it_is_written(cluster: Cluster) -> None:
+    limits = replace(LIMITS, quarantine_s=0.1)
+    async with client_of(cluster.zookeeper_address, Quorums(2, 2, 2), limits) as client:
+        await registered(client, 3)
+        writer = await client.create()
+        await append(writer, *PAYLOADS)
+        await asyncio.to_thread(cluster.bookies[position(cluster, writer, 1)].kill)
+        await append(writer, b"on another")
+        # Auto-recovery fences a ledger whose last segment has lost a bookie. So it starts when the
+        # writer has replaced the bookie and ZooKeeper has forgotten it.
+        await registered(client, 2)
+        auto_recovery = cluster.start_auto_recovery()
+        try:
             async with asyncio.timeout(PATIENCE_S):
                 while (await client.store.get(writer.ledger_id)).version < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
-            await append(writer, b"still")
-            closed = await writer.close()
-            healed, newest = closed.segments
-            assert healed.bookies == newest.bookies
-            found = await payloads_of(client, writer.ledger_id, closed)
-            assert found == [*PAYLOADS, b"on another", b"still"]
-
-    try:
-        asyncio.run(scenario())
-    finally:
-        for auto_recovery in started:
-            print(auto_recovery.log)  # shown if the test fails
-            auto_recovery.kill()
-        for bookie in killed:
-            cluster.start_again(bookie)
+        except TimeoutError:
+            pytest.fail(auto_recovery.log)
+        await append(writer, b"still")
+        closed = await writer.close()
+        healed, newest = closed.segments
+        assert healed.bookies == newest.bookies
+        found = await payloads_of(client, writer.ledger_id, closed)
+        assert found == [*PAYLOADS, b"on another", b"still"]
 
 
 def test_recovery_fences_a_writer_that_lives_on(cluster):
