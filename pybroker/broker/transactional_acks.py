@@ -284,7 +284,8 @@ class TransactionalAcks:
             if any(not each.still_unacked and unacked(each.position) for each in acks):
                 raise _consumed(client.consumed_by)
         done = pending.acknowledge(txn_id, acks, withheld)
-        if (clients := self._reader.clients) is not None:
+        clients = self._reader.clients
+        if clients is not None and not clients.are_only(client):
             positions = (each.position for each in acks)
             clients.taken(client, txn_id, positions, self._reader.position, self._reader.first)
         return done

@@ -157,6 +157,9 @@ class Clients:
         yield from self._present
         yield from self._gone.values()
 
+    def are_only(self, client: Client) -> bool:
+        return not self._gone and len(self._present) == 1 and self._present[0] is client
+
     def taken(
         self,
         client: Client,
@@ -168,7 +171,7 @@ class Clients:
         """`client` has acknowledged these individually in the transaction."""
         if self._gone:
             self._forget_gone(first)
-        if not self._gone and len(self._present) == 1 and self._present[0] is client:
+        if self.are_only(client):
             return
         self._note(read_to, first)
         lowest = min(positions, default=None)
