@@ -42,7 +42,7 @@ class Client:
         self.given_to = EARLIEST
         self.earlier = EARLIEST  # the same, before reading restarted or another became active
         self.had = EARLIEST  # the same, when others last took some of it individually
-        self.taken_by: frozenset[TxnId] = frozenset()  # open transactions of others
+        self.taken_by: set[TxnId] = set()  # open transactions of others
         self.consumed_by: TxnId | None = None  # a committed one
         self._holds_in: TxnId | None = None  # acknowledged cumulatively what it was given
         self._begins_anew = False  # since then, reading has restarted
@@ -61,7 +61,7 @@ class Client:
     def asked_again(self) -> None:
         """It has asked for redelivery, and forgets what it has."""
         self.given_to = self.earlier = self.had = EARLIEST
-        self.taken_by = frozenset()
+        self.taken_by.clear()
         self.consumed_by = self._holds_in = None
 
     def holds(self, txn_id: TxnId) -> None:
@@ -70,7 +70,7 @@ class Client:
 
     def is_taken(self, txn_id: TxnId) -> None:
         """Another client's transaction has taken some of what it was given."""
-        self.taken_by |= {txn_id}
+        self.taken_by.add(txn_id)
         self.had = self.given_to
 
     def cumulative_commits(self, txn_id: TxnId, first: Position) -> None:
@@ -79,7 +79,7 @@ class Client:
 
     def ended(self, txn_id: TxnId, action: TxnAction) -> None:
         if txn_id in self.taken_by:
-            self.taken_by -= {txn_id}
+            self.taken_by.remove(txn_id)
             if action is TxnAction.COMMIT and txn_id != self._holds_in:
                 self.consumed_by = txn_id
 

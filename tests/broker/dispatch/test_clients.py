@@ -27,6 +27,17 @@ async def _is_refused(subscription: Subscription, consumer: Consumer, up_to: Pos
         await _acknowledge_up_to(subscription, consumer, T2, up_to)
 
 
+async def _one_after_the_other(
+    topic: FakeTopic,
+) -> tuple[Subscription, Consumer, Consumer, list[Position]]:
+    """Five entries, given to a first consumer and then to the active one, which precedes it."""
+    subscription = await topic.subscribe()
+    first, _ = await topic.consumer(subscription, FAILOVER, 100, name="b")
+    positions = await topic.publish(5)
+    active, _ = await topic.consumer(subscription, FAILOVER, 100, name="a")
+    return subscription, first, active, positions
+
+
 @pytest.mark.parametrize("cumulative", [True, False])
 @pytest.mark.parametrize("name", ["c", ""])  # a client need not name its consumer
 def test_a_client_that_returns_is_refused_what_was_consumed_meanwhile(
@@ -102,10 +113,7 @@ def test_a_client_that_was_given_nothing_yet_is_not_refused() -> None:
 
 def test_an_aborted_transaction_has_consumed_nothing() -> None:
     async def scenario(topic: FakeTopic) -> None:
-        subscription = await topic.subscribe()
-        first, _ = await topic.consumer(subscription, FAILOVER, 100, name="b")
-        positions = await topic.publish(5)
-        active, _ = await topic.consumer(subscription, FAILOVER, 100, name="a")
+        subscription, first, active, positions = await _one_after_the_other(topic)
         acks = [PendingAck(positions[2])]
         await subscription.acknowledge_in_transaction(first, T1, acks, cumulative=False)
         await _is_refused(subscription, active, positions[4])
@@ -117,10 +125,7 @@ def test_an_aborted_transaction_has_consumed_nothing() -> None:
 
 def test_a_transaction_consumes_nothing_that_was_acknowledged_before_its_commit() -> None:
     async def scenario(topic: FakeTopic) -> None:
-        subscription = await topic.subscribe()
-        first, _ = await topic.consumer(subscription, FAILOVER, 100, name="b")
-        positions = await topic.publish(5)
-        active, _ = await topic.consumer(subscription, FAILOVER, 100, name="a")
+        subscription, first, active, positions = await _one_after_the_other(topic)
         await _acknowledge_up_to(subscription, first, T1, positions[1])
         subscription.acknowledge_cumulative(active, positions[2])
         await end(subscription, T1, COMMIT)
@@ -131,10 +136,7 @@ def test_a_transaction_consumes_nothing_that_was_acknowledged_before_its_commit(
 
 def test_two_clients_may_act_in_one_transaction() -> None:
     async def scenario(topic: FakeTopic) -> None:
-        subscription = await topic.subscribe()
-        first, _ = await topic.consumer(subscription, FAILOVER, 100, name="b")
-        positions = await topic.publish(5)
-        active, _ = await topic.consumer(subscription, FAILOVER, 100, name="a")
+        subscription, first, active, positions = await _one_after_the_other(topic)
         acks = [PendingAck(positions[2])]
         await subscription.acknowledge_in_transaction(first, T1, acks, cumulative=False)
         await _acknowledge_up_to(subscription, active, T1, positions[4])

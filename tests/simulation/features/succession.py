@@ -1,8 +1,8 @@
 """Processors that die or leave, and successors that continue from the subscription's position.
 
 They acknowledge singly and cumulatively, plainly and in transactions. They leave transactions open,
-which end while the successor works. An acknowledgement must not cover a message that its
-processor never received.
+which end while the successor works. An acknowledgement must not cover a message that its processor
+never received, and no two committed transactions may consume the same message.
 """
 
 import asyncio
