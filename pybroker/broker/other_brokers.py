@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from managed_ledger.storage.backend import KeyAt
 from pybroker.base.errors import ServiceNotReady
 from pybroker.broker.ownership import BrokerAddress, Bundle, Elsewhere
 
@@ -75,8 +76,10 @@ class Bundles(Protocol):
         """Divide a namespace that has no topics yet. Raises ServiceNotReady."""
         ...
 
-    async def forget(self, namespace: str) -> None:
-        """Delete the division of a namespace that is being deleted. Raises ServiceNotReady."""
+    async def forget(self, namespace: str, only_while: KeyAt) -> None:
+        """Delete the division of a namespace that is being deleted. Raises ServiceNotReady;
+        BadVersion if there is a division, but the condition does not hold.
+        """
         ...
 
     def owns_bundle(self, bundle: Bundle) -> bool: ...

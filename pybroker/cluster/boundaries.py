@@ -13,6 +13,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
+from managed_ledger.errors import BadVersion
+from managed_ledger.storage.backend import KeyAt
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from managed_ledger.storage.zookeeper.errors import (
     BadVersionError,
@@ -20,7 +22,7 @@ from managed_ledger.storage.zookeeper.errors import (
     NodeExists,
     NoNode,
 )
-from managed_ledger.storage.zookeeper.operations import Check, Create, Node
+from managed_ledger.storage.zookeeper.operations import Check, Create, Delete, Node
 from pybroker.base.errors import MetadataError
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import Bundle, hash_of
@@ -34,9 +36,12 @@ POLICIES: Final = "/admin/policies"
 
 
 class Boundaries:
-    def __init__(self, zookeeper: ZooKeeper, bundles: int) -> None:
-        """`bundles`: the number of bundles for a namespace that is not divided yet."""
+    def __init__(self, zookeeper: ZooKeeper, bundles: int, path_of: Callable[[str], str]) -> None:
+        """`bundles`: the number of bundles for a namespace that is not divided yet. `path_of`
+        returns the node of a key of the metadata.
+        """
         self._zookeeper = zookeeper
+        self._path_of = path_of
         self._default = boundaries_value(equal_boundaries(bundles))
         self._mirror = TreeMirror(zookeeper, ROOT, self._changed)
         self._known: dict[str, tuple[int, ...]] = {}
@@ -104,16 +109,27 @@ class Boundaries:
             await self._mirror.look(path)
             return
 
-    async def forget(self, namespace: str) -> None:
+    async def forget(self, namespace: str, only_while: KeyAt) -> None:
         """Delete the division of a deleted namespace; brokers release its bundles when they learn
-        of this. Raises ZooKeeperError.
+        of this. Raises ZooKeeperError; BadVersion if there is a division, but the condition does
+        not hold: it may be the division of a new namespace.
         """
         path = f"{ROOT}/{namespace}"
+        decided = Check(self._path_of(only_while.key), only_while.version)
         while await self._mirror.look(path) is not None:
             try:
-                await self._zookeeper.delete(path)
-            except (NoNode, ConnectionLoss):
-                continue
+                await self._zookeeper.multi([decided, Delete(path)])
+            except (NoNode, BadVersionError, ConnectionLoss):
+                await self._require(decided)
+
+    async def _require(self, condition: Check) -> None:
+        """Raises BadVersion, ZooKeeperError."""
+        try:
+            node = await self._zookeeper.get(condition.path)
+        except NoNode as why:
+            raise BadVersion(f"{why}: it is gone") from None
+        if node.version != condition.version:
+            raise BadVersion(f"{condition.path} has changed")
 
     async def current(self, namespace: str) -> tuple[Bundle, ...]:
         """The bundles in order, as ZooKeeper says now; none if the namespace is not divided. Raises

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from managed_ledger.storage.backend import KeyAt
 from managed_ledger.storage.zookeeper.errors import ZooKeeperError
 from pybroker.base.errors import ServiceNotReady
 from pybroker.broker.ownership import BrokerAddress, Bundle, Elsewhere
@@ -47,10 +48,10 @@ class ClusterBundles:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._boundaries.divide(namespace, bundles)
 
-    async def forget(self, namespace: str) -> None:
+    async def forget(self, namespace: str, only_while: KeyAt) -> None:
         with _as_not_ready(namespace):
             async with asyncio.timeout(_PATIENCE_S):
-                await self._boundaries.forget(namespace)
+                await self._boundaries.forget(namespace, only_while)
 
     def owns_bundle(self, bundle: Bundle) -> bool:
         return self._ownership.owns_bundle(bundle)

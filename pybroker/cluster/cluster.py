@@ -34,18 +34,20 @@ class Cluster:
         self,
         zookeeper: ZooKeeper,
         caught_up: Callable[[], Awaitable[None]],
+        path_of: Callable[[str], str],
         clock: Clock,
         bundles: int,
         session_timeout_ms: int,
         lost: Callable[[str], None],
         peers: PeerOptions,
     ) -> None:
-        """`bundles`: the number of bundles for a namespace that no broker has divided yet. `lost`
-        is called once, with the reason, and should not return.
+        """`path_of` returns the node of a key of the metadata. `bundles`: the number of bundles for
+        a namespace that no broker has divided yet. `lost` is called once, with the reason, and
+        should not return.
         """
         self._zookeeper = zookeeper
         self._clock = clock
-        self._boundaries = Boundaries(zookeeper, bundles)
+        self._boundaries = Boundaries(zookeeper, bundles, path_of)
         self.live = LiveBrokers(zookeeper)
         self._session_timeout_s = session_timeout_ms / 1000
         self._lost = lost

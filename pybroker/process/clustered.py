@@ -68,6 +68,7 @@ class ClusterMembership:
         self._cluster = Cluster(
             backend.zookeeper,
             backend.caught_up,
+            backend.path_of,
             clock,
             config.default_number_of_namespace_bundles,
             config.metadata_store_session_timeout_millis,

@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 from sim_ledger import LedgerLife
 from sim_zookeeper import ADDRESS
 
+from managed_ledger.storage.bookkeeper.backend import ClusterConfig
+from managed_ledger.storage.bookkeeper.key_paths import path_of
 from managed_ledger.storage.zookeeper.client import ZooKeeper
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import BrokerAddress, Bundle
@@ -18,6 +21,7 @@ from pybroker.simulation.node import Node
 
 TIMEOUT_MS: Final = 3000
 BUNDLES: Final = 4
+METADATA: Final = ClusterConfig().metadata_root
 
 
 class Member:
@@ -29,7 +33,7 @@ class Member:
         self.place = Place(BrokerAddress(f"pulsar://{name}:6650", "", f"http://{name}:8080", ""))
         self.zookeeper = ZooKeeper(ADDRESS, world.life.world.stream(name), TIMEOUT_MS)
         self.brokers = LiveBrokers(self.zookeeper)
-        boundaries = Boundaries(self.zookeeper, BUNDLES)
+        boundaries = Boundaries(self.zookeeper, BUNDLES, partial(path_of, METADATA))
         self.ownership = BundleOwnership(self.zookeeper, boundaries, self.brokers, self._caught_up)
         self._boundaries = boundaries
         self.events: list[tuple[str, Bundle]] = []

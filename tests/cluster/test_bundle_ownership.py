@@ -12,12 +12,10 @@ from sim_zookeeper import ADDRESS
 from managed_ledger.errors import DirectoryInUse
 from managed_ledger.storage.bookkeeper import move_lock
 from managed_ledger.storage.zookeeper.client import ZooKeeper
-from managed_ledger.storage.zookeeper.errors import NoNode
 from managed_ledger.storage.zookeeper.session import SessionState
-from pybroker.base.errors import MetadataError, ServiceNotReady
+from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import BrokerAddress
-from pybroker.broker.tenants import NotFound
 from pybroker.cluster.bundle_ownership import path_of
 from pybroker.cluster.node_values import (
     boundaries_value,
@@ -25,7 +23,6 @@ from pybroker.cluster.node_values import (
     owner_of,
     owner_value,
 )
-from pybroker.cluster.tree_mirror import make_parents
 
 NAMES = [TopicName.parse(f"persistent://public/default/t{number}") for number in range(40)]
 ORDERS = NAMES[0]
@@ -296,54 +293,6 @@ def test_a_restarted_broker_waits_for_the_end_of_its_earlier_session(world: Clus
     again = world.member("a")
     assert world.life.world.now - killed_s > TIMEOUT_MS / 2000
     assert world.owner(again, ORDERS) is None
-
-
-def test_bundles_are_divided_once_for_all_brokers(world: ClusterWorld) -> None:
-    first, second = world.member("a"), world.member("b")
-    second._boundaries._default = b'{"bundles": {"boundaries": ["0x0", "0xffffffff"]}}'
-    tasks = [
-        each.node.create_task(each._boundaries.of(ORDERS), name="of") for each in (first, second)
-    ]
-    world.until(lambda: all(task.done() for task in tasks))
-    assert tasks[0].result() == tasks[1].result()
-
-
-def test_a_namespace_that_is_gone_is_not_divided_any_more(world: ClusterWorld) -> None:
-    member = world.member("a")
-    name, division = TopicName.parse("acme/shop/orders"), "/admin/local-policies/acme/shop"
-    policies = "/admin/policies/acme/shop"
-    world.call(member, make_parents(member.zookeeper, policies))
-    world.call(member, member.zookeeper.create(policies, b"{}"))
-    assert world.call(member, member.ownership.lookup(name, True)) is None
-    world.call(member, member.zookeeper.delete(policies))
-    world.call(member, member._boundaries.forget("acme/shop"))
-    with pytest.raises(NotFound):
-        world.call(member, member.ownership.lookup(name, True))
-    with pytest.raises(NoNode):
-        world.call(member, member.zookeeper.get(division))
-
-
-def test_what_apache_pulsar_wrote_beside_the_bundles_stays(world: ClusterWorld) -> None:
-    path = "/admin/local-policies/public/default"
-    world.life.tree.make(path)
-    world.life.tree.nodes[path].value = b'{"bundles": null, "namespaceAntiAffinityGroup": "x"}'
-    member = world.member("a")
-    world.owner(member, ORDERS)
-    stored = json.loads(world.life.tree.nodes[path].value)
-    assert stored["namespaceAntiAffinityGroup"] == "x"
-    assert stored["bundles"]["numBundles"] == BUNDLES
-
-
-@pytest.mark.parametrize(
-    "value", [b"nothing", b"[" * 100_000, b"[]", b'{"bundles": {"boundaries": ["0x1", "0x0"]}}']
-)
-def test_boundaries_that_cannot_be_read_are_refused(world: ClusterWorld, value: bytes) -> None:
-    path = "/admin/local-policies/public/default"
-    world.life.tree.make(path)
-    world.life.tree.nodes[path].value = value
-    member = world.member("a")
-    with pytest.raises(MetadataError, match="boundaries"):
-        world.owner(member, ORDERS)
 
 
 DIVISION = "/admin/local-policies/public/default"

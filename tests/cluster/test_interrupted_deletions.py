@@ -8,6 +8,7 @@ from unittest.mock import AsyncMock
 import pytest
 from two_brokers import ORDERS, SHOP, TwoBrokers, bundles_of
 
+from managed_ledger.storage.backend import KeyAt
 from pybroker.admin.over_brokers import asking as asking_module
 from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
@@ -235,15 +236,18 @@ def test_who_deletes_a_namespace_slowly_leaves_no_bundles_of_it(brokers: TwoBrok
     assert f"/admin/local-policies/{SHOP}" not in brokers.cluster.life.tree.nodes
 
 
-def test_who_ends_a_deletion_late_does_not_end_a_later_one_halfway(brokers: TwoBrokers) -> None:
+@pytest.mark.parametrize("goes_again", [False, True])
+def test_who_ends_a_deletion_late_spares_a_new_namespace_and_does_not_end_its_deletion(
+    brokers: TwoBrokers, goes_again: bool
+) -> None:
     stock(brokers)
     forget, may_go_on, begun = Boundaries.forget, asyncio.Event(), asyncio.Event()
 
-    async def late(boundaries: Boundaries, namespace: str) -> None:
+    async def late(boundaries: Boundaries, namespace: str, only_while: KeyAt) -> None:
         if not begun.is_set():
             begun.set()
             await may_go_on.wait()
-        await forget(boundaries, namespace)
+        await forget(boundaries, namespace, only_while)
 
     tenants = brokers.one.broker.topics.tenants
     with pytest.MonkeyPatch.context() as patch:
@@ -253,12 +257,16 @@ def test_who_ends_a_deletion_late_does_not_end_a_later_one_halfway(brokers: TwoB
             brokers.rest._ask(brokers.one.http_url, "DELETE", path, b""), name="slow"
         )
         brokers.cluster.until(begun.is_set)
-        for method in ("DELETE", "PUT"):
-            brokers.other_rest.do(method, f"v2/namespaces/{SHOP}")
-        marking = brokers.two.broker.topics.tenants.mark_going(SHOP, force=True)
-        brokers.cluster.world.call(brokers.two.node, marking)
-        brokers.cluster.until(lambda: tenants.has_namespace(SHOP) and tenants.marks(SHOP))
+        brokers.other_rest.do("DELETE", f"v2/namespaces/{SHOP}")
+        brokers.other_rest.do("PUT", f"v2/namespaces/{SHOP}", b'{"bundles": {"numBundles": 7}}')
+        if goes_again:
+            marking = brokers.two.broker.topics.tenants.mark_going(SHOP, force=True)
+            brokers.cluster.world.call(brokers.two.node, marking)
+        brokers.cluster.until(lambda: tenants.has_namespace(SHOP))
+        brokers.cluster.until(lambda: bool(tenants.marks(SHOP)) == goes_again)
         may_go_on.set()
         brokers.cluster.until(slow.done)
     assert slow.result().status == 404
-    assert tenants.marks(SHOP)
+    assert bool(tenants.marks(SHOP)) == goes_again
+    assert f"/admin/local-policies/{SHOP}" in brokers.cluster.life.tree.nodes
+    assert brokers.other_rest.get(f"v2/namespaces/{SHOP}")["bundles"]["numBundles"] == 7

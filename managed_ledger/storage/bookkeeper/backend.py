@@ -40,6 +40,7 @@ from managed_ledger.storage.bookkeeper.entry_body import HEAD_BYTES, EntryBody
 from managed_ledger.storage.bookkeeper.entry_header import Count, Headers, decode
 from managed_ledger.storage.bookkeeper.errors import BookieFailed, BookKeeperError
 from managed_ledger.storage.bookkeeper.formats.family import Family, JoinedFamily, ListFamily
+from managed_ledger.storage.bookkeeper.formats.known import KnownFormats
 from managed_ledger.storage.bookkeeper.formats.managed_ledgers import ManagedLedgers
 from managed_ledger.storage.bookkeeper.importing import refuse_leftovers, take_over
 from managed_ledger.storage.bookkeeper.ledger_ids import LedgerIds
@@ -119,15 +120,13 @@ class BookKeeperBackend:
         self._store = self._client.store
         self._ids = LedgerIds(self._store)
         self._values = ValueLedgers(self._client)
-        self._metadata = Metadata(
-            self,
-            self._store,
-            self._values,
-            self._config.metadata_root,
+        self._formats = KnownFormats(
             self._config.families,
+            self._config.metadata_root,
             self._config.joined,
             self._config.lists,
         )
+        self._metadata = Metadata(self, self._store, self._values, self._formats)
         self._count, self._foreign = count, foreign
         self._headers = Headers()
         self._tails = Tails()
@@ -181,6 +180,10 @@ class BookKeeperBackend:
     def zookeeper(self) -> ZooKeeper:
         """The client whose session is that of this process."""
         return self._zookeeper
+
+    def path_of(self, key: str) -> str:
+        """The node with the key's value."""
+        return self._formats.path_of(key)
 
     async def caught_up(self) -> None:
         """Return when `metadata` shows everything written before the call. This is certain only if

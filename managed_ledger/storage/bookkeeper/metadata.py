@@ -14,18 +14,11 @@ keys: reading fences the writers of these ledgers.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
 from typing import Final, Protocol
 
 from managed_ledger.errors import BadVersion, CorruptStorage, ManagedLedgerError
 from managed_ledger.storage.backend import Versioned
-from managed_ledger.storage.bookkeeper.formats.family import (
-    NO_LEDGER,
-    Family,
-    JoinedFamily,
-    ListFamily,
-    Stored,
-)
+from managed_ledger.storage.bookkeeper.formats.family import NO_LEDGER, Stored
 from managed_ledger.storage.bookkeeper.formats.known import KnownFormats
 from managed_ledger.storage.bookkeeper.joined_nodes import ATTEMPTS, JoinedNodes
 from managed_ledger.storage.bookkeeper.ledger_store import LedgerStore
@@ -77,22 +70,14 @@ class Ledgers(Protocol):
 
 class Metadata:
     def __init__(
-        self,
-        ledgers: Ledgers,
-        store: LedgerStore,
-        values: ValueLedgers,
-        root: str,
-        families: Sequence[Family],
-        joined: Sequence[JoinedFamily] = (),
-        lists: Sequence[ListFamily] = (),
+        self, ledgers: Ledgers, store: LedgerStore, values: ValueLedgers, formats: KnownFormats
     ) -> None:
-        """Keys of no family are stored below `root`, in pybroker's own format."""
         self.table = MirrorTable(self.submit, self._refresh_below, values.release)
         self._ledgers = ledgers
         self._store = store
         self._zookeeper = store.zookeeper
         self._values = values
-        self._formats = KnownFormats(families, root, joined, lists)
+        self._formats = formats
         self._joined = JoinedNodes(self._zookeeper, self.table.known)
         self._listed = ListedValues(self._zookeeper, values, self.table, self._look_at)
         self._placed = PlacedValues(self._formats, values)

@@ -129,31 +129,24 @@ class NamespaceRoutesOverBrokers:
         """
         tenants = self._topics.tenants
         mark = await tenants.mark_going(namespace, force)
-        if tenants.has_namespace(namespace):
-            await self._delete_all(request, namespace, mark)
-        await self._refreshed(namespace, mark)
-        await self._bundles.forget(namespace)
-        await self._unmark(namespace, mark, forced_too=True)
-
-    async def _unmark(self, namespace: str, mark: Mark, forced_too: bool) -> None:
-        """Raises NotFound if another request has ended the deletion."""
         try:
-            await self._topics.tenants.unmark(namespace, forced_too, mark)
+            await self._carry_out(request, namespace, mark)
         except BadVersion:
             await self._refreshed(namespace, mark)
             raise
 
-    async def _delete_all(self, request: Request, namespace: str, mark: Mark) -> None:
-        """Deletes the topics, then the namespace's records. Raises NotFound if another request has
-        finished the deletion.
+    async def _carry_out(self, request: Request, namespace: str, mark: Mark) -> None:
+        """Deletes the topics, then the namespace's records, and the mark last. Raises NotFound or
+        BadVersion if another request has finished the deletion.
         """
-        try:
+        tenants = self._topics.tenants
+        if tenants.has_namespace(namespace):
             await self._delete_topics(request, namespace, mark)
             await self._topics.schemas.forget_namespace(namespace, only_while=mark.at)
-            await self._topics.tenants.delete_namespace(namespace, only_while=mark.at)
-        except BadVersion:
-            await self._refreshed(namespace, mark)
-            raise
+            await tenants.delete_namespace(namespace, only_while=mark.at)
+        await self._refreshed(namespace, mark)
+        await self._bundles.forget(namespace, only_while=mark.at)
+        await tenants.unmark(namespace, forced_too=True, own=mark)
 
     async def _delete_topics(self, request: Request, namespace: str, mark: Mark) -> None:
         topics = self._topics
@@ -184,7 +177,7 @@ class NamespaceRoutesOverBrokers:
         try:
             await check_empty(self._topics, namespace)
         except Conflict:
-            await self._unmark(namespace, mark, forced_too=False)
+            await self._topics.tenants.unmark(namespace, forced_too=False, own=mark)
             raise
 
     async def _refreshed(self, namespace: str, mark: Mark) -> None:
