@@ -274,6 +274,10 @@ class KeySharedDispatcher(SharedDispatcher):
     def _free(self, positions: Iterable[tuple[int, int]]) -> None:
         self._route_drained(self._in_flight.remove(positions))
 
+    def restore(self, positions: Sequence[Position]) -> None:
+        super().restore(positions)
+        self._free(positions)
+
     def skipped_to(self, mark: Position) -> None:
         super().skipped_to(mark)
         self._route_drained(self._in_flight.remove_up_to(mark))

@@ -211,18 +211,23 @@ class SharedDispatcher:
 
     def release(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
         """Release these entries, although another consumer may hold them."""
-        before = consumer.unacked.messages
-        missing = consumer.unacked.release(positions)
-        self._credit(consumer, before - consumer.unacked.messages)
+        missing = self._release_own(consumer, positions)
         if missing:
             self._release_elsewhere(consumer, missing)
 
     def _release_elsewhere(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
         for other in self._consumers():
             if other is not consumer:
-                before = other.unacked.messages
-                positions = other.unacked.release(positions)
-                self._credit(other, before - other.unacked.messages)
+                positions = self._release_own(other, positions)
+
+    def _release_own(
+        self, consumer: Consumer, positions: Sequence[tuple[int, int]]
+    ) -> Sequence[tuple[int, int]]:
+        """Release the entries that the consumer holds; returns the others."""
+        before = consumer.unacked.messages
+        missing = consumer.unacked.release(positions)
+        self._credit(consumer, before - consumer.unacked.messages)
+        return missing
 
     def keep(self, consumer: Consumer, position: Position, messages: int) -> None:
         """Leave only `messages` of this batch unacknowledged."""
@@ -266,7 +271,7 @@ class SharedDispatcher:
     def restore(self, positions: Sequence[Position]) -> None:
         """Redeliver entries that an aborted transaction had acknowledged."""
         for consumer in self._consumers():
-            self.release(consumer, positions)  # for entries that it acknowledged in part
+            self._release_own(consumer, positions)  # for entries that it acknowledged in part
         self._restored = self._returned.may_be_early = True
         self._counts.increment(self._returned.add(by_ledger(positions)))
 
