@@ -73,7 +73,7 @@ class Bundles(Protocol):
         ...
 
     async def divide(self, namespace: str, bundles: int) -> None:
-        """Divide a namespace that has no topics yet. Raises ServiceNotReady."""
+        """Divide a namespace that has no topics yet. Raises ServiceNotReady, NotFound."""
         ...
 
     async def forget(self, namespace: str, only_while: KeyAt) -> None:

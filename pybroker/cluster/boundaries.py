@@ -22,7 +22,7 @@ from managed_ledger.storage.zookeeper.errors import (
     NodeExists,
     NoNode,
 )
-from managed_ledger.storage.zookeeper.operations import Check, Create, Delete, Node
+from managed_ledger.storage.zookeeper.operations import Check, Create, Delete, Node, SetData
 from pybroker.base.errors import MetadataError
 from pybroker.base.names import TopicName
 from pybroker.broker.ownership import Bundle, hash_of
@@ -93,19 +93,22 @@ class Boundaries:
 
     async def divide(self, namespace: str, bundles: int) -> None:
         """Divide the namespace into `bundles` bundles of equal size, even if it is divided
-        differently. Raises ZooKeeperError.
+        differently. Raises ZooKeeperError, NotFound.
         """
         path, wanted = f"{ROOT}/{namespace}", equal_boundaries(bundles)
+        value = boundaries_value(wanted)
         while True:
+            exists, _ = await self._existing(namespace)
             node = await self._mirror.look(path)
+            if node is not None and boundaries_of(node.value) == wanted:
+                return
+            if node is None:
+                await make_parents(self._zookeeper, path)
+            change = Create(path, value) if node is None else SetData(path, value, node.version)
             try:
-                if node is None:
-                    await make_parents(self._zookeeper, path)
-                    await self._zookeeper.create(path, boundaries_value(wanted))
-                elif boundaries_of(node.value) != wanted:
-                    await self._zookeeper.set(path, boundaries_value(wanted), node.version)
+                await self._zookeeper.multi([*exists, change])
             except (NodeExists, BadVersionError, ConnectionLoss, NoNode):
-                continue  # look at the node again
+                continue  # look at the nodes again
             await self._mirror.look(path)
             return
 
@@ -175,24 +178,30 @@ class Boundaries:
                 continue  # look at the node again
 
     async def _divide_first(self, namespace: str) -> None:
-        """Create the division that was requested when the namespace was created, or the default. A
-        broker may learn late that the namespace was deleted: then raises NotFound.
+        """Create the division that was requested when the namespace was created, or the default.
+        Raises ZooKeeperError, NotFound.
         """
-        path, of_policies = f"{ROOT}/{namespace}", f"{POLICIES}/{namespace}"
-        value, exists = self._default, []
-        await self._zookeeper.sync(of_policies)  # another broker may have just created it
-        try:
-            policies = await self._zookeeper.get(of_policies)
-        except NoNode:
-            if namespace not in BUILT_IN:  # these need no policies
-                raise NotFound("Namespace does not exist") from None
-        else:
-            exists = [Check(of_policies, policies.version)]
-            if (found := boundaries_of(policies.value)) is not None:
-                value = boundaries_value(found)
+        path = f"{ROOT}/{namespace}"
+        exists, policies = await self._existing(namespace)
+        found = boundaries_of(policies)
+        value = self._default if found is None else boundaries_value(found)
         await make_parents(self._zookeeper, path)
         await self._zookeeper.multi([*exists, Create(path, value)])
         self._mirror.put(path, Node(value, 0, 0))
+
+    async def _existing(self, namespace: str) -> tuple[list[Check], bytes]:
+        """The condition that the namespace exists, and its policies. A broker may learn late that
+        it was deleted: then raises NotFound.
+        """
+        path = f"{POLICIES}/{namespace}"
+        await self._zookeeper.sync(path)  # another broker may have just created it
+        try:
+            policies = await self._zookeeper.get(path)
+        except NoNode:
+            if namespace not in BUILT_IN:  # these need no policies
+                raise NotFound("Namespace does not exist") from None
+            return [], b""
+        return [Check(path, policies.version)], policies.value
 
     def _completed(self, value: bytes) -> bytes | None:
         """The node's value with the default boundaries, if it has none; None if the node must stay

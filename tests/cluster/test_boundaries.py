@@ -83,6 +83,35 @@ def test_the_division_of_a_deleted_namespace_is_deleted_although_the_answer_is_l
     assert DIVISION not in world.life.tree.nodes
 
 
+def test_a_namespace_that_is_deleted_while_it_is_divided_leaves_no_division(
+    world: ClusterWorld,
+) -> None:
+    member, other, multi = world.member("a"), world.member("b"), ZooKeeper.multi
+    world.life.tree.make(POLICIES)
+
+    async def late(zookeeper: ZooKeeper, operations: list[Operation]) -> list[int]:
+        with suppress(NoNode):
+            await other.zookeeper.delete(POLICIES)
+        return await multi(zookeeper, operations)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ZooKeeper, "multi", late)
+        with pytest.raises(NotFound):
+            world.call(member, member._boundaries.divide(SHOP, 3))
+    assert DIVISION not in world.life.tree.nodes
+
+
+def test_a_namespace_is_divided_as_requested_even_if_it_is_divided_already(
+    world: ClusterWorld,
+) -> None:
+    member = world.member("a")
+    world.life.tree.make(POLICIES)
+    for bundles in (3, 3, 5):
+        world.call(member, member._boundaries.divide(SHOP, bundles))
+        assert len(world.call(member, member._boundaries.current(SHOP))) == bundles
+    assert world.life.tree.nodes[DIVISION].version == 1
+
+
 def test_what_apache_pulsar_wrote_beside_the_bundles_stays(world: ClusterWorld) -> None:
     path = "/admin/local-policies/public/default"
     world.life.tree.make(path)

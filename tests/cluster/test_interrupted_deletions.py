@@ -236,6 +236,34 @@ def test_who_deletes_a_namespace_slowly_leaves_no_bundles_of_it(brokers: TwoBrok
     assert f"/admin/local-policies/{SHOP}" not in brokers.cluster.life.tree.nodes
 
 
+def test_a_namespace_that_is_deleted_as_soon_as_it_is_created_leaves_no_bundles(
+    brokers: TwoBrokers,
+) -> None:
+    """The broker that creates it has not divided it yet."""
+    divide, there = Boundaries.divide, brokers.two.broker.topics.tenants.has_namespace
+
+    async def late(boundaries: Boundaries, namespace: str, bundles: int) -> None:
+        may_go_on.set()
+        await gone.wait()
+        await divide(boundaries, namespace, bundles)
+
+    may_go_on, gone, path = asyncio.Event(), asyncio.Event(), f"/admin/v2/namespaces/{SHOP}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Boundaries, "divide", late)
+        slow = brokers.cluster.client.create_task(
+            brokers.rest._ask(brokers.one.http_url, "PUT", path, b'{"bundles": {"numBundles": 7}}'),
+            name="slow",
+        )
+        brokers.cluster.until(may_go_on.is_set)
+        brokers.cluster.until(lambda: there(SHOP))
+        brokers.other_rest.do("DELETE", path)
+        gone.set()
+        brokers.cluster.until(slow.done)
+    assert slow.result().is_done
+    assert not brokers.one.broker.topics.tenants.has_namespace(SHOP)
+    assert f"/admin/local-policies/{SHOP}" not in brokers.cluster.life.tree.nodes
+
+
 @pytest.mark.parametrize("goes_again", [False, True])
 def test_who_ends_a_deletion_late_spares_a_new_namespace_and_does_not_end_its_deletion(
     brokers: TwoBrokers, goes_again: bool

@@ -1,6 +1,7 @@
 """Namespaces: list, create, show, delete, and the policies that have no common routes."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -32,6 +33,7 @@ from pybroker.broker.permissions import record_of
 from pybroker.broker.policies.kept import PROPERTIES
 from pybroker.broker.policies.policies import Change, checked_namespace, shown_namespace
 from pybroker.broker.policies.policy import Record
+from pybroker.broker.tenants import NotFound
 
 _MOST_BUNDLES: Final = 4096  # their boundaries share one node of ZooKeeper, and each has its own
 _PROPERTY: Final = NAMESPACE + "/property/{key:segment}"
@@ -93,7 +95,8 @@ class NamespaceRoutes:
         await self._topics.ownership.refreshed()
         await self._tenants.create_namespace(namespace, policies, granted)
         if bundles and self._services.bundles is not None:
-            await self._services.bundles.divide(namespace, bundles)
+            with suppress(NotFound):  # another request has just deleted it
+                await self._services.bundles.divide(namespace, bundles)
         await self._applied()
 
     async def delete(self, request: Request) -> None:
