@@ -105,6 +105,8 @@ class Subscription:
         dispatcher = self._dispatcher or self._new_dispatcher(kind, consumer)
         dispatcher.add(consumer)
         self.kind, self._dispatcher = kind, dispatcher
+        if not kind.single_active:  # there are no cumulative acknowledgements
+            self.reader.passed_over = None
         self.consumers.append(consumer)
         self.notify()
 
@@ -154,8 +156,6 @@ class Subscription:
             counts = NO_REDELIVERIES
         elif counts is NO_REDELIVERIES:
             counts = RedeliveryCounts(self.cursor.is_deleted)
-        if not kind.single_active:  # there are no cumulative acknowledgements
-            self.reader.passed_over = self.reader.clients = None
         self._redelivery_counts, limits = counts, topic.policies.made(unacked_limits)
         means = (self.reader, counts, limits, topic.delays, self.notify)
         reading = (topic, self.cursor, self.reader, self.notify, self._found_damage)

@@ -8,6 +8,7 @@ transaction holds.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Protocol
 
 from managed_ledger.cursor import ManagedCursor
@@ -157,9 +158,9 @@ class TransactionalAcks:
         finally:
             self._opening = None
 
-    def _cumulative_commits(self, txn_id: TxnId) -> None:
+    def _cumulative_commits(self, txn_id: TxnId, up_to: Position) -> None:
         if (clients := self._reader.clients) is not None:
-            clients.cumulative_commits(txn_id, self._reader.position, self._reader.first)
+            clients.cumulative_commits(txn_id, up_to, self._reader.position, self._reader.first)
 
     def _ended(self, txn_id: TxnId, action: TxnAction) -> None:
         if (clients := self._reader.clients) is not None:
@@ -221,7 +222,9 @@ class TransactionalAcks:
         passed = reader.passed_over = reader.passed_over or PassedOver()
         after = max(passed.acknowledged_to, cursor.mark_delete_position)
         given = self._judged(passed, position, still_unacked, given)
-        covered = passed.covered_plainly(position, still_unacked, given)
+        clients = reader.clients
+        shared = clients is not None and clients.share(given.name)
+        covered = passed.covered_plainly(position, still_unacked, given, shared)
         spared = passed.not_given(after, position, covered)
         if pending is not None:
             for at, held in pending.held_singly(after, position).items():
@@ -286,7 +289,7 @@ class TransactionalAcks:
         done = pending.acknowledge(txn_id, acks, withheld)
         clients = self._reader.clients
         if clients is not None and not clients.are_only(client):
-            positions = (each.position for each in acks)
+            positions = [each.position for each in acks]
             clients.taken(client, txn_id, positions, self._reader.position, self._reader.first)
         return done
 
@@ -304,8 +307,13 @@ class TransactionalAcks:
         """
         if (rival := client.rival(txn_id)) is not None:
             raise _consumed(rival)
+        if ack.position > (limit := self._reader.limit):
+            raise TransactionConflict(
+                f"Transaction {txn_id} cannot acknowledge up to {ack.position}: messages after "
+                f"{limit} are not delivered yet"
+            )
         done = pending.acknowledge_cumulative(txn_id, ack, self._not_given(ack, given))
-        client.holds(txn_id)
+        client.holds(txn_id, ack.position, given.read_to)
         return done
 
     def _not_given(self, ack: PendingAck, given: GivenSoFar) -> Mapping[Position, Held]:
@@ -322,7 +330,8 @@ class TransactionalAcks:
         restored = passed.not_given(cursor.mark_delete_position, ack.position, covered)
         spared = {at: held for at, held in restored.items() if not cursor.is_deleted(at)}
         unclear = passed.is_unclear(ack.position, given, covered)
-        if unclear or given.may_include(ack.position, spared):
+        # Of what is covered, the client may have been given some before, without asking again.
+        if unclear or given.may_include(ack.position, chain(spared, covered)):
             raise TransactionConflict(
                 f"Messages up to {ack.position} were redelivered in the meantime, some for the "
                 "first time: abort, ask for redelivery, and acknowledge the messages you then "

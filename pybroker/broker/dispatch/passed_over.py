@@ -19,7 +19,7 @@ less far than the last: a client that sends this has forgotten the last one, and
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import itemgetter
@@ -166,16 +166,17 @@ class PassedOver:
         self.given(list(passed), read_to, name)
 
     def covered_plainly(
-        self, position: Position, still_unacked: int | None, given: GivenSoFar
+        self, position: Position, still_unacked: int | None, given: GivenSoFar, shared: bool
     ) -> list[Position]:
         """Like `covered`, but not in a transaction: the client may drop messages up to there from
-        now on.
+        now on. `shared`: several clients may have the consumer's name.
         """
         last = self.last_acknowledged.of(given.name)
-        self.last_acknowledged.note(given.name, position)
+        furthest = self.last_acknowledged.known_of(given.name) if shared else EARLIEST
+        self.last_acknowledged.note(given.name, max(furthest, position))
         if given.read_to == EARLIEST:
             return []
-        if position < last:  # the client has forgotten the last one
+        if position < last and not shared:  # the client has forgotten the last one
             both = sorted([*self._doubtful.items(), *self._given.items()], key=itemgetter(1))
             self._given = OrderedDict(both)
             self._doubtful.clear()
@@ -219,19 +220,20 @@ class PassedOver:
         return [each for each in late if each <= position]
 
     def is_unclear(
-        self, position: Position, given: GivenSoFar, covered: Sequence[Position]
+        self, position: Position, given: GivenSoFar, covered: Collection[Position]
     ) -> bool:
         """Whether `covered` leaves out something that the client may have meant: it was given the
         entry at `position` twice, perhaps because an abort gave back another part of that batch.
         """
         both = chain(self._given, self._doubtful)
-        left = [each for each in both if each <= position and each not in covered]
+        known = set(covered)
+        left = [each for each in both if each <= position and each not in known]
         return bool(left) and (position in left or not given.once(position))
 
     def in_doubt(self, up_to: Position, name: str, covered: Sequence[Position]) -> list[Position]:
         """Messages that the client may have dropped, as far as its acknowledgements are known."""
-        last = min(up_to, self.last_acknowledged.known_of(name))
-        return [each for each in self._doubtful if each <= last and each not in covered]
+        last, known = min(up_to, self.last_acknowledged.known_of(name)), set(covered)
+        return [each for each in self._doubtful if each <= last and each not in known]
 
     def _is_late(self, position: Position, still_unacked: int) -> bool:
         """Whether the last acknowledged message was given late; true if the whole batch is

@@ -48,18 +48,19 @@ class SingleActiveDispatcher:
     def add(self, consumer: Consumer) -> None:
         """Raises ConsumerAssignError for unusable key ranges. Failover ignores all ranges."""
         ranges = None if self._failover else ranges_of(consumer)
-        consumer.client = self._clients.arrive(consumer.name)
+        reader = self._plain
+        consumer.client = self._clients.arrive(consumer.name, reader.position, reader.first)
         if self._election.add(consumer):
             self._ranges = ranges
             self._begin()
 
     def remove(self, consumer: Consumer) -> None:
-        if consumer.closed_by_client and self._plain.passed_over is not None:
-            self._plain.passed_over.last_acknowledged.forget(consumer.name)
+        closed, passed_over = consumer.closed_by_client, self._plain.passed_over
+        if closed and passed_over is not None and not self._clients.share(consumer.name):
+            passed_over.last_acknowledged.forget(consumer.name)
         if self._election.remove(consumer):
             self._begin()
-        closed = consumer.closed_by_client
-        self._clients.leave(consumer.client, consumer.name, closed, self._plain.first)
+        self._clients.leave(consumer.client, closed, self._plain.first)
 
     def _begin(self) -> None:
         """Call when the active consumer has changed or left."""

@@ -189,10 +189,12 @@ class PendingAcks:
         self._replayed = dict(sorted(left.items()))
 
     def follow(
-        self, ended: Callable[[TxnId, TxnAction], object], commits: Callable[[TxnId], object]
+        self,
+        ended: Callable[[TxnId, TxnAction], object],
+        commits: Callable[[TxnId, Position], object],
     ) -> None:
         """`ended` is called once an end is in effect; `commits` before a cumulative acknowledgement
-        of a committed transaction moves the cursor.
+        of a committed transaction moves the cursor to that position.
         """
         self._on_ended, self._state.on_cumulative = ended, commits
 

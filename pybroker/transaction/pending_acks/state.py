@@ -108,7 +108,7 @@ class PendingAckState:
         self._batch_sizes: dict[tuple[int, int], int] = {}
         self._cumulative_owner: TxnId | None = None
         # Called before a committed cumulative acknowledgement moves the cursor.
-        self.on_cumulative: Callable[[TxnId], object] = nobody_cares
+        self.on_cumulative: Callable[[TxnId, Position], object] = nobody_cares
 
     # Pending messages
 
@@ -336,7 +336,7 @@ class PendingAckState:
             record = transaction.cumulative[-1]
             last = record.last
             if last.position > self._cursor.mark_delete_position:
-                self.on_cumulative(txn_id)
+                self.on_cumulative(txn_id, last.position)
             unacked, size = last.still_unacked, last.batch_size
             if record.spared:
                 self._cursor.mark_delete_around(last.position, record.spared, unacked, size)

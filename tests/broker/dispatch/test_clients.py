@@ -1,14 +1,14 @@
 """What clients were given, and other clients' transactions have acknowledged."""
 
 import pytest
-from dispatch_fakes import EXCLUSIVE, FAILOVER, FakeTopic, with_topic
+from dispatch_fakes import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, FakeTopic, with_topic
 from test_dispatch_cumulative import left
 from test_dispatch_transactions import ABORT, COMMIT, T1, T2, acknowledge, end
 
 from managed_ledger.position import EARLIEST, Position
-from pybroker.base.errors import TransactionConflict
+from pybroker.base.errors import ConsumerAssignError, TransactionConflict
 from pybroker.base.names import TxnId
-from pybroker.broker.consumer import Consumer
+from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy
 from pybroker.broker.dispatch import clients
 from pybroker.broker.dispatch.clients import Clients
 from pybroker.broker.subscription import Subscription
@@ -25,6 +25,13 @@ async def _acknowledge_up_to(
 async def _is_refused(subscription: Subscription, consumer: Consumer, up_to: Position) -> None:
     with pytest.raises(TransactionConflict, match="ask for redelivery"):
         await _acknowledge_up_to(subscription, consumer, T2, up_to)
+
+
+async def _take(
+    subscription: Subscription, consumer: Consumer, txn_id: TxnId, position: Position
+) -> None:
+    acks = [PendingAck(position)]
+    await subscription.acknowledge_in_transaction(consumer, txn_id, acks, cumulative=False)
 
 
 async def _one_after_the_other(
@@ -194,13 +201,14 @@ def test_few_clients_are_remembered_and_none_whose_messages_are_all_acknowledged
     first, read_to = Position(0, 0), Position(0, 5)
     known = Clients()
     for name in ("a", "b", "c"):
-        client = known.arrive(name)
+        client = known.arrive(name, first, first)
         known.begin(client, first, first)
         known.begin(None, read_to, first)
-        known.leave(client, name, closed=False, first=first)
-    assert [known.arrive(name).given_to for name in ("a", "b")] == [EARLIEST, read_to]
-    known.leave(known.arrive("d"), "d", closed=True, first=read_to)
-    assert known.arrive("c").given_to == EARLIEST
+        known.leave(client, closed=False, first=first)
+    returned = [known.arrive(name, read_to, first) for name in ("a", "b")]
+    assert [each.given_to for each in returned] == [EARLIEST, read_to]
+    known.leave(known.arrive("d", read_to, first), closed=True, first=read_to)
+    assert known.arrive("c", read_to, first).given_to == EARLIEST
 
 
 @pytest.mark.parametrize("in_a_transaction", [True, False])
@@ -268,6 +276,145 @@ def test_what_a_consumer_was_given_before_another_one_held_it_is_not_spared_afte
         await topic.settled()
         assert sink.take() == [0, 1, 2, 3, 4, 5, 2]
         await _is_refused(subscription, active, positions[4])
+        await _is_refused(subscription, active, positions[5])
+        subscription.redeliver(active, None)
+        await topic.settled()
+        await _acknowledge_up_to(subscription, active, T2, positions[5])
+
+    with_topic(scenario)
+
+
+@pytest.mark.parametrize("permits", [0, 2])
+def test_what_a_client_holds_before_it_is_given_it_again_is_not_consumed_twice(
+    permits: int,
+) -> None:
+    """It reconnects, and acknowledges at once what it had received before."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(5)
+        subscription.remove_consumer(consumer)
+        consumer, sink = await topic.consumer(subscription, EXCLUSIVE, permits)
+        await _acknowledge_up_to(subscription, consumer, T1, positions[2])
+        subscription.flow(consumer, 100)
+        await topic.settled()
+        assert sink.take() == [0, 1, 2, 3, 4]
+        await end(subscription, T1, COMMIT)
+        await _is_refused(subscription, consumer, positions[4])
+
+    with_topic(scenario)
+
+
+def test_of_two_clients_without_names_that_are_gone_either_may_return_first() -> None:
+    """C++ and Python clients name their consumers only if told to."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        for _ in range(2):
+            await topic.consumer(subscription, FAILOVER, 100, name="")
+        positions = await topic.publish(5)
+        subscription.disconnect_consumers("the bundle moves")
+        second, _ = await topic.consumer(subscription, FAILOVER, 100, name="")
+        await _acknowledge_up_to(subscription, second, T1, positions[2])
+        await end(subscription, T1, COMMIT)
+        first, _ = await topic.consumer(subscription, FAILOVER, 100, name="")
+        await _is_refused(subscription, first, positions[4])
+        await _acknowledge_up_to(subscription, second, T2, positions[4])
+
+    with_topic(scenario)
+
+
+def test_a_client_may_return_before_its_connection_is_known_to_be_dead() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, _, active, positions = await _one_after_the_other(topic)
+        again, _ = await topic.consumer(subscription, FAILOVER, 100, name="b")
+        await _acknowledge_up_to(subscription, active, T1, positions[2])
+        await end(subscription, T1, COMMIT)
+        await _is_refused(subscription, again, positions[4])
+
+    with_topic(scenario)
+
+
+def test_a_client_that_left_a_dead_connection_behind_returns_once() -> None:
+    """What it was given over both connections is remembered together, and then forgotten."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        dead, _ = await topic.consumer(subscription, FAILOVER, 100)
+        again, _ = await topic.consumer(subscription, FAILOVER, 100)
+        positions = await topic.publish(5)
+        subscription.remove_consumer(dead)
+        await topic.settled()
+        await _acknowledge_up_to(subscription, again, T1, positions[2])
+        subscription.remove_consumer(again)
+        again, _ = await topic.consumer(subscription, FAILOVER)
+        await end(subscription, T1, COMMIT)
+        await _acknowledge_up_to(subscription, again, T2, positions[4])
+
+    with_topic(scenario)
+
+
+@pytest.mark.parametrize("cumulative", [True, False])
+def test_what_others_take_further_in_a_clients_own_transaction_is_consumed(
+    cumulative: bool,
+) -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, first, active, positions = await _one_after_the_other(topic)
+        await _acknowledge_up_to(subscription, first, T1, positions[1])
+        further = _acknowledge_up_to if cumulative else _take
+        await further(subscription, active, T1, positions[3])
+        await end(subscription, T1, COMMIT)
+        await _is_refused(subscription, first, positions[4])
+
+    with_topic(scenario)
+
+
+def test_what_consumers_of_another_type_consume_meanwhile_is_consumed_once() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(5)
+        subscription.remove_consumer(consumer)
+        other, _ = await topic.consumer(subscription, SHARED, 100, name="other")
+        await _take(subscription, other, T1, positions[2])
+        await end(subscription, T1, COMMIT)
+        subscription.remove_consumer(other)
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        await _is_refused(subscription, consumer, positions[4])
+
+    with_topic(scenario)
+
+
+def test_a_consumer_of_another_type_that_is_not_admitted_changes_nothing() -> None:
+    """The abort's message came late, and the client acknowledges what it had before."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(5)
+        await acknowledge(subscription, T1, positions[2])
+        subscription.remove_consumer(consumer)
+        await end(subscription, T1, ABORT)
+        unusable = KeySharedPolicy(KeySharedMode.STICKY, ((5, 3),))
+        with pytest.raises(ConsumerAssignError):
+            await topic.consumer(subscription, KEY_SHARED, name="other", key_shared=unusable)
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        subscription.acknowledge_cumulative(consumer, positions[4])
+        assert left(subscription, *positions) == [2]
+
+    with_topic(scenario)
+
+
+def test_what_a_consumer_was_given_twice_unasked_is_not_acknowledged_as_once() -> None:
+    """Before another one took it, and again after the abort, in order with what followed."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, first, active, positions = await _one_after_the_other(topic)
+        await _take(subscription, first, T1, positions[2])
+        await end(subscription, T1, ABORT)
+        await topic.settled()
+        positions += await topic.publish(1)
         await _is_refused(subscription, active, positions[5])
         subscription.redeliver(active, None)
         await topic.settled()

@@ -138,6 +138,22 @@ def test_consumers_of_another_type_get_what_is_held_cumulatively(action: object)
     with_topic(scenario)
 
 
+def test_a_transaction_acknowledges_nothing_that_another_open_one_holds_back() -> None:
+    """Its client cannot have received it, but may have learned its id elsewhere."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(2)
+        topic.limit = positions[1]  # an open transaction's messages follow
+        positions += await topic.publish(2)
+        with pytest.raises(TransactionConflict, match="not delivered yet"):
+            await acknowledge(subscription, T1, positions[3], cumulative=True)
+        await acknowledge(subscription, T1, positions[1], cumulative=True)
+
+    with_topic(scenario)
+
+
 # What a transaction holds by single acknowledgements
 
 

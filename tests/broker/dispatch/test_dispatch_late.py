@@ -11,10 +11,11 @@ from pybroker.base.names import TxnId
 from pybroker.broker.consumer import Consumer, SubscribeRequest
 from pybroker.broker.dispatch import passed_over
 from pybroker.broker.dispatch.delivery import Delivery
-from pybroker.broker.dispatch.passed_over import GivenSoFar, LastAcknowledged
+from pybroker.broker.dispatch.passed_over import GivenSoFar, LastAcknowledged, PassedOver
 from pybroker.broker.dispatch.single import SingleActiveDispatcher
 from pybroker.broker.subscription import Subscription
 from pybroker.transaction.pending_acks.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.records import Held
 
 
 async def late_batch(
@@ -243,6 +244,50 @@ def test_a_limited_number_of_clients_is_remembered_and_of_the_others_the_furthes
     last.note("d", first)
     last.forget("d")
     assert last.of("d") == second
+
+
+def test_of_several_clients_without_names_one_that_leaves_takes_no_memory_away() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, FAILOVER, 100, name="")
+        other, _ = await topic.consumer(subscription, FAILOVER, 100, name="")
+        positions = await topic.publish(3)
+        await acknowledge(subscription, T1, positions[1])
+        subscription.redeliver(consumer, None)
+        await topic.settled()
+        subscription.acknowledge_cumulative(consumer, positions[2])
+        subscription.acknowledge_cumulative(other, positions[0])
+        other.closed_by_client = True
+        subscription.remove_consumer(other)
+        await end(subscription, T1, ABORT)
+        await topic.settled()
+        positions += await topic.publish(1)
+        assert sink.take()[-2:] == [1, 3]
+        subscription.acknowledge_cumulative(consumer, positions[3])
+        assert left(subscription, *positions) == [1]  # the client may have dropped 1
+
+    with_topic(scenario)
+
+
+def test_many_late_messages_are_looked_through_once() -> None:
+    """Of 8000 messages, each was compared with all others: that took seconds."""
+
+    class Compared(list[Position]):
+        def __contains__(self, position: object) -> bool:
+            raise AssertionError("looks through the whole list for each late message")
+
+    passed = PassedOver()
+    positions = [Position(0, each) for each in range(5)]
+    passed.restore(dict.fromkeys(positions, Held()), EARLIEST, lambda position: False)
+    passed.given(positions, positions[-1].after, "c")
+    given = GivenSoFar(positions[-1].after.after)
+    covered = Compared(passed.covered(positions[-1].after, None, given))
+    assert len(covered) == 5
+    assert not passed.is_unclear(positions[-1].after, given, covered)
+    passed.last_acknowledged.note("c", positions[-1])
+    passed.read_anew()
+    passed.given(positions, positions[-1].after, "c")
+    assert passed.in_doubt(positions[-1].after, "c", covered) == []
 
 
 async def flipped(topic: FakeTopic) -> tuple[Subscription, Consumer, Consumer, RecordingSink]:
