@@ -152,6 +152,20 @@ def test_a_cumulative_one_that_is_given_back_leaves_the_one_before(state: Pendin
     state.take_cumulative(TWO, second)
 
 
+def test_of_cumulative_ones_those_before_a_durable_one_take_no_memory(
+    state: PendingAckState,
+) -> None:
+    first, second, third = (state.take_cumulative(ONE, PendingAck(at)) for at in AT[1:4])
+    for durable in (second, first):  # in any order
+        state.forget_before(durable)
+        assert state.transactions[ONE].cumulative == [second, third]
+    state.give_back_cumulative(third)
+    assert state.cumulative() == second.last
+    state.drop(ONE)
+    state.forget_before(second)
+    assert not state.transactions
+
+
 def test_a_transaction_that_is_ending_stays_though_it_holds_nothing(
     state: PendingAckState,
 ) -> None:

@@ -90,11 +90,6 @@ def _stats(txn_id: TxnId, held: AcksOfTransaction) -> PendingAckStats:
     return PendingAckStats(txn_id, individual, last)
 
 
-def _nothing_passed_over() -> Mapping[Position, Held]:
-    """No dispatcher tracks such messages."""
-    return NOTHING_HELD
-
-
 class PendingAcks:
     """For one subscription. Create it with `open`, which replays the log."""
 
@@ -120,7 +115,7 @@ class PendingAcks:
         self.on_restored: Callable[[Mapping[Position, Held]], None] = lambda restored: None
         self._on_ended: Callable[[TxnId, TxnAction], object] = nobody_cares
         # The messages passed to `on_restored` that might still be covered by mistake.
-        self.passed_over = _nothing_passed_over
+        self.passed_over: Callable[[], Mapping[Position, Held]] = lambda: NOTHING_HELD
         self._replayed: dict[Position, Held] = {}
         self._tasks = Tasks(f"pending acknowledgements of {topic}, {cursor.name}")
         self._visits = PacedVisits(ledger.housekeeper)
@@ -193,8 +188,8 @@ class PendingAcks:
         ended: Callable[[TxnId, TxnAction], object],
         commits: Callable[[TxnId, Position], object],
     ) -> None:
-        """`ended` is called once an end is in effect; `commits` before a cumulative acknowledgement
-        of a committed transaction moves the cursor to that position.
+        """`ended` is called once an end is in effect, or nothing of the transaction was written;
+        `commits` before a committed cumulative acknowledgement moves the cursor to that position.
         """
         self._on_ended, self._state.on_cumulative = ended, commits
 
@@ -266,7 +261,8 @@ class PendingAcks:
         """
         self._check(txn_id, [ack])
         record = self._state.take_cumulative(txn_id, ack, not_given)
-        return self._log(record, self._give_back_cumulative, nobody_cares)
+        durable = partial(self._state.forget_before, record)
+        return self._log(record, self._give_back_cumulative, durable)
 
     def _give_back(self, record: AckRecord) -> None:
         self._state.give_back(record.txn_id, record.acks)
@@ -276,6 +272,8 @@ class PendingAcks:
                 for ack in sorted(record.acks, key=lambda ack: ack.position)
             }
         )
+        if record.txn_id not in self._state.transactions:
+            self._on_ended(record.txn_id, TxnAction.ABORT)
 
     def _give_back_cumulative(self, record: AckRecord) -> None:
         self._state.give_back_cumulative(record)
@@ -329,10 +327,9 @@ class PendingAcks:
         if error is None:
             durable.set_result(None)
             return
-        why = (
-            f"{self._topic}, subscription {self._cursor.name}: the acknowledgement was not written"
-        )
-        fail(durable, PersistenceError(f"{why}: {error}"))
+        where = f"{self._topic}, subscription {self._cursor.name}"
+        why = f"{where}: the acknowledgement was not written: {error}"
+        fail(durable, PersistenceError(why))
 
     # End
 

@@ -311,6 +311,14 @@ class PendingAckState:
         self._of(record.txn_id).cumulative.append(record)
         self._cumulative_owner = record.txn_id
 
+    def forget_before(self, record: AckRecord) -> None:
+        """Forget the transaction's cumulative acknowledgements before this one, which is durable
+        and includes them.
+        """
+        transaction = self.transactions.get(record.txn_id)
+        if transaction is not None and record in transaction.cumulative:
+            del transaction.cumulative[: transaction.cumulative.index(record)]
+
     def give_back_cumulative(self, record: AckRecord) -> None:
         """Undo `take_cumulative`. Idempotent."""
         transaction = self.transactions.get(record.txn_id)

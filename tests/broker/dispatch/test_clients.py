@@ -1,18 +1,22 @@
 """What clients were given, and other clients' transactions have acknowledged."""
 
+from unittest.mock import patch
+
 import pytest
 from dispatch_fakes import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, FakeTopic, with_topic
 from test_dispatch_cumulative import left
 from test_dispatch_transactions import ABORT, COMMIT, T1, T2, acknowledge, end
 
+from managed_ledger.errors import StorageFull
 from managed_ledger.position import EARLIEST, Position
-from pybroker.base.errors import ConsumerAssignError, TransactionConflict
+from pybroker.base.errors import ConsumerAssignError, PersistenceError, TransactionConflict
 from pybroker.base.names import TxnId
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy
 from pybroker.broker.dispatch import clients
 from pybroker.broker.dispatch.clients import Clients
 from pybroker.broker.subscription import Subscription
 from pybroker.transaction.pending_acks.pending_ack import PendingAck
+from pybroker.transaction.snapshot_log import Done
 
 
 async def _acknowledge_up_to(
@@ -419,5 +423,21 @@ def test_what_a_consumer_was_given_twice_unasked_is_not_acknowledged_as_once() -
         subscription.redeliver(active, None)
         await topic.settled()
         await _acknowledge_up_to(subscription, active, T2, positions[5])
+
+    with_topic(scenario)
+
+
+def test_what_could_not_be_written_hinders_no_other_client() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, first, active, positions = await _one_after_the_other(topic)
+        pending = await subscription._transactional.open()
+        written: list[Done] = []
+        with patch.object(pending._store, "append", lambda record, done: written.append(done)):
+            acks = [PendingAck(positions[2])]
+            taking = subscription.acknowledge_in_transaction(first, T1, acks, cumulative=False)
+        written[0](StorageFull("no space left"))
+        with pytest.raises(PersistenceError):
+            await taking
+        assert active.client.rival(T2) is None
 
     with_topic(scenario)
